@@ -1,0 +1,67 @@
+"""Kennel: pre-train, fine-tune, index, evaluate and serve retrieval language models on one JAX engine."""
+
+from setuptools import find_packages, setup
+
+# Versions that were seen to install and work together on Python 3.11. TensorFlow's minor version is
+# dictated by ScaNN's wheel; setuptools stays under 81 because TensorBoard 2.20 imports pkg_resources.
+CORE = [
+    "jax==0.10.2",
+    "jaxlib==0.10.2",
+    "flax==0.12.8",
+    "optax==0.2.8",
+    "orbax-checkpoint==0.12.8",
+    "tensorflow-cpu==2.20.0",
+    "tensorboard==2.20.0",
+    "setuptools<81",
+    "tensorflow-datasets==4.9.10",
+    "importlib-resources",
+    "array-record==0.8.6",
+    "clu==0.0.12",
+    "scann==1.4.2",
+    "transformers==5.23.0",
+    "tokenizers==0.23.3",
+    "safetensors==0.8.0",
+    "gin-config==0.5.0",
+    "absl-py==2.5.1",
+    "numpy==2.4.6",
+    "protobuf==6.33.6",
+    "bm25s==0.3.16",
+    "PyStemmer",
+    "ir-measures==0.4.3",
+    "pytrec-eval-terrier==0.5.11",
+    "matplotlib",
+    "rich==15.0.0",
+]
+
+EXTRAS = {
+    "tpu": ["jax[tpu]==0.10.2"],
+    "cuda": ["jax[cuda13]==0.10.2"],
+    "serve": ["fastapi", "uvicorn", "orbax-export==0.0.8"],
+    "interop": ["torch==2.13.0", "sentence-transformers==6.2.0"],
+    "beam": ["apache-beam==2.77.0"],
+    "test": [
+        "pytest",
+        "pytest-xdist==3.8.0",
+        "hypothesis",
+        "chex==0.1.92",
+        "jaxtyping==0.3.11",
+        "beartype>=0.22,<0.23",
+        "ruff",
+        "mypy",
+    ],
+}
+
+setup(
+    name="kennel",
+    version="0.1.0",
+    description=__doc__,
+    python_requires=">=3.11,<3.12",
+    # A static path, so that type checkers and editors resolve an editable install.
+    package_dir={"": "."},
+    packages=find_packages(
+        include=["t5x_style*", "models*", "input_pipelines*", "gin_configs*", "launch*"]
+    ),
+    package_data={"gin_configs": ["**/*.gin"]},
+    install_requires=CORE,
+    extras_require=EXTRAS,
+)
