@@ -1,0 +1,74 @@
+"""What is put on top of an encoder: the MLM head, poolers.
+
+Letters: B rows, L row length, S segments per row, D hidden width, V padded vocabulary.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from models import bert, layers
+
+
+class MlmHead(nnx.Module):
+    """LN(act(T . x + b)) . table^T + bias, the table being the encoder's word table.
+
+    The logits are never formed here: `models.losses.cross_entropy` takes `transform(hidden)`,
+    the table and `bias`.
+    """
+
+    def __init__(self, config: bert.BertConfig, *, rngs: nnx.Rngs) -> None:
+        # The output axis is named `mlp`: an array may use a mesh axis once, and `embed` is taken.
+        self.dense = layers.Dense(
+            {"embed": config.hidden},
+            {"mlp": config.hidden},
+            stddev=config.initializer_range,
+            dtype=config.dtype,
+            rngs=rngs,
+        )
+        self.norm = layers.layer_norm(config.hidden, config.layer_norm_eps, config.dtype, rngs)
+        zeros = nnx.with_partitioning(nnx.initializers.zeros_init(), ("vocab",))
+        self.bias = nnx.Param(zeros(rngs.params(), (config.padded_vocab,), jnp.float32))
+        self.activation = config.activation
+
+    def transform(self, hidden: jax.Array) -> jax.Array:
+        """[..., D] -> [..., D], what is multiplied with the word table."""
+        return self.norm(layers.ACTIVATIONS[self.activation](self.dense(hidden)))
+
+
+class Pooler(nnx.Module):
+    """tanh(P . h + b), BERT's pooler."""
+
+    def __init__(self, config: bert.BertConfig, *, rngs: nnx.Rngs) -> None:
+        self.dense = layers.Dense(
+            {"embed": config.hidden},
+            {"mlp": config.hidden},
+            stddev=config.initializer_range,
+            dtype=config.dtype,
+            rngs=rngs,
+        )
+
+    def __call__(self, hidden: jax.Array) -> jax.Array:
+        return jnp.tanh(self.dense(hidden))
+
+
+def pool_cls(hidden: jax.Array, cls_at: jax.Array) -> jax.Array:
+    """The state at each segment's [CLS]: [B, S, D] from `hidden` [B, L, D] and `cls_at` [B, S]."""
+    return jnp.take_along_axis(hidden, cls_at[:, :, None], axis=1)
+
+
+def pool_mean(hidden: jax.Array, segment_ids: jax.Array, segments: int) -> jax.Array:
+    """The mean state of each segment, [CLS] and [SEP] included.
+
+    Args:
+        hidden: [B, L, D].
+        segment_ids: [B, L] int32, 0 = padding, s + 1 = segment s.
+        segments: S.
+
+    Returns:
+        [B, S, D] float32; zeros for a segment without tokens.
+    """
+    ids = jnp.arange(1, segments + 1, dtype=segment_ids.dtype)
+    member = (segment_ids[:, None, :] == ids[None, :, None]).astype(jnp.float32)  # [B, S, L]
+    total = jnp.einsum("bsl,bld->bsd", member, hidden.astype(jnp.float32))
+    return total / jnp.maximum(member.sum(-1, keepdims=True), 1.0)

@@ -1,0 +1,276 @@
+"""Blocks from which the networks are built: projections, attention, feed-forward, one post-LN layer.
+
+Every parameter is float32 and carries logical axis names; matrix products run in the block's compute
+dtype, softmax and LayerNorm in float32.  Letters in shapes and einsums: B batch, L length, Q query
+length, K key length, D hidden, H heads, d head dimension, M feed-forward width.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu_new": lambda x: jax.nn.gelu(x, approximate=True),
+    "relu": jax.nn.relu,
+}
+
+REMAT_POLICIES = (
+    "none",
+    "full",
+    "dots_saveable",
+    "dots_with_no_batch_dims_saveable",
+    "everything_saveable",
+    "nothing_saveable",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockConfig:
+    """What one transformer layer needs to know.
+
+    Attributes:
+        hidden: width D of the residual stream.
+        heads: number of attention heads; divides `hidden`.
+        mlp: width M of the feed-forward part.
+        activation: a key of `ACTIVATIONS`.
+        layer_norm_eps: added to the variance.
+        dropout: rate after the attention output and after the feed-forward part.
+        attention_dropout: rate on the attention weights.
+        initializer_range: standard deviation of the normal that kernels are drawn from.
+        dtype: name of the compute dtype.
+    """
+
+    hidden: int
+    heads: int
+    mlp: int
+    activation: str
+    layer_norm_eps: float
+    dropout: float
+    attention_dropout: float
+    initializer_range: float
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if self.hidden % self.heads:
+            raise ValueError(
+                f"hidden must be a multiple of heads, found hidden={self.hidden} and "
+                f"heads={self.heads}: change one of them in the model's gin file."
+            )
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(
+                f"activation must be one of {sorted(ACTIVATIONS)}, found {self.activation!r}."
+            )
+
+
+class Dense(nnx.Module):
+    """y = x . kernel + bias over one or several trailing axes.
+
+    Args:
+        inputs: trailing axes of x that are contracted, name -> size.
+        outputs: axes that take their place, name -> size.
+        stddev: of the normal that the kernel is drawn from.
+        dtype: compute dtype.
+        rngs: stream `params`.
+    """
+
+    def __init__(
+        self,
+        inputs: dict[str, int],
+        outputs: dict[str, int],
+        *,
+        stddev: float,
+        dtype: str,
+        rngs: nnx.Rngs,
+    ) -> None:
+        init = nnx.with_partitioning(nnx.initializers.normal(stddev), (*inputs, *outputs))
+        zeros = nnx.with_partitioning(nnx.initializers.zeros_init(), tuple(outputs))
+        shape = (*inputs.values(), *outputs.values())
+        self.kernel = nnx.Param(init(rngs.params(), shape, jnp.float32))
+        self.bias = nnx.Param(zeros(rngs.params(), tuple(outputs.values()), jnp.float32))
+        self.contracted = len(inputs)
+        self.dtype = dtype
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        kernel = self.kernel[...].astype(self.dtype)
+        y = jnp.tensordot(x.astype(self.dtype), kernel, axes=self.contracted)
+        return y + self.bias[...].astype(self.dtype)
+
+
+def layer_norm(size: int, eps: float, dtype: str, rngs: nnx.Rngs) -> nnx.LayerNorm:
+    """(x - mean) / sqrt(biased variance + eps) . scale + bias, in float32, returned in `dtype`.
+
+    The fast variance E[x^2] - E[x]^2 loses too many bits for parity with the published numbers.
+    """
+    return nnx.LayerNorm(
+        size,
+        epsilon=eps,
+        dtype=jnp.float32 if dtype == "float32" else jnp.dtype(dtype),
+        param_dtype=jnp.float32,
+        use_fast_variance=False,
+        scale_init=nnx.with_partitioning(nnx.initializers.ones_init(), ("norm",)),
+        bias_init=nnx.with_partitioning(nnx.initializers.zeros_init(), ("norm",)),
+        rngs=rngs,
+    )
+
+
+class Dropout(nnx.Dropout):
+    """Dropout without a stored generator: the key is passed in, and None means off."""
+
+    def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:  # type: ignore[override]
+        if key is None:
+            return x
+        return super().__call__(x, rngs=key)
+
+
+def split_key(key: jax.Array | None, count: int) -> list[jax.Array | None]:
+    """`count` independent keys, or that many Nones (dropout off)."""
+    return [None] * count if key is None else list(jax.random.split(key, count))
+
+
+def visibility(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
+    """Which keys each query may see: those of its own segment, never padding (segment 0).
+
+    Args:
+        query_segments: [B, Q] int32.
+        key_segments: [B, K] int32.
+
+    Returns:
+        [B, Q, K] bool.  Rows of padding queries are all False; attention makes them uniform.
+    """
+    same = query_segments[:, :, None] == key_segments[:, None, :]
+    return same & (key_segments[:, None, :] > 0)
+
+
+class Attention(nnx.Module):
+    """Multi-head softmax(QK^T / sqrt(d)) V with an explicit visibility mask."""
+
+    def __init__(self, config: BlockConfig, *, rngs: nnx.Rngs) -> None:
+        heads = {"heads": config.heads, "kv": config.hidden // config.heads}
+        embed = {"embed": config.hidden}
+        options = {"stddev": config.initializer_range, "dtype": config.dtype, "rngs": rngs}
+        self.query = Dense(embed, heads, **options)
+        self.key = Dense(embed, heads, **options)
+        self.value = Dense(embed, heads, **options)
+        self.out = Dense(heads, embed, **options)
+        self.dropout = Dropout(config.attention_dropout)
+
+    def __call__(
+        self, query: jax.Array, memory: jax.Array, visible: jax.Array, key: jax.Array | None = None
+    ) -> jax.Array:
+        """Attends from `query` [B, Q, D] to `memory` [B, K, D].
+
+        Args:
+            visible: bool [B, Q, K] or [B, 1 or H, Q, K].  A query that sees nothing gets the
+                uniform average of all keys: meaningless but finite, and so is its gradient.
+            key: for attention dropout; None turns it off.
+
+        Returns:
+            [B, Q, D] in the compute dtype.
+        """
+        if visible.ndim == 3:
+            visible = visible[:, None]
+        q, k, v = self.query(query), self.key(memory), self.value(memory)  # [B, Q|K, H, d]
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32)
+        scores = scores / math.sqrt(q.shape[-1])
+        # The most negative finite number: minus infinity would make an empty row NaN.
+        scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
+        weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)  # [B, H, Q, K]
+        weights = self.dropout(weights, key)
+        return self.out(jnp.einsum("bhqk,bkhd->bqhd", weights, v))
+
+
+class FeedForward(nnx.Module):
+    """W2 . activation(W1 . x)."""
+
+    def __init__(self, config: BlockConfig, *, rngs: nnx.Rngs) -> None:
+        embed, mlp = {"embed": config.hidden}, {"mlp": config.mlp}
+        options = {"stddev": config.initializer_range, "dtype": config.dtype, "rngs": rngs}
+        self.wi = Dense(embed, mlp, **options)
+        self.wo = Dense(mlp, embed, **options)
+        self.activation = config.activation
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.wo(ACTIVATIONS[self.activation](self.wi(x)))
+
+
+class BertLayer(nnx.Module):
+    """One post-LN layer: a = LN(query + O(attention)), y = LN(a + FFN(a)).
+
+    Queries and keys may differ (RetroMAE's decoder); the residual is always on the query.
+    """
+
+    def __init__(self, config: BlockConfig, *, rngs: nnx.Rngs) -> None:
+        norm = (config.hidden, config.layer_norm_eps, config.dtype, rngs)
+        self.attention = Attention(config, rngs=rngs)
+        self.attention_norm = layer_norm(*norm)
+        self.mlp = FeedForward(config, rngs=rngs)
+        self.mlp_norm = layer_norm(*norm)
+        self.dropout = Dropout(config.dropout)
+
+    def __call__(
+        self, query: jax.Array, memory: jax.Array, visible: jax.Array, key: jax.Array | None = None
+    ) -> jax.Array:
+        """[B, Q, D] from `query` [B, Q, D], `memory` [B, K, D] and `visible` [B, Q, K] or
+        [B, 1, Q, K] bool; `key` drives the three dropouts, None turns them off."""
+        inside, after_attention, after_mlp = split_key(key, 3)
+        attended = self.attention(query, memory, visible, inside)
+        a = self.attention_norm(query + self.dropout(attended, after_attention))
+        return self.mlp_norm(a + self.dropout(self.mlp(a), after_mlp))
+
+
+def stack(config: BlockConfig, count: int, rngs: nnx.Rngs) -> BertLayer:
+    """`count` layers as one module whose parameters have a leading axis named `layers`."""
+
+    @nnx.split_rngs(splits=count)
+    @nnx.vmap(in_axes=0, out_axes=0, transform_metadata={nnx.PARTITION_NAME: "layers"})
+    def make(rngs: nnx.Rngs) -> BertLayer:
+        return BertLayer(config, rngs=rngs)
+
+    return make(rngs)
+
+
+def with_remat(f: Callable[..., jax.Array], policy: str) -> Callable[..., jax.Array]:
+    """`f`, recomputed in the backward pass as `policy` (one of `REMAT_POLICIES`) says."""
+    if policy not in REMAT_POLICIES:
+        raise ValueError(f"remat must be one of {REMAT_POLICIES}, found {policy!r}.")
+    if policy == "none":
+        return f
+    chosen = None if policy == "full" else getattr(jax.checkpoint_policies, policy)
+    return nnx.remat(f, policy=chosen, prevent_cse=False)
+
+
+def run_stack(
+    layers: BertLayer,
+    count: int,
+    hidden: jax.Array,
+    visible: jax.Array,
+    *,
+    key: jax.Array | None,
+    remat: str,
+) -> jax.Array:
+    """Self-attention through stacked `layers`, one after the other.
+
+    Args:
+        layers: from `stack(config, count, rngs)`.
+        hidden: [B, L, D].
+        visible: bool [B, L, L] or [B, 1, L, L].
+        key: for dropout; None turns it off.
+        remat: one of `REMAT_POLICIES`.
+
+    Returns:
+        [B, L, D].
+    """
+
+    def one(x: jax.Array, layer: BertLayer, visible: jax.Array, key: jax.Array | None) -> jax.Array:
+        return layer(x, x, visible, key)
+
+    keys = None if key is None else jax.random.split(key, count)
+    scan = nnx.scan(
+        with_remat(one, remat), in_axes=(nnx.Carry, 0, None, 0), out_axes=nnx.Carry, length=count
+    )
+    return scan(hidden, layers, visible, keys)
