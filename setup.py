@@ -31,6 +31,7 @@ CORE = [
     "pytrec-eval-terrier==0.5.11",
     "matplotlib",
     "rich==15.0.0",
+    "beartype>=0.22,<0.23",
 ]
 
 EXTRAS = {

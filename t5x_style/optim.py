@@ -1,0 +1,127 @@
+"""The optimizer: schedule, AdamW with decay by path, clipping; and which parameters are frozen."""
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+
+class PatternError(ValueError):
+    """A path pattern matches no parameter: it is mistyped, or the architecture has changed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AdamW:
+    """AdamW (Loshchilov & Hutter 2019) with linear warm-up, as BERT-like models are trained.
+
+    Attributes:
+      learning_rate: at the peak.
+      warmup_steps: steps from 0 to the peak.
+      total_steps: at which the decay ends.
+      decay: 'linear' or 'cosine' to 0, or 'constant'.
+      b1, b2, epsilon: of Adam.
+      weight_decay: decoupled; times the learning rate.
+      no_decay: regular expressions searched in parameter paths ('encoder/layers/.../bias').
+      clip_norm: global norm that gradients are cut to; None does not clip.
+      frozen: regular expressions searched in parameter paths; what they match is not trained and
+        carries no moments.
+    """
+
+    learning_rate: float
+    warmup_steps: int
+    total_steps: int
+    decay: Literal["linear", "cosine", "constant"] = "linear"
+    b1: float = 0.9
+    b2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.01
+    no_decay: tuple[str, ...] = (r"bias$", r"scale$")
+    clip_norm: float | None = 1.0
+    frozen: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.learning_rate > 0:
+            raise ValueError(f"AdamW.learning_rate: expected > 0, found {self.learning_rate}")
+        if self.decay not in ("linear", "cosine", "constant"):
+            raise ValueError(
+                f"AdamW.decay: expected 'linear', 'cosine' or 'constant', found {self.decay!r}"
+            )
+        if not 0 <= self.warmup_steps <= self.total_steps:
+            raise ValueError(
+                "AdamW.warmup_steps: expected between 0 and total_steps "
+                f"({self.total_steps}), found {self.warmup_steps}"
+            )
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise ValueError(f"AdamW.clip_norm: expected > 0 or None, found {self.clip_norm}")
+
+    def schedule(self, step: jax.Array) -> jax.Array:
+        """[] float32: the learning rate of update number `step`, counted from 0."""
+        rest = max(1, self.total_steps - self.warmup_steps)
+        after = {
+            "linear": optax.linear_schedule(self.learning_rate, 0.0, rest),
+            "cosine": optax.cosine_decay_schedule(self.learning_rate, rest),
+            "constant": optax.constant_schedule(self.learning_rate),
+        }[self.decay]
+        # The first update already moves: at step s of w warm-up steps the rate is (s + 1) / w.
+        warmup = self.learning_rate * (step + 1) / max(1, self.warmup_steps)
+        rate = jnp.where(step < self.warmup_steps, warmup, after(step - self.warmup_steps))
+        return jnp.asarray(rate, jnp.float32)
+
+    def build(self, params: Any) -> optax.GradientTransformation:
+        """The update rule for `params`, an nnx.State of the trainable parameters.
+
+        Raises:
+          PatternError: a pattern of `no_decay` matches no parameter.
+        """
+        require_matches(self.no_decay, paths_of(params), "AdamW.no_decay")
+        mask = decay_mask(params, self.no_decay)
+        chain = [] if self.clip_norm is None else [optax.clip_by_global_norm(self.clip_norm)]
+        return optax.chain(
+            *chain,
+            optax.scale_by_adam(self.b1, self.b2, self.epsilon),
+            optax.add_decayed_weights(self.weight_decay, mask),
+            optax.scale_by_learning_rate(self.schedule),
+        )
+
+    def trainable(self, path: tuple[Any, ...], variable: Any) -> bool:
+        """An nnx filter: a parameter that no pattern of `frozen` matches."""
+        if not issubclass(getattr(variable, "type", type(variable)), nnx.Param):
+            return False
+        return not _matches(self.frozen, path_string(path))
+
+
+def path_string(path: Iterable[Any]) -> str:
+    """('encoder', 'layers', 0) -> 'encoder/layers/0'."""
+    return "/".join(str(part) for part in path)
+
+
+def paths_of(state: nnx.State) -> list[str]:
+    """The paths of all variables of a state."""
+    return [path_string(path) for path, _ in nnx.to_flat_state(state)]
+
+
+def decay_mask(params: nnx.State, no_decay: tuple[str, ...]) -> Any:
+    """A state like `params` with True where weight decay applies."""
+    flat = nnx.to_flat_state(params)
+    return nnx.from_flat_state(
+        [(path, leaf.replace(not _matches(no_decay, path_string(path)))) for path, leaf in flat]
+    )
+
+
+def require_matches(patterns: tuple[str, ...], paths: list[str], where: str) -> None:
+    """Raises PatternError for a pattern that is found in none of the paths."""
+    for pattern in patterns:
+        if not any(re.search(pattern, path) for path in paths):
+            raise PatternError(
+                f"{where}: {pattern!r} matches no parameter. Paths look like: "
+                + ", ".join(sorted(paths)[:8])
+            )
+
+
+def _matches(patterns: tuple[str, ...], path: str) -> bool:
+    return any(re.search(pattern, path) for pattern in patterns)

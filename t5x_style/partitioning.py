@@ -1,0 +1,205 @@
+"""Where arrays live: the mesh, the logical-axis rules, and the shardings of state and batch."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+# Variables are created abstractly and placed by `out_shardings`; flax's eager placement would fail
+# outside a mesh and for devices that are not attached.
+nnx.use_eager_sharding(False)
+
+AXES = ("data", "fsdp", "tensor")
+BATCH_AXES = ("data", "fsdp")
+
+# Every name that a parameter or a table may carry. None means replicated along that axis.
+STANDARD_RULES: tuple[tuple[str, str | None], ...] = (
+    ("vocab", "tensor"),
+    ("embed", "fsdp"),
+    ("heads", "tensor"),
+    ("kv", None),
+    ("mlp", "tensor"),
+    ("layers", None),
+    ("position", None),
+    ("type", None),
+    ("norm", None),
+    ("corpus", ("data", "fsdp", "tensor")),  # type: ignore[arg-type]
+)
+
+
+class PartitioningError(ValueError):
+    """A size does not divide by the mesh, or a logical name has no rule."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshShape:
+    """How many devices each axis has; `data` = -1 takes all that the others leave."""
+
+    data: int = -1
+    fsdp: int = 1
+    tensor: int = 1
+
+    def resolve(self, devices: int) -> tuple[int, int, int]:
+        """The three sizes for a number of devices.
+
+        Raises:
+          PartitioningError: the product is not the number of devices.
+        """
+        fixed = self.fsdp * self.tensor
+        if self.fsdp < 1 or self.tensor < 1 or self.data == 0 or self.data < -1:
+            raise PartitioningError(f"expected mesh axes of at least 1, found {self}")
+        data = devices // fixed if self.data == -1 else self.data
+        if data * fixed != devices:
+            raise PartitioningError(
+                f"mesh {dict(zip(AXES, (self.data, self.fsdp, self.tensor), strict=True))}: expected "
+                f"a product of {devices}, the number of devices. Set partitioning.MeshShape in gin."
+            )
+        return data, self.fsdp, self.tensor
+
+
+class Partitioner:
+    """A mesh and the rules that place things on it."""
+
+    def __init__(
+        self,
+        mesh_shape: MeshShape = MeshShape(),
+        rules: tuple[tuple[str, Any], ...] = STANDARD_RULES,
+        devices: list[jax.Device] | None = None,
+    ):
+        """Args:
+        mesh_shape: sizes of the axes ('data', 'fsdp', 'tensor').
+        rules: (logical name, mesh axis, tuple of axes or None); every name in use needs one.
+        devices: all devices by default; a topology's devices to compile for a pod not at hand.
+        """
+        devices = jax.devices() if devices is None else devices
+        shape = mesh_shape.resolve(len(devices))
+        # Data outermost: gradients cross the slow network between slices, the rest stays inside.
+        grid = mesh_utils.create_device_mesh(shape, devices)
+        self.mesh = Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+        self.rules = tuple((name, _axes(axis)) for name, axis in rules)
+        self._check_rules()
+
+    def _check_rules(self) -> None:
+        for name, axis in self.rules:
+            for one in axis if isinstance(axis, tuple) else (axis,):
+                if one is not None and one not in AXES:
+                    raise PartitioningError(
+                        f"rule for {name!r}: expected mesh axes among {AXES}, found {one!r}"
+                    )
+
+    @property
+    def batch_sharding(self) -> NamedSharding:
+        """Rows over 'data' and 'fsdp', everything else whole."""
+        return NamedSharding(self.mesh, PartitionSpec(BATCH_AXES))
+
+    @property
+    def replicated(self) -> NamedSharding:
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    @property
+    def platform(self) -> str:
+        """'cpu', 'gpu' or 'tpu': of the mesh, not of this process, which may only compile for it."""
+        return self.mesh.devices.flat[0].platform
+
+    def shardings(self, abstract: Any) -> Any:
+        """The sharding of each leaf of a tree of abstract variables with logical names.
+
+        Leaves without names are replicated. Works for parameters and for an optimizer's state,
+        since optax keeps the parameters' metadata on the moments.
+
+        Raises:
+          PartitioningError: a logical name has no rule, or an array does not divide by its axes.
+        """
+        self._require_rules(abstract)
+        with nnx.logical_axis_rules(self.rules):
+            shardings = nnx.get_named_sharding(abstract, self.mesh)
+        jax.tree.map_with_path(self._require_divisible, abstract, shardings)
+        return jax.tree.map(lambda s: s if s is not None else self.replicated, shardings)
+
+    def _require_rules(self, abstract: Any) -> None:
+        known = {name for name, _ in self.rules}
+        for path, names in logical_names(abstract).items():
+            for name in names:
+                if name is not None and name not in known:
+                    raise PartitioningError(
+                        f"{path}: logical axis {name!r} has no rule; known names: {sorted(known)}. "
+                        "Add it to partitioning.Partitioner.rules."
+                    )
+
+    def _require_divisible(self, path: Any, leaf: Any, sharding: NamedSharding) -> None:
+        for size, axes in zip(leaf.shape, sharding.spec, strict=False):
+            ways = int(np.prod([self.mesh.shape[a] for a in _tuple(axes)]))
+            if size % ways:
+                raise PartitioningError(
+                    f"{jax.tree_util.keystr(path)}: size {size} does not divide by {ways} "
+                    f"(mesh axes {axes}). Pad it, or change the mesh."
+                )
+
+    def check_rows(self, rows: int, what: str) -> None:
+        """Raises PartitioningError unless `rows` divides by the data and fsdp axes."""
+        ways = int(np.prod([self.mesh.shape[axis] for axis in BATCH_AXES]))
+        if rows % ways:
+            raise PartitioningError(
+                f"{what}: {rows} rows do not divide by {ways}, the devices on mesh axes "
+                f"{BATCH_AXES} of {dict(self.mesh.shape)}. Choose a batch that is a multiple of "
+                f"{ways}, or another mesh."
+            )
+
+    def local_rows(self, rows: int) -> np.ndarray:
+        """Which of `rows` global rows this process must supply: sorted int64 indices."""
+        slices = self.batch_sharding.addressable_devices_indices_map((rows,)).values()
+        return np.unique(np.concatenate([np.arange(rows)[index] for index in slices]))
+
+    def place_batch(self, local: Mapping[str, Mapping[str, np.ndarray]], rows: dict[str, int]) -> Any:
+        """Turns this process's rows into global arrays.
+
+        Args:
+          local: group -> feature -> this process's rows, in order.
+          rows: global number of rows of each group.
+        """
+        return {
+            group: {
+                name: jax.make_array_from_process_local_data(
+                    self.batch_sharding, array, (rows[group], *array.shape[1:])
+                )
+                for name, array in features.items()
+            }
+            for group, features in local.items()
+        }
+
+    def init(self, make: Callable[[], Any]) -> tuple[Any, Any]:
+        """Runs `make` so that every array is created directly in its sharding.
+
+        Returns:
+          the tree and the tree of its shardings.
+        """
+        shardings = self.shardings(jax.eval_shape(make))
+        return jax.jit(make, out_shardings=shardings)(), shardings
+
+
+def logical_names(abstract: Any) -> dict[str, tuple[str | None, ...]]:
+    """Path -> logical axis names of every Variable in the tree; () where it carries none."""
+    found: dict[str, tuple[str | None, ...]] = {}
+    variables = jax.tree_util.tree_leaves_with_path(
+        abstract, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
+    )
+    for path, leaf in variables:
+        if isinstance(leaf, nnx.Variable):
+            names = leaf.get_metadata().get("out_sharding") or ()
+            found[jax.tree_util.keystr(path)] = tuple(names)
+    return found
+
+
+def _axes(axis: Any) -> Any:
+    return tuple(axis) if isinstance(axis, list) else axis
+
+
+def _tuple(axes: Any) -> tuple[str, ...]:
+    if axes is None:
+        return ()
+    return axes if isinstance(axes, tuple) else (axes,)

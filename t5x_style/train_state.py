@@ -1,0 +1,107 @@
+"""Everything that changes while training, as one tree; and how it is created in its sharding."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from t5x_style import optim
+from t5x_style.objective import Objective
+from t5x_style.partitioning import Partitioner
+
+MakeObjective = Callable[..., Objective]  # called as make(rngs=nnx.Rngs(...))
+
+
+@flax.struct.dataclass
+class TrainState:
+    """The state of training between two steps.
+
+    Attributes:
+      step: [] int32, the number of updates applied.
+      params: nnx.State of the trainable parameters.
+      opt_state: optax's state over `params`.
+      variables: nnx.State of everything else: frozen parameters, tables, an index.
+      key: [] typed key; the randomness of step s is fold_in(key, s).
+      healthy: [] bool; False once a loss or gradient was not finite. From then on no update is
+        applied, so that the state stays that of before the bad step until the host looks.
+    """
+
+    step: jax.Array
+    params: nnx.State
+    opt_state: Any
+    variables: nnx.State
+    key: jax.Array
+    healthy: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Definition:
+    """What stays the same over a run: with it, a TrainState is a model and an optimizer.
+
+    Attributes:
+      graphdef: of the objective; merge(graphdef, params, variables) is the module.
+      optimizer: schedule and filters.
+      update: the optax rule built for the trainable parameters.
+      micro_batches: how many pieces a batch is cut into for the gradient.
+    """
+
+    graphdef: nnx.GraphDef
+    optimizer: optim.AdamW
+    update: optax.GradientTransformation
+    micro_batches: int = 1
+
+    def module(self, params: nnx.State, variables: nnx.State) -> Objective:
+        # A copy: without it the module would share, and change, the Variables of the states.
+        return nnx.merge(self.graphdef, params, variables, copy=True)
+
+    def split(self, module: Objective) -> tuple[nnx.State, nnx.State]:
+        """The inverse of `module`: (params, variables)."""
+        _, params, variables = nnx.split(module, self.optimizer.trainable, ...)
+        return params, variables
+
+
+def create(
+    make_objective: MakeObjective,
+    optimizer: optim.AdamW,
+    partitioner: Partitioner,
+    seed: int,
+    micro_batches: int = 1,
+) -> tuple[Definition, TrainState, TrainState]:
+    """Builds the objective and the initial state, every array directly in its sharding.
+
+    Returns:
+      the definition, the state, and a tree of its shardings.
+
+    Raises:
+      optim.PatternError: a pattern of the optimizer matches nothing.
+      PartitioningError: a logical axis without a rule, or a size that the mesh does not divide.
+    """
+    init_key, step_key = jax.random.split(jax.random.key(seed))
+
+    def parts() -> tuple[nnx.GraphDef, nnx.State, nnx.State]:
+        return nnx.split(make_objective(rngs=nnx.Rngs(init_key)), optimizer.trainable, ...)
+
+    graphdef, params, variables = nnx.eval_shape(parts)
+    optim.require_matches(
+        optimizer.frozen, optim.paths_of(params) + optim.paths_of(variables), "AdamW.frozen"
+    )
+    update = optimizer.build(params)
+
+    def make_state() -> TrainState:
+        _, params, variables = parts()
+        return TrainState(
+            step=jnp.zeros((), jnp.int32),
+            params=params,
+            opt_state=update.init(params),
+            variables=variables,
+            key=step_key,
+            healthy=jnp.ones((), jnp.bool_),
+        )
+
+    state, shardings = partitioner.init(make_state)
+    return Definition(graphdef, optimizer, update, micro_batches), state, shardings

@@ -1,0 +1,158 @@
+"""One step as a pure function: corrupt, retrieve, gradient of the loss, update, after_update."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
+
+from t5x_style.metrics import Mean
+from t5x_style.objective import Batch, Objective
+from t5x_style.partitioning import BATCH_AXES
+from t5x_style.train_state import Definition, TrainState
+
+Metrics = dict[str, Mean]
+
+
+def train_step(
+    definition: Definition, mesh: jax.sharding.Mesh, state: TrainState, batch: Batch
+) -> tuple[TrainState, Metrics]:
+    """Applies one update. `state` may be donated.
+
+    Args:
+      definition: static.
+      mesh: static; micro-batches are spread over it.
+      state: before the step.
+      batch: a clean global batch.
+
+    Returns:
+      the state after the step and its metrics: the objective's own, `loss`, `gradient_norm`,
+      `parameter_norm`, `update_norm`, `learning_rate` and `healthy`. If the loss or a gradient is
+      not finite, parameters, moments and step are those of before.
+    """
+    keys = jax.random.split(jax.random.fold_in(state.key, state.step), 4)
+    corrupt_key, retrieve_key, loss_key, after_key = keys
+    module = definition.module(state.params, state.variables)
+    module.train()
+    batch = jax.lax.stop_gradient(module.corrupt(batch, corrupt_key))
+    batch = jax.lax.stop_gradient(module.retrieve(batch, retrieve_key))
+
+    gradients, loss, metrics = loss_and_gradients(definition, mesh, state, batch, loss_key)
+    norm = optax.tree.norm(gradients)
+    healthy = state.healthy & jnp.isfinite(loss.value()) & jnp.isfinite(norm)
+    updates, opt_state = definition.update.update(gradients, state.opt_state, state.params)
+    params = _select(healthy, optax.apply_updates(state.params, updates), state.params)
+
+    step = state.step + healthy.astype(jnp.int32)
+    new_state = TrainState(
+        step=step,
+        params=params,
+        opt_state=_select(healthy, opt_state, state.opt_state),
+        variables=_after_update(definition, params, state.variables, step, after_key),
+        key=state.key,
+        healthy=healthy,
+    )
+    scalars = {
+        "gradient_norm": norm,
+        "parameter_norm": optax.tree.norm(params),
+        "update_norm": optax.tree.norm(updates),
+        "learning_rate": definition.optimizer.schedule(state.step),
+        "healthy": healthy.astype(jnp.float32),
+    }
+    metrics = metrics | {"loss": loss} | {name: Mean.of(value) for name, value in scalars.items()}
+    return new_state, metrics
+
+
+def loss_and_gradients(
+    definition: Definition,
+    mesh: jax.sharding.Mesh,
+    state: TrainState,
+    batch: Batch,
+    key: jax.Array,
+) -> tuple[nnx.State, Mean, Metrics]:
+    """The gradient of the loss of a corrupted batch, in `definition.micro_batches` pieces.
+
+    Pieces change nothing but memory: every term of the loss is divided by its weight over the whole
+    batch, which does not depend on parameters.
+    """
+
+    def pieces_loss(params: nnx.State, piece: Batch, key: jax.Array, weight: jax.Array | None) -> Any:
+        module = definition.module(params, state.variables)
+        module.train()
+        loss, metrics = module.loss(piece, key)
+        value = loss.value() if weight is None else loss.over(jax.lax.stop_gradient(weight))
+        return value, (loss, metrics)
+
+    gradient = jax.grad(pieces_loss, has_aux=True)
+    if definition.micro_batches == 1:
+        gradients, (loss, metrics) = gradient(state.params, batch, key, None)
+        return gradients, loss, metrics
+
+    # Only the weights of the whole batch are used here: the compiler drops the network.
+    whole = definition.module(state.params, state.variables).loss(batch, key)[0].weight
+    pieces = split_batch(batch, definition.micro_batches, mesh)
+    keys = jax.random.split(key, definition.micro_batches)
+
+    def accumulate(carry: Any, piece_and_key: Any) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, carry, gradient(state.params, *piece_and_key, whole)), None
+
+    first = jax.tree.map(lambda leaf: leaf[0], (pieces, keys))
+    zeros = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
+        jax.eval_shape(gradient, state.params, *first, whole),
+    )
+    (gradients, (loss, metrics)), _ = jax.lax.scan(accumulate, zeros, (pieces, keys))
+    return gradients, loss, metrics
+
+
+def eval_step(
+    definition: Definition, params: nnx.State, variables: nnx.State, batch: Batch, key: jax.Array
+) -> Metrics:
+    """The objective's metrics and `loss` on a clean batch, without dropout; changes nothing."""
+    module: Objective = definition.module(params, variables)
+    module.eval()
+    keys = jax.random.split(key, 3)
+    batch = module.retrieve(module.corrupt(batch, keys[0]), keys[1])
+    loss, metrics = module.loss(batch, keys[2])
+    return metrics | {"loss": loss}
+
+
+def split_batch(batch: Batch, pieces: int, mesh: jax.sharding.Mesh) -> Batch:
+    """Cuts every feature [R, ...] into [pieces, R / pieces, ...], strided over devices.
+
+    A group with K times as many rows as the smallest one holds K rows for each of its rows, in
+    order; these stay together. Piece c takes rows c, c + pieces, ...: then every device works on its
+    own share of each piece. Consecutive rows would put a whole piece on a few devices.
+    """
+    base = min(leaf.shape[0] for leaf in jax.tree.leaves(batch))
+    sharding = NamedSharding(mesh, PartitionSpec(None, BATCH_AXES))
+
+    def cut(leaf: jax.Array) -> jax.Array:
+        each = leaf.shape[0] // base
+        leaf = leaf.reshape(base // pieces, pieces, each, *leaf.shape[1:]).swapaxes(0, 1)
+        leaf = leaf.reshape(pieces, base // pieces * each, *leaf.shape[3:])
+        return jax.lax.with_sharding_constraint(leaf, sharding)
+
+    return jax.tree.map(cut, batch)
+
+
+def _after_update(
+    definition: Definition, params: nnx.State, variables: nnx.State, step: jax.Array, key: jax.Array
+) -> nnx.State:
+    module = definition.module(params, variables)
+    module.eval()
+    module.after_update(step, key)
+    before = nnx.state(definition.module(params, variables), nnx.Param)
+    after = nnx.state(module, nnx.Param)
+    if any(a is not b for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)):
+        raise TypeError(
+            f"{type(module).__name__}.after_update changed a parameter. It may change Variables that "
+            "are not parameters; parameters belong to the optimizer."
+        )
+    return definition.split(module)[1]
+
+
+def _select(condition: jax.Array, new: Any, old: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)

@@ -1,0 +1,128 @@
+"""One update: exact over meshes and micro-batches, guarded against NaN, tables in their sharding."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from t5x_style import optim, partitioning, train_state, train_step
+from t5x_style.objective import GroupShape
+from tests.toy_objective import Toy, ToyPipeline
+
+TEXT = GroupShape(rows=16, length=12, segments=1)
+OPTIMIZER = optim.AdamW(0.05, 2, 10, no_decay=("scale",))
+TOY = functools.partial(Toy, TEXT, 32, 8, 16)
+
+
+def run(mesh=(1, 1, 1), steps=5, micro_batches=1, optimizer=OPTIMIZER, make=TOY, pipeline=None):
+    """Trains for some steps; returns the definition, state, shardings and the metrics' values."""
+    pipeline = pipeline or ToyPipeline(TEXT, 32)
+    devices = jax.devices()[: int(np.prod(mesh))]
+    partitioner = partitioning.Partitioner(partitioning.MeshShape(*mesh), devices=devices)
+    definition, state, shardings = train_state.create(make, optimizer, partitioner, 0, micro_batches)
+    step = jax.jit(
+        functools.partial(train_step.train_step, definition, partitioner.mesh), donate_argnums=0,
+        out_shardings=(shardings, None),
+    )  # fmt: skip
+    metrics = []
+    for number in range(steps):
+        batch = partitioner.place_batch(pipeline.batch(number), {"text": TEXT.rows})
+        state, values = step(state, batch)
+        metrics.append({name: float(mean.value()) for name, mean in values.items()})
+    return definition, state, shardings, metrics
+
+
+@functools.cache
+def one_device():
+    return run()
+
+
+def arrays(state):
+    parts = (state.params, state.opt_state, state.variables)
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(parts)]
+
+
+@pytest.mark.parametrize("mesh", [(8, 1, 1), (2, 4, 1), (2, 2, 2)])
+def test_meshes_equal_one_device(mesh):
+    _, expected, _, expected_metrics = one_device()
+    _, state, _, metrics = run(mesh)
+    for found, want in zip(arrays(state), arrays(expected), strict=True):
+        np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
+    for found, want in zip(metrics, expected_metrics, strict=True):
+        assert found == pytest.approx(want, rel=1e-5, abs=1e-5)
+
+
+def test_loss_falls_and_table_is_refreshed():
+    _, state, _, metrics = one_device()
+    assert metrics[-1]["loss"] < metrics[0]["loss"]
+    assert sorted(set(np.asarray(state.variables["row_step"][...]).tolist())) == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 1)])
+def test_micro_batches_change_nothing(mesh):
+    def no_dropout(*, rngs):
+        toy = TOY(rngs=rngs)
+        toy.dropout.rate = 0.0
+        return toy
+
+    _, expected, _, expected_metrics = run(steps=3, make=no_dropout)
+    _, state, _, metrics = run(mesh, steps=3, micro_batches=4, make=no_dropout)
+    for found, want in zip(arrays(state), arrays(expected), strict=True):
+        np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
+    assert metrics[-1]["loss"] == pytest.approx(expected_metrics[-1]["loss"], rel=1e-5)
+
+
+def test_every_moment_has_its_parameters_sharding():
+    _, state, shardings, _ = run((2, 2, 2), steps=1)
+    params = {optim.path_string(p): v for p, v in nnx.to_flat_state(state.params)}
+    adam = next(part for part in state.opt_state if hasattr(part, "mu"))
+    for moments in (adam.mu, adam.nu):
+        for path, moment in nnx.to_flat_state(moments):
+            parameter = params[optim.path_string(path)]
+            assert moment[...].sharding == parameter[...].sharding, path
+    assert params["table"][...].sharding.spec == jax.sharding.PartitionSpec("tensor", "fsdp")
+    assert state.variables["index"][...].sharding.spec[0] == ("data", "fsdp", "tensor")
+
+
+def test_non_finite_loss_leaves_the_state_and_latches():
+    def poisoned(*, rngs):
+        toy = TOY(rngs=rngs)
+        toy.table[...] = toy.table[...].at[31].set(jnp.inf)
+        return toy
+
+    _, before, _, _ = run(steps=0, make=poisoned)
+    _, state, _, metrics = run(steps=2, make=poisoned)
+    assert int(state.step) == 0 and not bool(state.healthy)
+    assert [m["healthy"] for m in metrics] == [0.0, 0.0]
+    for found, want in zip(
+        jax.tree.leaves((state.params, state.opt_state)),
+        jax.tree.leaves((before.params, before.opt_state)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(found, want)
+
+
+def test_frozen_parameters_do_not_move_and_carry_no_moments():
+    optimizer = optim.AdamW(0.05, 2, 10, no_decay=("scale",), frozen=("table",))
+    _, state, _, _ = run(steps=2, optimizer=optimizer)
+    _, before, _, _ = run(steps=0, optimizer=optimizer)
+    np.testing.assert_array_equal(state.variables["table"][...], before.variables["table"][...])
+    assert optim.paths_of(state.params) == ["scale"]
+    assert len(jax.tree.leaves(state.opt_state)) == 4  # mu, nu and two counts
+
+
+def test_a_pattern_that_matches_nothing_is_an_error():
+    with pytest.raises(optim.PatternError, match="'tabel' matches no parameter"):
+        run(steps=0, optimizer=optim.AdamW(0.05, 2, 10, no_decay=(), frozen=("tabel",)))
+
+
+def test_after_update_may_not_touch_parameters():
+    class Meddler(Toy):
+        def after_update(self, step, key):
+            self.scale[...] = self.scale[...] * 2
+
+    with pytest.raises(TypeError, match="Meddler.after_update changed a parameter"):
+        run(steps=1, make=functools.partial(Meddler, TEXT, 32, 8, 16))
