@@ -1,0 +1,245 @@
+"""Reads BERT and RetroMAE weights from Hugging Face safetensors into our parameter paths.
+
+Official layouts, old (`gamma`, `beta`) and new names, with or without the prefixes `bert.` and `lm.`.
+All shapes are compared before anything is read, and every disagreement is reported at once.  Pickles
+(`.bin`) are never opened: loading one runs the code inside it.
+"""
+
+import fnmatch
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+
+from models import bert, hf_names
+
+Shape = tuple[int, ...]
+
+
+class WeightsError(ValueError):
+    """Weights do not fit; the message lists every tensor that is missing, unexpected or misshapen."""
+
+
+class HuggingFace:
+    """Weights in a folder (`model.safetensors`, or shards and their index) or in one file.
+
+    Args:
+        path: folder or `.safetensors` file.
+        vocab_size: true vocabulary size of the model being filled; padded rows become 0.
+        layers: which of the file's encoder layers to take, in order, repeats allowed: (10, 11) for
+            the last two of twelve, (0, 1, 2, 0, 1, 2) to double three.  None takes all.
+        ignore: glob patterns of canonical tensor names that may stay in the file (`cls.*` when
+            only the encoder is wanted), besides `hf_names.MAY_STAY`.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        vocab_size: int,
+        layers: tuple[int, ...] | None = None,
+        ignore: tuple[str, ...] = (),
+    ) -> None:
+        self.path = Path(path)
+        self.vocab_size = vocab_size
+        self.layers = layers
+        self.ignore = (*hf_names.MAY_STAY, *ignore)
+        self._where = _locate(self.path)
+
+    def arrays(self, target: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """The weights for `target`.
+
+        Args:
+            target: our path -> shape (or anything with `.shape`) of each parameter to fill.
+
+        Returns:
+            Our path -> float32 array of that shape.  Optional parameters that the file does not
+            hold (RetroMAE's decoder) are left out.
+
+        Raises:
+            WeightsError: names everything that is missing, unexpected or of another shape.
+        """
+        shapes = {path: tuple(getattr(leaf, "shape", leaf)) for path, leaf in target.items()}
+        wanted, problems = self._match(shapes)
+        if problems:
+            raise WeightsError(
+                f"{self.path} does not fit the model ({len(problems)} problems):\n  "
+                + "\n  ".join(problems)
+                + "\nCheck the model's sizes in gin (models.import_hf.config_from_hf reads them from "
+                "config.json), or list what may be left in HuggingFace.ignore."
+            )
+        return {path: self._read(path, names, shapes[path]) for path, names in wanted.items()}
+
+    def _match(self, shapes: dict[str, Shape]) -> tuple[dict[str, list[str]], list[str]]:
+        """Our path -> tensors it is made of, and what is wrong."""
+        count = hf_names.layer_count(set(self._where))
+        chosen = list(range(count)) if self.layers is None else list(self.layers)
+        wanted: dict[str, list[str]] = {}
+        problems: list[str] = []
+        for path, shape in shapes.items():
+            entry = hf_names.BY_PATH.get(path)
+            if entry is None:
+                problems.append(f"{path}: Hugging Face files have no such parameter")
+                continue
+            names = [entry.name.format(layer=i) for i in chosen] if entry.stacked else [entry.name]
+            if entry.optional and not any(name in self._where for name in names):
+                continue
+            problems += self._differences(entry, names, shape)
+            wanted[path] = names
+        return wanted, problems + self._unexpected(wanted, count)
+
+    def _differences(self, entry: hf_names.Entry, names: Sequence[str], shape: Shape) -> list[str]:
+        """What is wrong with the tensors of one parameter."""
+        problems = []
+        if entry.stacked and len(names) != shape[0]:
+            problems.append(f"{entry.path}: expected {shape[0]} layers, found {len(names)}")
+        inner = shape[1:] if entry.stacked else shape
+        expected = entry.their_shape(inner, self.vocab_size)
+        if entry.layout == hf_names.VOCAB and inner[0] < self.vocab_size:
+            problems.append(
+                f"{entry.path}: expected at least {self.vocab_size} rows (vocab_size), "
+                f"found {inner[0]} in the model"
+            )
+        for name in names:
+            if name not in self._where:
+                problems.append(f"{name}: missing (expected {expected})")
+            elif (found := self._shape(name)) != expected:
+                problems.append(f"{name}: expected {expected}, found {found}")
+        return problems
+
+    def _unexpected(self, wanted: dict[str, list[str]], count: int) -> list[str]:
+        used = {name for names in wanted.values() for name in names}
+        if self.layers is not None:  # the layers not chosen are left out on purpose
+            used |= {n for e in hf_names.TABLE if e.stacked for n in e.names(count)}
+        extra = [name for name in sorted(set(self._where) - used) if not self._may_stay(name)]
+        return [f"{name}: unexpected {self._shape(name)}" for name in extra]
+
+    def _may_stay(self, name: str) -> bool:
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.ignore)
+
+    def _shape(self, name: str) -> Shape:
+        file, stored = self._where[name]
+        with safetensors.safe_open(file, "numpy") as handle:
+            return tuple(handle.get_slice(stored).get_shape())
+
+    def _read(self, path: str, names: Sequence[str], shape: Shape) -> np.ndarray:
+        entry = hf_names.BY_PATH[path]
+        inner = shape[1:] if entry.stacked else shape
+        parts = [entry.from_theirs(_tensor(*self._where[name]), inner) for name in names]
+        return np.stack(parts) if entry.stacked else parts[0]
+
+
+def _tensor(file: Path, name: str) -> np.ndarray:
+    with safetensors.safe_open(file, "numpy") as handle:
+        return handle.get_tensor(name)
+
+
+def _files(path: Path) -> list[Path]:
+    """The safetensors files that make up `path`."""
+    if path.is_file() and path.suffix == ".safetensors":
+        return [path]
+    if (path / "model.safetensors").is_file():
+        return [path / "model.safetensors"]
+    index = path / "model.safetensors.index.json"
+    if index.is_file():
+        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        return [path / name for name in sorted(set(names))]
+    pickles = [path] if path.suffix in (".bin", ".pt", ".pth") else sorted(path.glob("*.bin"))
+    if pickles and pickles[0].exists():
+        raise WeightsError(
+            f"{pickles[0]} is a pickle; loading one runs the code inside it, so it is not opened. "
+            "Convert it to safetensors where you trust it: save_pretrained(safe_serialization=True)."
+        )
+    raise FileNotFoundError(
+        f"expected {path} to be a .safetensors file, or a folder with model.safetensors or "
+        "model.safetensors.index.json; found neither."
+    )
+
+
+def _locate(path: Path) -> dict[str, tuple[Path, str]]:
+    """Canonical name -> (file, name in it)."""
+    where: dict[str, tuple[Path, str]] = {}
+    for file in _files(path):
+        if not file.is_file():
+            raise FileNotFoundError(f"{file}: named in the index of {path}, but not there.")
+        try:
+            with safetensors.safe_open(file, "numpy") as handle:
+                stored = list(handle.keys())
+        except safetensors.SafetensorError as error:
+            raise WeightsError(f"{file}: expected a whole safetensors file: {error}") from error
+        for name in stored:
+            key = hf_names.canonical(name)
+            if key in where:
+                raise WeightsError(f"{path}: {name!r} and {where[key][1]!r} both mean {key!r}.")
+            where[key] = (file, name)
+    return where
+
+
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_new",
+    "gelu_pytorch_tanh": "gelu_new",
+    "relu": "relu",
+}
+
+
+def config_from_hf(folder: str, dtype: str, remat: str, vocab_multiple: int) -> bert.BertConfig:
+    """The BertConfig that a Hugging Face `config.json` describes.
+
+    Args:
+        folder: holds `config.json`.
+        dtype, remat, vocab_multiple: ours to choose; see `BertConfig`.
+
+    Raises:
+        FileNotFoundError: there is no config.json.
+        ValueError: a field is missing, or the file describes something other than plain BERT.
+    """
+    file = Path(folder) / "config.json"
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: not found; expected a Hugging Face model folder.")
+    fields = json.loads(file.read_text(encoding="utf-8"))
+    _require_plain_bert(fields, file)
+    return bert.BertConfig(
+        vocab_size=fields["vocab_size"],
+        hidden=fields["hidden_size"],
+        layers=fields["num_hidden_layers"],
+        heads=fields["num_attention_heads"],
+        mlp=fields["intermediate_size"],
+        max_positions=fields["max_position_embeddings"],
+        type_vocab=fields["type_vocab_size"],
+        activation=_ACTIVATIONS[fields["hidden_act"]],
+        layer_norm_eps=fields.get("layer_norm_eps", 1e-12),
+        dropout=fields.get("hidden_dropout_prob", 0.1),
+        attention_dropout=fields.get("attention_probs_dropout_prob", 0.1),
+        initializer_range=fields.get("initializer_range", 0.02),
+        dtype=dtype,
+        remat=remat,
+        vocab_multiple=vocab_multiple,
+    )
+
+
+_REQUIRED = [
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "hidden_act",
+]
+
+
+def _require_plain_bert(fields: dict[str, Any], file: Path) -> None:
+    missing = [name for name in _REQUIRED if name not in fields]
+    if missing:
+        raise ValueError(f"{file}: expected the fields {_REQUIRED}, missing {missing}.")
+    for name, allowed in (
+        ("model_type", ("bert",)),
+        ("position_embedding_type", ("absolute",)),
+        ("hidden_act", tuple(_ACTIVATIONS)),
+    ):
+        if fields.get(name, allowed[0]) not in allowed:
+            raise ValueError(f"{file}: expected {name} in {allowed}, found {fields[name]!r}.")
