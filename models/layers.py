@@ -13,6 +13,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+# Imported for its effect: parameters carry logical names and are placed by the engine's rules;
+# flax's own eager placement would refuse to create them outside a mesh.
+from t5x_style import partitioning  # noqa: F401
+
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
     "gelu_new": lambda x: jax.nn.gelu(x, approximate=True),

@@ -1,0 +1,120 @@
+"""From hidden states to the vectors that are searched, under one contract for all objectives.
+
+Letters: B rows, L row length, S segments per row, D hidden width.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from models import bert, heads
+from t5x_style.contract import Contract, Vocabulary
+from t5x_style.objective import Fn, GroupShape
+
+POOLINGS = ("cls", "mean")
+SIMILARITIES = ("dot", "cosine")
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingConfig:
+    """How a text becomes a vector; the fields of `Contract` that a user chooses.
+
+    Attributes:
+        pooling: `cls` or `mean` (over all tokens of the segment, specials included).
+        normalise: whether vectors are brought to unit length.
+        similarity: `dot` or `cosine`.
+        temperature: what scores are divided by in a contrastive loss.
+        query_length, passage_length: tokens per text, specials included.
+        query_prefix, passage_prefix: text that the pipeline puts before each.
+    """
+
+    pooling: str
+    normalise: bool
+    similarity: str
+    temperature: float
+    query_length: int
+    passage_length: int
+    query_prefix: str
+    passage_prefix: str
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("pooling", POOLINGS), ("similarity", SIMILARITIES)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"EmbeddingConfig.{name} must be one of {allowed}, "
+                    f"found {getattr(self, name)!r}."
+                )
+        if not self.temperature > 0:
+            raise ValueError(
+                f"EmbeddingConfig.temperature must be above 0, found {self.temperature}."
+            )
+
+    def contract(self, dimension: int, vocabulary: Vocabulary) -> Contract:
+        """The contract that is saved beside the weights."""
+        return Contract(
+            **dataclasses.asdict(self),
+            dimension=dimension,
+            vocabulary_size=vocabulary.size,
+            tokenizer_fingerprint=vocabulary.fingerprint,
+        )
+
+
+def require_vocabulary(config: bert.BertConfig, vocabulary: Vocabulary) -> None:
+    """Raises ValueError unless the encoder was sized for this tokenizer."""
+    if config.vocab_size != vocabulary.size:
+        raise ValueError(
+            f"BertConfig.vocab_size must be the tokenizer's size, expected {vocabulary.size}, "
+            f"found {config.vocab_size}: bind both to the same macro."
+        )
+
+
+def unit(vectors: jax.Array) -> jax.Array:
+    """`vectors` [..., D] at unit length; a zero vector stays zero, with zero gradient."""
+    square = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
+    return vectors * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
+
+
+def embed(
+    encoder: bert.Encoder,
+    group: Mapping[str, jax.Array],
+    config: EmbeddingConfig,
+    key: jax.Array | None = None,
+) -> jax.Array:
+    """One vector per segment.
+
+    Args:
+        encoder: the network.
+        group: a token group of B rows.
+        config: pooling and normalisation.
+        key: for dropout; None turns it off.
+
+    Returns:
+        [B, S, D] float32; zeros where `segment_valid` is False.
+    """
+    segment_ids = group["segment_ids"]
+    hidden = encoder(
+        group["tokens"], group["positions"], segment_ids, group.get("token_types"), key
+    )
+    if config.pooling == "cls":
+        pooled = heads.pool_cls(hidden, group["cls_at"]).astype(jnp.float32)
+    else:
+        pooled = heads.pool_mean(hidden, segment_ids, group["cls_at"].shape[1])
+    pooled = jnp.where(group["segment_valid"][:, :, None], pooled, 0.0)
+    return unit(pooled) if config.normalise else pooled
+
+
+def functions(
+    encoder: bert.Encoder, config: EmbeddingConfig, query: GroupShape, passage: GroupShape
+) -> dict[str, Fn]:
+    """`embed_query` and `embed_passage` of a shared encoder, without dropout."""
+
+    def call(group: Mapping[str, jax.Array]) -> jax.Array:
+        return embed(encoder, group, config)
+
+    outputs = "[B, S, D] float32"
+    return {
+        "embed_query": Fn(call, query.spec(), outputs, "embed"),
+        "embed_passage": Fn(call, passage.spec(), outputs, "embed"),
+    }
