@@ -1,0 +1,251 @@
+"""Packed passages: the pre-training pipeline, and the source that feeds encoding.
+
+Both give token groups (`packing.build_group` shows one). What is in a batch follows from the plan
+alone; `batches` is `batch` read ahead by tf.data.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from input_pipelines import packing, plan, stream
+from input_pipelines.token_store import StoreError, TokenStore
+
+PREFETCH = 4  # batches
+
+
+def open_stores(
+    stores: Sequence[str | TokenStore], tokenizer: str | None
+) -> tuple[TokenStore, ...]:
+    """Opens the folders among `stores`; all have to share a tokenizer.
+
+    Args:
+      stores: folders, or stores that are open.
+      tokenizer: a tokenizer's folder to compare with; None compares the stores with each other.
+
+    Raises:
+      StoreError: as `TokenStore.open`, or stores of different tokenizers.
+    """
+    if isinstance(stores, str) or not stores:
+        raise StoreError(f"stores: expected a list of token store folders, found {stores!r}")
+    expected = None
+    if tokenizer is not None:
+        with open(os.path.join(tokenizer, "vocabulary.json"), encoding="utf-8") as f:
+            expected = json.load(f)["fingerprint"]
+    opened: list[TokenStore] = []
+    for store in stores:
+        if isinstance(store, TokenStore):
+            store = store if expected is None else store.require_tokenizer(expected)
+        else:
+            store = TokenStore.open(store, expected)
+        expected = store.tokenizer_fingerprint
+        opened.append(store)
+    return tuple(opened)
+
+
+class Pipeline:
+    """Passages of one or more stores, packed into rows, without end.
+
+    Attributes:
+      plan: which passages are in which rows.
+      fingerprint: of the plan; two pipelines with the same one give the same batches.
+    """
+
+    def __init__(
+        self,
+        stores: Sequence[str | TokenStore],
+        *,
+        weights: Sequence[float] | None,
+        temperature: float,
+        seed: int,
+        rows: int,
+        length: int,
+        segments: int,
+        block: int,
+        group: str = "text",
+        tokenizer: str | None = None,
+    ):
+        """
+        Args:
+          stores: token store folders.
+          weights: share of each store in the passages seen; None takes sizes^(1/temperature).
+          temperature: 1 keeps the proportions of the sizes, so that every passage is seen once an
+            epoch; larger evens the stores out. Has to be 1 where weights are given.
+          seed: decides the order.
+          rows: rows of the global batch.
+          length: tokens in a row; the longest passage has to fit.
+          segments: most passages in a row; 1 switches packing off.
+          block: passages that are packed together, thousands.
+          group: the name of the token group.
+          tokenizer: a tokenizer's folder that the stores have to fit.
+
+        Raises:
+          ValueError, StoreError: a size out of range, or a store that does not fit.
+        """
+        plan.check_sizes("Pipeline", rows=rows, length=length, segments=segments, block=block)
+        self.stores = open_stores(stores, tokenizer)
+        if weights is None and temperature != 1:
+            weights = plan.mixture_weights([len(store) for store in self.stores], temperature)
+        elif temperature != 1:
+            raise ValueError(
+                f"Pipeline: expected temperature 1 where weights are given, found {temperature}: "
+                "weights are final shares"
+            )
+        self.plan = plan.Plan(
+            [store.lengths for store in self.stores],
+            [store.fingerprint for store in self.stores],
+            weights,
+            seed=seed,
+            rows=rows,
+            length=length,
+            segments=segments,
+            block=block,
+        )
+        self.group = group
+        self.fingerprint = self.plan.fingerprint
+
+    def specs(self) -> stream.Spec:
+        """Group -> feature -> shape and dtype of the global batch."""
+        shape = (self.plan.rows, self.plan.length, self.plan.segments)
+        return {self.group: packing.group_spec(*shape)}
+
+    def batch(self, step: int, rows: np.ndarray | None = None) -> stream.Batch:
+        """These rows of the global batch of a step; only their passages are read.
+
+        Args:
+          step: 0 or more.
+          rows: int [n] from 0 to plan.rows - 1; None takes all.
+        """
+        slots = self.plan.step(step)[stream.own_rows(rows, self.plan.rows)]
+        passages = _read(self.stores, self.plan.offsets, slots[slots != packing.NONE])
+        return {self.group: packing.build_group(passages, slots, self.plan.length)}
+
+    def batches(self, start_step: int, rows: np.ndarray | None = None) -> Iterator[stream.Batch]:
+        """batch(start_step), batch(start_step + 1), ... without end, prefetched."""
+        rows = stream.own_rows(rows, self.plan.rows)
+        return stream.prefetched(
+            lambda step: self.batch(step, rows), self.specs(), start_step, None, PREFETCH
+        )
+
+
+def _read(
+    stores: Sequence[TokenStore], offsets: np.ndarray, numbers: np.ndarray
+) -> packing.Passages:
+    """Passages of several stores by global number, in this order."""
+    if len(stores) == 1:
+        return stores[0].read(numbers)
+    owner = np.searchsorted(offsets, numbers, side="right") - 1
+    order = np.argsort(owner, kind="stable")
+    parts = [
+        stores[i].read(numbers[owner == i] - offsets[i]) for i in np.unique(owner).tolist()
+    ]
+    joined = packing.Passages(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+    return packing.reorder(joined, np.argsort(order, kind="stable"))
+
+
+class EncodeSource:
+    """Every passage of a store exactly once, packed, for turning passages into vectors.
+
+    Attributes:
+      ids: record ids; `example_id` of a segment is its place here. Without a sample that is the
+        row of the store.
+      rows: int64 [len(ids)], the row in the store of each of them.
+      number_of_batches: how many `batches` gives.
+    """
+
+    def __init__(
+        self,
+        store: str | TokenStore,
+        length: int,
+        segments: int,
+        rows: int,
+        *,
+        segment_length: int,
+        sample: int | None = None,
+        always_include: Sequence[str] = (),
+        seed: int = 0,
+        tokenizer: str | None = None,
+    ):
+        """
+        Args:
+          store: a token store folder.
+          length: tokens in a row.
+          segments: most passages in a row.
+          rows: rows of a batch.
+          segment_length: longer passages are cut to it, as the contract says.
+          sample: this many passages, chosen by `seed`, instead of all.
+          always_include: ids that belong to the sample whatever the seed.
+          tokenizer: a tokenizer's folder that the store has to fit.
+
+        Raises:
+          ValueError: a size out of range, an id that the store does not have.
+        """
+        plan.check_sizes("EncodeSource", length=length, segments=segments, rows=rows)
+        if not 2 <= segment_length <= length:
+            raise ValueError(
+                f"EncodeSource.segment_length: expected 2 to {length}, the length of a row, found "
+                f"{segment_length}"
+            )
+        (self.store,) = open_stores([store], tokenizer)
+        self.rows = _sample(self.store, sample, always_include, seed)
+        self.ids = [self.store.ids[row] for row in self.rows.tolist()]
+        self._shape, self._segment_length = (rows, length, segments), segment_length
+        sizes = np.minimum(self.store.lengths[self.rows], segment_length)
+        slots = plan.pack_rows(sizes, length, segments)
+        self.number_of_batches = -(-len(slots) // rows)
+        spare = np.full((self.number_of_batches * rows - len(slots), segments), packing.NONE)
+        self._slots = np.concatenate([slots, spare])
+
+    def __len__(self) -> int:
+        """Passages."""
+        return len(self.ids)
+
+    @property
+    def padding_share(self) -> float:
+        """Share of token positions that hold no token, the last batch included."""
+        sizes = np.minimum(self.store.lengths[self.rows], self._segment_length)
+        return 1.0 - int(sizes.sum(dtype=np.int64)) / (len(self._slots) * self._shape[1])
+
+    def specs(self) -> packing.GroupSpec:
+        """Feature -> shape and dtype of one group."""
+        return packing.group_spec(*self._shape)
+
+    def group(self, number: int, rows: np.ndarray | None = None) -> packing.Group:
+        """These rows of batch `number`."""
+        count, length, _ = self._shape
+        slots = self._slots[number * count : (number + 1) * count][stream.own_rows(rows, count)]
+        passages = self.store.read(self.rows[slots[slots != packing.NONE]])
+        passages = packing.truncate(passages, self._segment_length)
+        return packing.build_group(passages, slots, length)
+
+    def batches(self, rows: np.ndarray | None = None) -> Iterator[packing.Group]:
+        """All groups in order, prefetched; the last one's free rows are padding."""
+        groups = stream.prefetched(
+            lambda number: {"text": self.group(number, rows)},
+            {"text": self.specs()},
+            0,
+            self.number_of_batches,
+            PREFETCH,
+        )
+        return (batch["text"] for batch in groups)
+
+
+def _sample(
+    store: TokenStore, sample: int | None, always_include: Sequence[str], seed: int
+) -> np.ndarray:
+    """Rows to encode, ascending: int64 [n]."""
+    unknown = [name for name in always_include if name not in store.row_of]
+    if unknown:
+        raise ValueError(
+            f"EncodeSource.always_include: {len(unknown)} ids are not in {store.folder}, the first "
+            f"is {unknown[0]!r}; the ids and the store have to come from one corpus"
+        )
+    if sample is None:
+        return np.arange(len(store))
+    plan.check_sizes("EncodeSource", sample=sample)
+    kept = np.unique(np.array([store.row_of[name] for name in always_include], dtype=np.int64))
+    others = plan.permutation(seed, 0, 0, len(store))
+    others = others[~np.isin(others, kept)]
+    return np.sort(np.concatenate([kept, others[: max(0, sample - len(kept))]]))
