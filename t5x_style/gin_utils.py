@@ -1,0 +1,322 @@
+"""Strict gin: flags in T5X's habits, and every name, type and import checked before gin runs.
+
+`--gin_file=FILE` (repeatable, later files win), `--gin.NAME=VALUE` (wins over files; strings need
+no quotes), `--gin_search_paths=a,b`, `--gin_allow=module` to let gin files import other code.
+
+Order of a run: `gin_reader.read` (static), `check_names` (static), `check_code` (imports the
+modules and compares names, parameters and types), `parse` (gin itself, then locked).
+"""
+
+import argparse
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gin import config as gin_config
+
+from t5x_style import gin_types
+from t5x_style.gin_reader import (
+    FOLDER_MACRO,
+    Binding,
+    Config,
+    GinError,
+    Macro,
+    Reference,
+    closest,
+    leaves,
+    read,
+    search_folders,
+    to_gin,
+)
+
+REQUIRED = "gin.REQUIRED"
+
+
+@dataclass(frozen=True)
+class Flags:
+    """The command line of a stage or a recipe."""
+
+    files: tuple[str, ...]
+    overrides: tuple[tuple[str, str], ...]
+    search_paths: tuple[str, ...] = (".",)
+    allow: tuple[str, ...] = ()
+    traceback: bool = False
+    dry_run: bool = False
+
+    def read(self) -> Config:
+        """Reads the gin files and overrides, statically."""
+        return read(
+            self.files, self.overrides, search_paths=self.search_paths, allow=self.allow
+        )
+
+    def arguments(self) -> list[str]:
+        """The flags as command-line arguments again."""
+        return [
+            *(f"--gin_file={name}" for name in self.files),
+            *(f"--gin.{name}={value}" for name, value in self.overrides),
+            f"--gin_search_paths={','.join(self.search_paths)}",
+            *(f"--gin_allow={name}" for name in self.allow),
+            *(["--traceback"] if self.traceback else []),
+        ]
+
+
+def parse_flags(argv: Sequence[str], description: str = "") -> Flags:
+    """Splits the command line into flags; `--gin.NAME` without `=VALUE` is a `GinError`."""
+    parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
+    parser.add_argument("--gin_file", action="append", default=[], help="repeatable, later wins")
+    parser.add_argument("--gin_search_paths", default=".", help="comma list, default: .")
+    parser.add_argument("--gin_allow", action="append", default=[], help="module gin may import")
+    parser.add_argument("--traceback", action="store_true", help="show where an error arose")
+    parser.add_argument("--dry_run", action="store_true", help="say what would run and why")
+    parser.epilog = "--gin.NAME=VALUE binds a macro or a parameter; it wins over every file."
+    bindings = [word.removeprefix("--gin.") for word in argv if word.startswith("--gin.")]
+    options = parser.parse_args([word for word in argv if not word.startswith("--gin.")])
+    for binding in bindings:
+        if "=" not in binding:
+            raise GinError(f"--gin.{binding}: write --gin.{binding}=VALUE, with no space.")
+    return Flags(
+        files=tuple(options.gin_file),
+        overrides=tuple(tuple(binding.split("=", 1)) for binding in bindings),
+        search_paths=tuple(options.gin_search_paths.split(",")),
+        allow=tuple(options.gin_allow),
+        traceback=options.traceback,
+        dry_run=options.dry_run,
+    )
+
+
+def check_names(config: Config, roots: Iterable[str]) -> None:
+    """Refuses unknown, unused and required-but-unset names; imports nothing.
+
+    Args:
+      config: what `read` returned.
+      roots: absolute dotted paths of what the program calls by itself, e.g.
+        `t5x_style.train.train`; a binding that no root leads to is unused.
+
+    Raises:
+      GinError: with file, line and the closest known name.
+    """
+    _check_resolved(config)
+    _check_macros(config)
+    reached = reachable(config, roots)
+    names = sorted({binding.text for key, binding in config.bindings.items() if key in reached})
+    for key, binding in config.bindings.items():
+        if key not in reached:
+            hint = closest(binding.text, names)
+            raise GinError(
+                f"{binding.where}: {binding.name} is bound, but nothing in this run leads to "
+                f"{binding.scope + '/' if binding.scope else ''}{binding.text}{hint} "
+                "Remove the binding, or refer to it with @."
+            )
+        if any(
+            leaf == Macro(REQUIRED) for leaf in leaves(config.expand(binding.value, binding.where))
+        ):
+            name = _required_name(config, binding)
+            raise GinError(f"{binding.where}: {name} has no value yet: pass --gin.{name}=VALUE.")
+
+
+def _required_name(config: Config, binding: Binding) -> str:
+    """The macro that was left at gin.REQUIRED, or else the binding itself."""
+    for leaf in leaves(binding.value):
+        if isinstance(leaf, Macro) and leaf.name != REQUIRED:
+            inside = config.expand(leaf, binding.where)
+            if Macro(REQUIRED) in leaves(inside):
+                return _required_name(config, config.macros[leaf.name])
+    return binding.name
+
+
+def _check_resolved(config: Config) -> None:
+    symbols = [item.symbol for item in config.imports]
+    for binding in (*config.bindings.values(), *config.macros.values()):
+        names = [binding.text] if binding.text and not binding.target else []
+        names += [
+            leaf.text
+            for leaf in leaves(binding.value)
+            if isinstance(leaf, Reference) and not leaf.target
+        ]
+        for name in names:
+            raise GinError(
+                f"{binding.where}: {name.split('.')[0]!r} in {name!r} is not imported by this "
+                f"file{closest(name.split('.')[0], symbols)}"
+            )
+        if binding.target == "gin.macro":
+            raise GinError(f"{binding.where}: write NAME = value instead of gin.macro.value.")
+
+
+def _check_macros(config: Config) -> None:
+    used: set[str] = set()
+    for binding in (*config.bindings.values(), *config.macros.values()):
+        config.expand(binding.value, binding.where)  # unknown names and circles
+        used |= {leaf.name for leaf in leaves(binding.value) if isinstance(leaf, Macro)}
+    for name, binding in config.macros.items():
+        if name not in used and name != FOLDER_MACRO:
+            candidates = used - {REQUIRED}
+            raise GinError(
+                f"{binding.where}: macro {name} is set, but nothing refers to %{name}"
+                f"{closest(name, candidates)}"
+            )
+
+
+def reachable(config: Config, roots: Iterable[str]) -> set[tuple[str, str, str]]:
+    """Keys of the bindings that a call of the roots can reach through `@` references.
+
+    A call in scope `a/b` sees the bindings of scopes ``, `a` and `a/b`. A reference with a scope
+    replaces the scope, one without keeps it; inside a macro, gin sets the macro's name as scope.
+    """
+    todo = [(root, "") for root in roots]
+    states: set[tuple[str, str]] = set()
+    keys: set[tuple[str, str, str]] = set()
+    while todo:
+        state = todo.pop()
+        if state in states:
+            continue
+        states.add(state)
+        target, scope = state
+        for key, binding in config.bindings.items():
+            if key[1] == target and f"{scope}/".startswith(f"{key[0]}/" if key[0] else ""):
+                keys.add(key)
+                expanded = config.expand(binding.value, binding.where)
+                for leaf in leaves(expanded):
+                    if isinstance(leaf, Reference):
+                        todo += [(leaf.target, leaf.scope or scope)]
+                        # a bare @function is called later, perhaps outside of this scope
+                        todo += [] if leaf.call or leaf.scope else [(leaf.target, "")]
+    return keys
+
+
+def locate(target: str, where: str) -> Any:
+    """Imports the module of a dotted path and returns the thing it names.
+
+    Raises:
+      GinError: no such module or attribute, with the closest name that exists.
+    """
+    parts = target.split(".")
+    found, depth = _deepest_module(parts, where)
+    for part in parts[depth:]:
+        if not hasattr(found, part):
+            public = [name for name in vars(found) if not name.startswith("_")]
+            raise GinError(
+                f"{where}: {'.'.join(parts[:depth])} has no {part!r}{closest(part, public)}"
+            )
+        found, depth = getattr(found, part), depth + 1
+    return found
+
+
+def _deepest_module(parts: list[str], where: str) -> tuple[Any, int]:
+    """Imports the longest prefix of `parts` that is a module; returns it and its length."""
+    for depth in range(len(parts), 0, -1):
+        name = ".".join(parts[:depth])
+        try:
+            return importlib.import_module(name), depth
+        except ModuleNotFoundError as error:
+            missing = error.name or ""
+            if not (name == missing or name.startswith(missing + ".")):
+                raise
+    raise GinError(f"{where}: no module {parts[0]!r}.")
+
+
+def check_code(config: Config) -> None:
+    """Imports what the bindings name and compares parameters and types with the code.
+
+    Raises:
+      GinError: unknown configurable or parameter, a value of another type than annotated, or
+        a parameter without default that `@thing()` leaves unset.
+    """
+    for binding in config.bindings.values():
+        if not binding.target.startswith("gin."):
+            _check_binding(config, binding)
+    for binding in (*config.bindings.values(), *config.macros.values()):
+        for leaf in leaves(binding.value):
+            if isinstance(leaf, Reference) and not leaf.target.startswith("gin."):
+                thing = locate(leaf.target, binding.where)
+                if leaf.call:
+                    _check_complete(config, leaf, thing, binding)
+
+
+def _check_binding(config: Config, binding: Binding) -> None:
+    thing = locate(binding.target, binding.where)
+    parameters = _parameters(thing)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    if binding.parameter not in parameters and not takes_any:
+        hint = closest(binding.parameter, parameters)
+        raise GinError(
+            f"{binding.where}: {binding.text} has no parameter {binding.parameter!r}{hint}"
+        )
+    hint = gin_types.annotations(thing).get(binding.parameter, Any)
+    value = config.expand(binding.value, binding.where)
+    problem = gin_types.mismatch(value, hint, lambda ref: locate(ref.target, binding.where))
+    if problem:
+        raise GinError(
+            f"{binding.where}: {binding.name} must be {gin_types.describe(hint)}, found "
+            f"{to_gin(value)} ({problem})."
+        )
+
+
+def _check_complete(config: Config, reference: Reference, thing: Any, binding: Binding) -> None:
+    """`@thing()` passes nothing by hand: every parameter needs a default or a binding."""
+    bound = {key[2] for key in config.bindings if key[1] == reference.target}
+    for name, parameter in _parameters(thing).items():
+        optional = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if parameter.default is parameter.empty and not optional and name not in bound:
+            raise GinError(
+                f"{binding.where}: {to_gin(reference)} needs {name!r}, which nothing sets: add "
+                f"`{reference.text}.{name} = ...`."
+            )
+
+
+def _parameters(thing: Any) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(thing).parameters)
+    except (TypeError, ValueError):  # a builtin without a signature accepts what it accepts
+        return {"kwargs": inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)}
+
+
+def parse(config: Config, flags: Flags, job: str = "") -> None:
+    """Hands files and command line to gin itself, then locks the configuration.
+
+    Args:
+      config: the checked configuration of the same flags.
+      flags: files, overrides, search paths.
+      job: dotted path that is bound to `stage.run.job` when no file does.
+    """
+    for folder in search_folders(flags.search_paths):
+        gin_config.add_config_file_search_path(str(folder))
+    for name in flags.files:
+        gin_config.parse_config_file(name)
+    gin_config.parse_config(_override_text(config, flags, job))
+    gin_config.finalize()
+
+
+def _override_text(config: Config, flags: Flags, job: str) -> str:
+    """The command line as one more gin file, which may use every name the files imported."""
+    imports = {item.symbol: item.statement for item in config.imports}
+    lines = ["from __gin__ import dynamic_registration", *imports.values()]
+    for name, _ in flags.overrides:
+        binding = next(
+            b
+            for b in (*config.macros.values(), *config.bindings.values())
+            if b.name == name and b.where.endswith(f"--gin.{name}")
+        )
+        lines.append(f"{name} = {to_gin(binding.value)}")
+    if job:
+        lines += ["import t5x_style.stage", f"import {job.rpartition('.')[0]}"]
+        lines.append(f"t5x_style.stage.run.job = @{job}")
+    return "\n".join(lines) + "\n"
+
+
+def configured(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The version of `function` that gin fills with bindings."""
+    return gin_config.get_configurable(function)
+
+
+def save_config(folder: Path) -> None:
+    """Writes `config.gin` (all that was bound: feed it to --gin_file to repeat the run)."""
+    (folder / "config.gin").write_text(gin_config.config_str(), encoding="utf-8")
+
+
+def save_operative_config(folder: Path) -> None:
+    """Writes `operative_config.gin`: the values, defaults included, of what was called so far."""
+    text = gin_config.operative_config_str()
+    (folder / "operative_config.gin").write_text(text, encoding="utf-8")
