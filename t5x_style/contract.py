@@ -121,3 +121,13 @@ class Contract:
                 + "\n".join(differing)
                 + "\nUse the model that made it, or make it again with this model."
             )
+
+
+def load_vocabulary(tokenizer_folder: str) -> Vocabulary:
+    """`Vocabulary.load`, as a name that gin can bind."""
+    return Vocabulary.load(tokenizer_folder)
+
+
+def vocabulary_size(tokenizer_folder: str) -> int:
+    """The true size, for an encoder's configuration."""
+    return Vocabulary.load(tokenizer_folder).size

@@ -1,5 +1,7 @@
 """Averages that stay exact when they are computed in pieces."""
 
+from collections.abc import Mapping
+
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -52,3 +54,9 @@ class Mean:
     def value(self) -> jax.Array:
         """[] float32."""
         return self.over(self.weight)
+
+
+def values(metrics: Mapping[str, Mean]) -> dict[str, float]:
+    """Brings metrics to the host; one transfer."""
+    fetched = jax.device_get({name: mean.value() for name, mean in metrics.items()})
+    return {name: float(value) for name, value in fetched.items()}

@@ -1,5 +1,6 @@
 """One step as a pure function: corrupt, retrieve, gradient of the loss, update, after_update."""
 
+import functools
 from typing import Any
 
 import jax
@@ -28,8 +29,8 @@ def train_step(
       batch: a clean global batch.
 
     Returns:
-      the state after the step and its metrics: the objective's own, `loss`, `gradient_norm`,
-      `parameter_norm`, `update_norm`, `learning_rate` and `healthy`. If the loss or a gradient is
+      the state after the step and its metrics: the objective's own, `loss`, `padding_share`,
+      `gradient_norm`, `parameter_norm`, `update_norm`, `learning_rate` and `healthy`. If the loss or a gradient is
       not finite, parameters, moments and step are those of before.
     """
     keys = jax.random.split(jax.random.fold_in(state.key, state.step), 4)
@@ -61,8 +62,8 @@ def train_step(
         "learning_rate": definition.optimizer.schedule(state.step),
         "healthy": healthy.astype(jnp.float32),
     }
-    metrics = metrics | {"loss": loss} | {name: Mean.of(value) for name, value in scalars.items()}
-    return new_state, metrics
+    metrics = metrics | {"loss": loss, "padding_share": padding_share(batch)}
+    return new_state, metrics | {name: Mean.of(value) for name, value in scalars.items()}
 
 
 def loss_and_gradients(
@@ -136,6 +137,12 @@ def split_batch(batch: Batch, pieces: int, mesh: jax.sharding.Mesh) -> Batch:
         return jax.lax.with_sharding_constraint(leaf, sharding)
 
     return jax.tree.map(cut, batch)
+
+
+def padding_share(batch: Batch) -> Mean:
+    """The share of padding among the tokens of all groups; its weight is the number of tokens."""
+    padding = [features["segment_ids"] == 0 for features in batch.values() if "segment_ids" in features]
+    return functools.reduce(Mean.merge, [Mean.of(group) for group in padding])
 
 
 def _after_update(

@@ -1,0 +1,97 @@
+"""Where metrics go: jsonl, TensorBoard, and a picture of the curves."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+JSONL = "metrics.jsonl"
+TIMING = "timing/"  # the one prefix under which values differ between runs of the same configuration
+
+
+class MetricLog:
+    """Writes scalars of one training run; only process 0 should own one that is `active`."""
+
+    def __init__(self, folder: str | Path, start_step: int, active: bool = True):
+        """Args:
+        folder: of the training stage; `metrics.jsonl` and `tensorboard/` are put there.
+        start_step: what was logged for later steps, by a run that was killed, is cut away.
+        active: False makes every call do nothing.
+        """
+        self.folder, self.active = Path(folder), active
+        if not active:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._cut_back(start_step)
+        from tensorboard.summary import Writer  # imports TensorFlow: 8 s
+
+        self._tensorboard = Writer(str(self.folder / "tensorboard"))
+
+    def _cut_back(self, start_step: int) -> None:
+        path = self.folder / JSONL
+        if not path.exists():
+            return
+        kept = [line for line in read_lines(path) if line["step"] <= start_step]
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        temporary.replace(path)
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Appends one line to the jsonl and one point a scalar to TensorBoard."""
+        if not self.active:
+            return
+        with open(self.folder / JSONL, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **scalars}) + "\n")
+        for name, value in scalars.items():
+            self._tensorboard.add_scalar(name, value, step)
+
+    def text(self, name: str, text: str) -> None:
+        """Keeps a text beside the curves: the operative configuration, a summary."""
+        if self.active:
+            (self.folder / name).write_text(text, encoding="utf-8")
+
+    def close(self) -> None:
+        if self.active:
+            self._tensorboard.close()
+
+
+def read_lines(path: str | Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl; a last line that a kill has cut short is dropped."""
+    lines = []
+    raw = Path(path).read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(raw):
+        try:
+            lines.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number != len(raw) - 1:
+                raise ValueError(f"{path}, line {number + 1}: not JSON: {line[:80]!r}") from error
+    return lines
+
+
+def draw_curves(jsonl: str | Path, png: str | Path, title: str) -> None:
+    """Draws every metric of a metrics.jsonl but timings, a panel each, as a PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    lines = read_lines(jsonl)
+    names = [n for n in dict.fromkeys(k for line in lines for k in line) if n != "step"]
+    names = [n for n in names if not n.startswith(TIMING) and n != "train/healthy"]
+    columns = min(4, max(1, len(names)))
+    rows = max(1, math.ceil(len(names) / columns))
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(3.6 * columns, 2.5 * rows), squeeze=False, constrained_layout=True
+    )
+    for axis, name in zip(axes.flat, names, strict=False):
+        points = [(line["step"], line[name]) for line in lines if name in line]
+        axis.plot(*zip(*points, strict=True), linewidth=1.2, marker="." if len(points) < 30 else "")
+        axis.set_title(name, fontsize=9)
+        axis.tick_params(labelsize=7)
+        axis.grid(alpha=0.3)
+    for axis in list(axes.flat)[len(names) :]:
+        axis.axis("off")
+    figure.suptitle(title, fontsize=11)
+    figure.savefig(png, dpi=110)
+    plt.close(figure)

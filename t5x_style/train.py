@@ -1,0 +1,111 @@
+"""Trains an objective: `python -m t5x_style.train --gin_file=... --gin.MODEL_DIR=...`.
+
+Leaves in MODEL_DIR: `checkpoints/`, `contract.json`, `metrics.jsonl`, `tensorboard/`, `curves.png`,
+`summary.md` and the operative configuration. Run again, it resumes where it was; the result is the
+same, bit for bit, as if it had never stopped.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+from t5x_style import hooks, initialise, metric_log, stage
+from t5x_style.checkpointing import Checkpointer, Checkpointing
+from t5x_style.optim import AdamW
+from t5x_style.partitioning import Partitioner
+from t5x_style.progress import TrainingProgress
+from t5x_style.train_state import MakeObjective
+from t5x_style.trainer import Cadence, Pipeline, Trainer
+
+
+def train(
+    model_dir: str,
+    objective: MakeObjective,
+    pipeline: Pipeline,
+    optimizer: AdamW,
+    partitioner: Partitioner,
+    checkpointing: Checkpointing,
+    cadence: Cadence,
+    seed: int,
+    micro_batches: int = 1,
+    initialise_from: Sequence[initialise.Initialise] = (),
+    evaluators: Sequence[hooks.Evaluator] = (),
+    development_metric: str | None = None,
+) -> dict[str, str]:
+    """The job of a training stage.
+
+    Args:
+      model_dir: where everything goes.
+      objective: factory, called as objective(rngs=...).
+      pipeline: gives the batches.
+      optimizer: schedule, decay, what is frozen.
+      partitioner: mesh and rules.
+      checkpointing: how many to keep, and so on.
+      cadence: steps, and how often what happens.
+      seed: of parameters and of all randomness in steps.
+      micro_batches: pieces of a batch for the gradient.
+      initialise_from: weights to take over when there is no checkpoint to resume from.
+      evaluators: run every `cadence.evaluate_every` steps.
+      development_metric: 'evaluator/metric'; the checkpoint where it is largest is kept.
+
+    Returns:
+      the named outputs.
+
+    Raises:
+      stage.Interrupted: SIGTERM came; everything is saved.
+    """
+    folder = Path(model_dir)
+    main = jax.process_index() == 0
+    checkpointer = Checkpointer(folder / "checkpoints", checkpointing)
+    trainer = Trainer(
+        objective, pipeline, optimizer, partitioner, checkpointer, cadence, seed, micro_batches
+    )
+    how = trainer.start(initialise_from)
+    first = int(trainer.state.step)
+    contract = trainer.abstract_module().contract()
+    log = metric_log.MetricLog(folder, first, main)
+    if main:
+        print(f"[{folder.name}] {how}; {describe(trainer)}", flush=True)
+        contract.save(folder)
+    progress = TrainingProgress(folder.name, first, cadence.steps, main)
+    finished = trainer.fit(log, progress, {}, evaluators, development_metric)
+    best = checkpointer.best()
+    checkpointer.close()
+    if not finished:
+        raise stage.Interrupted(f"stopped at step {int(trainer.state.step)}, having saved")
+    if main:
+        jsonl = folder / metric_log.JSONL
+        metric_log.draw_curves(jsonl, folder / "curves.png", folder.name)
+        log.text("summary.md", summary(folder.name, trainer, best, development_metric))
+    return {"checkpoint": "checkpoints", "model": ".", "metrics": metric_log.JSONL}
+
+
+def describe(trainer: Trainer) -> str:
+    """The size of the model and of the machine, in words."""
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(trainer.state.params))
+    mesh = dict(trainer.partitioner.mesh.shape)
+    return f"{parameters:,} trainable parameters, {trainer.cadence.steps:,} steps, mesh {mesh}"
+
+
+def summary(
+    name: str, trainer: Trainer, best: tuple[int, float] | None, metric: str | None
+) -> str:
+    """One page about the run, in Markdown."""
+    jsonl = trainer.checkpointer.folder.parent / metric_log.JSONL
+    last: dict[str, float] = {}
+    for line in metric_log.read_lines(jsonl):
+        last |= {k: v for k, v in line.items() if k != "step"}
+    rows = [f"| {key} | {value:.6g} |" for key, value in sorted(last.items())]
+    kept = f"Best {metric}: {best[1]:.4f} at step {best[0]}.\n\n" if best else ""
+    return (
+        f"# {name}\n\n{describe(trainer)}.\n\n{kept}![curves](curves.png)\n\n"
+        "Last values:\n\n| metric | value |\n|---|---|\n" + "\n".join(rows) + "\n"
+    )
+
+
+if __name__ == "__main__":
+    from t5x_style import runtime
+
+    runtime.start()
+    stage.main("t5x_style.train.train")

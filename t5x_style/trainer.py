@@ -1,0 +1,259 @@
+"""The loop. It knows an objective by its protocol only, and does the same things in the same order
+for all of them; what differs between runs is bound in gin."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from t5x_style import hooks, inference, initialise, objective, train_state, train_step
+from t5x_style.checkpointing import Checkpointer
+from t5x_style.metric_log import MetricLog
+from t5x_style.optim import AdamW
+from t5x_style.partitioning import Partitioner, PartitioningError
+from t5x_style.progress import TrainingProgress
+from t5x_style.train_state import Definition, MakeObjective, TrainState
+
+Functions = Mapping[str, Callable[..., Any]]
+
+
+class Pipeline(Protocol):
+    """Where batches come from; the batch of a step is a pure function of (seed, step, plan)."""
+
+    fingerprint: str
+
+    def specs(self) -> Mapping[str, Mapping[str, tuple[tuple[int, ...], Any]]]:
+        """group -> feature -> (global shape, dtype)."""
+
+    def batch(self, step: int, rows: np.ndarray | None = None) -> dict[str, dict[str, np.ndarray]]:
+        """These rows, in this order, of the batch of a step; all of them by default."""
+
+    def batches(self, start_step: int, rows: np.ndarray) -> Iterator[dict[str, dict[str, np.ndarray]]]:
+        """The same rows of every step from `start_step` on, read ahead."""
+
+
+class PlanError(ValueError):
+    """A checkpoint was trained on another plan than the pipeline has now."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cadence:
+    """How long training is and how often things happen, in steps.
+
+    Attributes:
+      steps: updates in all.
+      log_every, evaluate_every, save_every: steps between two of these; the last step has all.
+      profile_first, profile_count: which steps are traced; count 0 traces none.
+    """
+
+    steps: int
+    log_every: int = 50
+    evaluate_every: int = 500
+    save_every: int = 500
+    profile_first: int = 10
+    profile_count: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "log_every", "evaluate_every", "save_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Cadence.{name}: expected at least 1, found {getattr(self, name)}")
+
+
+class Trainer:
+    """A run: a state, the step that changes it, and what happens in between."""
+
+    def __init__(
+        self,
+        make_objective: MakeObjective,
+        pipeline: Pipeline,
+        optimizer: AdamW,
+        partitioner: Partitioner,
+        checkpointer: Checkpointer,
+        cadence: Cadence,
+        seed: int,
+        micro_batches: int = 1,
+    ):
+        """Builds the initial state and checks everything that can be checked before a step.
+
+        Raises:
+          BatchError: the pipeline does not give what the objective expects.
+          PartitioningError: rows or sizes do not divide by the mesh.
+          ValueError: micro-batches of an objective that couples its examples.
+        """
+        self.pipeline, self.partitioner, self.checkpointer = pipeline, partitioner, checkpointer
+        self.cadence = cadence
+        self.definition, self.state, self.shardings = train_state.create(
+            make_objective, optimizer, partitioner, seed, micro_batches
+        )
+        self._specs = {
+            group: {name: jax.ShapeDtypeStruct(*leaf) for name, leaf in features.items()}
+            for group, features in pipeline.specs().items()
+        }
+        self._rows = {group: next(iter(f.values())).shape[0] for group, f in self._specs.items()}
+        self._base_rows = min(self._rows.values())
+        self._check(self.abstract_module(), micro_batches)
+        self._local_rows = partitioner.local_rows(self._base_rows)
+        self._step = jax.jit(
+            functools.partial(train_step.train_step, self.definition, partitioner.mesh),
+            donate_argnums=0,
+            out_shardings=(self.shardings, partitioner.replicated),
+        )
+        self._functions = inference.jitted_functions(self.definition, self.abstract_module())
+
+    def abstract_module(self) -> objective.Objective:
+        """The objective without arrays, to ask for specs and contract."""
+        abstract = jax.eval_shape(lambda: (self.state.params, self.state.variables))
+        return self.definition.module(*abstract)
+
+    def _check(self, module: objective.Objective, micro_batches: int) -> None:
+        specs = module.batch_specs()
+        objective.check_batch(self._spec_like(specs), self._specs, "the pipeline")
+        for group, rows in self._rows.items():
+            self.partitioner.check_rows(rows, f"group {group!r}")
+            if rows % self._base_rows:
+                raise objective.BatchError(
+                    f"group {group!r}: expected a multiple of {self._base_rows} rows, the smallest "
+                    f"group's, found {rows}"
+                )
+        if micro_batches > 1 and module.couples_examples:
+            raise ValueError(
+                f"{type(module).__name__} couples the examples of a batch (in-batch negatives): "
+                f"micro_batches = {micro_batches} would change its loss. Use micro_batches = 1 and "
+                "the objective's encode_chunks to save memory."
+            )
+        if self._base_rows % micro_batches:
+            raise PartitioningError(
+                f"micro_batches: {self._base_rows} rows do not divide by {micro_batches}"
+            )
+        self.partitioner.check_rows(self._base_rows // micro_batches, "one micro-batch")
+
+    def _spec_like(self, specs: list[dict[str, Any]]) -> dict[str, Any]:
+        """The bucket whose shapes the pipeline gives, or the first, for the error message."""
+        for spec in specs:
+            try:
+                objective.check_batch(spec, self._specs, "")
+                return spec
+            except objective.BatchError:
+                continue
+        return specs[0]
+
+    def start(self, initialise_from: Sequence[initialise.Initialise] = ()) -> str:
+        """Resumes if there is a checkpoint, else takes over weights, else starts from scratch.
+
+        Returns:
+          which of these happened, in words.
+
+        Raises:
+          PlanError: the checkpoint belongs to another plan: its steps saw other batches.
+        """
+        if self.checkpointer.latest() is not None:
+            self.state, meta = self.checkpointer.restore(self.state, self.shardings)
+            if meta["plan"] != self.pipeline.fingerprint:
+                raise PlanError(
+                    f"checkpoint at step {int(self.state.step)} was trained on plan {meta['plan']}, "
+                    f"the pipeline now has {self.pipeline.fingerprint}: data, seed or batch changed. "
+                    "Use another MODEL_DIR, or initialise_from to go on from its weights."
+                )
+            return f"resumed at step {int(self.state.step)}"
+        if initialise_from:
+            self.state = initialise.apply(self.state, initialise_from, self.shardings)
+            return "took over weights: " + ", ".join(str(source) for source in initialise_from)
+        return "from scratch"
+
+    def fit(
+        self,
+        log: MetricLog,
+        progress: TrainingProgress,
+        meta: dict[str, Any],
+        evaluators: Sequence[hooks.Evaluator] = (),
+        development_metric: str | None = None,
+    ) -> bool:
+        """Trains to the last step, or until asked to stop.
+
+        Returns:
+          False if it stopped early, having saved.
+
+        Raises:
+          NonFiniteError: a loss or gradient was NaN or Inf; names step and rows.
+        """
+        preemption = hooks.Preemption()
+        log_hook = hooks.Log(self.cadence.log_every, log, progress.show)
+        meta = meta | {"plan": self.pipeline.fingerprint}
+        after_step: list[hooks.Hook] = [
+            hooks.StopWhenNotFinite(self._explain_non_finite),  # before anything is kept of the step
+            preemption,  # before saving, which acts on it
+            log_hook,
+            hooks.Evaluate(
+                self.cadence.evaluate_every, evaluators, self.functions, log, progress.show
+            ),
+            # After evaluation, which decides whether this step is the best so far.
+            hooks.Save(self.cadence.save_every, self.checkpointer, meta, development_metric),
+        ]
+        if self.cadence.profile_count:
+            after_step.append(
+                hooks.Profile(
+                    self.cadence.profile_first, self.cadence.profile_count, str(log.folder / "profile")
+                )
+            )
+        try:
+            return self._loop(after_step, log_hook)
+        finally:
+            preemption.close()
+            progress.close()
+            log.close()
+            self.checkpointer.wait()
+
+    def _loop(self, after_step: list[hooks.Hook], log_hook: hooks.Log) -> bool:
+        first, last = int(self.state.step), self.cadence.steps
+        if first >= last:
+            return True
+        batches = self.pipeline.batches(first, self._local_rows)
+        log_hook.restart_clock()
+        for step in range(first, last):
+            waited = time.perf_counter()
+            batch = self.partitioner.place_batch(next(batches), self._rows)
+            waited = time.perf_counter() - waited
+            self.state, metrics = self._step(self.state, batch)  # donates the old state
+            moment = hooks.Moment(step + 1, self.state, metrics, waited, last=step + 1 == last)
+            for hook in after_step:
+                hook(moment)
+            if moment.evaluated:
+                log_hook.restart_clock()
+            if moment.stop:
+                return moment.last
+        return True
+
+    def functions(self, state: TrainState) -> Functions:
+        """The objective's functions, jitted, with the parameters of `state`."""
+        return {
+            name: functools.partial(fn, state.params, state.variables)
+            for name, fn in self._functions.items()
+        }
+
+    def _explain_non_finite(self, step: int, state: TrainState) -> str:
+        """Repeats the step on parts of its batch to name the rows to blame."""
+        healthy_state = dataclasses.replace(state, healthy=jax.numpy.ones((), bool))
+        repeat = jax.jit(
+            lambda state, batch: train_step.train_step(
+                self.definition, self.partitioner.mesh, state, batch
+            )[1]["healthy"].value()
+        )
+
+        def is_healthy(subset: np.ndarray) -> bool:
+            filled = np.resize(subset, self._base_rows)[self._local_rows]
+            batch = self.partitioner.place_batch(self.pipeline.batch(step, filled), self._rows)
+            return float(repeat(healthy_state, batch)) == 1.0
+
+        rows = hooks.find_rows(is_healthy, self._base_rows)
+        if not rows:
+            return "No single row of the batch does it alone."
+        examples = {
+            group: features["example_id"].tolist()
+            for group, features in self.pipeline.batch(step, np.asarray(rows)).items()
+            if "example_id" in features
+        }
+        return f"Rows of the batch that do it alone: {rows}; their example ids: {examples}."
