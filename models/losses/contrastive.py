@@ -72,7 +72,8 @@ def info_nce(logits: jax.Array, candidates: Candidates) -> Mean:
     positive, negative = candidates
     lowest = jnp.finfo(jnp.float32).min  # finite: a query without negatives has loss 0, not NaN
     rest = jax.nn.logsumexp(jnp.where(negative, logits, lowest), axis=1, keepdims=True)
-    pairs = jnp.where(positive, jnp.logaddexp(logits, rest) - logits, 0.0)
+    # softplus(rest - s) is the term above without subtracting two nearly equal numbers.
+    pairs = jnp.where(positive, jax.nn.softplus(rest - logits), 0.0)
     count = jnp.sum(positive, axis=1)
     return Mean.of(jnp.sum(pairs, axis=1) / jnp.maximum(count, 1), count > 0)
 
