@@ -1,0 +1,69 @@
+"""Retrieval metrics in the middle of training, on development queries and a sampled corpus."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from t5x_style.evaluation import ranking
+from t5x_style.retrieval import encoding, exact
+from t5x_style.retrieval.passages import Qrels, read_qrels
+
+
+class RetrievalEvaluator:
+    """Embeds queries and passages with the parameters of the moment, and searches exactly.
+
+    The corpus should be a sample that contains every relevant passage: numbers are then higher than
+    on the whole corpus, and good for comparing moments of one run, not runs on other corpora.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        queries: encoding.EncodeSource,
+        passages: encoding.EncodeSource,
+        corpus: str,
+        split: str,
+        depth: int = 100,
+    ):
+        """Args:
+        name: stands before the metrics' names.
+        queries: holds at least the split's queries; others are left out.
+        passages: the sampled corpus.
+        corpus: folder in BEIR's layout, for its judgements.
+        split: of development, never of the test.
+        depth: how many passages are retrieved for each query.
+
+        Raises:
+          CollectionError: a judgement names a query or passage that the sources do not hold.
+        """
+        self.name = name
+        self._queries, self._passages, self._depth = queries, passages, depth
+        self._qrels: Qrels = read_qrels(corpus, split, set(queries.ids), set(passages.ids))
+
+    def evaluate(self, functions: Mapping[str, Callable[..., Any]], step: int) -> dict[str, float]:
+        """MRR@10, nDCG@10, Recall@10 and Recall@100, means over the split's queries.
+
+        Args:
+          functions: `embed_query` and `embed_passage`, jitted, with parameters.
+          step: shown beside the progress bar.
+        """
+        return self.score(functions, step).means()
+
+    def score(self, functions: Mapping[str, Callable[..., Any]], step: int) -> ranking.Scores:
+        """As `evaluate`, for each query."""
+        vectors = {}
+        for function, source in (("embed_query", self._queries), ("embed_passage", self._passages)):
+            if function not in functions:
+                raise ValueError(
+                    f"{self.name}: the objective offers {sorted(functions)}, but retrieval is "
+                    f"evaluated with {function!r}"
+                )
+            vectors[function] = encoding.encode(
+                functions[function], source, description=f"step {step}: {function}"
+            )
+        ids, queries = list(self._passages.ids), list(self._queries.ids)
+        keep = [row for row, name in enumerate(queries) if name in self._qrels]
+        scores, rows = exact.top_k(
+            vectors["embed_query"][keep], vectors["embed_passage"], self._depth
+        )
+        run = ranking.make_run([queries[row] for row in keep], ids, scores, rows)
+        return ranking.score_run(run, self._qrels)

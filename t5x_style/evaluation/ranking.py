@@ -1,0 +1,168 @@
+"""Ranked lists against judgements: metrics, confidence intervals, and TREC run files.
+
+Metrics are trec_eval's, by ir-measures. As in trec_eval, a judged query for which a system found
+nothing counts as 0, passages without a judgement are not relevant, and results for queries without
+judgements are ignored. Ties in score were broken when a run was made, and stay so: ranks, not
+scores, decide here.
+"""
+
+import dataclasses
+import math
+from collections.abc import Container, Mapping, Sequence
+from pathlib import Path
+
+import ir_measures
+import numpy as np
+
+from t5x_style.evaluation import significance
+from t5x_style.retrieval import index as index_lib
+from t5x_style.retrieval.passages import Qrels
+
+Run = dict[str, list[tuple[str, float]]]  # query id -> (passage id, score), best first
+
+METRICS = {
+    "MRR@10": ir_measures.RR @ 10,
+    "nDCG@10": ir_measures.nDCG @ 10,
+    "Recall@10": ir_measures.R @ 10,
+    "Recall@100": ir_measures.R @ 100,
+}
+
+
+class RunError(ValueError):
+    """A run that cannot be scored: a passage twice, not in the corpus, or a score that is no number."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """What a system scored on each query, and over all.
+
+    Attributes:
+      queries: their ids, sorted.
+      values: metric -> [n] float64, in the order of `queries`.
+    """
+
+    queries: tuple[str, ...]
+    values: dict[str, np.ndarray]
+
+    def means(self) -> dict[str, float]:
+        return {metric: float(values.mean()) for metric, values in self.values.items()}
+
+    def intervals(self, samples: int, seed: int) -> dict[str, dict[str, float]]:
+        """Metric -> value and its 95 % bootstrap interval over queries, low and high."""
+        result = {}
+        for metric, values in self.values.items():
+            low, high = significance.bootstrap_interval(values, samples, seed)
+            result[metric] = {"value": float(values.mean()), "low": low, "high": high}
+        return result
+
+
+def make_run(
+    query_ids: Sequence[str], ids: Sequence[str], scores: np.ndarray, rows: np.ndarray
+) -> Run:
+    """The run of an index's answers.
+
+    Args:
+      query_ids: Q ids.
+      ids: of the passages, by row.
+      scores, rows: [Q, k], as `index.Index.search` returns them.
+    """
+    return {
+        query: [
+            (ids[row], float(score))
+            for score, row in zip(scores[i], rows[i], strict=True)
+            if row != index_lib.NO_ROW
+        ]
+        for i, query in enumerate(query_ids)
+    }
+
+
+def score_run(run: Run, qrels: Qrels) -> Scores:
+    """Every metric on every judged query.
+
+    Raises:
+      RunError: no query of the run is judged, or `check_run` would refuse it.
+    """
+    check_run(run, None)
+    if not run.keys() & qrels.keys():
+        raise RunError(
+            f"none of the run's {len(run)} queries is among the {len(qrels)} judged ones; "
+            "the run belongs to another split or corpus"
+        )
+    judged = [ir_measures.Qrel(q, p, r) for q, of in qrels.items() for p, r in of.items()]
+    # Ranks stand in for scores: trec_eval would break ties of scores by id, we broke them already.
+    ranked = [
+        ir_measures.ScoredDoc(query, passage, float(-rank))
+        for query, hits in run.items()
+        for rank, (passage, _) in enumerate(hits)
+    ]
+    queries = tuple(sorted(qrels))
+    place = {query: i for i, query in enumerate(queries)}
+    values = {metric: np.zeros(len(queries)) for metric in METRICS}
+    names = {str(measure): metric for metric, measure in METRICS.items()}
+    for result in ir_measures.iter_calc(list(METRICS.values()), judged, ranked):
+        values[names[str(result.measure)]][place[result.query_id]] = result.value
+    return Scores(queries, values)
+
+
+def check_run(run: Run, passages: Container[str] | None) -> None:
+    """Raises RunError for a passage twice, a score that is no number, or one not in `passages`."""
+    for query, hits in run.items():
+        names = [name for name, _ in hits]
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise RunError(f"query {query!r}: passage {twice!r} is listed more than once")
+        for name, score in hits:
+            if not math.isfinite(score):
+                raise RunError(f"query {query!r}, passage {name!r}: score {score} is not finite")
+            if passages is not None and name not in passages:
+                raise RunError(
+                    f"query {query!r}: passage {name!r} is not in the corpus; the index was built "
+                    "from another one. Encode and index this corpus again."
+                )
+
+
+def write_run(path: str | Path, run: Run, tag: str) -> None:
+    """Writes a TREC run file: 'query Q0 passage rank score tag', ranks from 1.
+
+    trec_eval orders by score and not by rank, so equal scores would be reordered by id. A score that
+    does not fall is written as the next smaller float32, which every reader tells apart.
+    """
+    for name in [*run, *(passage for hits in run.values() for passage, _ in hits), tag]:
+        if not name or any(c.isspace() for c in name):
+            raise RunError(f"{path}: {name!r} cannot be in a TREC file, fields may hold no white space")
+    with Path(path).open("w", encoding="utf-8") as file:
+        for query, hits in run.items():
+            above = np.float32(np.inf)
+            for rank, (passage, score) in enumerate(hits, start=1):
+                above = min(np.float32(score), np.nextafter(above, np.float32(-np.inf)))
+                file.write(f"{query} Q0 {passage} {rank} {float(above)!r} {tag}\n")
+
+
+def read_run(path: str | Path) -> Run:
+    """Reads a TREC run file; best first by score, ties by rank."""
+    entries: dict[str, list[tuple[float, int, str]]] = {}
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
+        fields = line.split()
+        try:
+            query, _, passage, rank, score, _ = fields
+            entries.setdefault(query, []).append((-float(score), int(rank), passage))
+        except ValueError as error:
+            raise RunError(
+                f"{path}:{number}: expected 'query Q0 passage rank score tag', found {line!r}"
+            ) from error
+    return {
+        query: [(passage, -negated) for negated, _, passage in sorted(hits)]
+        for query, hits in entries.items()
+    }
+
+
+def compare(one: Scores, other: Scores, samples: int, seed: int) -> Mapping[str, dict[str, float]]:
+    """Metric -> difference (one - other) and p-value of a paired randomisation test."""
+    if one.queries != other.queries:
+        raise RunError("two systems can be compared on the same queries only; their queries differ")
+    result = {}
+    for metric in METRICS:
+        differences = one.values[metric] - other.values[metric]
+        p_value = significance.randomisation_p_value(differences, samples, seed)
+        result[metric] = {"difference": float(differences.mean()), "p": p_value}
+    return result

@@ -1,0 +1,93 @@
+"""BM25 over titles and bodies: the baseline, and the miner of hard negatives.
+
+Lucene's variant with k1 = 0.9 and b = 0.4 (Pyserini's values), Porter2 stems, English stop words.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from t5x_style.retrieval import index as index_lib
+from t5x_style.retrieval.passages import Passages
+
+K1 = 0.9
+B = 0.4
+
+
+class Bm25Index:
+    """Answers text queries in the shape of `index.Index`: a passage without a common stem is no hit."""
+
+    recall = 1.0
+
+    def __init__(self, texts: Iterable[str], ids: Sequence[str]):
+        """Args:
+        texts: one for each passage.
+        ids: their ids.
+        """
+        import bm25s  # it runs a JAX operation on import, so not before a distributed start
+
+        self.ids = list(ids)
+        self._stems = stem(texts)
+        if len(self._stems) != len(self.ids):
+            raise ValueError(f"expected {len(self.ids)} texts, found {len(self._stems)}")
+        if not any(self._stems):
+            raise ValueError("expected at least one passage with a word in it, found none")
+        self._bm25: Any = bm25s.BM25(method="lucene", k1=K1, b=B)
+        self._bm25.index(self._stems, show_progress=False)
+
+    def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Scores [Q, k] float32 and rows [Q, k] int32; ties by row, NO_ROW past the last hit."""
+        if isinstance(queries, str):
+            raise index_lib.QueryError("expected a list of queries, found one string")
+        if k < 1:
+            raise index_lib.QueryError(f"expected k of at least 1, found {k}")
+        found = [self._search_one(stems, k) for stems in stem(queries)]
+        scores = np.stack([s for s, _ in found]) if found else np.zeros((0, k), np.float32)
+        rows = np.stack([r for _, r in found]) if found else np.zeros((0, k), np.int32)
+        return scores, rows
+
+    def score(self, query: str) -> np.ndarray:
+        """The score of every passage, [N] float32; 0 where no stem is shared."""
+        return self._score(stem([query])[0])
+
+    def stems(self, row: int) -> frozenset[str]:
+        """The distinct stems of a passage."""
+        return frozenset(self._stems[row])
+
+    def _score(self, stems: list[str]) -> np.ndarray:
+        known = self._bm25.get_tokens_ids(stems)
+        if not known:
+            return np.zeros(len(self.ids), np.float32)
+        scores: np.ndarray = self._bm25.get_scores_from_ids(known)
+        return scores
+
+    def _search_one(self, stems: list[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        scores = self._score(stems)
+        hits = np.flatnonzero(scores > 0)
+        if len(hits) > k:
+            # Keep everything that ties with the k-th best, so that rows can break the tie.
+            kth = np.partition(scores[hits], len(hits) - k)[len(hits) - k]
+            hits = hits[scores[hits] >= kth]
+        best_scores, best_rows = index_lib.padded(scores[hits][None], hits[None], k)
+        return best_scores[0], best_rows[0]
+
+
+def build(passages: Passages) -> Bm25Index:
+    """Indexes title and body of every passage."""
+    return Bm25Index((passage.content for passage in passages), passages.ids)
+
+
+def stem(texts: Iterable[str]) -> list[list[str]]:
+    """Lower-cased words of two characters or more, without stop words, stemmed."""
+    import bm25s
+    import Stemmer
+
+    tokens = bm25s.tokenize(
+        list(texts),
+        stopwords="english",
+        stemmer=Stemmer.Stemmer("english"),
+        return_ids=False,
+        show_progress=False,
+    )
+    return [[token for token in words if token] for words in tokens]

@@ -1,0 +1,185 @@
+"""Collections in BEIR's layout: passages by id, queries, and judgements.
+
+    corpus.jsonl          {"_id", "title", "text", "source" (optional)}
+    queries.jsonl         {"_id", "text"}
+    qrels/<split>.tsv     query-id <tab> corpus-id <tab> score, with a header
+"""
+
+import dataclasses
+import json
+from collections.abc import Container, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+Qrels = dict[str, dict[str, int]]  # query id -> passage id -> relevance, 0 for 'judged, not relevant'
+
+
+class CollectionError(ValueError):
+    """A file of a collection is not as BEIR lays it out; the message names file and line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Passage:
+    """A piece of text; `source` says where it came from and may be empty."""
+
+    id: str
+    title: str
+    text: str
+    source: str
+
+    @property
+    def content(self) -> str:
+        """Title and body, as every system sees them."""
+        return f"{self.title}\n{self.text}" if self.title else self.text
+
+
+class Passages:
+    """The passages of a corpus folder, read from disk by row or id; only ids stay in memory."""
+
+    def __init__(self, corpus: str | Path):
+        """Reads the file once, to find where each line begins."""
+        self.path = Path(corpus) / "corpus.jsonl"
+        if not self.path.is_file():
+            raise FileNotFoundError(f"{self.path}: not found. Expected a corpus folder in BEIR's layout")
+        starts, self.ids = [], []
+        with self.path.open("rb") as file:
+            for start, number, line in _lines(file):
+                starts.append(start)
+                self.ids.append(_parse(line, self.path, number).id)
+        self._starts = np.asarray(starts, np.int64)
+        self._rows = {name: row for row, name in enumerate(self.ids)}
+        if not self.ids:
+            raise CollectionError(f"{self.path}: holds no passages")
+        if len(self._rows) != len(self.ids):
+            twice = next(name for row, name in enumerate(self.ids) if self._rows[name] != row)
+            raise CollectionError(f"{self.path}: the id {twice!r} occurs more than once")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows
+
+    def __iter__(self) -> Iterator[Passage]:
+        with self.path.open("rb") as file:
+            for _, number, line in _lines(file):
+                yield _parse(line, self.path, number)
+
+    def row(self, name: str) -> int:
+        """The row of the passage with this id; KeyError names the file."""
+        if name not in self._rows:
+            raise KeyError(f"{self.path}: no passage has the id {name!r}")
+        return self._rows[name]
+
+    def passage(self, row: int) -> Passage:
+        """The passage in this row."""
+        with self.path.open("rb") as file:
+            file.seek(int(self._starts[row]))
+            return _parse(file.readline(), self.path, row + 1)
+
+
+def read_queries(corpus: str | Path) -> dict[str, str]:
+    """Query id -> text, in the order of the file."""
+    path = Path(corpus) / "queries.jsonl"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: not found. Expected a corpus folder in BEIR's layout")
+    queries: dict[str, str] = {}
+    with path.open("rb") as file:
+        for _, number, line in _lines(file):
+            record = _record(line, path, number, ("_id", "text"))
+            if record["_id"] in queries:
+                raise CollectionError(f"{path}:{number}: the id {record['_id']!r} occurs twice")
+            queries[record["_id"]] = record["text"]
+    return queries
+
+
+def read_qrels(
+    corpus: str | Path, split: str, queries: Container[str], passages: Container[str]
+) -> Qrels:
+    """The judgements of a split.
+
+    Args:
+      corpus: a folder in BEIR's layout.
+      split: the name of a file under qrels/, without '.tsv'.
+      queries, passages: ids that exist.
+
+    Raises:
+      CollectionError: a malformed line, a query or passage that does not exist, a pair judged twice,
+        or a query of which nothing is relevant (its every metric would be 0 for any system).
+    """
+    path = Path(corpus) / "qrels" / f"{split}.tsv"
+    if not path.is_file():
+        splits = sorted(file.stem for file in path.parent.glob("*.tsv"))
+        raise FileNotFoundError(f"{path}: not found; this corpus has judgements for {splits}")
+    qrels: Qrels = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if number > 1 and line.strip():
+            query, passage, relevance = _judgement(line, f"{path}:{number}")
+            for kind, name, known in (("query", query, queries), ("passage", passage, passages)):
+                if name not in known:
+                    raise CollectionError(f"{path}:{number}: no {kind} has the id {name!r}")
+            if passage in qrels.setdefault(query, {}):
+                raise CollectionError(f"{path}:{number}: {query!r} and {passage!r} are judged twice")
+            qrels[query][passage] = relevance
+    for query, judged in qrels.items():
+        if max(judged.values()) < 1:
+            raise CollectionError(f"{path}: query {query!r} has no relevant passage; remove it")
+    if not qrels:
+        raise CollectionError(f"{path}: holds no judgements below its header")
+    return qrels
+
+
+def relevant_ids(corpus: str, split: str) -> list[str]:
+    """Ids of all passages that answer a query of the split, sorted; ids are not checked.
+
+    What a sampled corpus must contain for the split's metrics to mean anything.
+    """
+
+    class Anything:
+        def __contains__(self, name: object) -> bool:
+            return True
+
+    qrels = read_qrels(corpus, split, Anything(), Anything())
+    return sorted({name for judged in qrels.values() for name, r in judged.items() if r > 0})
+
+
+def _judgement(line: str, where: str) -> tuple[str, str, int]:
+    fields = line.split("\t")
+    if len(fields) != 3 or not fields[2].strip().lstrip("-").isdigit():
+        raise CollectionError(
+            f"{where}: expected 'query-id<tab>corpus-id<tab>score' with a whole number, found {line!r}"
+        )
+    return fields[0], fields[1], int(fields[2])
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
+    """(byte offset, line number from 1, line) of each line that is not blank."""
+    start = 0
+    for number, line in enumerate(file, start=1):
+        if line.strip():
+            yield start, number, line
+        start += len(line)
+
+
+def _parse(line: bytes, path: Path, number: int) -> Passage:
+    record = _record(line, path, number, ("_id", "text"))
+    return Passage(
+        record["_id"], record.get("title") or "", record["text"], record.get("source") or ""
+    )
+
+
+def _record(line: bytes, path: Path, number: int, fields: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        record = json.loads(line.decode("utf-8"))
+    except ValueError as error:
+        raise CollectionError(f"{path}:{number}: not JSON in UTF-8 ({error})") from error
+    if not isinstance(record, dict):
+        raise CollectionError(f"{path}:{number}: expected an object, found {type(record).__name__}")
+    for field in fields:
+        if not isinstance(record.get(field), str):
+            raise CollectionError(
+                f"{path}:{number}: expected a string in {field!r}, found {record.get(field)!r:.80}"
+            )
+    return record

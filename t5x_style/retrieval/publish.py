@@ -1,0 +1,143 @@
+"""Folders that appear whole or not at all, in versions.
+
+    folder/versions/7/...      files and, written last, manifest.json with their sizes and sha256
+    folder/versions/8.tmp/     what a writer that was killed leaves; removed by the next writer
+    folder/CURRENT             '7', replaced atomically: readers never see half an index
+
+There may be many readers and one writer.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from t5x_style.retrieval.index import IndexDamaged
+
+MANIFEST = "manifest.json"
+CURRENT = "CURRENT"
+_BLOCK = 1 << 20
+
+
+@contextlib.contextmanager
+def new_version(folder: str | Path, manifest: dict[str, Any], keep: int) -> Iterator[Path]:
+    """A folder to fill; on leaving without an error it becomes the current version.
+
+    Args:
+      folder: of the published thing.
+      manifest: saved with the files' hashes; may still be filled inside the `with`.
+      keep: how many versions to leave on disk, the new one included.
+    """
+    if keep < 1:
+        raise ValueError(f"keep: expected at least 1 version, found {keep}")
+    versions = Path(folder) / "versions"
+    versions.mkdir(parents=True, exist_ok=True)
+    number = max(published(folder), default=0) + 1
+    for stale in versions.glob("*.tmp"):
+        shutil.rmtree(stale)
+    temporary = versions / f"{number}.tmp"
+    temporary.mkdir()
+    yield temporary
+    names = [str(f.relative_to(temporary)) for f in temporary.rglob("*") if f.is_file()]
+    write_manifest(temporary, {**manifest, "version": number}, names)
+    temporary.rename(versions / str(number))
+    _sync(versions)
+    write_atomically(Path(folder) / CURRENT, f"{number}\n")
+    for old in published(folder)[:-keep]:
+        shutil.rmtree(versions / str(old))
+
+
+def published(folder: str | Path) -> list[int]:
+    """The numbers of all complete versions, oldest first; strays are ignored."""
+    found = (Path(folder) / "versions").glob("*")
+    return sorted(int(f.name) for f in found if f.name.isdigit() and (f / MANIFEST).is_file())
+
+
+def current(folder: str | Path) -> Path:
+    """The folder of the current version.
+
+    Raises:
+      FileNotFoundError: nothing was ever published here.
+      IndexDamaged: CURRENT names a version that is not there.
+    """
+    pointer = Path(folder) / CURRENT
+    if not pointer.is_file():
+        raise FileNotFoundError(
+            f"{pointer}: not found. Expected the folder of a published index (build_index makes one)."
+        )
+    name = pointer.read_text(encoding="utf-8", errors="replace").strip()
+    if not name.isdigit() or int(name) not in published(folder):
+        raise IndexDamaged(
+            f"{pointer} names version {name!r}, but {folder} holds the complete versions "
+            f"{published(folder)}. Build the index again, or write one of these numbers into CURRENT."
+        )
+    return pointer.parent / "versions" / name
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any], names: list[str]) -> None:
+    """Writes manifest.json: `manifest`, and size and sha256 of the files with these names."""
+    files = {name: folder / name for name in sorted(names)}
+    entries = {
+        name: {"bytes": file.stat().st_size, "sha256": sha256(file)} for name, file in files.items()
+    }
+    write_atomically(folder / MANIFEST, json.dumps({**manifest, "files": entries}, indent=1) + "\n")
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a folder, after every file in it was compared with its size and hash.
+
+    Raises:
+      IndexDamaged: there is no manifest, or a file is missing, cut short or changed.
+    """
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        entries = manifest["files"]
+    except FileNotFoundError:
+        raise IndexDamaged(f"{path}: not found; the folder was not written to its end") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise IndexDamaged(f"{path}: not a manifest ({error})") from error
+    for name, entry in entries.items():
+        _check_file(folder / name, entry["bytes"], entry["sha256"])
+    return manifest
+
+
+def _check_file(path: Path, size: int, digest: str) -> None:
+    advice = "Copy it again from where it was made, or run the stage that made it again."
+    if not path.is_file():
+        raise IndexDamaged(f"{path}: missing, though the manifest lists it. {advice}")
+    if path.stat().st_size != size:
+        raise IndexDamaged(f"{path}: expected {size} bytes, found {path.stat().st_size}. {advice}")
+    if sha256(path) != digest:
+        raise IndexDamaged(f"{path}: its bytes changed since it was written (sha256). {advice}")
+
+
+def sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces `path`; after a crash it holds the old text or the new one."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
