@@ -203,6 +203,21 @@ class EncodeSource:
         return len(self.ids)
 
     @property
+    def segment_length(self) -> int:
+        """Tokens at which passages are cut."""
+        return self._segment_length
+
+    @property
+    def prefix(self) -> str:
+        """Text that was put before each passage when the store was made."""
+        return str(self.store.manifest["prefix"])
+
+    @property
+    def tokenizer_fingerprint(self) -> str:
+        """Of the tokenizer that made the store."""
+        return self.store.tokenizer_fingerprint
+
+    @property
     def padding_share(self) -> float:
         """Share of token positions that hold no token, the last batch included."""
         sizes = np.minimum(self.store.lengths[self.rows], self._segment_length)
