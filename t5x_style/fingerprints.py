@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from t5x_style.gin_reader import (
 
 STAGE_FILE = "stage.json"
 STARTED_FILE = "stage.started.json"
+DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 HASHED_BYTES = 1 << 30  # larger files count by size and modification time
 
 
@@ -92,7 +93,7 @@ def of_code(roots: Iterable[str], config: Config, allow: Sequence[str] = ()) -> 
 
 
 def _module_files(name: str) -> list[tuple[str, Path]]:
-    """Source files that importing (an attribute of) `name` runs: packages first, then the module."""
+    """Source files that importing `name` runs: its packages, then the module itself."""
     parts, found = name.split("."), []
     for depth in range(1, len(parts) + 1):
         module = ".".join(parts[:depth])
@@ -146,9 +147,8 @@ def _parsed(path: Path, module: str, *_: int) -> tuple[str, tuple[str, ...]]:
                 above = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join(filter(None, (*above, base)))
             imported += [f"{base}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            if ast.get_docstring(node, clean=False) is not None:
-                node.body = node.body[1:]
+        elif isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:]
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), tuple(imported)
 
 
@@ -156,14 +156,16 @@ def _is_main_guard(node: ast.stmt) -> bool:
     return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
 
 
-def of_inputs(paths: dict[str, Any]) -> dict[str, str]:
+def of_inputs(paths: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, str]:
     """Hashes of input paths; a value may be one path, several in a list or dict, or None.
+
+    `known` holds hashes of paths that are still to be written.
 
     Raises:
       InputError: a path that does not exist, or that an unfinished stage should have written.
     """
     return {
-        f"{name}[{number}]" if number else name: of_path(path, name)
+        f"{name}[{number}]" if number else name: known.get(path) or of_path(path, name)
         for name, value in paths.items()
         for number, path in enumerate(leaves(value))
     }

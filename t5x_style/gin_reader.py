@@ -285,7 +285,7 @@ class _Reader:
 
 
 def _statements(text: str, delegate: _Delegate, label: str) -> Iterator[Any]:
-    """gin's statements, with its syntax errors as `GinError`s that name file and line."""
+    """Statements as gin parses them, with its syntax errors as `GinError`s that name file and line."""
     try:
         yield from config_parser.ConfigParser(text, delegate)
     except (SyntaxError, tokenize.TokenError) as error:
@@ -325,7 +325,8 @@ def read(
     for name in files:
         reader.read_file(name, COMMAND_LINE)
     symbols = {item.symbol: item.path for item in reader.config.imports} | {"gin": "gin"}
-    delegate, seen = _Delegate(symbols), {}
+    delegate = _Delegate(symbols)
+    seen: dict[tuple[str, str, str], Binding] = {}
     for name, text in overrides:
         where = f"{COMMAND_LINE} --gin.{name}"
         scope, selector, parameter = config_parser.parse_binding_key(name)

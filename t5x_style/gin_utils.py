@@ -48,9 +48,7 @@ class Flags:
 
     def read(self) -> Config:
         """Reads the gin files and overrides, statically."""
-        return read(
-            self.files, self.overrides, search_paths=self.search_paths, allow=self.allow
-        )
+        return read(self.files, self.overrides, search_paths=self.search_paths, allow=self.allow)
 
     def arguments(self) -> list[str]:
         """The flags as command-line arguments again."""
@@ -79,7 +77,7 @@ def parse_flags(argv: Sequence[str], description: str = "") -> Flags:
             raise GinError(f"--gin.{binding}: write --gin.{binding}=VALUE, with no space.")
     return Flags(
         files=tuple(options.gin_file),
-        overrides=tuple(tuple(binding.split("=", 1)) for binding in bindings),
+        overrides=tuple((name, value) for name, _, value in (b.partition("=") for b in bindings)),
         search_paths=tuple(options.gin_search_paths.split(",")),
         allow=tuple(options.gin_allow),
         traceback=options.traceback,

@@ -4,7 +4,9 @@ The job is a callable with a parameter `model_dir: str` that returns its outputs
 to path relative to that folder; None, or `Interrupted` raised, means saved and stopped early.
 An entry point ends with `stage.main("t5x_style.train.train")`; a job of another package is run by
 
-    python -m t5x_style.stage --gin_file=... --gin.MODEL_DIR=...   # stage.run.job = @prepare.prepare
+    python -m t5x_style.stage --gin_file=... --gin.MODEL_DIR=...
+
+whose gin file says which: `stage.run.job = @prepare.prepare`.
 
 The gin file names the macros that are paths of inputs, and thereby what a changed input re-runs:
 
@@ -25,7 +27,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -136,14 +138,14 @@ def input_macros(config: Config) -> list[str]:
 
 
 def plan(
-    flags: gin_utils.Flags, entry_job: str = "", known_inputs: dict[str, str] | None = None
+    flags: gin_utils.Flags, entry_job: str = "", known: Mapping[str, str] | None = None
 ) -> Plan:
     """Reads and checks the configuration, and takes the fingerprints; imports no job.
 
     Args:
       flags: gin files and overrides.
       entry_job: the job that an entry point passes to `main`, or "".
-      known_inputs: hashes of inputs that are not there yet (a recipe's dry run knows them).
+      known: path -> hash of inputs that are still to be written (a recipe's dry run knows them).
 
     Raises:
       GinError: a name that is unknown, unused or unset.
@@ -153,10 +155,7 @@ def plan(
     job = job_of(config, entry_job)
     gin_utils.check_names(config, (RUN, job))
     inputs = input_macros(config)
-    known = known_inputs or {}
-    paths = {
-        name: config.expand(Macro(name), "stage.run.inputs") for name in inputs if name not in known
-    }
+    paths = {name: config.expand(Macro(name), "stage.run.inputs") for name in inputs}
     if FOLDER_MACRO not in config.macros:
         raise GinError(f"No folder to write to: pass --gin.{FOLDER_MACRO}=PATH.")
     folder = config.expand(Macro(FOLDER_MACRO), FOLDER_MACRO)
@@ -166,7 +165,7 @@ def plan(
         folder=Path(folder),
         job=job,
         bindings=fingerprints.of_bindings(config, inputs),
-        inputs={**fingerprints.of_inputs(paths), **known},
+        inputs=fingerprints.of_inputs(paths, known or {}),
         code=fingerprints.of_code([job], config, flags.allow),
     )
 
@@ -361,12 +360,11 @@ def entry_job(entry: str) -> str:
     path = fingerprints.source_path(entry.split("."))
     if path is None:
         raise StageError(f"No module {entry!r}: an entry is a module run by `python -m`.")
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
-            if ast.unparse(node.func) in ("stage.main", "main") and entry != "t5x_style.stage":
-                return str(node.args[0].value) if node.args else ""  # type: ignore[attr-defined]
     if entry == "t5x_style.stage":
         return ""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "stage.main":
+            return str(ast.literal_eval(node.args[0])) if node.args else ""
     raise StageError(f"{path} is not an entry point: it never calls stage.main(...).")
 
 
@@ -378,6 +376,5 @@ def main(job: str = "") -> None:
 
 
 if __name__ == "__main__":
-    from t5x_style import stage
-
-    stage.main()
+    # through the import system: gin must meet this module under its own name, not as __main__
+    importlib.import_module("t5x_style.stage").main()

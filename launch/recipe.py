@@ -1,0 +1,211 @@
+"""Runs a recipe: stages in order, each reading what earlier ones wrote.
+
+    python -m launch.recipe --gin_file=gin_configs/recipes/quickstart.gin [--dry_run] [--gin.X=...]
+
+A recipe is a gin file that is read, never executed, so this program starts in a blink:
+
+    from __gin__ import dynamic_registration
+    from launch import recipe
+
+    RUN_DIR = 'runs/quickstart'
+    BUDGET = 1.0
+
+    recipe.run.run_dir = %RUN_DIR
+    recipe.run.budget = %BUDGET
+    recipe.run.stages = [@prepare/recipe.Stage(), @pretrain/recipe.Stage()]   # the order of running
+    recipe.run.publish = {'curves.png': %pretrain.curves}     # copied into run_dir at the end
+
+    prepare/recipe.Stage:                                     # the scope is the stage's name
+      entry = 't5x_style.stage'                               # run by `python -m`
+      gin_files = ['gin_configs/runs/prepare.gin']
+      inputs = {'CORPUS': 'data/corpus'}                      # macros that are paths
+
+    pretrain/recipe.Stage:
+      entry = 't5x_style.train'
+      gin_files = ['gin_configs/runs/pretrain.gin', 'gin_configs/objectives/retromae.gin']
+      inputs = {'STORE': %prepare.store}                      # output `store` of stage prepare
+      bindings = {'SEED': 1, 'train.train.name': 'tiny'}      # any gin value; %MACROS of the recipe
+      scaled = {'STEPS': 1000}                                # times the budget, at least 1
+
+Every stage writes `run_dir/<name>`. A stage is done when its `stage.json` matches; a changed
+binding, input or source file runs again what depends on it. Stop it anywhere (Ctrl-C, SIGTERM):
+the running stage saves if it can, and the same command continues. `--dry_run` says what would run.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from types import FrameType
+
+from rich.console import Console
+from rich.table import Table
+
+from t5x_style import gin_utils, recipe_file, stage, stage_main
+from t5x_style.gin_reader import REPOSITORY
+from t5x_style.recipe_file import Recipe, Stage
+
+CONSOLE = Console(highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One stage's line in the table."""
+
+    name: str
+    status: str
+    reason: str
+    seconds: float | None = None
+
+
+class Children:
+    """The stage that runs now, and whether we were asked to stop."""
+
+    def __init__(self) -> None:
+        self.stopping = False
+        self.child: subprocess.Popen[bytes] | None = None
+
+    def watch(self) -> None:
+        """Hands Ctrl-C, SIGTERM and a closed terminal on to the stage, which saves."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._stop)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self.stopping = True
+        if self.child is not None and self.child.poll() is None:
+            self.child.send_signal(signal.SIGTERM)
+
+    def call(self, entry: str, flags: gin_utils.Flags) -> int:
+        """Runs `python -m entry` with the flags, its output on our terminal; the exit code."""
+        command = [sys.executable, "-m", entry, *flags.arguments()]
+        # its own session: Ctrl-C reaches it once, through us
+        self.child = subprocess.Popen(command, env=_environment(), start_new_session=True)
+        if self.stopping:
+            self.child.send_signal(signal.SIGTERM)
+        return self.child.wait()
+
+
+def _environment() -> dict[str, str]:
+    """The stage's environment: our sources first, output unbuffered, compiled programs kept."""
+    path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))))
+    defaults = {
+        "JAX_COMPILATION_CACHE_DIR": str(REPOSITORY / ".jax_cache"),
+        "PYTHONUNBUFFERED": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+    own = {"PYTHONPATH": path, stage_main.PARENT: str(os.getpid())}
+    return {**defaults, **os.environ, **own}
+
+
+def survey(recipe: Recipe, flags: gin_utils.Flags) -> list[Row]:
+    """What would run, and why. The fingerprints of stages to come are computed ahead."""
+    pending: dict[str, str] = {}
+    rows = []
+    for item in recipe.stages:
+        planned = recipe_file.plan(recipe, item, flags, pending)
+        decision = stage.decide(planned)
+        if decision.status != "done":
+            pending[item.name] = planned.fingerprint
+        rows.append(Row(item.name, decision.status, decision.reason))
+    return rows
+
+
+def show(rows: list[Row], title: str) -> None:
+    """Prints the table of stages."""
+    table = Table(title=title, title_justify="left")
+    for column in ("stage", "status", "seconds", "why"):
+        table.add_column(column, justify="right" if column == "seconds" else "left")
+    for row in rows:
+        seconds = "" if row.seconds is None else f"{row.seconds:.1f}"
+        table.add_row(row.name, row.status, seconds, row.reason)
+    CONSOLE.print(table)
+
+
+def execute(recipe: Recipe, flags: gin_utils.Flags) -> int:
+    """Runs the stages that are not done; returns the exit code."""
+    survey(recipe, flags)  # every name, reference and folder is checked before the first stage
+    children = Children()
+    children.watch()
+    rows: list[Row] = []
+    for number, item in enumerate(recipe.stages, start=1):
+        planned = recipe_file.plan(recipe, item, flags, {})
+        decision = stage.decide(planned)
+        CONSOLE.rule(
+            f"stage {number}/{len(recipe.stages)}: {item.name}, {decision.status}: "
+            f"{decision.reason}",
+            align="left",
+        )
+        if decision.status != "done":
+            code = _run(children, recipe, item, flags)
+            if code is not None:
+                return code
+        rows.append(_row(item, planned, decision))
+    publish(recipe)
+    show(rows, f"{recipe.run_dir}: all {len(rows)} stages done")
+    return 0
+
+
+def _row(item: Stage, planned: stage.Plan, decision: stage.Decision) -> Row:
+    """The stage's line after it ran, or was skipped; seconds are those of the run that made it."""
+    record = stage.read_record(planned.folder / stage.STAGE_FILE) or {"seconds": 0.0}
+    status = "skipped" if decision.status == "done" else "ran"
+    return Row(item.name, status, decision.reason, record["seconds"])
+
+
+def _run(children: Children, recipe: Recipe, item: Stage, flags: gin_utils.Flags) -> int | None:
+    """Runs one stage; None when it is done, else the exit code to stop with."""
+    code = 0
+    if not children.stopping:
+        code = children.call(item.entry, recipe_file.stage_flags(recipe, item, flags, {}))
+    if code == 0 and stage.decide(recipe_file.plan(recipe, item, flags, {})).status == "done":
+        if not children.stopping:
+            return None
+    elif code and not children.stopping:
+        CONSOLE.print(f"error: stage {item.name} {_ending(code)}; the same command tries again.")
+        return 1
+    CONSOLE.print(f"stopped in stage {item.name}; the same command continues there.")
+    return 0
+
+
+def _ending(code: int) -> str:
+    """How a process ended, in words.
+
+    >>> _ending(-9)
+    'was killed by SIGKILL (out of memory?)'
+    """
+    if code < 0:
+        name = signal.Signals(-code).name
+        return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+    return f"failed with exit code {code}"
+
+
+def publish(recipe: Recipe) -> None:
+    """Copies the files of `recipe.run.publish` into the run's folder."""
+    for name, output in recipe.publish.items():
+        target = recipe.run_dir / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        source = recipe_file.output_path(recipe, output, {})
+        temporary = target.with_name(f".{target.name}.tmp")
+        shutil.copyfile(source, temporary)
+        os.replace(temporary, target)
+
+
+def run(flags: gin_utils.Flags) -> int:
+    """Runs a recipe, or with `--dry_run` says what would run; returns the exit code."""
+    recipe = recipe_file.load(flags)
+    if flags.dry_run:
+        show(survey(recipe, flags), f"{recipe.run_dir}: what would run (nothing was)")
+        return 0
+    return execute(recipe, flags)
+
+
+def main() -> None:
+    """The command `python -m launch.recipe`."""
+    sys.exit(stage_main.guarded(run, sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""Reads a recipe: which stages, in which order, and what each reads of the others.
+
+The gin form is described in `launch.recipe`, which runs recipes; `t5x_style.preflight` reads them.
+A recipe is never executed by gin: `%stage.output` has no meaning there, and nothing is imported.
+"""
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from t5x_style import gin_utils, stage
+from t5x_style.gin_reader import (
+    FOLDER_MACRO,
+    Config,
+    GinError,
+    Macro,
+    Reference,
+    closest,
+    leaves,
+    to_gin,
+    transform,
+)
+
+STAGE, RUN = "launch.recipe.Stage", "launch.recipe.run"
+RUN_PARAMETERS = {"stages", "run_dir", "budget", "publish"}
+STAGE_PARAMETERS = {"entry", "gin_files", "inputs", "bindings", "scaled"}
+
+
+class RecipeError(ValueError):
+    """A recipe that does not fit together; the message names the stage."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """`%stage.name` in a recipe: what an earlier stage returns under that name."""
+
+    stage: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a recipe, its macros expanded; see the module's text for the gin form."""
+
+    name: str
+    entry: str
+    gin_files: tuple[str, ...]
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    bindings: Mapping[str, Any] = field(default_factory=dict)
+    scaled: Mapping[str, int] = field(default_factory=dict)
+    where: str = ""
+
+    def needs(self) -> list[Output]:
+        """The outputs of other stages that this one reads."""
+        return [leaf for leaf in leaves(dict(self.inputs)) if isinstance(leaf, Output)]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A checked recipe: every `Output` refers to an earlier stage."""
+
+    stages: tuple[Stage, ...]
+    run_dir: Path
+    budget: float
+    publish: Mapping[str, Output]
+
+    def folder(self, name: str) -> Path:
+        """Where stage `name` writes."""
+        return self.run_dir / name
+
+
+def load(flags: gin_utils.Flags) -> Recipe:
+    """Reads a recipe and checks that its stages fit together.
+
+    Raises:
+      GinError: unknown or unused names, wrong types.
+      RecipeError: a reference to a stage or output that does not exist or comes later.
+    """
+    config = flags.read()
+    names = _outputs_as_values(config)
+    gin_utils.check_names(config, (RUN,))
+    _check_parameters(config)
+    settings = {key[2]: _value(config, key) for key in config.bindings if key[1] == RUN}
+    for name in ("stages", "run_dir"):
+        if name not in settings:
+            raise GinError(f"The recipe lacks `recipe.run.{name} = ...`.")
+    stages = tuple(_stage(config, item) for item in settings["stages"])
+    recipe = Recipe(
+        stages,
+        Path(_typed(settings["run_dir"], str, "recipe.run.run_dir")),
+        float(_typed(settings.get("budget", 1.0), (int, float), "recipe.run.budget")),
+        settings.get("publish", {}),
+    )
+    if recipe.budget <= 0:
+        raise RecipeError(f"recipe.run.budget must be above 0, found {recipe.budget}.")
+    _check_references(recipe, names, flags)
+    return recipe
+
+
+def _outputs_as_values(config: Config) -> list[str]:
+    """Turns `%stage.name` into `Output` in place, and returns the names of all stages."""
+    names = [key[0] for key in config.bindings if key[1] == STAGE]
+
+    def leaf(item: Any) -> Any:
+        if isinstance(item, Macro) and "." in item.name and not item.name.startswith("gin."):
+            return Output(*item.name.split(".", 1))
+        return item
+
+    for key, binding in config.bindings.items():
+        config.bindings[key] = replace(binding, value=transform(binding.value, leaf))
+    for name, macro in config.macros.items():
+        config.macros[name] = replace(macro, value=transform(macro.value, leaf))
+    return list(dict.fromkeys(names))
+
+
+def _check_parameters(config: Config) -> None:
+    known = {RUN: RUN_PARAMETERS, STAGE: STAGE_PARAMETERS}
+    for (_, target, parameter), binding in config.bindings.items():
+        if target not in known:
+            raise GinError(f"{binding.where}: a recipe binds recipe.run and recipe.Stage only.")
+        if parameter not in known[target]:
+            hint = closest(parameter, known[target])
+            raise GinError(f"{binding.where}: {binding.text} has no parameter {parameter!r}{hint}")
+
+
+def _value(config: Config, key: tuple[str, str, str]) -> Any:
+    binding = config.bindings[key]
+    return config.expand(binding.value, binding.where)
+
+
+def _typed(value: Any, expected: Any, where: str) -> Any:
+    if not isinstance(value, expected) or isinstance(value, bool):
+        kinds = expected if isinstance(expected, tuple) else (expected,)
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise GinError(f"{where} must be {wanted}, found {value!r}.")
+    return value
+
+
+def _stage(config: Config, item: Any) -> Stage:
+    """Builds the stage that `@name/recipe.Stage()` stands for."""
+    if not isinstance(item, Reference) or item.target != STAGE or not item.scope or not item.call:
+        raise GinError(
+            f"recipe.run.stages holds {to_gin(item)}; each element must be @name/recipe.Stage()."
+        )
+    keys = {key[2]: key for key in config.bindings if key[:2] == (item.scope, STAGE)}
+    if not {"entry", "gin_files"} <= set(keys):
+        raise GinError(f"Stage {item.scope} lacks {item.scope}/recipe.Stage.entry or .gin_files.")
+    values = {name: _value(config, key) for name, key in keys.items()}
+    name = f"{item.scope}/recipe.Stage"
+    _typed(values["entry"], str, f"{name}.entry")
+    _typed(values["gin_files"], (list, tuple), f"{name}.gin_files")
+    for parameter in ("inputs", "bindings", "scaled"):
+        _typed(values.get(parameter, {}), dict, f"{name}.{parameter}")
+    for key, value in values.get("scaled", {}).items():
+        _typed(value, int, f"{name}.scaled[{key!r}]")
+    values["gin_files"] = tuple(values["gin_files"])
+    return Stage(item.scope, where=config.bindings[keys["entry"]].where, **values)
+
+
+def _check_references(recipe: Recipe, names: list[str], flags: gin_utils.Flags) -> None:
+    """Every `%stage.output` must name an earlier stage and something that its job returns."""
+    earlier: list[Stage] = []
+    for item in recipe.stages:
+        for output in item.needs():
+            _check_output(output, earlier, recipe, flags, f"Stage {item.name} ({item.where})")
+        for leaf in leaves(dict(item.bindings)):
+            if isinstance(leaf, Output):
+                raise RecipeError(
+                    f"Stage {item.name} ({item.where}): %{leaf.stage}.{leaf.name} stands under "
+                    "bindings; put it under inputs, so that a change of it is noticed."
+                )
+        if item.name in [other.name for other in earlier]:
+            raise RecipeError(f"Stage {item.name} is listed twice in recipe.run.stages.")
+        earlier.append(item)
+    for output in recipe.publish.values():
+        if not isinstance(output, Output):
+            raise RecipeError(f"recipe.run.publish: {output!r} must be a %stage.output.")
+        _check_output(output, earlier, recipe, flags, "recipe.run.publish")
+    for name in names:
+        if name not in [item.name for item in recipe.stages]:
+            raise RecipeError(f"Stage {name} is described, but not listed in recipe.run.stages.")
+
+
+def _check_output(
+    output: Output, earlier: list[Stage], recipe: Recipe, flags: gin_utils.Flags, where: str
+) -> None:
+    producers = {item.name: item for item in earlier}
+    text = f"%{output.stage}.{output.name}"
+    if output.stage not in producers:
+        if output.stage in [item.name for item in recipe.stages]:
+            raise RecipeError(
+                f"{where}: {text} refers to a stage that does not run before it. Move "
+                f"{output.stage} up in recipe.run.stages; circles are not possible."
+            )
+        raise RecipeError(
+            f"{where}: {text}: no stage {output.stage!r}{closest(output.stage, producers)}"
+        )
+    declared = stage.declared_outputs(job_of(producers[output.stage], flags))
+    if declared is not None and output.name not in declared:
+        raise RecipeError(
+            f"{where}: {text}: stage {output.stage} has no output {output.name!r}"
+            f"{closest(output.name, declared)}"
+        )
+
+
+def job_of(item: Stage, flags: gin_utils.Flags) -> str:
+    """The dotted path of the job that a stage runs."""
+    config = replace(flags, files=item.gin_files, overrides=()).read()
+    return stage.job_of(config, stage.entry_job(item.entry))
+
+
+def stage_flags(
+    recipe: Recipe, item: Stage, flags: gin_utils.Flags, pending: Mapping[str, str]
+) -> gin_utils.Flags:
+    """The command line of one stage.
+
+    Args:
+      recipe: the whole recipe.
+      item: the stage.
+      flags: the recipe's own command line; search paths and allow-list are handed on.
+      pending: stages that are not done (their outputs have no path yet) -> fingerprints.
+    """
+
+    def path(value: Any) -> Any:
+        return output_path(recipe, value, pending) if isinstance(value, Output) else value
+
+    scaled = {name: max(1, math.ceil(n * recipe.budget)) for name, n in item.scaled.items()}
+    values = {**transform(dict(item.inputs), path), **item.bindings, **scaled}
+    values[FOLDER_MACRO] = str(recipe.folder(item.name))
+    overrides = tuple((name, to_gin(value)) for name, value in values.items())
+    return replace(flags, files=item.gin_files, overrides=overrides, dry_run=False)
+
+
+def output_path(recipe: Recipe, output: Output, pending: Mapping[str, str]) -> str:
+    """Where an output lies; for a stage still to run, a stand-in that `plan` knows."""
+    folder = recipe.folder(output.stage)
+    if output.stage in pending:
+        return str(folder / f"<{output.name}>")
+    record = stage.read_record(folder / stage.STAGE_FILE) or {"outputs": {}}
+    outputs = record["outputs"]
+    if output.name not in outputs:
+        raise RecipeError(
+            f"%{output.stage}.{output.name}: stage {output.stage} returned no output "
+            f"{output.name!r}{closest(output.name, outputs)}"
+        )
+    return os.path.normpath(folder / outputs[output.name])
+
+
+def plan(
+    recipe: Recipe, item: Stage, flags: gin_utils.Flags, pending: Mapping[str, str]
+) -> stage.Plan:
+    """A stage's plan; what it reads from `pending` stages counts by the fingerprint given there.
+
+    Raises:
+      RecipeError: an input that the stage's gin files do not declare.
+    """
+    own = stage_flags(recipe, item, flags, pending)
+    declared = stage.input_macros(own.read())
+    for name in item.inputs:
+        if name not in declared:
+            raise RecipeError(
+                f"Stage {item.name} ({item.where}): {name} stands under inputs, but the stage's "
+                f"gin files do not list %{name} in stage.run.inputs{closest(name, declared)}"
+            )
+    known = {
+        output_path(recipe, output, pending): pending[output.stage]
+        for output in item.needs()
+        if output.stage in pending
+    }
+    return stage.plan(own, stage.entry_job(item.entry), known)
