@@ -1,0 +1,194 @@
+"""RetroMAE: pre-training an encoder whose [CLS] vector must let a weak decoder rebuild the passage.
+
+Xiao et al. 2022, arXiv:2205.12035, with the enhanced decoder of the official code. The encoder reads
+a lightly masked passage (30 %) and has the usual MLM loss. A one-layer decoder sees the [CLS] vector
+and, for each position, another random half of the clean passage; it predicts every token. Facts and
+pitfalls are in docs/retromae.md.
+
+Per segment of a packed row, so that packed and unpacked passages have the same loss. Letters: B rows,
+L row length, S segments a row, D hidden width.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from models import bert, corruption, embedding, heads, layers
+from models.losses import cross_entropy
+from t5x_style.contract import Contract, Vocabulary
+from t5x_style.metrics import Mean
+from t5x_style.objective import Batch, Fn, GroupShape, Objective
+
+
+class RetroMAE(Objective):
+    """See the module's docstring.
+
+    Args:
+        config: the encoder; the decoder is one layer of the same sizes, and is never exported.
+        embedding_config: what the trained encoder offers; pooling must be `cls`.
+        vocabulary: of the tokenizer.
+        text: size of the token group `text` of a global batch.
+        encoder_mask_rate, decoder_mask_rate: 0.3 and 0.5 in the paper.
+        chunk: positions whose logits exist at a time; memory is chunk x vocabulary x 4 bytes.
+        base_masks: whole-word masks drawn for a passage; each decoder row picks one.
+        max_predictions: cap on the tokens of one mask. The default is the official code's, which
+            lowers both rates for passages longer than 512 / rate.
+        encoder_weight, decoder_weight: of the two losses.
+        rngs: stream `params`.
+    """
+
+    couples_examples = False
+
+    def __init__(
+        self,
+        config: bert.BertConfig,
+        embedding_config: embedding.EmbeddingConfig,
+        vocabulary: Vocabulary,
+        text: GroupShape,
+        encoder_mask_rate: float,
+        decoder_mask_rate: float,
+        chunk: int,
+        base_masks: int = corruption.BASE_MASKS,
+        max_predictions: int = corruption.MAX_PREDICTIONS,
+        encoder_weight: float = 1.0,
+        decoder_weight: float = 1.0,
+        *,
+        rngs: nnx.Rngs,
+    ) -> None:
+        embedding.require_vocabulary(config, vocabulary)
+        _require_cls(embedding_config)
+        if base_masks < 1:
+            raise ValueError(f"RetroMAE.base_masks: expected at least 1, found {base_masks}")
+        self.config = config
+        self.embedding_config = embedding_config
+        self.vocabulary = vocabulary
+        self.text = text
+        outside = (vocabulary.cls, vocabulary.sep)
+        self.encoder_mask = corruption.WholeWordMask(encoder_mask_rate, outside, max_predictions)
+        self.decoder_mask = corruption.WholeWordMask(decoder_mask_rate, outside, max_predictions)
+        self.base_masks = base_masks
+        self.encoder_weight = encoder_weight
+        self.decoder_weight = decoder_weight
+        self.chunk = chunk
+        self.encoder = bert.Encoder(config, rngs=rngs)
+        self.head = heads.MlmHead(config, rngs=rngs)
+        self.decoder = layers.BertLayer(config.block, rngs=rngs)
+
+    def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
+        return [{"text": self.text.spec()}]
+
+    def contract(self) -> Contract:
+        return self.embedding_config.contract(self.config.hidden, self.vocabulary)
+
+    def functions(self) -> dict[str, Fn]:
+        return embedding.functions(self.encoder, self.embedding_config, self.text, self.text)
+
+    def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
+        """Adds to the group `text`, whose `tokens` stay clean for the decoder:
+
+        encoder_tokens, encoder_labels [B, L] int32; decoder_labels [B, L] int32, all tokens but the
+        first and last of each segment; decoder_visible [B, L, L] bool, row = query.
+        """
+        text = batch["text"]
+        selected = corruption.whole_word_mask(text, self.encoder_mask, key)
+        tokens, labels = corruption.replace_selected(text, selected, self.vocabulary, key)
+        added = {
+            "encoder_tokens": tokens,
+            "encoder_labels": labels,
+            "decoder_labels": corruption.inner_labels(text),
+            "decoder_visible": corruption.decoder_visibility(
+                text, self.decoder_mask, self.base_masks, key
+            ),
+        }
+        return {**batch, "text": {**text, **added}}
+
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
+        """Mean encoder cross-entropy plus mean decoder cross-entropy, in nats per predicted token."""
+        text = batch["text"]
+        encoder_key, decoder_key = layers.split_key(key, 2)
+        hidden = self.encode(text, encoder_key)
+        _, decoded = self.decode(text, hidden, decoder_key)
+        budget = self.encoder_mask.row_budget(hidden.shape[1], text["example_id"].shape[1])
+        predicted = cross_entropy.gather_predicted(hidden, text["encoder_labels"], budget)
+        encoder_loss, encoder_accuracy = self._predict(*predicted)
+        decoder_loss, decoder_accuracy = self._predict(decoded, text["decoder_labels"])
+        metrics = {
+            "encoder_loss": encoder_loss,
+            "encoder_accuracy": encoder_accuracy,
+            "decoder_loss": decoder_loss,
+            "decoder_accuracy": decoder_accuracy,
+            **_shares(text),
+        }
+        loss = self.encoder_weight * encoder_loss + self.decoder_weight * decoder_loss
+        return loss, metrics
+
+    def encode(self, text: dict[str, jax.Array], key: jax.Array | None = None) -> jax.Array:
+        """[B, L, D]: the encoder's states of the masked text."""
+        return self.encoder(
+            text["encoder_tokens"],
+            text["positions"],
+            text["segment_ids"],
+            text.get("token_types"),
+            key,
+        )
+
+    def decode(
+        self, text: dict[str, jax.Array], hidden: jax.Array, key: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """The decoder's queries and states.
+
+        Args:
+            text: corrupted group.
+            hidden: [B, L, D], the encoder's states.
+            key: for dropout; None turns it off.
+
+        Returns:
+            (query_i = position_embedding[i] + cls, decoded), both [B, L, D]; cls is that of the
+            position's own segment.
+        """
+        embedding_key, layer_key = layers.split_key(key, 2)
+        positions, segment_ids = text["positions"], text["segment_ids"]
+        cls = heads.pool_cls(hidden, text["cls_at"])  # [B, S, D]
+        own = jnp.maximum(segment_ids - 1, 0)
+        cls = jnp.take_along_axis(cls, own[:, :, None], axis=1)  # [B, L, D]
+        clean = self.encoder.embeddings(text["tokens"], positions, key=embedding_key)
+        # The first key of each segment is the passage's vector, not the embedding of [CLS].
+        memory = jnp.where((positions == 0)[:, :, None], cls, clean)
+        query = self.decoder_query(positions, cls)
+        return query, self.decoder(query, memory, text["decoder_visible"], layer_key)
+
+    def decoder_query(self, positions: jax.Array, cls: jax.Array) -> jax.Array:
+        """[B, L, D]: the raw position row plus the vector, without LayerNorm, type or dropout."""
+        return self.encoder.embeddings.position(positions) + cls
+
+    def _predict(self, hidden: jax.Array, labels: jax.Array) -> tuple[Mean, Mean]:
+        """Loss and accuracy through the shared, tied MLM head."""
+        return cross_entropy.cross_entropy_mean(
+            self.head.transform(hidden),
+            self.encoder.word_table,
+            self.head.bias[...],
+            labels,
+            vocab_size=self.config.vocab_size,
+            chunk=self.chunk,
+        )
+
+
+def _require_cls(config: embedding.EmbeddingConfig) -> None:
+    if config.pooling != "cls":
+        raise ValueError(
+            "RetroMAE trains the [CLS] vector: expected EmbeddingConfig.pooling 'cls', "
+            f"found {config.pooling!r}."
+        )
+
+
+def _shares(text: dict[str, jax.Array]) -> dict[str, Mean]:
+    """Share of tokens the encoder predicts, and of a segment's keys that a decoder row sees."""
+    segment_ids, visible = text["segment_ids"], text["decoder_visible"]
+    lengths = corruption.segment_lengths(segment_ids, text["example_id"].shape[1])
+    pairs = jnp.sum(jnp.square(lengths.astype(jnp.float32)))
+    seen = jnp.sum(visible, dtype=jnp.float32)
+    masked = text["encoder_labels"] != cross_entropy.IGNORED
+    return {
+        "masked_share": Mean.of(masked, segment_ids > 0),
+        "visible_share": Mean(seen[None], pairs[None]),
+    }
