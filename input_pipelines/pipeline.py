@@ -138,9 +138,7 @@ def _read(
         return stores[0].read(numbers)
     owner = np.searchsorted(offsets, numbers, side="right") - 1
     order = np.argsort(owner, kind="stable")
-    parts = [
-        stores[i].read(numbers[owner == i] - offsets[i]) for i in np.unique(owner).tolist()
-    ]
+    parts = [stores[i].read(numbers[owner == i] - offsets[i]) for i in np.unique(owner).tolist()]
     joined = packing.Passages(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
     return packing.reorder(joined, np.argsort(order, kind="stable"))
 

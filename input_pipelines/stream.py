@@ -41,9 +41,10 @@ def prefetched(
 
     types = [tf.as_dtype(spec[group][feature][1]) for group, feature in names]
     dataset = tf.data.Dataset.range(start, _FOREVER if stop is None else stop)
-    dataset = dataset.map(lambda step: tf.numpy_function(load, [step], types), deterministic=True)
+    dataset = dataset.map(lambda step: tf.numpy_function(load, [step], types))
     options = tf.data.Options()
     options.threading.private_threadpool_size = 2  # the cores belong to the compiled step
+    options.deterministic = True
     options.autotune.enabled = False
     return _named(dataset.prefetch(prefetch).with_options(options), names, failures)
 
