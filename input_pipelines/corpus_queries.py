@@ -16,6 +16,7 @@ SPLITS = ("train", "dev", "test")
 _ROLE = re.compile(r":[a-z:]+:`~?([^`<]*?)(?:\s*<[^`>]*>)?`")
 _CODE = re.compile(r"``([^`]*)``|`([^`]*)`_*")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"'(\[])")
+_RULER = re.compile(r"([=\-~*^#])\1{3,}")  # lines above and below a heading
 _SIGNATURE = re.compile(r"^[\w.]+\(.*\)(\s*->\s*[^\n]*)?(\n--)?$", re.DOTALL)
 # Words that tell nothing of what a function does; they do not count as content of a query.
 _EMPTY_WORDS = frozenset(
@@ -56,7 +57,7 @@ def summary_and_rest(text: str) -> tuple[str, str]:
         return "", text.strip()
     first = _SENTENCE_END.split(paragraphs[0].strip(), maxsplit=1)
     rest = head + first[1:] + paragraphs[1:]
-    return " ".join(first[0].split()), "\n\n".join(rest)
+    return " ".join(_RULER.sub(" ", first[0]).split()), "\n\n".join(rest)
 
 
 def uninformative(query: str, min_words: int, max_words: int, min_content: int) -> str:

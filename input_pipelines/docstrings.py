@@ -62,7 +62,7 @@ def package_root(package: str) -> str:
             "or a package that `pip list` shows. Install it or take it out of make_corpus.packages"
         )
     if spec.submodule_search_locations:
-        return list(spec.submodule_search_locations)[0]
+        return next(iter(spec.submodule_search_locations))
     return str(spec.origin)
 
 

@@ -19,6 +19,8 @@ from input_pipelines import corpus_queries, docstrings, near_duplicates
 from input_pipelines.corpus_queries import Query
 from input_pipelines.docstrings import Doc
 
+_log = logging.getLogger(__name__)
+
 
 @dataclasses.dataclass(frozen=True)
 class Passage:
@@ -227,7 +229,7 @@ def make_corpus(
         "versions": _versions(packages),
     }  # fmt: skip
     _write_lines(os.path.join(folder, "report.json"), [json.dumps(report, indent=1)])
-    logging.info("documentation corpus: %d passages, queries %s", len(passages), report["queries"])
+    _log.info("documentation corpus: %d passages, queries %s", len(passages), report["queries"])
     return {"corpus": "corpus", "report": "corpus/report.json"}
 
 

@@ -1,0 +1,105 @@
+"""Takes over a tokenizer that exists: a Hugging Face folder on disk becomes a tokenizer folder."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tokenizers
+from tokenizers import models, processors
+
+from input_pipelines import tokenization
+from input_pipelines.tokenization import TokenizerError
+
+# Names that tokenizers of other families use for the same roles.
+_ROLE_NAMES: Mapping[str, tuple[str, ...]] = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<s>"),
+    "sep": ("[SEP]", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+
+
+def import_tokenizer(model_dir: str, folder: str) -> dict[str, str]:
+    """Makes a tokenizer folder of a Hugging Face one: tokenizer.json, vocab.txt, or what
+    transformers can convert (a sentencepiece model).
+
+    Args:
+      model_dir: stage folder; the tokenizer goes into `tokenizer/` in it.
+      folder: on disk; nothing is fetched.
+
+    Returns:
+      {"tokenizer": the folder relative to model_dir}.
+
+    Raises:
+      TokenizerError: nothing there to read, or a special token is missing.
+    """
+    config = _json(folder, "tokenizer_config.json")
+    readers: dict[str, Callable[[str, dict[str, Any]], tokenizers.Tokenizer]] = {
+        "tokenizer.json": lambda path, _: tokenizers.Tokenizer.from_file(path),
+        "vocab.txt": _from_vocab,
+        "sentencepiece.bpe.model": lambda path, _: _by_transformers(os.path.dirname(path)),
+    }
+    found = next((n for n in readers if os.path.isfile(os.path.join(folder, n))), None)
+    if found is None:
+        there = sorted(os.listdir(folder)) if os.path.isdir(folder) else "no such folder"
+        raise TokenizerError(f"{folder}: expected one of {', '.join(readers)}; found {there}")
+    tokenizer = readers[found](os.path.join(folder, found), config)
+    declared = {**_json(folder, "special_tokens_map.json"), **config}
+    specials = {role: _special(tokenizer, role, declared, folder) for role in tokenization.ROLES}
+    kept = {k: v for k, v in config.items() if k in ("do_lower_case", "model_max_length")}
+    tokenization.write_folder(os.path.join(model_dir, "tokenizer"), tokenizer, specials, kept)
+    return {"tokenizer": "tokenizer"}
+
+
+def _json(folder: str, name: str) -> dict[str, Any]:
+    path = os.path.join(folder, name)
+    if not os.path.isfile(path):
+        return {}
+    with open(path, encoding="utf-8") as f:
+        return dict(json.load(f))
+
+
+def _from_vocab(path: str, config: dict[str, Any]) -> tokenizers.Tokenizer:
+    """A BERT tokenizer of a vocab.txt; lower-cased unless tokenizer_config.json says otherwise."""
+    lowercase = bool(config.get("do_lower_case", True))
+    strip = config.get("strip_accents")
+    tokenizer = tokenization.new_wordpiece(lowercase, lowercase if strip is None else bool(strip))
+    vocabulary = models.WordPiece.read_file(path)
+    tokenizer.model = models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100)
+    tokenizer.add_special_tokens([t for t in tokenization.BERT_SPECIALS if t in vocabulary])
+    cls, sep = "[CLS]", "[SEP]"
+    missing = [t for t in tokenization.BERT_SPECIALS if t not in vocabulary]
+    if missing:
+        raise TokenizerError(
+            f"{path}: expected the entries {tokenization.BERT_SPECIALS}, missing {missing}"
+        )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])],
+    )
+    return tokenizer
+
+
+def _by_transformers(folder: str) -> tokenizers.Tokenizer:
+    import transformers  # slow, and needed for this conversion only
+
+    loaded = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return loaded.backend_tokenizer
+
+
+def _special(
+    tokenizer: tokenizers.Tokenizer, role: str, declared: Mapping[str, Any], folder: str
+) -> str:
+    """The token of a role: as declared in the folder, else by its usual names."""
+    value = declared.get(f"{role}_token")
+    names = [value["content"] if isinstance(value, dict) else value, *_ROLE_NAMES[role]]
+    for name in names:
+        if isinstance(name, str) and tokenizer.token_to_id(name) is not None:
+            return name
+    raise TokenizerError(
+        f"{folder}: no {role} token; expected {role}_token in tokenizer_config.json or one of "
+        f"{_ROLE_NAMES[role]} in the vocabulary"
+    )

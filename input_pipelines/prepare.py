@@ -1,0 +1,359 @@
+"""Tokenizes a source on all cores into a token store that can be read by row number.
+
+The source is read once, in order, and cut into chunks of `shard_size` records. A worker tokenizes a
+chunk and writes one shard, so the store does not depend on how many workers there are. Beside each
+finished shard lies a receipt (hash of the shard, of the chunk and of the settings). A run that was
+killed and is started again reads the source again but tokenizes only the chunks that have no valid
+receipt.
+"""
+
+import collections
+import concurrent.futures
+import dataclasses
+import hashlib
+import itertools
+import json
+import logging
+import multiprocessing.context
+import os
+import shutil
+import sys
+import time
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from input_pipelines import store_writer, tokenization
+from input_pipelines.sources import BadRecords, Record, Source, SourceError
+from input_pipelines.store_writer import ShardInfo, StoreRecord, StoreSummary
+
+_log = logging.getLogger(__name__)
+PARTS = "parts"  # folder of unfinished shards and their receipts, inside the store's folder
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """What decides a shard's bytes beside its records."""
+
+    tokenizer: str
+    fingerprint: str
+    length: int
+    prefix: str
+
+    def key(self) -> str:
+        """Same key, same tokens: the tokenizer counts by its content, not by its folder."""
+        value = [self.fingerprint, self.length, self.prefix, store_writer.FORMAT_VERSION]
+        return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Receipt:
+    """A finished shard: what it was made from, what it is, and what the manifest needs of it."""
+
+    job: str
+    records: str
+    shard: ShardInfo
+    lengths: list[int]
+    ids: list[str]
+    words: int
+    truncated: int
+
+
+def prepare(
+    model_dir: str,
+    source: Source,
+    tokenizer: str,
+    name: str,
+    split: str,
+    kind: str,
+    length: int,
+    prefix: str,
+    shard_size: int,
+    workers: int,
+    max_bad_records: int,
+) -> dict[str, str]:
+    """Writes the token store of a source.
+
+    Args:
+      model_dir: stage folder; the store goes into `store/` in it.
+      source: what to tokenize; records without title and text are dropped and counted.
+      tokenizer: a tokenizer folder.
+      name, split: of the store (lower-case, as TFDS has them).
+      kind: "passage", "query" or "text".
+      length: tokens at which a text is cut, specials included.
+      prefix: put before each text, as some retrievers want it ("query: ").
+      shard_size: records a shard.
+      workers: processes; 0 for one a core.
+      max_bad_records: malformed records that are skipped before the run stops.
+
+    Returns:
+      {"store": the folder, "report": report.json}, relative to model_dir.
+
+    Raises:
+      SourceError: nothing to store, or too many malformed records.
+      tokenization.TokenizerError: the tokenizer folder is damaged.
+    """
+    loaded = tokenization.Tokenizer(tokenizer)
+    _check_sizes(length, shard_size, workers)
+    summary = StoreSummary(
+        name, split, kind, loaded.fingerprint, loaded.size, length, prefix, 0, 0, {}
+    )
+    job = _Job(tokenizer, loaded.fingerprint, length, prefix)
+    folder = os.path.join(model_dir, "store")
+    parts = os.path.join(folder, PARTS)
+    _clear_finished(folder)
+    os.makedirs(parts, exist_ok=True)
+    bad = BadRecords(max_bad_records)
+    empty: collections.Counter[str] = collections.Counter()
+    started = time.monotonic()
+    chunks = _chunks(_not_empty(source.records(bad), empty), shard_size)
+    receipts, reused = _make_shards(chunks, job, parts, workers or os.cpu_count() or 1)
+    if not receipts:
+        raise SourceError(
+            f"nothing to store: {source} has no record with a title or a text "
+            f"({empty['empty']} empty, {bad.counts.total()} malformed)"
+        )
+    summary = dataclasses.replace(
+        summary,
+        total_words=sum(r.words for r in receipts),
+        truncated=sum(r.truncated for r in receipts),
+        dropped={**bad.counts, **empty},
+    )
+    manifest = _finish(folder, receipts, summary)
+    report = {
+        "count": manifest["count"], "total_tokens": manifest["total_tokens"],
+        "truncated": manifest["truncated"], "dropped": manifest["dropped"],
+        "bad_records": bad.examples, "shards": len(receipts), "shards_reused": reused,
+        "seconds": round(time.monotonic() - started, 2),
+    }  # fmt: skip
+    store_writer.write_json_atomically(os.path.join(model_dir, "report.json"), report)
+    _log.info("%s/%s: %s", name, split, report)
+    return {"store": "store", "report": "report.json"}
+
+
+def _check_sizes(length: int, shard_size: int, workers: int) -> None:
+    for field, value, least in (
+        ("length", length, 3),  # [CLS], one token, [SEP]
+        ("shard_size", shard_size, 1),
+        ("workers", workers, 0),
+    ):
+        if value < least:
+            raise ValueError(f"prepare.{field}={value}: expected at least {least}")
+
+
+def _clear_finished(folder: str) -> None:
+    """Takes away the manifest and shards of an earlier finished store, but not its parts."""
+    for file in os.listdir(folder) if os.path.isdir(folder) else ():
+        path = os.path.join(folder, file)
+        if os.path.isfile(path):
+            os.remove(path)
+
+
+def _not_empty(records: Iterator[Record], empty: collections.Counter[str]) -> Iterator[Record]:
+    for record in records:
+        if record.title.strip() or record.text.strip():
+            yield record
+        else:
+            empty["empty"] += 1
+
+
+def _chunks(records: Iterator[Record], size: int) -> Iterator[list[Record]]:
+    while chunk := list(itertools.islice(records, size)):
+        yield chunk
+
+
+def _make_shards(
+    chunks: Iterator[list[Record]], job: _Job, parts: str, workers: int
+) -> tuple[list[_Receipt], int]:
+    """Receipts of all chunks in order, and how many were there already.
+
+    At most two chunks a worker are in memory. A single chunk is not worth starting a process for.
+    """
+    first = list(itertools.islice(chunks, 2))
+    if len(first) < 2:
+        workers = 1
+    receipts: dict[int, _Receipt] = {}
+    reused = 0
+    with _executor(workers) as executor, _Progress("tokenizing") as progress:
+        waiting: dict[concurrent.futures.Future[_Receipt], int] = {}
+        for number, chunk in enumerate(itertools.chain(first, chunks)):
+            receipt = _valid_receipt(parts, number, job.key(), _records_hash(chunk))
+            if receipt is not None:
+                receipts[number] = receipt
+                reused += 1
+                progress.add(len(chunk))
+                continue
+            waiting[executor.submit(_make_shard, chunk, job, parts, number)] = number
+            if len(waiting) >= 2 * workers:
+                _collect(waiting, receipts, progress)
+        while waiting:
+            _collect(waiting, receipts, progress)
+    return [receipts[number] for number in sorted(receipts)], reused
+
+
+def _collect(
+    waiting: dict[concurrent.futures.Future[_Receipt], int],
+    receipts: dict[int, _Receipt],
+    progress: "_Progress",
+) -> None:
+    """Waits until at least one shard is done and takes its receipt."""
+    done, _ = concurrent.futures.wait(waiting, return_when=concurrent.futures.FIRST_COMPLETED)
+    for future in done:
+        receipt = future.result()
+        receipts[waiting.pop(future)] = receipt
+        progress.add(len(receipt.ids))
+
+
+class _Here(concurrent.futures.Executor):
+    """Runs a task at once, in this process."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+class _WorkerProcess(multiprocessing.context.SpawnProcess):
+    """A process that does not import the main module of the program that starts it.
+
+    That module may import JAX, which a worker does not need and must not touch.
+    """
+
+    def start(self) -> None:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            super().start()
+        finally:
+            sys.modules["__main__"] = main
+
+
+class _WorkerContext(multiprocessing.context.SpawnContext):
+    """Spawned, not forked: a fork of a process that runs threads can hang."""
+
+    Process = _WorkerProcess  # type: ignore[assignment]
+
+
+def _executor(workers: int) -> concurrent.futures.Executor:
+    if workers == 1:
+        return _Here()
+    return concurrent.futures.ProcessPoolExecutor(
+        workers, _WorkerContext(), initializer=_start_worker
+    )
+
+
+def _start_worker() -> None:
+    """One core a worker: the tokenizer's own threads would only contend."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+_loaded: dict[str, tokenization.Tokenizer] = {}
+
+
+def _make_shard(chunk: list[Record], job: _Job, parts: str, number: int) -> _Receipt:
+    """Tokenizes a chunk, writes its shard, then its receipt."""
+    if job.tokenizer not in _loaded or _loaded[job.tokenizer].fingerprint != job.fingerprint:
+        _loaded[job.tokenizer] = tokenization.Tokenizer(job.tokenizer)
+    tokenizer = _loaded[job.tokenizer]
+    tokenizer.require(job.fingerprint, "this run")
+    texts = [job.prefix + tokenization.join_title(r.title, r.text) for r in chunk]
+    encoded = tokenizer.encode_batch(texts, job.length)
+    records = [
+        StoreRecord(r.id, r.title, r.text, r.source, e.tokens, e.word_starts)
+        for r, e in zip(chunk, encoded, strict=True)
+    ]
+    path = os.path.join(parts, f"{number:05d}.array_record")
+    receipt = _Receipt(
+        job=job.key(),
+        records=_records_hash(chunk),
+        shard=store_writer.write_shard(path, records),
+        lengths=[len(e.tokens) for e in encoded],
+        ids=[r.id for r in chunk],
+        words=sum(int(e.word_starts.sum()) for e in encoded),
+        truncated=sum(e.truncated for e in encoded),
+    )
+    store_writer.write_json_atomically(_receipt_path(parts, number), dataclasses.asdict(receipt))
+    return receipt
+
+
+def _records_hash(chunk: Sequence[Record]) -> str:
+    lines = (json.dumps([r.id, r.title, r.text, r.source]).encode() for r in chunk)
+    return hashlib.sha256(b"\n".join(lines)).hexdigest()
+
+
+def _receipt_path(parts: str, number: int) -> str:
+    return os.path.join(parts, f"{number:05d}.json")
+
+
+def _valid_receipt(parts: str, number: int, job: str, records: str) -> _Receipt | None:
+    """The receipt of a shard that is whole and was made of the same records the same way."""
+    path = _receipt_path(parts, number)
+    if not os.path.isfile(path):
+        return None
+    with open(path, encoding="utf-8") as f:
+        value = json.load(f)
+    receipt = _Receipt(**{**value, "shard": ShardInfo(**value["shard"])})
+    shard = os.path.join(parts, receipt.shard.file)
+    if (receipt.job, receipt.records) != (job, records) or not os.path.isfile(shard):
+        return None
+    return receipt if store_writer.file_sha256(shard) == receipt.shard.sha256 else None
+
+
+def _finish(folder: str, receipts: Sequence[_Receipt], summary: StoreSummary) -> dict[str, Any]:
+    """Gives the shards their final names, writes metadata and manifest, removes the parts.
+
+    A shard is linked, not moved, so that a kill in between leaves the parts complete.
+    """
+    shards = []
+    for number, receipt in enumerate(receipts):
+        file = store_writer.shard_name(summary.name, summary.split, number, len(receipts))
+        os.link(os.path.join(folder, PARTS, receipt.shard.file), os.path.join(folder, file))
+        shards.append(dataclasses.replace(receipt.shard, file=file))
+    manifest = store_writer.finish(
+        folder,
+        shards,
+        np.array([n for r in receipts for n in r.lengths]),
+        [id_ for r in receipts for id_ in r.ids],
+        summary,
+    )
+    shutil.rmtree(os.path.join(folder, PARTS))
+    return manifest
+
+
+class _Progress:
+    """A bar on a terminal, a line every five seconds elsewhere."""
+
+    def __init__(self, label: str):
+        self._label = label
+        self._done = 0
+        self._started = self._said = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._bar: Any = None
+        if sys.stderr.isatty():
+            from rich import progress
+
+            columns = ("{task.description}", "{task.completed:,} records", "{task.speed:,.0f}/s")
+            self._bar = progress.Progress(
+                progress.SpinnerColumn(), progress.TextColumn(columns[0]),
+                progress.TextColumn(columns[1]), progress.TimeElapsedColumn(), transient=True,
+            )  # fmt: skip
+            self._task = self._bar.add_task(self._label, total=None)
+            self._bar.start()
+        return self
+
+    def add(self, records: int) -> None:
+        self._done += records
+        now = time.monotonic()
+        if self._bar is not None:
+            self._bar.update(self._task, advance=records)
+        elif now - self._said > 5.0:
+            self._said = now
+            rate = self._done / (now - self._started)
+            _log.info("%s: %d records, %.0f a second", self._label, self._done, rate)
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()

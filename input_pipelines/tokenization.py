@@ -1,0 +1,318 @@
+"""Tokenizers: trained here (WordPiece; import_tokenizer.py takes existing ones), and their use.
+
+A tokenizer folder holds `tokenizer.json` (the whole truth), `tokenizer_config.json` (so that
+transformers opens it), `vocab.txt` (for older tools) and `vocabulary.json` (sizes, special ids and
+the fingerprint that stores, checkpoints and indices are checked against).
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from input_pipelines.sources import BadRecords, Mixture, Record, Source, SourceError
+
+ROLES = ("pad", "unk", "cls", "sep", "mask")
+BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+class TokenizerError(ValueError):
+    """A tokenizer folder that is incomplete, damaged, or not the one that was expected."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenized:
+    """Token ids of one text, int32 [n], special tokens included; word_starts bool [n]."""
+
+    tokens: np.ndarray
+    word_starts: np.ndarray
+    truncated: bool
+
+
+def fingerprint(tokenizer_json: str) -> str:
+    """sha256 hex of the parts of tokenizer.json that decide which ids a text gets.
+
+    Truncation and padding are left out: they are the caller's, and saving changes them.
+    """
+    value = json.loads(tokenizer_json)
+    for field in ("truncation", "padding"):
+        value.pop(field, None)
+    canonical = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+class Tokenizer:
+    """A loaded tokenizer folder.
+
+    Special tokens that stand in a text, such as "[SEP]", are tokenized as ordinary characters: only
+    the tokenizer itself places special ids.
+    """
+
+    def __init__(self, folder: str):
+        """Loads and verifies.
+
+        Raises:
+          TokenizerError: a file is missing, or tokenizer.json is not the one vocabulary.json names.
+        """
+        for name in ("tokenizer.json", "vocabulary.json"):
+            if not os.path.isfile(os.path.join(folder, name)):
+                raise TokenizerError(
+                    f"tokenizer folder {folder}: no {name}; expected a folder written by "
+                    "tokenization.train_tokenizer or import_tokenizer.import_tokenizer"
+                )
+        with open(os.path.join(folder, "tokenizer.json"), encoding="utf-8") as f:
+            text = f.read()
+        with open(os.path.join(folder, "vocabulary.json"), encoding="utf-8") as f:
+            self.vocabulary: dict[str, Any] = json.load(f)
+        if fingerprint(text) != self.vocabulary["fingerprint"]:
+            raise TokenizerError(
+                f"tokenizer folder {folder}: tokenizer.json has fingerprint "
+                f"{fingerprint(text)[:12]}, vocabulary.json expects "
+                f"{self.vocabulary['fingerprint'][:12]}; one of them was changed. "
+                "Train or import the tokenizer again"
+            )
+        self.folder = folder
+        self._backend = tokenizers.Tokenizer.from_str(text)
+        self._backend.encode_special_tokens = True
+        self._backend.no_padding()
+
+    @property
+    def fingerprint(self) -> str:
+        return str(self.vocabulary["fingerprint"])
+
+    @property
+    def size(self) -> int:
+        return int(self.vocabulary["size"])
+
+    def require(self, expected: str, where: str) -> None:
+        """Checks that this is the tokenizer something was made with.
+
+        Raises:
+          TokenizerError: naming both fingerprints and `where` the expected one stands.
+        """
+        if self.fingerprint != expected:
+            raise TokenizerError(
+                f"{where} was made with tokenizer {expected[:12]}, but the tokenizer in "
+                f"{self.folder} is {self.fingerprint[:12]}: the same ids would mean other words. "
+                "Give the tokenizer it was made with, or make it again with this one"
+            )
+
+    def encode_batch(self, texts: Sequence[str], length: int) -> list[Tokenized]:
+        """Tokenizes texts, each cut to `length` tokens with its special tokens kept.
+
+        Example, length 6, words ["token", "##ize"] in the vocabulary, "a" not:
+          "Tokenize a"  ->  tokens       [CLS] token ##ize [UNK] [SEP]
+                            word_starts    1     1     0      1     1
+        """
+        self._backend.enable_truncation(max_length=length)
+        return [self._tokenized(e) for e in self._backend.encode_batch(list(texts))]
+
+    def _tokenized(self, encoding: tokenizers.Encoding) -> Tokenized:
+        # A special token belongs to no word (None -> -1) and starts one of its own.
+        words = np.array([-1 if w is None else w for w in encoding.word_ids], np.int64)
+        starts = np.ones(len(words), np.bool_)
+        starts[1:] = (words[1:] != words[:-1]) | (words[1:] < 0)
+        return Tokenized(np.array(encoding.ids, np.int32), starts, bool(encoding.overflowing))
+
+
+def join_title(title: str, text: str) -> str:
+    """The text that is tokenized for a passage: title, a space, body."""
+    return f"{title} {text}" if title and text else title or text
+
+
+def token_group(
+    encoded: Sequence[Tokenized], length: int, pad: int, example_ids: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """One text a row, one segment a row.
+
+    Returns:
+      tokens, positions, segment_ids int32 [B, length]; word_starts bool [B, length];
+      cls_at, example_id int32 [B, 1]; segment_valid bool [B, 1].
+    """
+    rows = len(encoded)
+    group = {
+        "tokens": np.full((rows, length), pad, np.int32),
+        "positions": np.zeros((rows, length), np.int32),
+        "segment_ids": np.zeros((rows, length), np.int32),
+        "word_starts": np.zeros((rows, length), np.bool_),
+        "cls_at": np.zeros((rows, 1), np.int32),
+        "segment_valid": np.ones((rows, 1), np.bool_),
+        "example_id": np.asarray(example_ids, np.int32).reshape(rows, 1),
+    }
+    for row, one in enumerate(encoded):
+        n = len(one.tokens)
+        group["tokens"][row, :n] = one.tokens
+        group["positions"][row, :n] = np.arange(n)
+        group["segment_ids"][row, :n] = 1
+        group["word_starts"][row, :n] = one.word_starts
+    return group
+
+
+class QuestionEncoder:
+    """Turns questions into the token group that a query encoder takes."""
+
+    def __init__(self, tokenizer: str, length: int, prefix: str):
+        """tokenizer: folder. length: tokens a question. prefix: put before each question."""
+        self._tokenizer = Tokenizer(tokenizer)
+        self.length = length
+        self.prefix = prefix
+
+    @property
+    def fingerprint(self) -> str:
+        return self._tokenizer.fingerprint
+
+    def __call__(self, questions: Sequence[str]) -> dict[str, np.ndarray]:
+        """A token group of len(questions) rows; see token_group."""
+        encoded = self._tokenizer.encode_batch([self.prefix + q for q in questions], self.length)
+        pad = self._tokenizer.vocabulary["pad"]
+        return token_group(encoded, self.length, pad, range(len(questions)))
+
+
+def new_wordpiece(lowercase: bool, strip_accents: bool) -> tokenizers.Tokenizer:
+    """BERT's tokenizer without a vocabulary: clean-up, words and punctuation, WordPiece."""
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token=BERT_SPECIALS[1]))
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=True,
+        strip_accents=strip_accents,
+        lowercase=lowercase,
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    return tokenizer
+
+
+def train_wordpiece(
+    texts: Iterator[str],
+    vocabulary_size: int,
+    min_frequency: int,
+    lowercase: bool,
+    strip_accents: bool,
+) -> tokenizers.Tokenizer:
+    """Trains BERT-style WordPiece; PAD, UNK, CLS, SEP, MASK are ids 0 to 4."""
+    tokenizer = new_wordpiece(lowercase, strip_accents)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocabulary_size,
+        min_frequency=min_frequency,
+        special_tokens=list(BERT_SPECIALS),
+        continuing_subword_prefix="##",
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    cls, sep = BERT_SPECIALS[2], BERT_SPECIALS[3]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(cls, 2), (sep, 3)],
+    )
+    return tokenizer
+
+
+def train_tokenizer(
+    model_dir: str,
+    source: Source,
+    vocabulary_size: int,
+    min_frequency: int,
+    lowercase: bool,
+    strip_accents: bool,
+    sample: int,
+    seed: int,
+    max_bad_records: int,
+) -> dict[str, str]:
+    """Trains a WordPiece tokenizer on titles and texts of a source.
+
+    Args:
+      model_dir: stage folder; the tokenizer goes into `tokenizer/` in it.
+      source: where the text comes from.
+      vocabulary_size: the most entries, specials included; a small text gives fewer.
+      min_frequency: a pair that is rarer is not merged.
+      lowercase, strip_accents: BERT's normalisation.
+      sample: records drawn from a Mixture by its probabilities; 0 for all records of any source.
+      seed: of that draw.
+      max_bad_records: malformed records that are skipped before the run stops.
+
+    Returns:
+      {"tokenizer": the folder relative to model_dir}.
+
+    Raises:
+      SourceError: no text, or too many malformed records.
+    """
+    bad = BadRecords(max_bad_records)
+    if sample and not isinstance(source, Mixture):
+        raise SourceError(f"train_tokenizer.sample={sample}: only a Mixture is sampled; give 0")
+    records = source.sample(sample, seed, bad) if isinstance(source, Mixture) and sample else None
+    texts = _Counted(records if records is not None else source.records(bad))
+    tokenizer = train_wordpiece(
+        iter(texts), vocabulary_size, min_frequency, lowercase, strip_accents
+    )
+    if not texts.count:
+        raise SourceError(f"no text to train a tokenizer on: {source} has no record")
+    folder = os.path.join(model_dir, "tokenizer")
+    specials = dict(zip(ROLES, BERT_SPECIALS, strict=True))
+    write_folder(folder, tokenizer, specials, {"do_lower_case": lowercase})
+    return {"tokenizer": "tokenizer"}
+
+
+class _Counted:
+    """Texts of records, and how many there were."""
+
+    def __init__(self, records: Iterator[Record]):
+        self._records = records
+        self.count = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for record in self._records:
+            text = join_title(record.title, record.text)
+            if text.strip():
+                self.count += 1
+                yield text
+
+
+def write_folder(
+    folder: str,
+    tokenizer: tokenizers.Tokenizer,
+    specials: Mapping[str, str],
+    config: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Writes the four files of a tokenizer folder; returns vocabulary.json.
+
+    Args:
+      folder: made where missing.
+      tokenizer: complete, with its post-processor.
+      specials: role (see ROLES) -> token.
+      config: what tokenizer_config.json says beside the special tokens.
+    """
+    os.makedirs(folder, exist_ok=True)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    text = tokenizer.to_str(pretty=True)
+    added = tokenizer.get_added_tokens_decoder()
+    ids = {role: tokenizer.token_to_id(specials[role]) for role in ROLES}
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    value = {
+        # Ids may have holes (an added token beyond the end): the size covers the largest id.
+        "size": max(vocabulary.values()) + 1,
+        **ids,
+        "special_ids": sorted({i for i, token in added.items() if token.special} | {*ids.values()}),
+        "fingerprint": fingerprint(text),
+    }
+    by_id = {i: token for token, i in vocabulary.items()}
+    lines = [by_id.get(i, f"[unused-hole-{i}]") for i in range(value["size"])]
+    settings = {f"{role}_token": specials[role] for role in ROLES}
+    settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": True}
+    _write(folder, "vocab.txt", "".join(f"{line}\n" for line in lines))
+    _write(folder, "tokenizer.json", text)
+    _write(folder, "tokenizer_config.json", json.dumps({**settings, **config}, indent=1))
+    _write(folder, "vocabulary.json", json.dumps(value, indent=1))
+    return value
+
+
+def _write(folder: str, name: str, text: str) -> None:
+    with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+        f.write(text)
