@@ -90,8 +90,8 @@ class Config:
         if name == "gin.REQUIRED":
             return Macro(name)
         if name not in self.macros:
-            hint = closest(name, self.macros)
-            raise GinError(f"{where}: %{name} is not defined anywhere{hint}.")
+            hint = "" if name == FOLDER_MACRO else closest(name, self.macros)
+            raise GinError(f"{where}: %{name} has no value: pass --gin.{name}=VALUE{hint}")
         return self.macros[name].value
 
     def expand(self, value: Any, where: str, keep: Iterable[str] = (), _open: tuple = ()) -> Any:
@@ -285,7 +285,7 @@ class _Reader:
 
 
 def _statements(text: str, delegate: _Delegate, label: str) -> Iterator[Any]:
-    """Statements as gin parses them, with its syntax errors as `GinError`s that name file and line."""
+    """What gin parses; its syntax errors become `GinError`s that name file and line."""
     try:
         yield from config_parser.ConfigParser(text, delegate)
     except (SyntaxError, tokenize.TokenError) as error:

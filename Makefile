@@ -1,0 +1,61 @@
+# Two commands on a fresh machine: `make run` (text to a searchable retriever), `make test`.
+
+PYTHON ?= python3.11
+BIN := .venv/bin
+STAMP := .venv/.installed
+QUICKSTART := gin_configs/recipes/quickstart.gin
+SMOKE_BUDGET ?= 0.12
+
+# Compiled programs are kept between commands.
+export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
+export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help install run smoke test test-all check format clean
+
+help:
+	@echo "make run       install, then run the main job into runs/quickstart (about 12 minutes)"
+	@echo "make test      install, then run the tests"
+	@echo "make test-all  the tests that take minutes, too"
+	@echo "make check     ruff, mypy on the engine, the architecture test"
+	@echo "make smoke     the main job at a budget of two minutes, into runs/smoke"
+	@echo "make format    let ruff format the code"
+	@echo "make clean     remove runs, caches and .venv"
+
+install: $(STAMP)
+
+$(STAMP): setup.py
+	@command -v $(PYTHON) >/dev/null 2>&1 && $(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || { \
+	  echo "error: Kennel needs Python 3.11 (ScaNN has no wheel for every version); '$(PYTHON)' is not one."; \
+	  echo "Install it (apt install python3.11-venv, brew install python@3.11, pyenv install 3.11),"; \
+	  echo "or name it: make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet uv==0.13.8
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[test]'
+	@touch $@
+
+run: $(STAMP)
+	$(BIN)/python -m launch.recipe --gin_file=$(QUICKSTART)
+
+smoke: $(STAMP)
+	$(BIN)/python -m launch.recipe --gin_file=$(QUICKSTART) --gin.RUN_DIR=runs/smoke --gin.BUDGET=$(SMOKE_BUDGET)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -q -rs -m "not slow"
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -q -rs
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf runs .jax_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build kennel.egg-info .venv
