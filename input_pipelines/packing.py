@@ -15,7 +15,7 @@ def group_spec(rows: int, length: int, segments: int) -> GroupSpec:
     """Shape and dtype of each feature of a token group."""
     if rows < 1 or length < 1 or not 1 <= segments <= length:
         raise ValueError(
-            "token group: expected at least 1 row, 1 token a row, and 1 to `length` segments; found "
+            "token group: expected at least 1 row, 1 token a row, 1 to `length` segments; found "
             f"rows={rows}, length={length}, segments={segments}"
         )
     per_token, per_segment = (rows, length), (rows, segments)
@@ -86,10 +86,10 @@ def build_group(
     starts = np.cumsum(sizes, axis=1) - sizes  # [B, S]
     filled = sizes.sum(axis=1)
     if np.any(filled > length):
-        row = int(np.argmax(filled))
+        full = int(np.argmax(filled))
         raise ValueError(
-            f"row {row} is given {int(filled[row])} tokens (passages "
-            f"{slots[row][valid[row]].tolist()}), expected at most {length}"
+            f"row {full} is given {int(filled[full])} tokens (passages "
+            f"{slots[full][valid[full]].tolist()}), expected at most {length}"
         )
     row, segment = np.nonzero(valid)  # [N], in the order of `passages`
     inside = _within(passages.lengths)  # [tokens]

@@ -32,15 +32,14 @@ _ROWS = 1 << 32  # + block: the order of a block's rows
 
 def hashed(seed: int, stream: int, epoch: int, count: int) -> np.ndarray:
     """`count` well mixed uint64 numbers that depend on nothing but the arguments (splitmix64)."""
-    state = np.uint64(0)
-    with np.errstate(over="ignore"):
-        for part in (seed, stream, epoch):
-            state = _mix(np.uint64(part & 0xFFFFFFFFFFFFFFFF) ^ _mix(state))
-        steps = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        return _mix(state + steps)
+    state = np.zeros(1, dtype=np.uint64)
+    for part in (seed, stream, epoch):
+        state = _mix(_mix(state) ^ np.uint64(part & 0xFFFFFFFFFFFFFFFF))
+    steps = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return _mix(state + steps)
 
 
-def _mix(x: np.ndarray | np.uint64) -> np.ndarray:
+def _mix(x: np.ndarray) -> np.ndarray:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -61,6 +60,7 @@ class RowGroup:
     filled: tuple[tuple[int, int], ...] = ()
 
     def fill(self, length: int, times: int) -> None:
+        """Puts `times` passages of `length` tokens into each of the rows."""
         self.room -= length * times
         self.free -= times
         self.filled += ((length, times),)
@@ -202,7 +202,7 @@ class Plan:
         return self.slots(step * self.rows, (step + 1) * self.rows)
 
     def slots(self, first: int, last: int) -> np.ndarray:
-        """Rows first .. last-1 of the run, counted from its start: int64 [last - first, segments]."""
+        """Rows first .. last-1 of the run, from its start on: int64 [last - first, segments]."""
         parts = []
         while first < last:
             epoch, block, row = self._locate(first)

@@ -124,6 +124,7 @@ class TokenStore:
 
     @property
     def tokenizer_fingerprint(self) -> str:
+        """Fingerprint of the tokenizer that made the store."""
         return self.manifest["tokenizer_fingerprint"]
 
     @property
@@ -132,7 +133,7 @@ class TokenStore:
         return int(self.lengths.max())
 
     def require_tokenizer(self, fingerprint: str) -> "TokenStore":
-        """This store, if it was made with that tokenizer; else StoreError."""
+        """Gives the store back if it was made with that tokenizer; else StoreError."""
         _require_tokenizer(self.folder, self.manifest, fingerprint)
         return self
 
@@ -173,11 +174,12 @@ class TokenStore:
     def text(self, row: int) -> Text:
         """Id, title, text and source of one row; needs no TensorFlow."""
         features = example_proto.parse(self._records(np.array([row], dtype=np.int64))[0])
-        return Text(*(str(features[name], "utf-8") for name in ("id", "title", "text", "source")))
+        names = ("id", "title", "text", "source")
+        return Text(*(bytes(features[name]).decode("utf-8") for name in names))
 
     def _records(self, rows: np.ndarray) -> list[bytes]:
         """Serialized records, [len(rows)]; one batched C++ read for each shard that is touched."""
-        if len(rows) and not (0 <= rows.min() and rows.max() < len(self)):
+        if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
             raise StoreError(
                 f"token store {self.folder}: expected rows from 0 to {len(self) - 1}, "
                 f"found {int(rows.min())} to {int(rows.max())}"

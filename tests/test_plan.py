@@ -176,7 +176,7 @@ def test_padding_on_squad_paragraphs_is_under_six_percent(shared: Path) -> None:
 
 
 def test_a_passage_longer_than_a_row_is_refused() -> None:
-    with pytest.raises(ValueError, match="store 1: expected passages of 1 to 64 .* found 9 to 70"):
+    with pytest.raises(ValueError, match=r"store 1: expected passages of 1 to 64 .* found 9 to 70"):
         make([np.array([5, 64]), np.array([9, 70])], length=64)
 
 

@@ -91,7 +91,7 @@ def test_a_manifest_that_is_not_json_or_was_edited_is_refused(damaged: Path) -> 
     with pytest.raises(StoreError, match="changed after it was written"):
         TokenStore.open(str(damaged))
     path.write_text(json.dumps({**manifest, "format_version": 99}))
-    with pytest.raises(StoreError, match="expected format kennel-token-store version 1.*99"):
+    with pytest.raises(StoreError, match=r"expected format kennel-token-store version 1.*99"):
         TokenStore.open(str(damaged))
     path.write_text("{")
     with pytest.raises(StoreError, match="is not a token store's manifest"):
@@ -109,14 +109,14 @@ def test_a_shard_cut_short_is_an_error_and_not_an_empty_shard(damaged: Path, ver
 def test_a_shard_of_the_right_size_that_holds_no_records_is_noticed(damaged: Path) -> None:
     path = shard(damaged, 1)
     path.write_bytes(bytes(len(path.read_bytes())))
-    with pytest.raises(StoreError, match="records: expected 3, found 0|cannot be opened"):
+    with pytest.raises(StoreError, match=r"records: expected 3, found 0|cannot be opened"):
         TokenStore.open(str(damaged), verify="sizes")
 
 
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
 def test_a_flipped_byte_is_noticed_on_opening(damaged: Path, place: float) -> None:
     flip(shard(damaged, 2), place)
-    with pytest.raises(StoreError, match="sha256: expected .*, found|records: expected|opened"):
+    with pytest.raises(StoreError, match=r"sha256: expected .*, found|records: expected|opened"):
         TokenStore.open(str(damaged))
 
 
