@@ -1,8 +1,8 @@
 """Masks and replacements, drawn on the device, per segment of a packed row and keyed by example.
 
-Every random number is a function of (key, example, purpose, draw, position in the segment): threefry
-with these as counters. So a passage gets the same masks alone or packed, wherever it sits, however
-long the row is and however many devices there are.
+Every random number is a function of (key, example, purpose, draw, position in the segment), which
+are counters of threefry. So a passage gets the same masks alone or packed, wherever it sits, and
+however long the row is and however many devices there are.
 
 The masks are those of Hugging Face's whole-word collator, which RetroMAE and SimLM use:
 
@@ -22,6 +22,7 @@ Letters: B rows, L row length, S segments a row, K draws a row (lanes), each for
 
 import dataclasses
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -88,8 +89,7 @@ class WholeWordMask:
         return int(best[length])
 
 
-@dataclasses.dataclass(frozen=True)
-class Units:
+class Units(NamedTuple):
     """The words of a packed row, seen from each token; all [B, L].
 
     Attributes:
@@ -137,7 +137,7 @@ def is_any(tokens: jax.Array, ids: tuple[int, ...]) -> jax.Array:
 
 
 def inner_labels(group: Group) -> jax.Array:
-    """[B, L] int32: every token but the first and last of each segment, which are -100 as padding."""
+    """[B, L] int32: every token but the first and last of each segment, -100 elsewhere."""
     segment_ids = group["segment_ids"]
     following = jnp.pad(segment_ids[:, 1:], ((0, 0), (0, 1)))
     inner = (segment_ids > 0) & (group["positions"] > 0) & (following == segment_ids)

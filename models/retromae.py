@@ -1,12 +1,12 @@
 """RetroMAE: pre-training an encoder whose [CLS] vector must let a weak decoder rebuild the passage.
 
-Xiao et al. 2022, arXiv:2205.12035, with the enhanced decoder of the official code. The encoder reads
-a lightly masked passage (30 %) and has the usual MLM loss. A one-layer decoder sees the [CLS] vector
-and, for each position, another random half of the clean passage; it predicts every token. Facts and
-pitfalls are in docs/retromae.md.
+Xiao et al. 2022, arXiv:2205.12035, with the enhanced decoder of the official code. The encoder
+reads a lightly masked passage (30 %) and has the usual MLM loss. A one-layer decoder sees the [CLS]
+vector and, for each position, another random half of the clean passage; it predicts every token.
+Facts and pitfalls are in docs/retromae.md.
 
-Per segment of a packed row, so that packed and unpacked passages have the same loss. Letters: B rows,
-L row length, S segments a row, D hidden width.
+Per segment of a packed row, so that packed and unpacked passages have the same loss.
+Letters: B rows, L row length, S segments a row, D hidden width.
 """
 
 import jax
@@ -75,12 +75,15 @@ class RetroMAE(Objective):
         self.decoder = layers.BertLayer(config.block, rngs=rngs)
 
     def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
+        """One bucket: the group `text`."""
         return [{"text": self.text.spec()}]
 
     def contract(self) -> Contract:
+        """See `EmbeddingConfig`."""
         return self.embedding_config.contract(self.config.hidden, self.vocabulary)
 
     def functions(self) -> dict[str, Fn]:
+        """`embed_query` and `embed_passage`: the [CLS] state of unmasked text."""
         return embedding.functions(self.encoder, self.embedding_config, self.text, self.text)
 
     def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
@@ -103,7 +106,7 @@ class RetroMAE(Objective):
         return {**batch, "text": {**text, **added}}
 
     def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
-        """Mean encoder cross-entropy plus mean decoder cross-entropy, in nats per predicted token."""
+        """The encoder's mean cross-entropy plus the decoder's, in nats per predicted token."""
         text = batch["text"]
         encoder_key, decoder_key = layers.split_key(key, 2)
         hidden = self.encode(text, encoder_key)

@@ -1,4 +1,4 @@
-"""Whole-word masks against a slow sequential reference; packing, rows and devices change nothing."""
+"""Whole-word masks against a slow sequential reference; packing and devices change nothing."""
 
 import functools
 
@@ -54,6 +54,12 @@ def select(group, mask, numbers, segment):
     return corruption.select_words(words, group["segment_ids"], numbers, segment, budget)
 
 
+# Eager calls would compile every small operation by itself.
+units = jax.jit(corruption.units, static_argnums=1)
+whole_word_mask = jax.jit(corruption.whole_word_mask, static_argnums=1)
+replace_selected = jax.jit(corruption.replace_selected, static_argnums=2)
+decoder_visibility = jax.jit(corruption.decoder_visibility, static_argnums=(1, 2))
+
 segment = st.integers(3, L).flatmap(
     lambda n: st.tuples(
         st.lists(st.sampled_from([1, 2, 3, 7, 8, 9]), min_size=n - 2, max_size=n - 2),
@@ -90,9 +96,9 @@ def test_selection_is_the_official_walk(segments, rate, cap, distinct, seed):
     for index, one in enumerate(passages):
         n = len(one.tokens)
         budget = min(cap, max(1, round(n * rate)))
-        units = reference_units(one.tokens, one.word_starts)
+        words = reference_units(one.tokens, one.word_starts)
         for lane in (2 * index, 2 * index + 1):
-            expected = reference_walk(units, numbers[0, lane], budget)
+            expected = reference_walk(words, numbers[0, lane], budget)
             assert set(np.flatnonzero(found[0, lane]) - at) == expected
             assert len(expected) <= budget
         at += n
@@ -109,7 +115,7 @@ def test_units_of_a_worked_example():
         "segment_ids": jnp.asarray([[1] * 7 + [2] * 4 + [0]]),
         "positions": jnp.asarray([[0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 0]]),
     }
-    words = corruption.units(group, OUTSIDE)
+    words = units(group, OUTSIDE)
     eligible = np.asarray(words.eligible[0])
     np.testing.assert_array_equal(np.flatnonzero(eligible), [1, 2, 3, 5, 6, 8, 9])
     # ##a opens a unit; ##d joins "b ##c" across [SEP]; [UNK] is a word like others
@@ -154,11 +160,9 @@ def packings():
 def drawn(rows, length, segments):
     """Everything random about each passage, by example."""
     group = packed_rows.group(rows, length, segments)
-    tokens, labels = corruption.replace_selected(
-        group, corruption.whole_word_mask(group, ENCODER, KEY), VOCABULARY, KEY
-    )
+    tokens, labels = replace_selected(group, whole_word_mask(group, ENCODER, KEY), VOCABULARY, KEY)
     inner = corruption.inner_labels(group)
-    visible = corruption.decoder_visibility(group, DECODER, 6, KEY)
+    visible = decoder_visibility(group, DECODER, 6, KEY)
     everything = {}
     for example, (row, here) in packed_rows.places(rows).items():
         outside = np.asarray(visible[row, here]).copy()
@@ -186,9 +190,9 @@ def test_masks_are_the_same_packed_or_not():
 
 
 def corrupt_all(group, key):
-    selected = corruption.whole_word_mask(group, ENCODER, key)
-    replaced = corruption.replace_selected(group, selected, VOCABULARY, key)
-    return replaced, corruption.decoder_visibility(group, DECODER, 256, key)
+    selected = whole_word_mask(group, ENCODER, key)
+    replaced = replace_selected(group, selected, VOCABULARY, key)
+    return replaced, decoder_visibility(group, DECODER, 256, key)
 
 
 def test_masks_do_not_depend_on_the_devices():
@@ -202,10 +206,10 @@ def test_masks_do_not_depend_on_the_devices():
 
 def test_keys_and_examples_change_the_masks():
     group = packed_rows.group([[packed_rows.passage(24, 1)]], 24, 1)
-    same = corruption.whole_word_mask(group, ENCODER, KEY)
-    other_key = corruption.whole_word_mask(group, ENCODER, jax.random.key(8))
+    same = whole_word_mask(group, ENCODER, KEY)
+    other_key = whole_word_mask(group, ENCODER, jax.random.key(8))
     renamed = group | {"example_id": jnp.asarray([[2]])}
-    other_example = corruption.whole_word_mask(renamed, ENCODER, KEY)
+    other_example = whole_word_mask(renamed, ENCODER, KEY)
     assert (same != other_key).any() and (same != other_example).any()
 
 
@@ -213,9 +217,9 @@ def test_specials_and_unknown_words_are_never_predicted():
     tokens = (2, *([1, 9] * 10), 3)
     rows = [[packed_rows.Passage(tokens, (True,) * 22, i)] for i in range(40)]
     group = packed_rows.group(rows, 24, 1)
-    selected = corruption.whole_word_mask(group, ENCODER, KEY)
+    selected = whole_word_mask(group, ENCODER, KEY)
     assert np.asarray(selected)[np.asarray(group["tokens"]) == 1].any()  # [UNK] spends budget
-    new, labels = corruption.replace_selected(group, selected, VOCABULARY, KEY)
+    new, labels = replace_selected(group, selected, VOCABULARY, KEY)
     predicted = np.asarray(labels) != -100
     assert set(np.asarray(labels)[predicted]) == {9}
     np.testing.assert_array_equal(
@@ -226,10 +230,8 @@ def test_specials_and_unknown_words_are_never_predicted():
 def test_replacements_are_eighty_ten_ten_over_the_whole_vocabulary():
     rows = [[packed_rows.passage(24, i)] for i in range(2000)]
     group = packed_rows.group(rows, 24, 1)
-    selected = corruption.whole_word_mask(group, ENCODER, KEY)
-    new, labels = (
-        np.asarray(a) for a in corruption.replace_selected(group, selected, VOCABULARY, KEY)
-    )
+    selected = whole_word_mask(group, ENCODER, KEY)
+    new, labels = (np.asarray(a) for a in replace_selected(group, selected, VOCABULARY, KEY))
     predicted = labels != -100
     n = predicted.sum()
     masked, kept = new[predicted] == VOCABULARY.mask, new[predicted] == labels[predicted]
@@ -243,7 +245,7 @@ def test_replacements_are_eighty_ten_ten_over_the_whole_vocabulary():
 def test_decoder_rows_see_all_but_one_mask_and_themselves():
     rows = [[packed_rows.passage(20, i)] for i in range(30)]
     group = packed_rows.group(rows, 24, 1)
-    visible = np.asarray(corruption.decoder_visibility(group, DECODER, 1, KEY))
+    visible = np.asarray(decoder_visibility(group, DECODER, 1, KEY))
     for row in range(30):
         block = visible[row, :20, :20]
         hidden = [set(np.flatnonzero(~block[i])) - {i} for i in range(20)]

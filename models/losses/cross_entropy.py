@@ -203,7 +203,7 @@ def _softmax_parts(
 
 
 def _error(probabilities: jax.Array, labels: jax.Array, weight: jax.Array) -> jax.Array:
-    """weight * (softmax - one-hot): the gradient of the logits. [n, V]."""
+    """The gradient of the logits, weight * (softmax - one-hot): [n, V]."""
     hot = jax.lax.broadcasted_iota(labels.dtype, probabilities.shape, 1) == labels[:, None]
     return weight[:, None] * (probabilities - hot)
 
