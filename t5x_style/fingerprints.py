@@ -98,9 +98,8 @@ def _module_files(name: str) -> list[tuple[str, Path]]:
     for depth in range(1, len(parts) + 1):
         module = ".".join(parts[:depth])
         path = source_path(parts[:depth])
-        if path is None:
-            break
-        found.append((module, path))
+        if path is not None:  # a folder without __init__.py runs nothing itself
+            found.append((module, path))
     return found
 
 
