@@ -150,6 +150,10 @@ def _replacements(
     }
     their_n = sum(int(k) * v for k, v in truth["encoder_masked_count_hist"].items())
     expected = truth["encoder_replacement"]
+    if not their_n and not selected.any():  # every word is longer than the budget
+        return []
+    if not their_n or not selected.any():
+        return [Quantity(f"{name}/encoder_replacement", np.inf, 1.0, "only one side masks")]
     return [
         _rate(f"{name}/{key}", chosen.mean(), expected[key], chosen.size, their_n)
         for key, chosen in ours.items()
