@@ -60,7 +60,7 @@ def count(source: str, steps: int, model_dir: str, stop_at: int = -1) -> dict[st
         if step == stop_at:
             # a recipe's stage stops the recipe, which must hand the signal back
             parent = os.getppid() if os.environ.get("TOY_STOPS_PARENT") else os.getpid()
-            os.kill(parent, signal.SIGTERM)
+            os.kill(parent, signal.Signals["SIG" + os.environ.get("TOY_SIGNAL", "TERM")])
             signal.pause()
     return {"steps": "steps.txt"}
 
