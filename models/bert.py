@@ -1,9 +1,9 @@
 """The BERT encoder: embeddings and a scanned stack of post-LN layers.
 
-The formulas of the original release: e = LN(word[id] + position[p] + type[t]), then for each layer
-h = LN(x + O(attention(x))), y = LN(h + W2 . act(W1 . h)).  Rows may hold several segments: attention
-stays inside a segment, and positions restart in each, so that a packed passage gets the same numbers
-as one in a row of its own.
+The formulas of the original release: e = LN(word[id] + position[p] + type[t]), then for each
+layer h = LN(x + O(attention(x))), y = LN(h + W2 . act(W1 . h)).  Rows may hold several segments:
+attention stays inside a segment, and positions restart in each, so that a packed passage gets the
+same numbers as one in a row of its own.
 """
 
 import dataclasses
@@ -94,7 +94,7 @@ def _table(rows: int, name: str, config: BertConfig, rngs: nnx.Rngs) -> nnx.Embe
 
 
 class Embeddings(nnx.Module):
-    """LN(word + position + type); the tables and the norm are attributes for those who need parts."""
+    """LN(word + position + type); tables and norm are attributes for those who need parts."""
 
     def __init__(self, config: BertConfig, *, rngs: nnx.Rngs) -> None:
         self.word = _table(config.padded_vocab, "vocab", config, rngs)

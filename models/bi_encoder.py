@@ -1,7 +1,7 @@
 """Bi-encoder fine-tuning: one encoder for queries and passages, InfoNCE over the global batch.
 
-Each query sees its positive, its own hard negatives, and every passage that the other queries of the
-batch brought.  Pairs are matched by `example_id`, so that rows may be packed and in any order.
+Each query sees its positive, its own hard negatives, and every passage that the other queries of
+the batch brought.  Pairs are matched by `example_id`, so that rows may be packed and in any order.
 """
 
 import jax
@@ -21,8 +21,8 @@ class BiEncoder(Objective):
     Args:
         config: the encoder.
         embedding_config: pooling, similarity, temperature, lengths.
-        query, passage: sizes of the two token groups of a global batch.
         vocabulary: of the tokenizer.
+        query, passage: sizes of the two token groups of a global batch.
         rngs: stream `params`.
     """
 
@@ -32,9 +32,9 @@ class BiEncoder(Objective):
         self,
         config: bert.BertConfig,
         embedding_config: embedding.EmbeddingConfig,
+        vocabulary: Vocabulary,
         query: GroupShape,
         passage: GroupShape,
-        vocabulary: Vocabulary,
         *,
         rngs: nnx.Rngs,
     ) -> None:
@@ -47,6 +47,7 @@ class BiEncoder(Objective):
         self.encoder = bert.Encoder(config, rngs=rngs)
 
     def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
+        """See `Objective`."""
         per_segment = (self.passage.rows, self.passage.segments)
         extra = {
             name: jax.ShapeDtypeStruct(per_segment, jnp.int32)
@@ -55,6 +56,7 @@ class BiEncoder(Objective):
         return [{"query": self.query.spec(), "passage": {**self.passage.spec(), **extra}}]
 
     def contract(self) -> Contract:
+        """See `Objective`."""
         return self.embedding_config.contract(self.config.hidden, self.vocabulary)
 
     def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
@@ -87,4 +89,5 @@ class BiEncoder(Objective):
         return contrastive.scores(flat_q, flat_p, config.temperature)
 
     def functions(self) -> dict[str, Fn]:
+        """See `Objective`."""
         return embedding.functions(self.encoder, self.embedding_config, self.query, self.passage)

@@ -49,6 +49,7 @@ class Pooler(nnx.Module):
         )
 
     def __call__(self, hidden: jax.Array) -> jax.Array:
+        """[..., D] -> [..., D]."""
         return jnp.tanh(self.dense(hidden))
 
 

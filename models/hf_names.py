@@ -1,9 +1,9 @@
 """Our parameter paths beside Hugging Face's tensor names, and the layouts between them.
 
-One table, read in both directions: import goes from names to paths, export and the parity tests from
-paths to names.  Names are the canonical ones (`canonical`): prefix `bert.`, `LayerNorm.weight/bias`.
-A torch Linear stores [out, in]; our kernels are [in, out], with heads split, and stacked on a leading
-layer axis.
+One table, read in both directions: import goes from names to paths, export and the parity tests
+from paths to names.  Names are the canonical ones (`canonical`): prefix `bert.`, norms called
+`LayerNorm.weight/bias`.  A torch Linear stores [out, in]; our kernels are [in, out], with heads
+split, and stacked on a leading layer axis.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 """Reads BERT and RetroMAE weights from Hugging Face safetensors into our parameter paths.
 
-Official layouts, old (`gamma`, `beta`) and new names, with or without the prefixes `bert.` and `lm.`.
-All shapes are compared before anything is read, and every disagreement is reported at once.  Pickles
-(`.bin`) are never opened: loading one runs the code inside it.
+Official layouts, old (`gamma`, `beta`) and new names, with or without the prefixes `bert.` and
+`lm.`.  All shapes are compared before anything is read, and every disagreement is reported at once.
+Pickles (`.bin`) are never opened: loading one runs the code inside it.
 """
 
 import fnmatch
@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 
 
 class WeightsError(ValueError):
-    """Weights do not fit; the message lists every tensor that is missing, unexpected or misshapen."""
+    """Weights do not fit; the message lists each tensor missing, unexpected or misshapen."""
 
 
 class HuggingFace:
@@ -67,7 +67,7 @@ class HuggingFace:
             raise WeightsError(
                 f"{self.path} does not fit the model ({len(problems)} problems):\n  "
                 + "\n  ".join(problems)
-                + "\nCheck the model's sizes in gin (models.import_hf.config_from_hf reads them from "
+                + "\nCheck the model's sizes in gin (import_hf.config_from_hf reads them from "
                 "config.json), or list what may be left in HuggingFace.ignore."
             )
         return {path: self._read(path, names, shapes[path]) for path, names in wanted.items()}
@@ -150,7 +150,7 @@ def _files(path: Path) -> list[Path]:
     if pickles and pickles[0].exists():
         raise WeightsError(
             f"{pickles[0]} is a pickle; loading one runs the code inside it, so it is not opened. "
-            "Convert it to safetensors where you trust it: save_pretrained(safe_serialization=True)."
+            "Convert it where you trust it: save_pretrained(..., safe_serialization=True)."
         )
     raise FileNotFoundError(
         f"expected {path} to be a .safetensors file, or a folder with model.safetensors or "

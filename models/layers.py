@@ -1,8 +1,8 @@
-"""Blocks from which the networks are built: projections, attention, feed-forward, one post-LN layer.
+"""Blocks of which networks are built: projections, attention, feed-forward, one post-LN layer.
 
-Every parameter is float32 and carries logical axis names; matrix products run in the block's compute
-dtype, softmax and LayerNorm in float32.  Letters in shapes and einsums: B batch, L length, Q query
-length, K key length, D hidden, H heads, d head dimension, M feed-forward width.
+Every parameter is float32 and carries logical axis names; matrix products run in the block's
+compute dtype, softmax and LayerNorm in float32.  Letters in shapes and einsums: B batch, L length,
+Q query length, K key length, D hidden, H heads, d head dimension, M feed-forward width.
 """
 
 import dataclasses
@@ -100,6 +100,7 @@ class Dense(nnx.Module):
         self.dtype = dtype
 
     def __call__(self, x: jax.Array) -> jax.Array:
+        """[..., *inputs] -> [..., *outputs] in the compute dtype."""
         kernel = self.kernel[...].astype(self.dtype)
         y = jnp.tensordot(x.astype(self.dtype), kernel, axes=self.contracted)
         return y + self.bias[...].astype(self.dtype)
@@ -126,6 +127,7 @@ class Dropout(nnx.Dropout):
     """Dropout without a stored generator: the key is passed in, and None means off."""
 
     def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:  # type: ignore[override]
+        """`x` with entries dropped, unless `key` is None or the module is in evaluation mode."""
         if key is None:
             return x
         return super().__call__(x, rngs=key)
@@ -199,6 +201,7 @@ class FeedForward(nnx.Module):
         self.activation = config.activation
 
     def __call__(self, x: jax.Array) -> jax.Array:
+        """[..., D] -> [..., D]."""
         return self.wo(ACTIVATIONS[self.activation](self.wi(x)))
 
 
@@ -219,8 +222,17 @@ class BertLayer(nnx.Module):
     def __call__(
         self, query: jax.Array, memory: jax.Array, visible: jax.Array, key: jax.Array | None = None
     ) -> jax.Array:
-        """[B, Q, D] from `query` [B, Q, D], `memory` [B, K, D] and `visible` [B, Q, K] or
-        [B, 1, Q, K] bool; `key` drives the three dropouts, None turns them off."""
+        """Attends from `query` to `memory`, then feeds forward.
+
+        Args:
+            query: [B, Q, D].
+            memory: [B, K, D], keys and values.
+            visible: bool [B, Q, K] or [B, 1, Q, K], see `Attention`.
+            key: drives the three dropouts; None turns them off.
+
+        Returns:
+            [B, Q, D] in the compute dtype.
+        """
         inside, after_attention, after_mlp = split_key(key, 3)
         attended = self.attention(query, memory, visible, inside)
         a = self.attention_norm(query + self.dropout(attended, after_attention))

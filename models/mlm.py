@@ -19,10 +19,10 @@ class Mlm(Objective):
     Args:
         config: the encoder.
         embedding_config: how its states become vectors, for evaluation in the loop.
-        text: size of the token group of a global batch.
         vocabulary: of the tokenizer.
+        text: size of the token group of a global batch.
         mask_rate: share of each segment's tokens that is predicted (BERT: 0.15).
-        loss_chunk: how many positions have logits at a time.
+        chunk: positions whose logits exist at a time.
         rngs: stream `params`.
     """
 
@@ -30,10 +30,10 @@ class Mlm(Objective):
         self,
         config: bert.BertConfig,
         embedding_config: embedding.EmbeddingConfig,
-        text: GroupShape,
         vocabulary: Vocabulary,
+        text: GroupShape,
         mask_rate: float,
-        loss_chunk: int,
+        chunk: int,
         *,
         rngs: nnx.Rngs,
     ) -> None:
@@ -43,18 +43,20 @@ class Mlm(Objective):
         self.text = text
         self.vocabulary = vocabulary
         self.mask = corruption.WholeWordMask(mask_rate, (vocabulary.cls, vocabulary.sep))
-        self.loss_chunk = loss_chunk
+        self.chunk = chunk
         self.encoder = bert.Encoder(config, rngs=rngs)
         self.head = heads.MlmHead(config, rngs=rngs)
 
     def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
+        """See `Objective`."""
         return [{"text": self.text.spec()}]
 
     def contract(self) -> Contract:
+        """See `Objective`."""
         return self.embedding_config.contract(self.config.hidden, self.vocabulary)
 
     def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
-        """Replaces selected tokens and adds `labels` [B, L]: the original id there, -100 elsewhere."""
+        """Replaces selected tokens; adds `labels` [B, L], the original id there and else -100."""
         text = batch["text"]
         selected = corruption.whole_word_mask(text, self.mask, key)
         tokens, labels = corruption.replace_selected(text, selected, self.vocabulary, key)
@@ -75,9 +77,10 @@ class Mlm(Objective):
             self.head.bias[...],
             labels,
             vocab_size=self.config.vocab_size,
-            chunk=self.loss_chunk,
+            chunk=self.chunk,
         )
         return loss, {"accuracy": accuracy}
 
     def functions(self) -> dict[str, Fn]:
+        """See `Objective`."""
         return embedding.functions(self.encoder, self.embedding_config, self.text, self.text)

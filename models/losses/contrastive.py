@@ -50,7 +50,7 @@ def match(
 
 
 def scores(query: jax.Array, passage: jax.Array, temperature: float) -> jax.Array:
-    """query . passage / temperature: [Q, P] float32 from [Q, D] and [P, D]."""
+    """Inner products over the temperature: [Q, P] float32 from [Q, D] and [P, D]."""
     products = jnp.einsum("qd,pd->qp", query, passage, preferred_element_type=jnp.float32)
     return products / temperature
 

@@ -20,7 +20,7 @@ mlm.Mlm.embedding_config = @embedding.EmbeddingConfig()
 mlm.Mlm.text = @objective.GroupShape()
 mlm.Mlm.vocabulary = @contract.Vocabulary()
 mlm.Mlm.mask_rate = 1.0  # the official labels are fed; this only bounds how many a row may have
-mlm.Mlm.loss_chunk = 32
+mlm.Mlm.chunk = 32
 """
 
 

@@ -1,0 +1,88 @@
+"""The parity runner: golden cases pass, a perturbed coefficient fails, a strange folder is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import parity, parity_kit
+
+GOLDEN = Path(__file__).parent / "golden"
+OURS = sorted(folder for folder in GOLDEN.glob("*/*") if folder.is_dir())
+PERTURBED = {
+    "bert/seed11": "bert.BertConfig.layer_norm_eps = 1e-4",
+    "retromae/seed11": "retromae.RetroMAE.decoder_weight = 1.001",
+    "retromae_collator/seed11": "retromae.RetroMAE.decoder_mask_rate = 0.45",
+}
+
+
+@pytest.mark.parametrize("folder", OURS, ids=lambda f: f"{f.parent.name}-{f.name}")
+def test_golden_cases_of_this_repository_pass(folder: Path) -> None:
+    failed = [quantity for quantity in parity.run(folder, []) if not quantity.passed]
+    assert not failed
+
+
+@pytest.mark.parametrize("system", parity.SYSTEMS)
+def test_all_shared_cases_pass(shared: Path, system: str, capsys: pytest.CaptureFixture) -> None:
+    folders = sorted((shared / "golden" / system).iterdir())
+    assert folders
+    assert parity.main([str(f) for f in folders if f.name != "seed11"]) == 0, (
+        capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize("name", PERTURBED)
+def test_a_perturbed_coefficient_fails(name: str, capsys: pytest.CaptureFixture) -> None:
+    binding = PERTURBED[name].replace(" ", "")
+    assert parity.main([str(GOLDEN / name), f"--gin.{binding}"]) == 1
+    assert "FAIL" in capsys.readouterr().out
+
+
+def test_one_wrong_weight_fails(tmp_path: Path) -> None:
+    case = tmp_path / "bert" / "case"
+    shutil.copytree(GOLDEN / "bert/seed11", case)
+    expected = json.loads((case / "expected.json").read_text())
+    expected["float64"]["mlm_loss"] *= 1 + 3e-5
+    (case / "expected.json").write_text(json.dumps(expected))
+    failed = [quantity.name for quantity in parity.run(case, []) if not quantity.passed]
+    assert failed == ["mlm_loss"]
+
+
+def test_the_architecture_decides_where_the_folder_says_nothing(tmp_path: Path) -> None:
+    case = tmp_path / "elsewhere" / "case"
+    shutil.copytree(GOLDEN / "bert/seed11", case)
+    assert parity.system_of(parity_kit.Case.read(case)).__name__ == "tests.parity_cases.bert"
+
+
+def test_strange_folders_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert parity.main([]) == 2
+    assert parity.main([str(tmp_path / "nowhere")]) == 2
+    assert parity.main([str(tmp_path)]) == 2
+    assert "missing ['config.json'" in capsys.readouterr().out
+    unknown = tmp_path / "colbert" / "case"
+    shutil.copytree(GOLDEN / "bert/seed11", unknown)
+    config = json.loads((unknown / "config.json").read_text()) | {"architecture": "ColBERT"}
+    (unknown / "config.json").write_text(json.dumps(config))
+    assert parity.main([str(unknown)]) == 2
+    assert "found folder 'colbert'" in capsys.readouterr().out
+    unweighted = tmp_path / "bert" / "case"
+    shutil.copytree(GOLDEN / "bert/seed11", unweighted)
+    (unweighted / "weights.safetensors").unlink()
+    assert parity.main([str(unweighted)]) == 2
+    assert "expected weights.safetensors" in capsys.readouterr().out
+
+
+def test_a_good_case_does_not_hide_a_bad_one(tmp_path: Path) -> None:
+    assert parity.main([str(GOLDEN / "bert/seed11"), str(tmp_path)]) == 2
+
+
+def test_nan_is_outside_every_tolerance() -> None:
+    assert not parity_kit.Quantity("x", float("nan"), 1.0).passed
+
+
+def test_the_probe_is_the_one_of_the_golden_cases() -> None:
+    gradient = np.array([[1.0, 2.0], [3.0, 4.0]])
+    expected = sum(g * np.cos(0.7 * i + 0.3) for i, g in enumerate([1.0, 2.0, 3.0, 4.0]))
+    assert parity_kit.probe(gradient) == pytest.approx(expected)
