@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from t5x_style.evaluation import ranking
+from t5x_style.partitioning import Partitioner
 from t5x_style.retrieval import encoding, exact
 from t5x_style.retrieval.passages import Qrels, read_qrels
 
@@ -23,6 +24,7 @@ class RetrievalEvaluator:
         corpus: str,
         split: str,
         depth: int = 100,
+        partitioner: Partitioner | None = None,
     ):
         """Args:
         name: stands before the metrics' names.
@@ -31,12 +33,14 @@ class RetrievalEvaluator:
         corpus: folder in BEIR's layout, for its judgements.
         split: of development, never of the test.
         depth: how many passages are retrieved for each query.
+        partitioner: of the training, to spread batches over its mesh.
 
         Raises:
           CollectionError: a judgement names a query or passage that the sources do not hold.
         """
         self.name = name
         self._queries, self._passages, self._depth = queries, passages, depth
+        self._partitioner = partitioner
         self._qrels: Qrels = read_qrels(corpus, split, set(queries.ids), set(passages.ids))
 
     def evaluate(self, functions: Mapping[str, Callable[..., Any]], step: int) -> dict[str, float]:
@@ -58,7 +62,7 @@ class RetrievalEvaluator:
                     f"evaluated with {function!r}"
                 )
             vectors[function] = encoding.encode(
-                functions[function], source, description=f"step {step}: {function}"
+                functions[function], source, self._partitioner, f"step {step}: {function}"
             )
         ids, queries = list(self._passages.ids), list(self._queries.ids)
         keep = [row for row, name in enumerate(queries) if name in self._qrels]

@@ -14,13 +14,15 @@ WEIGHTS = tuple(round(float(w), 2) for w in np.linspace(0, 1, 21))
 
 def reciprocal_rank(runs: Sequence[Run], depth: int) -> Run:
     """Sum over runs of 1 / (60 + rank); needs no scores and no tuning."""
-    return _combine(
-        runs, lambda hits: {name: 1 / (RRF_K + rank) for rank, (name, _) in enumerate(hits, 1)}, depth
-    )
+
+    def to_scores(hits: list[tuple[str, float]]) -> dict[str, float]:
+        return {name: 1 / (RRF_K + rank) for rank, (name, _) in enumerate(hits, 1)}
+
+    return _combine(runs, to_scores, depth)
 
 
 def linear(one: Run, other: Run, weight: float, depth: int) -> Run:
-    """weight * one + (1 - weight) * other, each query's scores scaled to [0, 1].
+    """A weighted sum, weight * one + (1 - weight) * other, each query's scores scaled to [0, 1].
 
     A passage that one of the runs did not list has 0 there, the score of its last hit.
     """

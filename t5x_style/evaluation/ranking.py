@@ -29,7 +29,7 @@ METRICS = {
 
 
 class RunError(ValueError):
-    """A run that cannot be scored: a passage twice, not in the corpus, or a score that is no number."""
+    """A run that cannot be scored: a passage twice or not in the corpus, a score not a number."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Scores:
     values: dict[str, np.ndarray]
 
     def means(self) -> dict[str, float]:
+        """Metric -> mean over queries."""
         return {metric: float(values.mean()) for metric, values in self.values.items()}
 
     def intervals(self, samples: int, seed: int) -> dict[str, dict[str, float]]:
@@ -124,12 +125,12 @@ def check_run(run: Run, passages: Container[str] | None) -> None:
 def write_run(path: str | Path, run: Run, tag: str) -> None:
     """Writes a TREC run file: 'query Q0 passage rank score tag', ranks from 1.
 
-    trec_eval orders by score and not by rank, so equal scores would be reordered by id. A score that
-    does not fall is written as the next smaller float32, which every reader tells apart.
+    trec_eval orders by score and not by rank, so equal scores would be reordered by id. A score
+    that does not fall is written as the next smaller float32, which every reader tells apart.
     """
     for name in [*run, *(passage for hits in run.values() for passage, _ in hits), tag]:
         if not name or any(c.isspace() for c in name):
-            raise RunError(f"{path}: {name!r} cannot be in a TREC file, fields may hold no white space")
+            raise RunError(f"{path}: {name!r} cannot be in a TREC file: white space")
     with Path(path).open("w", encoding="utf-8") as file:
         for query, hits in run.items():
             above = np.float32(np.inf)

@@ -16,7 +16,7 @@ B = 0.4
 
 
 class Bm25Index:
-    """Answers text queries in the shape of `index.Index`: a passage without a common stem is no hit."""
+    """Text queries, results as of `index.Index`; a passage that shares no stem is no hit."""
 
     recall = 1.0
 

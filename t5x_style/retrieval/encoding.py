@@ -12,6 +12,7 @@ import numpy as np
 import tqdm
 
 from t5x_style.contract import Contract
+from t5x_style.partitioning import Partitioner
 from t5x_style.retrieval import index as index_lib
 from t5x_style.retrieval import publish
 
@@ -31,15 +32,23 @@ class EncodeSource(Protocol):
     ids: Sequence[str]
 
     @property
-    def segment_length(self) -> int: ...
+    def segment_length(self) -> int:
+        """See above."""
+        ...
 
     @property
-    def prefix(self) -> str: ...
+    def prefix(self) -> str:
+        """See above."""
+        ...
 
     @property
-    def tokenizer_fingerprint(self) -> str: ...
+    def tokenizer_fingerprint(self) -> str:
+        """See above."""
+        ...
 
-    def batches(self) -> Iterator[Group]: ...
+    def batches(self) -> Iterator[Group]:
+        """Groups of one shape; free rows at the end are padding."""
+        ...
 
 
 class EncodingError(ValueError):
@@ -48,7 +57,7 @@ class EncodingError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Embeddings:
-    """Vectors [N, D] float32 with their ids, in row order, and the contract they were made under."""
+    """Vectors [N, D] float32 with their ids, in row order, and the model's contract."""
 
     vectors: np.ndarray
     ids: list[str]
@@ -76,7 +85,7 @@ def check_source(source: EncodeSource, contract: Contract, function: str) -> Non
 def encode(
     embed: Embed,
     source: EncodeSource,
-    sharding: jax.sharding.Sharding | None = None,
+    partitioner: Partitioner | None = None,
     description: str = "encode",
 ) -> np.ndarray:
     """Embeds every text of a source.
@@ -87,7 +96,7 @@ def encode(
     Args:
       embed: jitted; token group -> [B, S, D] float32.
       source: its batches cover each text exactly once.
-      sharding: of the rows of a batch over the mesh; None leaves the placing to `embed`.
+      partitioner: spreads the rows of a batch over its mesh; None leaves the placing to `embed`.
       description: shown beside the progress bar.
 
     Returns:
@@ -95,12 +104,13 @@ def encode(
 
     Raises:
       EncodingError: a text is missing, repeated or unknown, or its vector holds NaN or Inf.
+      PartitioningError: the rows of a batch do not divide by the mesh.
     """
     collected = _Collected(source)
     waiting: tuple[Group, jax.Array] | None = None
     with _progress(len(source.ids), description) as bar:
         for group in source.batches():
-            vectors = embed(_place(group, sharding))
+            vectors = embed(_place(group, partitioner))
             if waiting is not None:
                 bar.update(collected.add(*waiting))
                 bar.set_postfix_str(collected.rate(bar.format_dict["elapsed"]), refresh=False)
@@ -150,7 +160,7 @@ class _Collected:
         if len(wrong):
             named = [f"{self._ids[i]!r} {self._seen[i]} times" for i in wrong[:5]]
             raise EncodingError(
-                f"expected each text to be embedded once; {len(wrong)} of {len(self._ids)} were not: "
+                f"expected each text embedded once; {len(wrong)} of {len(self._ids)} were not: "
                 + ", ".join(named)
             )
         broken = np.flatnonzero(~np.isfinite(self._vectors).all(axis=1))
@@ -162,12 +172,15 @@ class _Collected:
         return self._vectors
 
 
-def _place(group: Group, sharding: jax.sharding.Sharding | None) -> Group:
-    if sharding is None:
+def _place(group: Group, partitioner: Partitioner | None) -> Group:
+    if partitioner is None:
         return group
+    partitioner.check_rows(len(group["tokens"]), "a batch of the encoding source")
     # Every process packs the same batches, so each takes its devices' rows from its own copy.
     return {
-        name: jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
+        name: jax.make_array_from_callback(
+            array.shape, partitioner.batch_sharding, array.__getitem__
+        )
         for name, array in group.items()
     }
 

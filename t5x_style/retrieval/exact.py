@@ -11,7 +11,6 @@ from t5x_style.contract import Contract
 from t5x_style.retrieval import encoding
 from t5x_style.retrieval import index as index_lib
 
-
 PASSAGE_BLOCK = 65_536
 QUERY_BLOCK = 256
 
@@ -96,7 +95,11 @@ def _filled(block: np.ndarray, size: int) -> np.ndarray:
 
 @functools.partial(jax.jit, donate_argnums=0)
 def _merge(
-    best: tuple[jax.Array, jax.Array], queries: jax.Array, passages: jax.Array, valid: int, first: int
+    best: tuple[jax.Array, jax.Array],
+    queries: jax.Array,
+    passages: jax.Array,
+    valid: int,
+    first: int,
 ) -> tuple[jax.Array, jax.Array]:
     """The best k of what was found so far [Q, k] and of one more block of passages [C, D]."""
     best_scores, best_rows = best

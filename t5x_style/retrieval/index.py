@@ -36,7 +36,9 @@ class Index(Protocol):
     recall: float
 
     @property
-    def ids(self) -> Sequence[str]: ...
+    def ids(self) -> Sequence[str]:
+        """Passage ids, by row."""
+        ...
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Best passages of each query, best first, ties by row.
@@ -60,15 +62,15 @@ def check_contract(index: Index, contract: Contract, where: str) -> None:
 
 
 def check_inner_product(contract: Contract, dimension: int) -> None:
-    """Raises ValueError unless inner products of vectors [N, dimension] rank as the contract says."""
+    """Raises ValueError unless inner products of vectors rank as the contract says."""
     if contract.dimension != dimension:
         raise ValueError(
             f"the contract says {contract.dimension} dimensions, the embeddings have {dimension}"
         )
     if contract.similarity == "cosine" and not contract.normalise:
         raise ValueError(
-            "similarity is 'cosine' but vectors are not normalised: an index compares inner products. "
-            "Set normalise=True in the objective."
+            "similarity is 'cosine' but vectors are not normalised: an index compares inner "
+            "products. Set normalise=True in the objective."
         )
 
 
@@ -129,8 +131,8 @@ def padded(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np
 
 def recall_against(rows: np.ndarray, exact_rows: np.ndarray) -> float:
     """Mean share of each query's exact hits [Q, k] that are among `rows` [Q, k]."""
-    shares = [
-        len(set(found[found != NO_ROW]) & set(true[true != NO_ROW])) / max((true != NO_ROW).sum(), 1)
-        for found, true in zip(rows, exact_rows, strict=True)
-    ]
+    shares = []
+    for found, exact in zip(rows.tolist(), exact_rows.tolist(), strict=True):
+        wanted = set(exact) - {NO_ROW}
+        shares.append(len(wanted & set(found)) / max(len(wanted), 1))
     return float(np.mean(shares))

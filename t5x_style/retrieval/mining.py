@@ -52,6 +52,7 @@ class Mined:
     skipped: dict[str, int]
 
     def line(self) -> str:
+        """Of negatives.jsonl, with its line break."""
         record = dataclasses.asdict(self)
         del record["skipped"]
         return json.dumps(record, ensure_ascii=False) + "\n"
@@ -126,5 +127,7 @@ def read_negatives(path: str | Path) -> dict[str, list[str]]:
                 record = json.loads(line)
                 found[record["query_id"]] = list(record["negative_ids"])
             except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{path}:{number}: not a line of mined negatives ({error!r})") from error
+                raise ValueError(
+                    f"{path}:{number}: not a line of mined negatives ({error!r})"
+                ) from error
     return found

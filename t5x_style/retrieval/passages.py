@@ -1,8 +1,8 @@
 """Collections in BEIR's layout: passages by id, queries, and judgements.
 
-    corpus.jsonl          {"_id", "title", "text", "source" (optional)}
-    queries.jsonl         {"_id", "text"}
-    qrels/<split>.tsv     query-id <tab> corpus-id <tab> score, with a header
+corpus.jsonl          {"_id", "title", "text", "source" (optional)}
+queries.jsonl         {"_id", "text"}
+qrels/<split>.tsv     query-id <tab> corpus-id <tab> score, with a header
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-Qrels = dict[str, dict[str, int]]  # query id -> passage id -> relevance, 0 for 'judged, not relevant'
+Qrels = dict[str, dict[str, int]]  # query id -> passage id -> relevance, 0: not relevant
 
 
 class CollectionError(ValueError):
@@ -42,7 +42,7 @@ class Passages:
         """Reads the file once, to find where each line begins."""
         self.path = Path(corpus) / "corpus.jsonl"
         if not self.path.is_file():
-            raise FileNotFoundError(f"{self.path}: not found. Expected a corpus folder in BEIR's layout")
+            raise FileNotFoundError(f"{self.path}: not found. Expected a folder in BEIR's layout")
         starts, self.ids = [], []
         with self.path.open("rb") as file:
             for start, number, line in _lines(file):
@@ -106,8 +106,8 @@ def read_qrels(
       queries, passages: ids that exist.
 
     Raises:
-      CollectionError: a malformed line, a query or passage that does not exist, a pair judged twice,
-        or a query of which nothing is relevant (its every metric would be 0 for any system).
+      CollectionError: a malformed line, a query or passage that does not exist, a pair judged
+        twice, or a query of which nothing is relevant (its every metric would be 0 for any system).
     """
     path = Path(corpus) / "qrels" / f"{split}.tsv"
     if not path.is_file():
@@ -121,7 +121,7 @@ def read_qrels(
                 if name not in known:
                     raise CollectionError(f"{path}:{number}: no {kind} has the id {name!r}")
             if passage in qrels.setdefault(query, {}):
-                raise CollectionError(f"{path}:{number}: {query!r} and {passage!r} are judged twice")
+                raise CollectionError(f"{path}:{number}: {query!r}, {passage!r} are judged twice")
             qrels[query][passage] = relevance
     for query, judged in qrels.items():
         if max(judged.values()) < 1:
@@ -149,7 +149,7 @@ def _judgement(line: str, where: str) -> tuple[str, str, int]:
     fields = line.split("\t")
     if len(fields) != 3 or not fields[2].strip().lstrip("-").isdigit():
         raise CollectionError(
-            f"{where}: expected 'query-id<tab>corpus-id<tab>score' with a whole number, found {line!r}"
+            f"{where}: expected 'query-id<tab>corpus-id<tab>score', a whole number, found {line!r}"
         )
     return fields[0], fields[1], int(fields[2])
 

@@ -67,13 +67,13 @@ def current(folder: str | Path) -> Path:
     pointer = Path(folder) / CURRENT
     if not pointer.is_file():
         raise FileNotFoundError(
-            f"{pointer}: not found. Expected the folder of a published index (build_index makes one)."
+            f"{pointer}: not found. Expected the folder of a published index, of build_index."
         )
     name = pointer.read_text(encoding="utf-8", errors="replace").strip()
     if not name.isdigit() or int(name) not in published(folder):
         raise IndexDamaged(
             f"{pointer} names version {name!r}, but {folder} holds the complete versions "
-            f"{published(folder)}. Build the index again, or write one of these numbers into CURRENT."
+            f"{published(folder)}. Build the index again, or put one of these into CURRENT."
         )
     return pointer.parent / "versions" / name
 
@@ -117,6 +117,7 @@ def _check_file(path: Path, size: int, digest: str) -> None:
 
 
 def sha256(path: Path) -> str:
+    """Of a file's bytes, as hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BLOCK):

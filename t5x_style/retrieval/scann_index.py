@@ -1,7 +1,7 @@
 """ScaNN on the host: the index of serving, mining and evaluation.
 
-Below `brute_force_below` passages every vector is compared. Above, a k-means tree chooses leaves, asymmetric
-hashing scores what they hold, and the best are scored again with the original vectors
+Up to `brute_force_below` passages every vector is compared. Above, a k-means tree chooses leaves,
+asymmetric hashing scores what they hold, and the best are scored again with the original vectors
 (Guo et al. 2020, https://arxiv.org/abs/1908.10396).
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from t5x_style.contract import Contract
-from t5x_style.retrieval import index as index_lib
 from t5x_style.retrieval import exact, publish
+from t5x_style.retrieval import index as index_lib
 
 _PICKLE = "scann_docids.pkl"
 _SAMPLE = 256  # passages whose neighbours measure the recall of a new index
@@ -29,6 +29,10 @@ _ANISOTROPIC_THRESHOLD = 0.2  # the value of the paper and of the library's exam
 
 class UnsupportedCpu(RuntimeError):
     """ScaNN's wheel would stop the process with an illegal instruction here."""
+
+
+class RecallError(ValueError):
+    """An index finds too little of what exact search finds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +53,7 @@ class ScannSettings:
 
     def __post_init__(self) -> None:
         if self.brute_force_below < 0 or self.leaves < 0 or self.reorder < 1:
-            raise ValueError(f"expected sizes of at least 0 and reorder of at least 1, found {self}")
+            raise ValueError(f"expected sizes of at least 0 and reorder from 1, found {self}")
         if not 0 < self.searched_share <= 1:
             raise ValueError(f"searched_share: expected in (0, 1], found {self.searched_share}")
 
@@ -87,6 +91,7 @@ def build(
     contract: Contract,
     settings: ScannSettings,
     keep: int,
+    minimum_recall: float = 0.0,
 ) -> ScannIndex:
     """Trains an index, measures its recall on a sample of its own passages, and publishes it.
 
@@ -99,6 +104,10 @@ def build(
       contract: of the model that embedded them.
       settings: what to build.
       keep: how many versions stay on disk.
+      minimum_recall: an index that finds less of the exact top 10 is not published.
+
+    Raises:
+      RecallError: recall is below `minimum_recall`; what was published before stays.
     """
     index_lib.check_embeddings(vectors, ids)
     index_lib.check_inner_product(contract, vectors.shape[1])
@@ -106,6 +115,11 @@ def build(
     searcher = _train(vectors, settings)
     index = ScannIndex(searcher, ids, contract, 0.0, settings.reorder)
     index.recall = measure_recall(index, vectors)
+    if index.recall < minimum_recall:
+        raise RecallError(
+            f"expected recall@{_RECALL_AT} of at least {minimum_recall} against exact search, "
+            f"measured {index.recall:.4f} with {settings}. Raise searched_share or reorder."
+        )
     manifest = {
         "kind": "scann",
         "count": len(ids),
@@ -135,8 +149,8 @@ def load(folder: str | Path, fall_back_to_exact: bool = False) -> ScannIndex | e
     version = publish.current(folder)
     if (version / _PICKLE).exists():
         raise index_lib.IndexDamaged(
-            f"{version / _PICKLE}: ScaNN would unpickle this file, which can run any code. Ids belong "
-            "in ids.json; build the index again with build_index, and distrust whoever made this one."
+            f"{version / _PICKLE}: ScaNN would unpickle this file, which can run any code. Ids "
+            "belong in ids.json; build the index again, and distrust whoever made this one."
         )
     manifest = publish.read_manifest(version)
     ids = json.loads((version / "ids.json").read_text(encoding="utf-8"))
@@ -215,7 +229,7 @@ def check_cpu(cpuinfo: str = "/proc/cpuinfo") -> None:
 
 
 def _scann() -> ModuleType:
-    """ScaNN's module for numpy, imported without TensorFlow, which takes seconds and is not used."""
+    """ScaNN's module for numpy, imported without TensorFlow: it takes seconds, and is unused."""
     check_cpu()
     hidden = "tensorflow" not in sys.modules
     if hidden:

@@ -1,0 +1,42 @@
+"""Stage: a published ScaNN index over the embeddings of a corpus."""
+
+import sys
+
+from t5x_style.retrieval import encoding, publish, scann_index
+
+
+def build_index(
+    embeddings: str,
+    settings: scann_index.ScannSettings,
+    keep: int,
+    minimum_recall: float,
+    model_dir: str,
+) -> dict[str, str]:
+    """Builds, measures recall against exact search, and publishes as a new version.
+
+    Args:
+      embeddings: folder that encode_corpus wrote.
+      settings: of ScaNN.
+      keep: how many published versions stay on disk.
+      minimum_recall: of the exact top 10; an index below it is not published.
+      model_dir: of the index, see `retrieval.publish`.
+
+    Raises:
+      scann_index.RecallError: recall is below `minimum_recall`.
+    """
+    stored = encoding.load_embeddings(embeddings)
+    index = scann_index.build(
+        model_dir, stored.vectors, stored.ids, stored.contract, settings, keep, minimum_recall
+    )
+    print(
+        f"build_index: {len(index.ids):,} passages, recall@10 against exact search "
+        f"{index.recall:.4f}, version {publish.current(model_dir).name}",
+        file=sys.stderr,
+    )
+    return {"index": "."}
+
+
+if __name__ == "__main__":
+    from t5x_style import stage
+
+    stage.main("t5x_style.build_index.build_index")

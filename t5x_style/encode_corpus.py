@@ -1,0 +1,46 @@
+"""Stage: one vector for each text of a source, under the contract of the model that made it."""
+
+import sys
+from pathlib import Path
+
+import jax
+
+from t5x_style import runtime, trained
+from t5x_style.partitioning import Partitioner
+from t5x_style.retrieval import encoding
+from t5x_style.train_state import MakeObjective
+
+
+def encode_corpus(
+    objective: MakeObjective,
+    checkpoint: str,
+    source: encoding.EncodeSource,
+    function: str,
+    partitioner: Partitioner,
+    model_dir: str,
+) -> dict[str, str]:
+    """Writes embeddings.npy [N, D] float32, ids.json, contract.json and manifest.json.
+
+    Args:
+      objective: the factory that was trained.
+      checkpoint: folder of its training stage.
+      source: the texts, each exactly once.
+      function: 'embed_passage' for a corpus, 'embed_query' for queries.
+      partitioner: mesh and rules.
+      model_dir: where the files go.
+    """
+    model = trained.load(objective, checkpoint, partitioner)
+    vectors = model.encode(function, source)
+    if jax.process_index() == 0:
+        stored = encoding.Embeddings(vectors, list(source.ids), model.contract)
+        encoding.save_embeddings(Path(model_dir), stored)
+        count, dimension = vectors.shape
+        print(f"encode_corpus: {count:,} texts, {dimension} numbers each", file=sys.stderr)
+    return {"embeddings": "."}
+
+
+if __name__ == "__main__":
+    from t5x_style import stage
+
+    runtime.start()
+    stage.main("t5x_style.encode_corpus.encode_corpus")

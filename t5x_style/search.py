@@ -1,0 +1,229 @@
+"""Asks a trained retriever: `python -m t5x_style.search --run=runs/quickstart "how do I ...?"`.
+
+Without a question it prompts for them. `--run` takes the folder of a recipe that has a search
+stage, `--gin_file` any gin file that binds `search.Searcher`. As a stage it answers a list of
+questions into answers.md.
+"""
+
+import argparse
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from t5x_style import gin_utils, runtime, stage_main, trained
+from t5x_style.retrieval import index as index_lib
+from t5x_style.retrieval.passages import Passage, Passages
+
+JOB = "t5x_style.search.search"
+SNIPPET = 240  # characters
+
+
+class SearchError(ValueError):
+    """A question that cannot be asked, or a folder that cannot be searched."""
+
+
+class QuestionEncoder(Protocol):
+    """Tokenizes questions as training did; called with a list of them, returns a token group."""
+
+    length: int
+    prefix: str
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the tokenizer."""
+        ...
+
+    def __call__(self, questions: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """A token group, one question a row."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Hit:
+    """A passage with its score, the inner product of question and passage."""
+
+    score: float
+    passage: Passage
+
+
+class Searcher:
+    """A model, an index of its vectors, and the passages behind them."""
+
+    def __init__(
+        self,
+        model: trained.Trained,
+        index: index_lib.Index,
+        questions: QuestionEncoder,
+        passages: Passages,
+    ):
+        """Raises:
+        ContractError: model, index and tokenizer do not belong together.
+        SearchError: the index holds a passage that the corpus does not.
+        """
+        index_lib.check_contract(index, model.contract, "the index")
+        found = dataclasses.replace(
+            model.contract,
+            tokenizer_fingerprint=questions.fingerprint,
+            query_length=questions.length,
+            query_prefix=questions.prefix,
+        )
+        model.contract.require(found, "the tokenizer of questions")
+        unknown = next((name for name in index.ids if name not in passages), None)
+        if unknown is not None:
+            raise SearchError(
+                f"{passages.path}: the index holds passage {unknown!r}, which is not there; the "
+                "index was built from another corpus"
+            )
+        self._embed: Callable[..., Any] = model.functions["embed_query"]
+        self._index, self._questions, self._passages = index, questions, passages
+
+    def search(self, question: str, k: int) -> list[Hit]:
+        """The best k passages, best first.
+
+        Raises:
+          SearchError: the question is empty.
+        """
+        if not question.strip():
+            raise SearchError("the question is empty; expected a few words")
+        group = self._questions([question])
+        vectors = np.asarray(self._embed(group))[:, 0]  # [1, D]
+        scores, rows = self._index.search(vectors.astype(np.float32), k)
+        return [
+            Hit(float(score), self._passages.passage(self._passages.row(self._index.ids[row])))
+            for score, row in zip(scores[0], rows[0], strict=True)
+            if row != index_lib.NO_ROW
+        ]
+
+
+def search(searcher: Searcher, questions: Sequence[str], k: int, model_dir: str) -> dict[str, str]:
+    """Stage: answers questions into answers.md; leaves the config.gin that `--run` reads."""
+    pages = []
+    for question in questions:
+        hits = searcher.search(question, k)
+        lines = [_markdown(rank, hit) for rank, hit in enumerate(hits, start=1)]
+        pages.append(f"## {question}\n\n" + "\n".join(lines))
+    (Path(model_dir) / "answers.md").write_text("\n\n".join(pages) + "\n", encoding="utf-8")
+    return {"answers": "answers.md"}
+
+
+def _markdown(rank: int, hit: Hit) -> str:
+    text = " ".join(hit.passage.text.split())[:SNIPPET]
+    return f"{rank}. **{hit.passage.title}** ({hit.score:.4f}, {hit.passage.source})  \n   {text}"
+
+
+def show(question: str, hits: Sequence[Hit], console: Console) -> None:
+    """Prints hits: coloured on a terminal, tab-separated lines elsewhere."""
+    if not hits:
+        console.print("no passages found")
+    for rank, hit in enumerate(hits, start=1):
+        part = snippet(hit.passage.text, question)
+        score, title = f"{hit.score:.4f}", hit.passage.title or hit.passage.id
+        if not console.is_terminal:
+            line = "\t".join((str(rank), score, title, hit.passage.source, part))
+            print(line, file=console.file)
+            continue
+        body = Text("    " + part)
+        body.highlight_words(_words(question), "bold yellow", case_sensitive=False)
+        console.print(Text.assemble(f"{rank:>2}. ", (title, "bold"), "  ", (score, "green")))
+        console.print(Text("    " + hit.passage.source, "dim"))
+        console.print(body)
+
+
+def snippet(text: str, question: str) -> str:
+    """The SNIPPET characters of a passage that hold most of the question's words, on one line."""
+    text = " ".join(text.split())
+    words = "|".join(re.escape(word) for word in _words(question))
+    places = [found.start() for found in re.finditer(words, text, re.I)] if words else []
+    starts = {max(0, text.rfind(" ", 0, max(0, place - SNIPPET // 4)) + 1) for place in places}
+    best = max(
+        sorted({0} | starts), key=lambda s: sum(s <= place < s + SNIPPET for place in places)
+    )
+    end = best + SNIPPET
+    return ("…" if best else "") + text[best:end].rstrip() + ("…" if end < len(text) else "")
+
+
+def _words(question: str) -> list[str]:
+    return [word for word in re.findall(r"\w+", question) if len(word) > 2]
+
+
+def find_config(run: str) -> Path:
+    """The config.gin of the finished search stage below a recipe's folder.
+
+    Raises:
+      SearchError: there is no such folder, or no such stage, or it is not finished.
+    """
+    folder = Path(run)
+    if not folder.is_dir():
+        raise SearchError(f"{run}: not found. Expected a recipe's folder, as runs/quickstart")
+    for record in sorted([*folder.glob("stage.json"), *folder.glob("*/stage.json")]):
+        if json.loads(record.read_text(encoding="utf-8")).get("entry") == JOB:
+            return record.with_name("config.gin")
+    finished = sorted(path.parent.name for path in folder.glob("*/stage.json"))
+    raise SearchError(
+        f"{run}: no finished search stage; finished are {finished}. Let the recipe run to its end, "
+        "or name a gin file that binds search.Searcher with --gin_file."
+    )
+
+
+def open_searcher(flags: gin_utils.Flags) -> Searcher:
+    """Builds the searcher that the gin files describe."""
+    config = flags.read()
+    gin_utils.check_names(config, ("t5x_style.stage.run", JOB, "t5x_style.search.Searcher"))
+    gin_utils.check_code(config)
+    gin_utils.parse(config, flags)
+    searcher: Searcher = gin_utils.configured(Searcher)()
+    return searcher
+
+
+def questions_from(words: Sequence[str]) -> Iterator[str]:
+    """The question of the command line, else lines typed at a prompt or piped in."""
+    if words:
+        yield " ".join(words)
+        return
+    while True:
+        try:
+            line = input("question> " if sys.stdin.isatty() else "")
+        except EOFError:
+            return
+        if line.strip():
+            yield line
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit code; 1 with a message where a question or a folder is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("question", nargs="*", help="without one, questions are asked for")
+    parser.add_argument("--run", help="folder of a finished recipe")
+    parser.add_argument("-k", type=int, default=5, help="how many passages (default 5)")
+    parser.epilog = "--gin_file, --gin.NAME=VALUE and --gin_search_paths as in every stage."
+    flags_argv = [word for word in argv if word.startswith(("--gin", "--traceback"))]
+    options = parser.parse_args([word for word in argv if word not in flags_argv])
+
+    def answer(flags: gin_utils.Flags) -> int:
+        if options.question and not " ".join(options.question).strip():
+            raise SearchError("the question is empty; expected a few words")
+        if options.run:
+            flags = dataclasses.replace(flags, files=(str(find_config(options.run)), *flags.files))
+        if not flags.files:
+            raise SearchError("nothing to search: pass --run=FOLDER or --gin_file=FILE")
+        runtime.start()
+        searcher, console = open_searcher(flags), Console()
+        for question in questions_from(options.question):
+            show(question, searcher.search(question, options.k), console)
+        return 0
+
+    return stage_main.guarded(answer, flags_argv)
+
+
+if __name__ == "__main__":
+    from t5x_style import search as this  # so that gin sees one Searcher, not two
+
+    sys.exit(this.main(sys.argv[1:]))

@@ -1,0 +1,82 @@
+"""A trained model ready for use: its functions with parameters, checked against its contract."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from t5x_style import checkpointing
+from t5x_style.contract import Contract
+from t5x_style.partitioning import Partitioner
+from t5x_style.retrieval import encoding
+from t5x_style.train_state import MakeObjective
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """Attributes:
+    functions: what the objective offers, jitted, by name; called with a token group.
+    contract: of the objective, equal to the one saved in training.
+    partitioner: the mesh that the parameters lie on.
+    """
+
+    functions: dict[str, Callable[..., Any]]
+    contract: Contract
+    partitioner: Partitioner
+
+    def encode(self, function: str, source: encoding.EncodeSource) -> np.ndarray:
+        """Embeds a source by 'embed_query' or 'embed_passage': [N, D] float32, in its order.
+
+        Raises:
+          ContractError: its texts were tokenized otherwise than the model's contract says.
+        """
+        if function not in ("embed_query", "embed_passage") or function not in self.functions:
+            raise ValueError(
+                f"function: expected 'embed_query' or 'embed_passage', of which the objective "
+                f"offers {sorted(self.functions)}; found {function!r}"
+            )
+        encoding.check_source(source, self.contract, function)
+        return encoding.encode(self.functions[function], source, self.partitioner, function)
+
+
+def load(objective: MakeObjective, checkpoint: str, partitioner: Partitioner) -> Trained:
+    """Loads what a training stage left.
+
+    Args:
+      objective: the factory that was trained, with the same configuration.
+      checkpoint: folder of the training stage, with checkpoints/ and contract.json.
+      partitioner: mesh to put the parameters on.
+
+    Raises:
+      ContractError: the objective's contract is not the one saved in training.
+      FileNotFoundError: the folder holds no finished training.
+    """
+    if not Path(checkpoint).is_dir():
+        raise FileNotFoundError(f"{checkpoint}: not found. Expected the folder of a training stage")
+    abstract = nnx.eval_shape(lambda: objective(rngs=nnx.Rngs(0)))
+    contract = abstract.contract()
+    contract.require(Contract.load(checkpoint), checkpoint)
+    graphdef, params, others = nnx.split(abstract, nnx.Param, ...)  # type: ignore[misc]
+    placed = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        params,
+        partitioner.shardings(params),
+    )
+    params = checkpointing.load_parameters(checkpoint, placed)
+    if jax.tree.leaves(others):  # tables and counters that the embedding functions may read
+        others = jax.jit(lambda: nnx.state(objective(rngs=nnx.Rngs(0)), nnx.Not(nnx.Param)))()
+
+    def bind(name: str) -> Callable[..., Any]:
+        def call(params: nnx.State, others: nnx.State, *inputs: Any) -> Any:
+            module = nnx.merge(graphdef, params, others, copy=True)
+            module.eval()  # no dropout
+            return module.functions()[name].call(*inputs)
+
+        jitted = jax.jit(call)
+        return lambda *inputs: jitted(params, others, *inputs)
+
+    return Trained({name: bind(name) for name in abstract.functions()}, contract, partitioner)
