@@ -5,18 +5,19 @@ transformers opens it), `vocab.txt` (for older tools) and `vocabulary.json` (siz
 the fingerprint that stores, checkpoints and indices are checked against).
 """
 
+import collections
 import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from input_pipelines.sources import BadRecords, Mixture, Record, Source, SourceError
+from input_pipelines.sources import BadRecords, Mixture, Source, SourceError
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -84,10 +85,12 @@ class Tokenizer:
 
     @property
     def fingerprint(self) -> str:
+        """Names the tokenizer's content (see `fingerprint`)."""
         return str(self.vocabulary["fingerprint"])
 
     @property
     def size(self) -> int:
+        """Entries of the vocabulary, holes before the largest id included."""
         return int(self.vocabulary["size"])
 
     def require(self, expected: str, where: str) -> None:
@@ -165,6 +168,7 @@ class QuestionEncoder:
 
     @property
     def fingerprint(self) -> str:
+        """That of the tokenizer."""
         return self._tokenizer.fingerprint
 
     def __call__(self, questions: Sequence[str]) -> dict[str, np.ndarray]:
@@ -189,27 +193,63 @@ def new_wordpiece(lowercase: bool, strip_accents: bool) -> tokenizers.Tokenizer:
 
 
 def train_wordpiece(
-    texts: Iterator[str],
+    texts: Callable[[], Iterator[str]],
     vocabulary_size: int,
+    alphabet_size: int,
     min_frequency: int,
     lowercase: bool,
     strip_accents: bool,
 ) -> tokenizers.Tokenizer:
-    """Trains BERT-style WordPiece; PAD, UNK, CLS, SEP, MASK are ids 0 to 4."""
+    """Trains BERT-style WordPiece; the same texts give the same vocabulary.
+
+    The library numbers the characters inside words ("##a") in the order of a randomly seeded hash
+    map and breaks ties between merges by these numbers, so two runs differ. Hence three readings:
+    count characters; collect the "##" characters; train with both given in sorted order.
+
+    Args:
+      texts: called for each reading.
+      vocabulary_size, min_frequency, lowercase, strip_accents: see train_tokenizer.
+      alphabet_size: the most distinct characters; the rarest become unknown.
+    """
+    empty = new_wordpiece(lowercase, strip_accents)
+    counts: collections.Counter[str] = collections.Counter()
+    for text in texts():
+        counts.update(empty.normalizer.normalize_str(text))
+    characters = sorted((c for c in counts if not c.isspace()), key=lambda c: (-counts[c], c))
+    alphabet = sorted(characters[:alphabet_size])
+
+    def train(size: int, given: Sequence[str]) -> dict[str, int]:
+        tokenizer = new_wordpiece(lowercase, strip_accents)
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=size,
+            min_frequency=min_frequency,
+            special_tokens=[*BERT_SPECIALS, *given],
+            initial_alphabet=alphabet,
+            limit_alphabet=len(alphabet),
+            continuing_subword_prefix="##",
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(texts(), trainer)
+        return dict(tokenizer.get_vocab())
+
+    inside = sorted(token for token in train(1, []) if len(token) == 3 and token.startswith("##"))
+    return from_vocabulary(train(vocabulary_size, inside), lowercase, strip_accents)
+
+
+def from_vocabulary(
+    vocabulary: dict[str, int], lowercase: bool, strip_accents: bool
+) -> tokenizers.Tokenizer:
+    """BERT's tokenizer with a vocabulary that holds the five special tokens."""
     tokenizer = new_wordpiece(lowercase, strip_accents)
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocabulary_size,
-        min_frequency=min_frequency,
-        special_tokens=list(BERT_SPECIALS),
-        continuing_subword_prefix="##",
-        show_progress=False,
+    tokenizer.model = models.WordPiece(
+        vocabulary, unk_token=BERT_SPECIALS[1], max_input_chars_per_word=100
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_special_tokens(list(BERT_SPECIALS))
     cls, sep = BERT_SPECIALS[2], BERT_SPECIALS[3]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{cls} $A {sep}",
         pair=f"{cls} $A {sep} $B:1 {sep}:1",
-        special_tokens=[(cls, 2), (sep, 3)],
+        special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])],
     )
     return tokenizer
 
@@ -218,6 +258,7 @@ def train_tokenizer(
     model_dir: str,
     source: Source,
     vocabulary_size: int,
+    alphabet_size: int,
     min_frequency: int,
     lowercase: bool,
     strip_accents: bool,
@@ -229,8 +270,9 @@ def train_tokenizer(
 
     Args:
       model_dir: stage folder; the tokenizer goes into `tokenizer/` in it.
-      source: where the text comes from.
+      source: where the text comes from; it is read three times.
       vocabulary_size: the most entries, specials included; a small text gives fewer.
+      alphabet_size: the most distinct characters (BERT: 1000); the rarest become unknown.
       min_frequency: a pair that is rarer is not merged.
       lowercase, strip_accents: BERT's normalisation.
       sample: records drawn from a Mixture by its probabilities; 0 for all records of any source.
@@ -242,36 +284,32 @@ def train_tokenizer(
 
     Raises:
       SourceError: no text, or too many malformed records.
+      ValueError: the alphabet alone fills the vocabulary.
     """
-    bad = BadRecords(max_bad_records)
     if sample and not isinstance(source, Mixture):
         raise SourceError(f"train_tokenizer.sample={sample}: only a Mixture is sampled; give 0")
-    records = source.sample(sample, seed, bad) if isinstance(source, Mixture) and sample else None
-    texts = _Counted(records if records is not None else source.records(bad))
+    strict = [BadRecords(max_bad_records)]  # the first reading counts, later ones repeat it
+
+    def texts() -> Iterator[str]:
+        bad = strict.pop() if strict else BadRecords.counted_before()
+        drawn = isinstance(source, Mixture) and sample
+        records = source.sample(sample, seed, bad) if drawn else source.records(bad)
+        return filter(str.strip, (join_title(record.title, record.text) for record in records))
+
     tokenizer = train_wordpiece(
-        iter(texts), vocabulary_size, min_frequency, lowercase, strip_accents
+        texts, vocabulary_size, alphabet_size, min_frequency, lowercase, strip_accents
     )
-    if not texts.count:
-        raise SourceError(f"no text to train a tokenizer on: {source} has no record")
+    if tokenizer.get_vocab_size() == len(BERT_SPECIALS):
+        raise SourceError(f"no text to train a tokenizer on: {source} has no record with text")
+    if tokenizer.get_vocab_size() > vocabulary_size:
+        raise ValueError(
+            f"train_tokenizer.vocabulary_size={vocabulary_size}, but the characters of the text "
+            f"alone need {tokenizer.get_vocab_size()}; raise it, or lower alphabet_size"
+        )
     folder = os.path.join(model_dir, "tokenizer")
     specials = dict(zip(ROLES, BERT_SPECIALS, strict=True))
     write_folder(folder, tokenizer, specials, {"do_lower_case": lowercase})
     return {"tokenizer": "tokenizer"}
-
-
-class _Counted:
-    """Texts of records, and how many there were."""
-
-    def __init__(self, records: Iterator[Record]):
-        self._records = records
-        self.count = 0
-
-    def __iter__(self) -> Iterator[str]:
-        for record in self._records:
-            text = join_title(record.title, record.text)
-            if text.strip():
-                self.count += 1
-                yield text
 
 
 def write_folder(
