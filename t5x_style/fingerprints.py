@@ -18,6 +18,7 @@ from t5x_style.gin_reader import (
     ALLOWED,
     FOLDER_MACRO,
     REPOSITORY,
+    RUN,
     Config,
     Reference,
     leaves,
@@ -61,6 +62,8 @@ def of_bindings(config: Config, inputs: Sequence[str]) -> dict[str, str]:
 
     parts = {}
     for (scope, target, parameter), binding in config.bindings.items():
+        if target == RUN:
+            continue  # the job and the inputs are recorded by themselves
         value = transform(config.expand(binding.value, binding.where, keep), absolute)
         parts[f"{scope}/{target}.{parameter}".lstrip("/")] = to_gin(value)
     return parts
@@ -75,7 +78,7 @@ def of_code(roots: Iterable[str], config: Config, allow: Sequence[str] = ()) -> 
     packages = (*ALLOWED, *allow)
     targets = set(roots)
     for binding in (*config.bindings.values(), *config.macros.values()):
-        if binding.target != "t5x_style.stage.run":  # it keeps records; it computes nothing
+        if binding.target != RUN:  # it keeps records; it computes nothing
             targets.add(binding.target)
         targets |= {leaf.target for leaf in leaves(binding.value) if isinstance(leaf, Reference)}
     todo, parts = list(targets), {}
@@ -168,6 +171,27 @@ def of_inputs(paths: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, s
         for name, value in paths.items()
         for number, path in enumerate(leaves(value))
     }
+
+
+def check_declared(config: Config, inputs: Sequence[str]) -> None:
+    """Refuses a bound path into a stage's folder that `stage.run.inputs` does not list.
+
+    Such a path would count as a mere text: the stage would not run again when what lies there
+    changes.
+
+    Raises:
+      InputError: naming the binding and the folder.
+    """
+    for binding in config.bindings.values():
+        for leaf in leaves(config.expand(binding.value, binding.where, (FOLDER_MACRO, *inputs))):
+            if isinstance(leaf, str) and os.sep in leaf and os.path.exists(leaf):
+                folder = _stage_folder(Path(leaf))
+                if folder is not None:
+                    raise InputError(
+                        f"{binding.where}: {binding.name} is {leaf!r}, inside the stage folder "
+                        f"{folder}. Make it a macro and list it in stage.run.inputs, so that a "
+                        "change there is noticed."
+                    )
 
 
 def of_path(path: Any, name: str) -> str:

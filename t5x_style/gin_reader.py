@@ -20,6 +20,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 ALLOWED = ("t5x_style", "models", "input_pipelines", "gin_configs", "launch")
 FOLDER_MACRO = "MODEL_DIR"  # the folder a stage writes; set from outside, known to every file
 COMMAND_LINE = "command line"
+STAGE_MODULE = "t5x_style.stage"
+RUN = f"{STAGE_MODULE}.run"  # the configurable that calls a stage's job
 
 
 class GinError(ValueError):
@@ -324,7 +326,8 @@ def read(
     reader = _Reader(search_folders(search_paths), (*ALLOWED, *allow))
     for name in files:
         reader.read_file(name, COMMAND_LINE)
-    symbols = {item.symbol: item.path for item in reader.config.imports} | {"gin": "gin"}
+    symbols = {item.symbol: item.path for item in reader.config.imports}
+    symbols = {"stage": STAGE_MODULE, "gin": "gin"} | symbols
     delegate = _Delegate(symbols)
     seen: dict[tuple[str, str, str], Binding] = {}
     for name, text in overrides:

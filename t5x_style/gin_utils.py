@@ -20,6 +20,7 @@ from gin import config as gin_config
 from t5x_style import gin_types
 from t5x_style.gin_reader import (
     FOLDER_MACRO,
+    RUN,
     Binding,
     Config,
     GinError,
@@ -147,7 +148,8 @@ def _check_macros(config: Config) -> None:
     used: set[str] = set()
     for binding in (*config.bindings.values(), *config.macros.values()):
         config.expand(binding.value, binding.where)  # unknown names and circles
-        used |= {leaf.name for leaf in leaves(binding.value) if isinstance(leaf, Macro)}
+        if (binding.target, binding.parameter) != (RUN, "inputs"):  # a declaration, not a use
+            used |= {leaf.name for leaf in leaves(binding.value) if isinstance(leaf, Macro)}
     for name, binding in config.macros.items():
         if name not in used and name != FOLDER_MACRO:
             candidates = used - {REQUIRED}
@@ -290,6 +292,7 @@ def parse(config: Config, flags: Flags, job: str = "") -> None:
 def _override_text(config: Config, flags: Flags, job: str) -> str:
     """The command line as one more gin file, which may use every name the files imported."""
     imports = {item.symbol: item.statement for item in config.imports}
+    imports.setdefault("stage", "from t5x_style import stage")
     lines = ["from __gin__ import dynamic_registration", *imports.values()]
     for name, _ in flags.overrides:
         binding = next(

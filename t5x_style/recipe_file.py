@@ -230,6 +230,9 @@ def stage_flags(
     scaled = {name: max(1, math.ceil(n * recipe.budget)) for name, n in item.scaled.items()}
     values = {**transform(dict(item.inputs), path), **item.bindings, **scaled}
     values[FOLDER_MACRO] = str(recipe.folder(item.name))
+    config = replace(flags, files=item.gin_files, overrides=()).read()
+    inputs = dict.fromkeys([*stage.input_macros(config), *item.inputs])
+    values[stage.INPUTS] = [Macro(name) for name in inputs]
     overrides = tuple((name, to_gin(value)) for name, value in values.items())
     return replace(flags, files=item.gin_files, overrides=overrides, dry_run=False)
 
@@ -252,19 +255,8 @@ def output_path(recipe: Recipe, output: Output, pending: Mapping[str, str]) -> s
 def plan(
     recipe: Recipe, item: Stage, flags: gin_utils.Flags, pending: Mapping[str, str]
 ) -> stage.Plan:
-    """A stage's plan; what it reads from `pending` stages counts by the fingerprint given there.
-
-    Raises:
-      RecipeError: an input that the stage's gin files do not declare.
-    """
+    """A stage's plan; what it reads from `pending` stages counts by the fingerprint given there."""
     own = stage_flags(recipe, item, flags, pending)
-    declared = stage.input_macros(own.read())
-    for name in item.inputs:
-        if name not in declared:
-            raise RecipeError(
-                f"Stage {item.name} ({item.where}): {name} stands under inputs, but the stage's "
-                f"gin files do not list %{name} in stage.run.inputs{closest(name, declared)}"
-            )
     known = {
         output_path(recipe, output, pending): pending[output.stage]
         for output in item.needs()

@@ -10,7 +10,7 @@ whose gin file says which: `stage.run.job = @prepare.prepare`.
 
 The gin file names the macros that are paths of inputs, and thereby what a changed input re-runs:
 
-    stage.run.inputs = [%STORE, %TOKENIZER]
+    stage.run.inputs = [%STORE, %TOKENIZER]          # a recipe adds the inputs it names
 
 Files in the folder: `stage.started.json` (first: this folder is ours), `config.gin`,
 `operative_config.gin`, and `stage.json` (last: done). If `stage.json` matches the fingerprints of
@@ -34,9 +34,9 @@ from typing import Any, Literal
 
 from t5x_style import fingerprints, gin_utils
 from t5x_style.fingerprints import STAGE_FILE, STARTED_FILE
-from t5x_style.gin_reader import FOLDER_MACRO, Config, GinError, Macro, closest
+from t5x_style.gin_reader import FOLDER_MACRO, RUN, Config, GinError, Macro, closest
 
-RUN = "t5x_style.stage.run"
+INPUTS = "stage.run.inputs"
 LOCK_FILE = ".stage.lock"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tensorflow-cpu")
 Status = Literal["done", "new", "resume", "changed"]
@@ -155,6 +155,7 @@ def plan(
     job = job_of(config, entry_job)
     gin_utils.check_names(config, (RUN, job))
     inputs = input_macros(config)
+    fingerprints.check_declared(config, inputs)
     paths = {name: config.expand(Macro(name), "stage.run.inputs") for name in inputs}
     if FOLDER_MACRO not in config.macros:
         raise GinError(f"No folder to write to: pass --gin.{FOLDER_MACRO}=PATH.")

@@ -150,7 +150,7 @@ def test_budget_scales_whole_numbers(house):
         ("recipe.run.budget = %BUDGET", "recipe.run.budget = 0", "macro BUDGET is set"),
         ("BUDGET = 1.0", "BUDGET = 0", "must be above 0, found 0"),
         ("'tests.gin_toys'", "'tests.gin_tyos'", "No module 'tests.gin_tyos'"),
-        ("'SOURCE': %first", "'SUORCE': %first", "SUORCE stands under inputs.*mean SOURCE"),
+        ("'SOURCE': %first", "'SUORCE': %first", "macro SUORCE is set, but nothing refers|%SOURCE has no value"),
         ("'WIDTH': %WIDTH", "'WIDHT': %WIDTH", "%WIDTH has no value"),
         ("@third/recipe.Stage(),\n]", "@third/recipe.Stage(),\n]\nrecipe.Row.name = 'x'", "bound"),
     ],

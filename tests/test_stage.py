@@ -130,6 +130,13 @@ def test_inputs_that_cannot_be(tmp_path):
         decision(MAKE + "stage.run.inputs = ['a']\n", tmp_path)
 
 
+def test_a_path_into_a_stage_must_be_declared(tmp_path):
+    run(MAKE, tmp_path, MODEL_DIR="made")
+    text = COUNT.replace("stage.run.inputs = [%SOURCE]\n", "")
+    with pytest.raises(fingerprints.InputError, match=r"gin_toys.count.source is 'made/out.txt'"):
+        decision(text, tmp_path, SOURCE="made/out.txt")
+
+
 def test_large_files_count_by_size_and_time(tmp_path, monkeypatch):
     monkeypatch.setattr(fingerprints, "HASHED_BYTES", 3)
     (tmp_path / "large").write_text("12345")
