@@ -23,7 +23,8 @@ A recipe is a gin file that is read, never executed, so this program starts in a
     pretrain/recipe.Stage:
       entry = 't5x_style.train'
       gin_files = ['gin_configs/runs/pretrain.gin', 'gin_configs/objectives/retromae.gin']
-      inputs = {'STORE': %prepare.store}                      # output `store` of stage prepare
+      inputs = {'STORE': %prepare.store}                      # output `store` of stage prepare;
+                                                              # added to stage.run.inputs
       bindings = {'SEED': 1, 'train.train.name': 'tiny'}      # any gin value; %MACROS of the recipe
       scaled = {'STEPS': 1000}                                # times the budget, at least 1
 
