@@ -1,6 +1,8 @@
 # Two commands on a fresh machine: `make run` (text to a searchable retriever), `make test`.
 
-PYTHON ?= python3.11
+# The first of these that is a Python 3.11; `make PYTHON=... run` names another.
+PYTHON ?= $(shell for p in python3.11 python3 python; do \
+  $$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 STAMP := .venv/.installed
 QUICKSTART := gin_configs/recipes/quickstart.gin
@@ -26,8 +28,9 @@ help:
 install: $(STAMP)
 
 $(STAMP): setup.py
-	@command -v $(PYTHON) >/dev/null 2>&1 && $(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || { \
-	  echo "error: Kennel needs Python 3.11 (ScaNN has no wheel for every version); '$(PYTHON)' is not one."; \
+	@$(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || { \
+	  echo "error: Kennel needs Python 3.11: its pinned libraries were tried together on it;"; \
+	  echo "found $(if $(PYTHON),'$(PYTHON)' and that is not one,none on the PATH)."; \
 	  echo "Install it (apt install python3.11-venv, brew install python@3.11, pyenv install 3.11),"; \
 	  echo "or name it: make PYTHON=/path/to/python3.11 ..."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
