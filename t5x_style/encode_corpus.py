@@ -6,30 +6,23 @@ from pathlib import Path
 import jax
 
 from t5x_style import runtime, trained
-from t5x_style.partitioning import Partitioner
 from t5x_style.retrieval import encoding
-from t5x_style.train_state import MakeObjective
 
 
 def encode_corpus(
-    objective: MakeObjective,
-    checkpoint: str,
+    model: trained.Trained,
     source: encoding.EncodeSource,
     function: str,
-    partitioner: Partitioner,
     model_dir: str,
 ) -> dict[str, str]:
     """Writes embeddings.npy [N, D] float32, ids.json, contract.json and manifest.json.
 
     Args:
-      objective: the factory that was trained.
-      checkpoint: folder of its training stage.
+      model: embeds the texts; gin loads it.
       source: the texts, each exactly once.
       function: 'embed_passage' for a corpus, 'embed_query' for queries.
-      partitioner: mesh and rules.
       model_dir: where the files go.
     """
-    model = trained.load(objective, checkpoint, partitioner)
     vectors = model.encode(function, source)
     if jax.process_index() == 0:
         stored = encoding.Embeddings(vectors, list(source.ids), model.contract)

@@ -131,20 +131,6 @@ def read_qrels(
     return qrels
 
 
-def relevant_ids(corpus: str, split: str) -> list[str]:
-    """Ids of all passages that answer a query of the split, sorted; ids are not checked.
-
-    What a sampled corpus must contain for the split's metrics to mean anything.
-    """
-
-    class Anything:
-        def __contains__(self, name: object) -> bool:
-            return True
-
-    qrels = read_qrels(corpus, split, Anything(), Anything())
-    return sorted({name for judged in qrels.values() for name, r in judged.items() if r > 0})
-
-
 def _judgement(line: str, where: str) -> tuple[str, str, int]:
     fields = line.split("\t")
     if len(fields) != 3 or not fields[2].strip().lstrip("-").isdigit():
