@@ -1,6 +1,5 @@
 """Stage: one vector for each text of a source, under the contract of the model that made it."""
 
-import sys
 from pathlib import Path
 
 import jax
@@ -27,8 +26,6 @@ def encode_corpus(
     if jax.process_index() == 0:
         stored = encoding.Embeddings(vectors, list(source.ids), model.contract)
         encoding.save_embeddings(Path(model_dir), stored)
-        count, dimension = vectors.shape
-        print(f"encode_corpus: {count:,} texts, {dimension} numbers each", file=sys.stderr)
     return {"embeddings": "."}
 
 

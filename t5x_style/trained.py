@@ -40,7 +40,8 @@ class Trained:
                 f"offers {sorted(self.functions)}; found {function!r}"
             )
         encoding.check_source(source, self.contract, function)
-        return encoding.encode(self.functions[function], source, self.partitioner, function)
+        embed = self.functions[function]
+        return encoding.encode(embed, source, self.partitioner, function, report=True)
 
 
 def load(objective: MakeObjective, checkpoint: str, partitioner: Partitioner) -> Trained:

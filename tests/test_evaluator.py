@@ -115,7 +115,7 @@ def test_the_stage_compares_systems(corpus, tmp_path):
     assert report["facts"]["dense"]["index_recall"] == 1.0
     runs = {path.stem: ranking.read_run(path) for path in (folder / "runs").glob("*.trec")}
     assert set(runs) == {"bm25", "dense", "poor", "fusion"}
-    assert [name for name, _ in runs["dense"]["q1"]][0] == "p1"
+    assert runs["dense"]["q1"][0][0] == "p1"
     assert json.loads((folder / "per_query.json").read_text())["queries"] == ["q0", "q1"]
     console = Console(width=120, record=True)
     console.print(table(report))

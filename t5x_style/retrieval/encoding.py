@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -87,6 +88,7 @@ def encode(
     source: EncodeSource,
     partitioner: Partitioner | None = None,
     description: str = "encode",
+    report: bool = False,
 ) -> np.ndarray:
     """Embeds every text of a source.
 
@@ -98,6 +100,7 @@ def encode(
       source: its batches cover each text exactly once.
       partitioner: spreads the rows of a batch over its mesh; None leaves the placing to `embed`.
       description: shown beside the progress bar.
+      report: prints the speed and the share of padding at the end.
 
     Returns:
       [N, D] float32, in the order of `source.ids`.
@@ -108,16 +111,19 @@ def encode(
     """
     collected = _Collected(source)
     waiting: tuple[Group, jax.Array] | None = None
+    begin = time.perf_counter()
     with _progress(len(source.ids), description) as bar:
         for group in source.batches():
             vectors = embed(_place(group, partitioner))
             if waiting is not None:
                 bar.update(collected.add(*waiting))
-                bar.set_postfix_str(collected.rate(bar.format_dict["elapsed"]), refresh=False)
+                bar.set_postfix_str(collected.rate(time.perf_counter() - begin), refresh=False)
             waiting = (group, vectors)
         if waiting is not None:
             bar.update(collected.add(*waiting))
-            bar.set_postfix_str(collected.rate(bar.format_dict["elapsed"]))
+        summary = collected.rate(time.perf_counter() - begin)
+    if report and jax.process_index() == 0:
+        print(f"{description}: {len(source.ids):,} texts, {summary}", file=sys.stderr, flush=True)
     return collected.finish()
 
 
@@ -128,7 +134,7 @@ class _Collected:
         self._ids = list(source.ids)
         self._seen = np.zeros(len(self._ids), np.int64)
         self._vectors: np.ndarray | None = None
-        self._tokens = 0
+        self._tokens = self._places = 0
 
     def add(self, group: Group, vectors: jax.Array) -> int:
         valid = np.asarray(group["segment_valid"])  # [B, S]
@@ -138,7 +144,9 @@ class _Collected:
             self._vectors = np.zeros((len(self._ids), fetched.shape[-1]), np.float32)
         self._vectors[at] = fetched
         np.add.at(self._seen, at, 1)
-        self._tokens += int((np.asarray(group["segment_ids"]) > 0).sum())
+        segment_ids = np.asarray(group["segment_ids"])
+        self._tokens += int((segment_ids > 0).sum())
+        self._places += segment_ids.size
         return len(at)
 
     def _known(self, example_ids: np.ndarray) -> np.ndarray:
@@ -151,7 +159,8 @@ class _Collected:
         return example_ids
 
     def rate(self, seconds: float) -> str:
-        return f"{self._tokens / max(seconds, 1e-9):,.0f} tokens/s"
+        padding = 1 - self._tokens / max(self._places, 1)
+        return f"{self._tokens / max(seconds, 1e-9):,.0f} tokens/s, padding {padding:.1%}"
 
     def finish(self) -> np.ndarray:
         if not self._ids or self._vectors is None:

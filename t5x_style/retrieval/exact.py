@@ -62,8 +62,9 @@ def top_k(
     if passage_block < 1 or query_block < 1:
         raise ValueError(f"expected blocks of at least 1, found {passage_block=}, {query_block=}")
     width = min(k, len(embeddings))
-    # Small corpora should not pay for a large block; powers of two keep recompilation rare.
+    # Little work should not pay for a large block; powers of two keep recompilation rare.
     passage_block = min(passage_block, 1 << (len(embeddings) - 1).bit_length())
+    query_block = min(query_block, 1 << max(len(queries) - 1, 0).bit_length())
     blocks = [
         _filled(queries[first : first + query_block], query_block)
         for first in range(0, len(queries), query_block)
