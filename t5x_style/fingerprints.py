@@ -29,6 +29,11 @@ from t5x_style.gin_reader import (
 STAGE_FILE = "stage.json"
 STARTED_FILE = "stage.started.json"
 DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+# These decide whether a job runs, not what it computes; what they bind is fingerprinted itself.
+MACHINERY = frozenset(
+    f"t5x_style.{name}"
+    for name in ("stage", "stage_main", "recipe_file", "fingerprints", "gin_reader", "gin_types")
+) | {"t5x_style.gin_utils"}
 HASHED_BYTES = 1 << 30  # larger files count by size and modification time
 
 
@@ -89,7 +94,7 @@ def of_code(roots: Iterable[str], config: Config, allow: Sequence[str] = ()) -> 
             continue
         seen.add(name)
         for module, path in _module_files(name):
-            if module not in parts:
+            if module not in parts and module not in MACHINERY:
                 parts[module], imported = _source(path, module)
                 todo += imported
     return parts

@@ -206,7 +206,7 @@ def decide(planned: Plan) -> Decision:
         return Decision("resume", "was stopped before it finished")
     changes = changes_between(record, planned)
     words = [f"{kind}: {_some(names)}" for kind, names in changes.items()]
-    return Decision("changed", "; ".join(words), changes)
+    return Decision("changed", "; ".join(words) or "was being emptied", changes)
 
 
 def changes_between(record: dict[str, Any], planned: Plan) -> dict[str, list[str]]:
@@ -250,9 +250,10 @@ def prepare_folder(planned: Plan, decision: Decision) -> None:
                 f"{folder} must be emptied ({decision.reason}), but {inside[0].parent} is the "
                 f"folder of another stage. Choose another --gin.{FOLDER_MACRO}."
             )
-        # The mark goes last: after a kill the half-emptied folder is still known to be ours.
-        entries = [p for p in folder.iterdir() if p.name not in (LOCK_FILE, STARTED_FILE)]
-        for entry in sorted(entries, key=lambda p: p.name != STAGE_FILE):
+        # After a kill in here the folder must still be ours, and match no configuration.
+        (folder / STAGE_FILE).unlink(missing_ok=True)
+        write_json(folder / STARTED_FILE, planned.record() | {"fingerprint": "", "seconds": 0.0})
+        for entry in [p for p in folder.iterdir() if p.name not in (LOCK_FILE, STARTED_FILE)]:
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             else:

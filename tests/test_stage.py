@@ -69,7 +69,7 @@ def test_a_stage_leaves_its_record_and_is_skipped(tmp_path, capsys):
     assert written["bindings"]["tests.gin_toys.Size.width"] == "3"
     assert set(written["fingerprints"]) == {"bindings", "inputs", "code"}
     assert {"name", "fingerprint", "seconds", "finished", "versions"} <= set(written)
-    assert "tests.gin_toys" in written["code"]
+    assert set(written["code"]) == {"tests.gin_toys", "t5x_style"}
     assert "gin_toys.Size.rate = 0.1" in (tmp_path / "out" / "operative_config.gin").read_text()
     capsys.readouterr()
     assert run(MAKE, tmp_path) == 0
@@ -219,6 +219,29 @@ def test_a_vanished_output_runs_again(tmp_path):
     assert decision(MAKE, tmp_path).changes == {"outputs": ["out.txt"]}
     run(MAKE, tmp_path)
     assert decision(MAKE, tmp_path).status == "done"
+
+
+def test_a_kill_while_emptying_never_leads_to_a_resume(tmp_path, monkeypatch):
+    (tmp_path / "source").write_text("x")
+    run(COUNT, tmp_path, SOURCE="source", **{"gin_toys.count.stop_at": "1"})
+
+    def killed(path):
+        raise SystemExit(f"killed before {path} was removed")
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(stage.Path, "unlink", lambda path, missing_ok=False: killed(path))
+        run(COUNT, tmp_path, SOURCE="source")
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        unlink = stage.Path.unlink
+        patch.setattr(
+            stage.Path,
+            "unlink",
+            lambda path, missing_ok=False: unlink(path, missing_ok) if missing_ok else killed(path),
+        )
+        run(COUNT, tmp_path, SOURCE="source")
+    for options in ({}, {"gin_toys.count.stop_at": "1"}):
+        found = decision(COUNT, tmp_path, SOURCE="source", **options)
+        assert found.status == "changed"
 
 
 def test_a_foreign_folder_is_refused(tmp_path):
