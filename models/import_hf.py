@@ -84,11 +84,15 @@ class HuggingFace:
                 problems.append(f"{path}: Hugging Face files have no such parameter")
                 continue
             names = [entry.name.format(layer=i) for i in chosen] if entry.stacked else [entry.name]
-            if entry.optional and not any(name in self._where for name in names):
+            if entry.optional and not self._holds_any(names[0].split(".")[0]):
                 continue
             problems += self._differences(entry, names, shape)
             wanted[path] = names
         return wanted, problems + self._unexpected(wanted, count)
+
+    def _holds_any(self, prefix: str) -> bool:
+        """Whether the file has any tensor of a part that may be absent as a whole."""
+        return any(name.startswith(f"{prefix}.") for name in self._where)
 
     def _differences(self, entry: hf_names.Entry, names: Sequence[str], shape: Shape) -> list[str]:
         """What is wrong with the tensors of one parameter."""

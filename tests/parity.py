@@ -3,9 +3,9 @@
     python -m tests.parity PATH... [--gin.NAME=VALUE ...]
 
 Each PATH is a golden case folder, `<system>/<case>`; the system is the parent folder's name, or
-else follows from `architecture` in config.json. Prints one line per quantity with its largest error and
-its tolerance. Exit status 0 only if every quantity of every case is within tolerance; 1 if one is
-not; 2 if a folder cannot be run: unknown system, missing files, nothing in it.
+else follows from `architecture` in config.json. Prints one line per quantity with its largest
+error and its tolerance. Exit status 0 only if every quantity of every case is within tolerance; 1
+if one is not; 2 if a folder cannot be run: unknown system, missing files, nothing in it.
 """
 
 import importlib
