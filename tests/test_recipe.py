@@ -155,6 +155,16 @@ def test_budget_scales_whole_numbers(house):
         ("recipe.run.run_dir = 'runs'\n", "", "lacks `recipe.run.run_dir"),
         ("recipe.run.budget = %BUDGET", "recipe.run.budget = 0", "macro BUDGET is set"),
         ("BUDGET = 1.0", "BUDGET = 0", "must be above 0, found 0"),
+        (
+            "@third/recipe.Stage(),",
+            "@third/recipe.Row(),",
+            "third/recipe.Stage.entry is bound, but",
+        ),
+        (
+            "'make.gin'",
+            "@x/recipe.Row()]\nx/recipe.Row.name = ['x'",
+            "binds recipe.run and recipe.S",
+        ),
         ("'tests.gin_toys'", "'tests.gin_tyos'", "No module 'tests.gin_tyos'"),
         ("'SOURCE': %first", "'SUORCE': %first", "%SOURCE has no value"),
         ("'WIDTH': %WIDTH", "'WIDHT': %WIDTH", "%WIDTH has no value"),
