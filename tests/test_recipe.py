@@ -161,9 +161,14 @@ def test_budget_scales_whole_numbers(house):
             "third/recipe.Stage.entry is bound, but",
         ),
         (
-            "'make.gin'",
-            "@x/recipe.Row()]\nx/recipe.Row.name = ['x'",
-            "binds recipe.run and recipe.S",
+            "recipe.run.budget = %BUDGET",
+            "recipe.run.budget = %BUDGET\nrecipe.run.stagse = @recipe.Row()\nrecipe.Row.name = 'x'",
+            "recipe.run has no parameter 'stagse'; did you mean stages",
+        ),
+        (
+            "'WIDTH': %WIDTH",
+            "'WIDTH': %WIDTH, 'ROW': @recipe.Row()}\nrecipe.Row.name = {'name': 'x'",
+            "a recipe binds recipe.run and recipe.Stage only",
         ),
         ("'tests.gin_toys'", "'tests.gin_tyos'", "No module 'tests.gin_tyos'"),
         ("'SOURCE': %first", "'SUORCE': %first", "%SOURCE has no value"),
