@@ -70,6 +70,7 @@ def test_info_nce_gradients_also_where_nothing_can_be_learnt() -> None:
     rng = np.random.default_rng(2)
     found = candidates([0, 1, 2], [0, 0, 1, 1, -1], [1, 0, 1, 0, 0], [0, 1, 2, 3, 4])
 
+    @jax.jit
     def loss(logits: jax.Array) -> jax.Array:
         return contrastive.info_nce(logits, found).value()
 

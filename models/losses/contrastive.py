@@ -42,9 +42,10 @@ def match(
     """
     own = (query_id[:, None] == passage_query_id[None]) & (relevance == 1)[None]
     positive = own & query_valid[:, None] & passage_valid[None]
-    same_document = document_id[:, None] == document_id[None]  # [P, P]
-    # Counts stay below 2^24, so float32 is exact; integer products are slow on accelerators.
-    copies = positive.astype(jnp.float32) @ same_document.astype(jnp.float32) > 0  # [Q, P]
+    # Documents as dense numbers, so that nothing of size [P, P] is needed.
+    _, number = jnp.unique(document_id, return_inverse=True, size=document_id.shape[0])
+    has = jax.ops.segment_max(positive.T, number, num_segments=document_id.shape[0])  # [P, Q]
+    copies = has[number].T  # [Q, P]: of a document that is one of the query's positives
     negative = query_valid[:, None] & passage_valid[None] & ~copies & ~positive
     return Candidates(positive, negative)
 
