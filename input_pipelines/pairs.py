@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -221,10 +220,10 @@ class PairsPipeline:
         passage["document_id"] = document_id.astype(np.int32)
         return {"query": query, "passage": passage}
 
-    def batches(self, start_step: int, rows: np.ndarray | None = None) -> Iterator[stream.Batch]:
+    def batches(self, start_step: int, rows: np.ndarray | None = None) -> stream.Prefetched:
         """batch(start_step), batch(start_step + 1), ... without end, prefetched."""
         rows = stream.own_rows(rows, self.rows)
-        return stream.prefetched(
+        return stream.Prefetched(
             lambda step: self.batch(step, rows), self.specs(), start_step, None, PREFETCH
         )
 

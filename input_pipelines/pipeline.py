@@ -32,8 +32,7 @@ def open_stores(
         raise StoreError(f"stores: expected a list of token store folders, found {stores!r}")
     expected = None
     if tokenizer is not None:
-        with open(os.path.join(tokenizer, "vocabulary.json"), encoding="utf-8") as f:
-            expected = json.load(f)["fingerprint"]
+        expected = _tokenizer_fingerprint(tokenizer)
     opened: list[TokenStore] = []
     for store in stores:
         if isinstance(store, TokenStore):
@@ -43,6 +42,18 @@ def open_stores(
         expected = store.tokenizer_fingerprint
         opened.append(store)
     return tuple(opened)
+
+
+def _tokenizer_fingerprint(folder: str) -> str:
+    path = os.path.join(folder, "vocabulary.json")
+    try:
+        with open(path, encoding="utf-8") as f:
+            return str(json.load(f)["fingerprint"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"tokenizer folder {folder}: expected vocabulary.json with a fingerprint, found "
+            f"{error!r}. Point to a folder that train_tokenizer or import_tokenizer wrote."
+        ) from error
 
 
 class Pipeline:
@@ -122,10 +133,10 @@ class Pipeline:
         passages = _read(self.stores, self.plan.offsets, slots[slots != packing.NONE])
         return {self.group: packing.build_group(passages, slots, self.plan.length)}
 
-    def batches(self, start_step: int, rows: np.ndarray | None = None) -> Iterator[stream.Batch]:
+    def batches(self, start_step: int, rows: np.ndarray | None = None) -> stream.Prefetched:
         """batch(start_step), batch(start_step + 1), ... without end, prefetched."""
         rows = stream.own_rows(rows, self.plan.rows)
-        return stream.prefetched(
+        return stream.Prefetched(
             lambda step: self.batch(step, rows), self.specs(), start_step, None, PREFETCH
         )
 
@@ -189,8 +200,10 @@ class EncodeSource:
         (self.store,) = open_stores([store], tokenizer)
         self.rows = _sample(self.store, sample, always_include, seed)
         self.ids = [self.store.ids[row] for row in self.rows.tolist()]
-        self._shape, self._segment_length = (rows, length, segments), segment_length
-        sizes = np.minimum(self.store.lengths[self.rows], segment_length)
+        self._shape = (rows, length, segments)
+        # What prepare cut shorter stays shorter: this is what a contract is compared with.
+        self._segment_length = min(segment_length, int(self.store.manifest["max_length"]))
+        sizes = np.minimum(self.store.lengths[self.rows], self._segment_length)
         slots = plan.pack_rows(sizes, length, segments)
         self.number_of_batches = -(-len(slots) // rows)
         spare = np.full((self.number_of_batches * rows - len(slots), segments), packing.NONE)
@@ -202,7 +215,7 @@ class EncodeSource:
 
     @property
     def segment_length(self) -> int:
-        """Tokens at which passages are cut."""
+        """Tokens at which passages are cut, here or when the store was made."""
         return self._segment_length
 
     @property
@@ -235,7 +248,7 @@ class EncodeSource:
 
     def batches(self, rows: np.ndarray | None = None) -> Iterator[packing.Group]:
         """All groups in order, prefetched; the last one's free rows are padding."""
-        groups = stream.prefetched(
+        groups = stream.Prefetched(
             lambda number: {"text": self.group(number, rows)},
             {"text": self.specs()},
             0,

@@ -182,6 +182,26 @@ def test_a_damaged_store_is_reported_as_itself_through_tf_data(tmp_path: Path) -
         list(itertools.islice(pipeline.batches(0), 2))
 
 
+def test_closing_stops_the_reading(folders: list[str]) -> None:
+    pipeline = make(folders)
+    batches = pipeline.batches(0)
+    next(batches)
+    batches.close()
+    read = [store.records_read for store in pipeline.stores]
+    assert next(batches, None) is None
+    assert [store.records_read for store in pipeline.stores] == read
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_while_batches_are_made_does_not_hang(folders: list[str]) -> None:
+    code = (
+        "from input_pipelines.pipeline import Pipeline; "
+        f"p = Pipeline([{folders[0]!r}], weights=None, temperature=1.0, seed=0, rows=32, "
+        "length=64, segments=2, block=50); b = p.batches(0); next(b); raise SystemExit(3)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 3
+
+
 def test_the_tokenizer_of_all_stores_is_compared(folders: list[str], tmp_path: Path) -> None:
     strange = str(write_store(tmp_path / "other", [5, 6], fingerprint="e" * 64))
     with pytest.raises(StoreError, match="other was made with another tokenizer"):
@@ -193,6 +213,16 @@ def test_the_tokenizer_of_all_stores_is_compared(folders: list[str], tmp_path: P
     (tokenizer / "vocabulary.json").write_text(json.dumps({"fingerprint": "d" * 64}))
     with pytest.raises(StoreError, match=r"expected fingerprint ddd.*found fff"):
         make([TokenStore.open(folders[0])], tokenizer=str(tokenizer))
+
+
+@pytest.mark.parametrize("content", [None, "{", "{}"])
+def test_a_folder_that_is_no_tokenizer_is_refused(
+    folders: list[str], tmp_path: Path, content: str | None
+) -> None:
+    if content is not None:
+        (tmp_path / "vocabulary.json").write_text(content)
+    with pytest.raises(StoreError, match=r"expected vocabulary\.json with a fingerprint"):
+        make(folders, tokenizer=str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["rows", "length", "segments", "block"])
@@ -256,6 +286,11 @@ def test_encoding_cuts_passages_to_the_contracts_length(folders: list[str]) -> N
         assert group["positions"].max() < 10
         last = np.sort(np.nonzero(group["segment_valid"])[0])
         assert len(last) == (group["tokens"] == SEP).sum()
+
+
+def test_encoding_tells_the_length_that_texts_were_really_cut_to(folders: list[str]) -> None:
+    assert encode(folders[0], segment_length=10).segment_length == 10
+    assert encode(folders[0], segment_length=64).segment_length == 32
 
 
 def test_a_sample_holds_what_has_to_be_in_it(folders: list[str]) -> None:

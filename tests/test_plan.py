@@ -175,6 +175,15 @@ def test_padding_on_squad_paragraphs_is_under_six_percent(shared: Path) -> None:
     assert make([np.array(lengths)]).padding_share() < 0.06
 
 
+@pytest.mark.slow
+def test_padding_on_the_real_corpora_is_under_six_percent(tmp_path: Path) -> None:
+    from benchmarks import padding
+
+    for name, store in padding.main_job_stores(tmp_path):
+        made = make([store.lengths], rows=32, length=256, segments=8, block=4096)
+        assert made.padding_share() < 0.06, name
+
+
 def test_a_passage_longer_than_a_row_is_refused() -> None:
     with pytest.raises(ValueError, match=r"store 1: expected passages of 1 to 64 .* found 9 to 70"):
         make([np.array([5, 64]), np.array([9, 70])], length=64)

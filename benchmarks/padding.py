@@ -1,0 +1,135 @@
+"""Padding share of packed batches: how it falls with segments a row and passages a block.
+
+    python -m benchmarks.padding [--store=FOLDER]... [--length=256]
+
+Without a store it makes two with the stages and gin files of the main job: the documentation corpus
+of this installation, and SQuAD's paragraphs where ../shared has them.
+"""
+
+import gzip
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from absl import app, flags
+
+from input_pipelines import pipeline, plan
+from input_pipelines.token_store import TokenStore
+
+_STORES = flags.DEFINE_multi_string("store", [], "Token store folders.")
+_LENGTH = flags.DEFINE_integer("length", 256, "Tokens in a row.")
+_ROWS = flags.DEFINE_integer("rows", 32, "Rows in a batch.")
+_SEGMENTS = flags.DEFINE_list("segments", ["2", "4", "6", "8", "12", "16"], "Segments in a row.")
+_BLOCKS = flags.DEFINE_list("blocks", ["64", "1024", "4096", "16384"], "Passages in a block.")
+
+PASSAGE_LENGTH = 128  # tokens at which the main job cuts passages
+
+ROOT = Path(__file__).resolve().parent.parent
+SQUAD = ROOT.parent / "shared/data/squad/train-v1.1.jsonl.gz"
+
+
+def run_stage(files: list[str], folder: Path, **macros: object) -> None:
+    """Runs a stage of the main job, quietly."""
+    command = [sys.executable, "-m", "t5x_style.stage"]
+    command += [f"--gin_file=gin_configs/{name}" for name in files]
+    command += [f"--gin.{name}={value!r}" for name, value in macros.items()]
+    command += [f"--gin.MODEL_DIR={str(folder)!r}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
+
+
+def corpora(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Names and BEIR folders."""
+    run_stage(["runs/make_corpus.gin"], folder / "docs")
+    yield "documentation", folder / "docs/corpus"
+    if SQUAD.is_file():
+        (folder / "squad").mkdir()
+        with (
+            gzip.open(SQUAD, "rt", encoding="utf-8") as paragraphs,
+            open(folder / "squad/corpus.jsonl", "w", encoding="utf-8") as out,
+        ):
+            for number, line in enumerate(paragraphs):
+                row = json.loads(line)
+                record = {"_id": str(number), "title": row["title"], "text": row["context"]}
+                out.write(json.dumps(record) + "\n")
+        yield "SQuAD paragraphs", folder / "squad"
+
+
+def main_job_stores(scratch: Path) -> Iterator[tuple[str, TokenStore]]:
+    """Stores of the corpora, each with a tokenizer of its own."""
+    for name, corpus in corpora(scratch):
+        at = scratch / f"{corpus.name}_stages"
+        run_stage(["runs/train_tokenizer.gin"], at / "t", CORPUS=str(corpus))
+        run_stage(
+            ["data/beir_passages.gin", "runs/prepare.gin"], at / "p", CORPUS=str(corpus),
+            TOKENIZER=str(at / "t/tokenizer"), LENGTH=PASSAGE_LENGTH,
+        )  # fmt: skip
+        yield name, TokenStore.open(str(at / "p/store"))
+
+
+def stores() -> Iterator[tuple[str, TokenStore]]:
+    """The stores that were asked for, or those made here."""
+    for folder in _STORES.value:
+        yield folder, TokenStore.open(folder)
+    if not _STORES.value:
+        with tempfile.TemporaryDirectory() as scratch:
+            yield from main_job_stores(Path(scratch))
+
+
+def percent(share: float) -> str:
+    """0.0437 -> ' 4.4 %'."""
+    return f"{100 * share:5.1f} %"
+
+
+def report(name: str, store: TokenStore) -> None:
+    """Prints the table of one store."""
+    lengths, length = store.lengths, _LENGTH.value
+    quartiles = np.percentile(lengths, [10, 50, 90]).astype(int).tolist()
+    print(f"\n{name}: {len(store)} passages, {lengths.mean():.1f} tokens (10/50/90 %: {quartiles})")
+    print(f"  one passage a row of {store.max_length}: "
+          f"{percent(1 - lengths.mean() / store.max_length)} padding, as in pairs")  # fmt: skip
+    print(f"  packed, {_ROWS.value} rows of {length}:")
+    print("  segments" + "".join(f"  block {block:>6}" for block in _BLOCKS.value) + "      encode")
+    for segments in map(int, _SEGMENTS.value):
+        cells = []
+        for block in map(int, _BLOCKS.value):
+            made = plan.Plan(
+                [lengths], [store.fingerprint], None, seed=0, rows=_ROWS.value, length=length,
+                segments=segments, block=block,
+            )  # fmt: skip
+            cells.append(made.padding_share())
+        source = pipeline.EncodeSource(
+            store, length, segments, _ROWS.value, segment_length=min(length, store.max_length)
+        )
+        row = "".join(f"  {percent(cell):>12}" for cell in [*cells, source.padding_share])
+        print(f"  {segments:8d}{row}")
+
+
+def report_speed(lengths: np.ndarray, count: int) -> None:
+    """Prints how long planning takes."""
+    many = np.random.default_rng(0).choice(lengths, count)
+    started = time.perf_counter()
+    made = plan.Plan(
+        [many], ["speed"], None, seed=0, rows=512, length=_LENGTH.value, segments=8, block=8192
+    )
+    made.step(made.epoch_rows(0) // 1024)
+    seconds = time.perf_counter() - started
+    print(f"\nplanning an epoch of {count:,} passages, first step in its middle: {seconds:.2f} s")
+
+
+def main(_: list[str]) -> None:
+    """Prints a table for each store, then the speed of planning."""
+    for name, store in stores():
+        report(name, store)
+    for count in (1_000_000, 13_000_000):
+        report_speed(store.lengths, count)
+
+
+if __name__ == "__main__":
+    app.run(main)
