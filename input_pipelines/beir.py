@@ -57,6 +57,7 @@ class BeirCorpus:
     max_line_bytes: int
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
+        """Yields the records in file order, telling `bad` of malformed ones."""
         return _rows(find(self.folder, "corpus.jsonl"), self.max_line_bytes, bad, title=True)
 
 
@@ -72,6 +73,7 @@ class BeirQueries:
     max_line_bytes: int
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
+        """Yields the records in file order, telling `bad` of malformed ones."""
         wanted: set[str] = set()
         for split in self.splits:
             wanted |= {qrel.query for qrel in read_qrels(self.folder, split, bad)}
@@ -115,7 +117,7 @@ def check_qrels(folder: str, splits: tuple[str, ...], max_line_bytes: int, bad: 
     Raises:
       SourceError: more than the limit of `bad`.
     """
-    ignored = BadRecords(1 << 62)  # malformed rows are counted by whoever reads them as records
+    ignored = BadRecords.counted_before()  # by whoever reads these rows as records
     passages = {r.id for r in BeirCorpus(folder, max_line_bytes).records(ignored)}
     rows = _rows(find(folder, "queries.jsonl"), max_line_bytes, ignored, title=False)
     queries = {r.id for r in rows}
@@ -127,3 +129,14 @@ def check_qrels(folder: str, splits: tuple[str, ...], max_line_bytes: int, bad: 
             if qrel.query not in queries:
                 detail = f"this qrel names query {qrel.query!r}, which is not in queries.jsonl"
                 bad.add(qrel.where, "qrel_names_no_query", detail, qrel.query)
+
+
+def query_ids(folder: str, split: str) -> list[str]:
+    """The queries that a split judges, sorted; for a source that holds just these."""
+    return sorted({qrel.query for qrel in read_qrels(folder, split, BadRecords(0))})
+
+
+def gold_ids(folder: str, split: str) -> list[str]:
+    """The passages that a split judges relevant, sorted; a sampled corpus must hold them."""
+    qrels = read_qrels(folder, split, BadRecords(0))
+    return sorted({qrel.passage for qrel in qrels if qrel.score > 0})

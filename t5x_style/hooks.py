@@ -162,7 +162,7 @@ class Save:
 
     def save(self, state: TrainState, value: float | None = None) -> None:
         """Saves unless the state has latched unhealthy, which is never written over a good one."""
-        if bool(state.healthy) and self._checkpointer.latest() != int(state.step):
+        if bool(state.healthy) and self._checkpointer.last_saved != int(state.step):
             self._checkpointer.save(state, self._meta, value)
 
     def _development_value(self, moment: Moment) -> float | None:

@@ -1,0 +1,150 @@
+"""Stage: one page about a whole recipe, with the table, the curves and the times of its stages.
+
+summary.json: {"metrics": {system: {metric: value}}, "intervals": {system: {metric: [low, high]}},
+"queries": n, "passages": n, "budget": ..., "seconds": ..., "stages": {stage: seconds}}.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from t5x_style import metric_log
+
+
+def report(
+    evaluation: str,
+    trainings: Mapping[str, str],
+    budget: float,
+    claim: str,
+    run_dir: str,
+    model_dir: str,
+) -> dict[str, str]:
+    """Writes summary.json, summary.md and curves.png.
+
+    Args:
+      evaluation: metrics.json of an evaluate stage.
+      trainings: name -> folder of a training stage, whose curves are drawn together.
+      budget: of the recipe, quoted.
+      claim: a system; the page says how it does against the evaluation's baseline.
+      run_dir: the recipe's folder, whose stages' times are added up.
+      model_dir: where the files go.
+    """
+    folder = Path(model_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    results = json.loads(Path(evaluation).read_text(encoding="utf-8"))
+    stages = stage_seconds(Path(run_dir))
+    systems = results["systems"]
+    summary = {
+        "metrics": {s: {m: v["value"] for m, v in metrics.items()} for s, metrics in systems.items()},
+        "intervals": {
+            s: {m: [v["low"], v["high"]] for m, v in metrics.items()} for s, metrics in systems.items()
+        },
+        "queries": results["n"],
+        "passages": results["passages"],
+        "budget": budget,
+        "seconds": round(sum(stages.values()), 1),
+        "stages": stages,
+    }
+    (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    draw(trainings, folder / "curves.png")
+    text = page(results, summary, compare(results, claim), trainings)
+    (folder / "summary.md").write_text(text, encoding="utf-8")
+    return {"summary": "summary.json", "page": "summary.md", "curves": "curves.png"}
+
+
+def stage_seconds(run_dir: Path) -> dict[str, float]:
+    """Seconds of every finished stage in the recipe's folder, in the order they finished."""
+    records = [json.loads(path.read_text("utf-8")) for path in run_dir.glob("*/stage.json")]
+    records.sort(key=lambda record: record["finished"])
+    return {record["name"]: record["seconds"] for record in records}
+
+
+def compare(results: Mapping[str, Any], system: str) -> str:
+    """Says how `system` does against the evaluation's baseline, with paired p-values.
+
+    Raises:
+      ValueError: a system that was not tested.
+    """
+    against = results["against"]
+    if system not in against["systems"]:
+        raise ValueError(
+            f"report.claim: expected a system tested against {against['baseline']!r}, one of "
+            f"{sorted(against['systems'])}, found {system!r}"
+        )
+    tests = against["systems"][system]
+    parts = [f"{m} {test['difference']:+.4f} (p = {test['p']:.3g})" for m, test in tests.items()]
+    signs = {test["difference"] > 0 for test in tests.values()}
+    verdict = {(True,): "above", (False,): "not above"}.get(tuple(signs), "on some metrics above")
+    return f"`{system}` is {verdict} `{against['baseline']}`: " + ", ".join(parts) + "."
+
+
+def page(
+    results: Mapping[str, Any],
+    summary: Mapping[str, Any],
+    comparison: str,
+    trainings: Mapping[str, str],
+) -> str:
+    """The page, in Markdown."""
+    metrics = list(next(iter(results["systems"].values())))
+    rows = []
+    for system, values in results["systems"].items():
+        cells = [f"{values[m]['value']:.4f} ({values[m]['low']:.3f}–{values[m]['high']:.3f})" for m in metrics]
+        rows.append(f"| {system} | " + " | ".join(cells) + " |")
+    times = [f"| {name} | {seconds:.0f} |" for name, seconds in summary["stages"].items()]
+    return "\n".join([
+        "# Summary",
+        "",
+        f"{summary['queries']} held-out queries over {summary['passages']:,} passages "
+        f"(split `{results['split']}`), 95 % bootstrap intervals over queries.",
+        "",
+        "| system | " + " | ".join(metrics) + " |",
+        "|---" * (len(metrics) + 1) + "|",
+        *rows,
+        "",
+        comparison,
+        "",
+        f"![curves of {', '.join(trainings)}](curves.png)",
+        "",
+        f"Budget {summary['budget']}, {summary['seconds']:.0f} seconds in all:",
+        "",
+        "| stage | seconds |",
+        "|---|---|",
+        *times,
+        "",
+    ])  # fmt: skip
+
+
+def draw(trainings: Mapping[str, str], png: Path) -> None:
+    """Losses and development metrics of several trainings, a panel a metric, as one PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    lines = {
+        name: metric_log.read_lines(Path(folder) / metric_log.JSONL)
+        for name, folder in trainings.items()
+    }
+    keys = dict.fromkeys(key for run in lines.values() for line in run for key in line)
+    shown = ["train/loss", *(key for key in keys if key.startswith("eval/"))]
+    figure, axes = plt.subplots(
+        1, len(shown), figsize=(4.2 * len(shown), 3.4), squeeze=False, constrained_layout=True
+    )
+    for axis, key in zip(axes.flat, shown, strict=True):
+        for name, run in lines.items():
+            points = [(line["step"], line[key]) for line in run if key in line]
+            if points:
+                axis.plot(*zip(*points, strict=True), label=name, marker=".", linewidth=1.3)
+        axis.set_title(key)
+        axis.set_xlabel("step")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+    figure.savefig(png, dpi=120)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    from t5x_style import stage
+
+    stage.main("t5x_style.report.report")
