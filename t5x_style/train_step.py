@@ -82,7 +82,9 @@ def loss_and_gradients(
     def pieces_loss(params: nnx.State, piece: Batch, key: jax.Array, weight: jax.Array | None) -> Any:
         module = definition.module(params, state.variables)
         module.train()
-        loss, metrics = module.loss(piece, key)
+        # With the mesh in context, a loss may say where arrays inside its loops must live.
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            loss, metrics = module.loss(piece, key)
         value = loss.value() if weight is None else loss.over(jax.lax.stop_gradient(weight))
         return value, (loss, metrics)
 

@@ -165,11 +165,18 @@ def largest(jaxpr):
 
 
 @pytest.mark.parametrize(
-    ("positions", "chunk", "expected"),
-    [(8192, 1024, 8), (8192, 3000, 4), (37, 12, 4), (5, 64, 1), (0, 4, 1), (96, 10, 12)],
+    ("positions", "inner", "chunk", "expected"),
+    [
+        (8192, 256, 1024, 8),
+        (8192, 256, 3000, 4),
+        (320, 40, 60, 8),  # 8 divides 40; 6 would pad, 10 is more
+        (37, 37, 12, 4),
+        (5, 5, 64, 1),
+        (96, 7, 10, 12),
+    ],
 )
-def test_number_of_chunks(positions, chunk, expected):
-    assert ce.number_of_chunks(positions, chunk) == expected
+def test_number_of_chunks(positions, inner, chunk, expected):
+    assert ce.number_of_chunks(positions, inner, chunk) == expected
 
 
 @settings(max_examples=20, deadline=None)
@@ -213,17 +220,31 @@ def test_errors_name_what_is_wrong(change, message):
         ce.cross_entropy(**arguments)
 
 
+@pytest.mark.parametrize("shape", [(8, 1, 1), (2, 4, 1), (2, 2, 2)])
 @pytest.mark.parametrize("form", [mean, lambda c: lambda *a: per_position(c)(*a).mean()])
-def test_sharded_equals_one_device(form):
-    mesh = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-    arguments = problem(n=64)
-    specs = [("data",), ("tensor",), ("tensor",), ("data",)]
+def test_sharded_equals_one_device(form, shape):
+    axes = ("data", "fsdp", "tensor")
+    mesh = jax.make_mesh(shape, axes, axis_types=(jax.sharding.AxisType.Auto,) * 3)
+    hidden, table, bias, labels = problem(n=192)
+    hidden, labels = hidden.reshape(8, 24, D), labels.reshape(8, 24)
+    kernel = jnp.asarray(np.random.default_rng(2).normal(size=(D, D)), jnp.float32)
+
+    def loss(hidden, kernel, table, bias, labels):
+        return form(16)(hidden @ kernel, table, bias, labels)
+
+    def under_mesh(*arguments):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return loss(*arguments)
+
+    arguments = (hidden, kernel, table, bias, labels)
+    rows = ("data", "fsdp")
+    specs = [(rows,), ("fsdp", "tensor"), ("tensor", "fsdp"), ("tensor",), (rows,)]
     placed = [
         jax.device_put(a, jax.NamedSharding(mesh, jax.P(*spec)))
         for a, spec in zip(arguments, specs, strict=True)
     ]
-    step = jax.jit(jax.value_and_grad(form(16), ARGUMENTS))
-    (found, gradients), (expected, single) = step(*placed), step(*arguments)
+    found, gradients = jax.jit(jax.value_and_grad(under_mesh, (0, 1, 2, 3)))(*placed)
+    expected, single = jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3)))(*arguments)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     for ours, theirs in zip(gradients, single, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)

@@ -16,24 +16,28 @@ The table may be padded: rows from `vocab_size` on get a logit of -inf, and no g
 
 import functools
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec as P
 
 from t5x_style.metrics import Mean
 
 IGNORED = -100
 
+Arrays = tuple[jax.Array, ...]
+
 
 class _Problem(NamedTuple):
     """Everything flat and cut into C chunks of n positions."""
 
-    hidden: jax.Array  # [C, n, D] computation dtype
+    hidden: jax.Array  # [n, C, D] computation dtype
     table: jax.Array  # [V, D] computation dtype
     bias: jax.Array  # [V] float32, -inf on padded rows
-    labels: jax.Array  # [C, n] int32
+    labels: jax.Array  # [n, C] int32
 
 
 def cross_entropy(
@@ -60,7 +64,8 @@ def cross_entropy(
     """
     _check(hidden, table, bias, labels, vocab_size, chunk)
     rows = hidden.reshape(-1, hidden.shape[-1])
-    losses = _per_position(rows, table, bias, labels.reshape(-1), vocab_size, chunk)
+    chunks = number_of_chunks(labels.size, labels.shape[-1], chunk)
+    losses = _per_position(rows, table, bias, labels.reshape(-1), vocab_size, chunks)
     return losses.reshape(labels.shape)
 
 
@@ -82,7 +87,8 @@ def cross_entropy_mean(
     """
     _check(hidden, table, bias, labels, vocab_size, chunk)
     rows = hidden.reshape(-1, hidden.shape[-1])
-    total, correct = _summed(rows, table, bias, labels.reshape(-1), vocab_size, chunk)
+    chunks = number_of_chunks(labels.size, labels.shape[-1], chunk)
+    total, correct = _summed(rows, table, bias, labels.reshape(-1), vocab_size, chunks)
     weight = jnp.sum(labels != IGNORED).astype(jnp.float32)[None]
     return Mean(total[None], weight), Mean(jax.lax.stop_gradient(correct)[None], weight)
 
@@ -138,40 +144,81 @@ def _check(
         raise ValueError(f"cross_entropy: chunk must be at least 1 position, found {chunk}")
 
 
-def number_of_chunks(positions: int, chunk: int) -> int:
-    """Smallest number of chunks of at most `chunk` positions, preferably dividing `positions`.
+def number_of_chunks(positions: int, inner: int, chunk: int) -> int:
+    """Smallest number of chunks of at most `chunk` positions, preferably one that divides evenly.
 
-    Padding a sharded axis moves data between devices, so a divisor is taken where there is one
-    within twice the smallest number.
+    The leading axis is the sharded one. A divisor of `inner`, the last axis of the labels, leaves
+    it alone; a divisor of all positions needs no padding. Either is taken where there is one within
+    twice the smallest number.
     """
     least = max(1, math.ceil(positions / chunk))
-    divisors = (c for c in range(least, 2 * least) if positions % c == 0)
-    return next(divisors, least)
+    for size in (inner, positions):
+        for count in range(least, 2 * least):
+            if size % count == 0:
+                return count
+    return least
 
 
 def _cut(
-    hidden: jax.Array, table: jax.Array, bias: jax.Array, labels: jax.Array, vocab: int, chunk: int
+    hidden: jax.Array, table: jax.Array, bias: jax.Array, labels: jax.Array, vocab: int, chunks: int
 ) -> _Problem:
-    chunks = number_of_chunks(hidden.shape[0], chunk)
     real = np.arange(table.shape[0]) < vocab
     return _Problem(
         _strided(hidden, chunks, 0),
-        table.astype(hidden.dtype),
+        _whole_rows(table.astype(hidden.dtype)),
         jnp.where(real, bias.astype(jnp.float32), -jnp.inf),
         _strided(labels, chunks, IGNORED),
     )
 
 
+def _whole_rows(table: jax.Array) -> jax.Array:
+    """The table with its features gathered, once for all chunks, if a mesh is in context.
+
+    Left sharded over the axis that also shards the positions ('fsdp'), the product with the logits'
+    gradient inside a loop comes back in a wrong order on a mesh of three axes (jax 0.10.2; a plain
+    `lax.scan` over `jax.checkpoint` shows the same). Hence the engine traces losses under
+    `jax.sharding.use_abstract_mesh`.
+    """
+    if jax.sharding.get_abstract_mesh().empty:
+        return table
+    return jax.lax.with_sharding_constraint(table, P(P.UNCONSTRAINED, None))
+
+
 def _strided(x: jax.Array, chunks: int, fill: int) -> jax.Array:
-    """[N, ...] -> [C, ceil(N / C), ...]; row i of x is at [i % C, i // C]."""
+    """[N, ...] -> [ceil(N / C), C, ...]; chunk c is [:, c]."""
     missing = -x.shape[0] % chunks
-    x = jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1), constant_values=fill)
-    return x.reshape(-1, chunks, *x.shape[1:]).swapaxes(0, 1)
+    if missing:
+        x = jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1), constant_values=fill)
+    return x.reshape(-1, chunks, *x.shape[1:])
 
 
 def _unstrided(x: jax.Array, rows: int) -> jax.Array:
     """The inverse of `_strided`."""
-    return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])[:rows]
+    return x.reshape(-1, *x.shape[2:])[:rows]
+
+
+def _loop(
+    body: Callable[[Any, Arrays], tuple[Any, Arrays]], carry: Any, inputs: Arrays, outputs: Arrays
+) -> tuple[Any, Arrays]:
+    """A scan over the chunks, which are on axis 1.
+
+    `jax.lax.scan` wants them on axis 0, which would transpose every array twice.
+
+    Args:
+      body: (carry, one chunk [n, ...] of each input) -> (carry, one chunk of each output).
+      carry: of any structure.
+      inputs: [n, C, ...] each.
+      outputs: arrays of the outputs' shapes [n, C, ...] and dtypes; all of it is written.
+    """
+
+    def step(c: jax.Array, state: tuple[Any, Arrays]) -> tuple[Any, Arrays]:
+        carry, written = state
+        chunk = tuple(jax.lax.dynamic_index_in_dim(x, c, 1, keepdims=False) for x in inputs)
+        carry, new = body(carry, chunk)
+        pairs = zip(written, new, strict=True)
+        return carry, tuple(jax.lax.dynamic_update_index_in_dim(w, x, c, 1) for w, x in pairs)
+
+    return jax.lax.fori_loop(0, inputs[0].shape[1], step, (carry, outputs))
 
 
 def _logits(hidden: jax.Array, problem: _Problem) -> jax.Array:
@@ -227,37 +274,41 @@ def _zeros(problem: _Problem) -> tuple[jax.Array, jax.Array]:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def _per_position(
-    hidden: jax.Array, table: jax.Array, bias: jax.Array, labels: jax.Array, vocab: int, chunk: int
+    hidden: jax.Array, table: jax.Array, bias: jax.Array, labels: jax.Array, vocab: int, chunks: int
 ) -> jax.Array:
-    return _per_position_forward(hidden, table, bias, labels, vocab, chunk)[0]
+    return _per_position_forward(hidden, table, bias, labels, vocab, chunks)[0]
 
 
-def _per_position_forward(hidden, table, bias, labels, vocab, chunk):  # type: ignore[no-untyped-def]
-    problem = _cut(hidden, table, bias, labels, vocab, chunk)
+def _per_position_forward(hidden, table, bias, labels, vocab, chunks):  # type: ignore[no-untyped-def]
+    problem = _cut(hidden, table, bias, labels, vocab, chunks)
 
-    def one(args: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        logits = _logits(args[0], problem)
+    def one(_: None, chunk: Arrays) -> tuple[None, Arrays]:
+        logits = _logits(chunk[0], problem)
         lse = jax.nn.logsumexp(logits, axis=1)
-        return jnp.where(args[1] != IGNORED, lse - _at_label(logits, args[1]), 0.0), lse
+        gold = _at_label(logits, chunk[1])
+        return None, (jnp.where(chunk[1] != IGNORED, lse - gold, 0.0), lse)
 
-    losses, lse = jax.lax.map(one, (problem.hidden, problem.labels))
+    zeros = jnp.zeros(problem.labels.shape, jnp.float32)
+    inputs = (problem.hidden, problem.labels)
+    _, (losses, lse) = _loop(one, None, inputs, (zeros, zeros))
     return _unstrided(losses, hidden.shape[0]), (hidden, table, bias, labels, lse)
 
 
-def _per_position_backward(vocab, chunk, saved, cotangent):  # type: ignore[no-untyped-def]
+def _per_position_backward(vocab, chunks, saved, cotangent):  # type: ignore[no-untyped-def]
     hidden, table, bias, labels, lse = saved
-    problem = _cut(hidden, table, bias, labels, vocab, chunk)
-    weights = _strided(jnp.where(labels != IGNORED, cotangent, 0.0), lse.shape[0], 0)
+    problem = _cut(hidden, table, bias, labels, vocab, chunks)
+    weights = _strided(jnp.where(labels != IGNORED, cotangent, 0.0), chunks, 0)
 
-    def one(carry, args):  # type: ignore[no-untyped-def]
-        rows, targets, row_lse, weight = args
+    def one(carry: Arrays, chunk: Arrays) -> tuple[Arrays, Arrays]:
+        rows, targets, row_lse, weight = chunk
         probabilities = jnp.exp(_logits(rows, problem) - row_lse[:, None])
         error = _error(probabilities, targets, weight)
         to_hidden, to_table, to_bias = _products(error, rows, problem)
-        return (carry[0] + to_table, carry[1] + to_bias), to_hidden.astype(hidden.dtype)
+        return (carry[0] + to_table, carry[1] + to_bias), (to_hidden.astype(hidden.dtype),)
 
-    chunks = (problem.hidden, problem.labels, lse, weights)
-    (to_table, to_bias), to_hidden = jax.lax.scan(one, _zeros(problem), chunks)
+    inputs = (problem.hidden, problem.labels, lse, weights)
+    outputs = (jnp.zeros_like(problem.hidden),)
+    (to_table, to_bias), (to_hidden,) = _loop(one, _zeros(problem), inputs, outputs)
     to_hidden = _unstrided(to_hidden, hidden.shape[0])
     return to_hidden, to_table.astype(table.dtype), to_bias.astype(bias.dtype), None
 
@@ -270,40 +321,42 @@ _per_position.defvjp(_per_position_forward, _per_position_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def _summed(
-    hidden: jax.Array, table: jax.Array, bias: jax.Array, labels: jax.Array, vocab: int, chunk: int
+    hidden: jax.Array, table: jax.Array, bias: jax.Array, labels: jax.Array, vocab: int, chunks: int
 ) -> tuple[jax.Array, jax.Array]:
     """(sum of losses [], number of correct positions []), float32."""
-    problem = _cut(hidden, table, bias, labels, vocab, chunk)
+    problem = _cut(hidden, table, bias, labels, vocab, chunks)
 
-    def one(args: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        loss, correct, _, _ = _softmax_parts(_logits(args[0], problem), args[1])
-        return loss, correct
+    def one(carry: Arrays, chunk: Arrays) -> tuple[Arrays, Arrays]:
+        loss, correct, _, _ = _softmax_parts(_logits(chunk[0], problem), chunk[1])
+        return (carry[0] + jnp.sum(loss), carry[1] + jnp.sum(correct)), ()
 
-    losses, correct = jax.lax.map(one, (problem.hidden, problem.labels))
-    return jnp.sum(losses), jnp.sum(correct)
+    zeros = (jnp.zeros(()), jnp.zeros(()))
+    return _loop(one, zeros, (problem.hidden, problem.labels), ())[0]
 
 
-def _summed_forward(hidden, table, bias, labels, vocab, chunk):  # type: ignore[no-untyped-def]
-    problem = _cut(hidden, table, bias, labels, vocab, chunk)
+def _summed_forward(hidden, table, bias, labels, vocab, chunks):  # type: ignore[no-untyped-def]
+    problem = _cut(hidden, table, bias, labels, vocab, chunks)
 
-    def one(carry, args):  # type: ignore[no-untyped-def]
-        rows, targets = args
+    def one(carry: Arrays, chunk: Arrays) -> tuple[Arrays, Arrays]:
+        rows, targets = chunk
         loss, correct, exp, total = _softmax_parts(_logits(rows, problem), targets)
         weight = (targets != IGNORED).astype(jnp.float32)
         error = _error(exp / total[:, None], targets, weight)
-        to_hidden, to_table, to_bias = _products(error, rows, problem)
-        carry = (carry[0] + to_table, carry[1] + to_bias)
-        return carry, (to_hidden.astype(hidden.dtype), loss, correct)
+        to_hidden, *to_rest = _products(error, rows, problem)
+        new = (*to_rest, jnp.sum(loss), jnp.sum(correct))
+        carry = tuple(old + more for old, more in zip(carry, new, strict=True))
+        return carry, (to_hidden.astype(hidden.dtype),)
 
-    carry, per_row = jax.lax.scan(one, _zeros(problem), (problem.hidden, problem.labels))
-    to_hidden, losses, correct = per_row
-    to_hidden = _unstrided(to_hidden, hidden.shape[0])
+    zeros = (*_zeros(problem), jnp.zeros(()), jnp.zeros(()))
+    inputs, outputs = (problem.hidden, problem.labels), (jnp.zeros_like(problem.hidden),)
+    (to_table, to_bias, loss, correct), (to_hidden,) = _loop(one, zeros, inputs, outputs)
     # The parameters' own dtypes travel as empty arrays: residuals must be arrays.
-    saved = (to_hidden, *carry, jnp.zeros(0, table.dtype), jnp.zeros(0, bias.dtype))
-    return (jnp.sum(losses), jnp.sum(correct)), saved
+    dtypes = (jnp.zeros(0, table.dtype), jnp.zeros(0, bias.dtype))
+    saved = (_unstrided(to_hidden, hidden.shape[0]), to_table, to_bias, *dtypes)
+    return (loss, correct), saved
 
 
-def _summed_backward(vocab, chunk, saved, cotangents):  # type: ignore[no-untyped-def]
+def _summed_backward(vocab, chunks, saved, cotangents):  # type: ignore[no-untyped-def]
     to_hidden, to_table, to_bias, like_table, like_bias = saved
     scale = cotangents[0]
     return (
