@@ -56,6 +56,19 @@ class Entry:
             return (ours[-1], math.prod(ours[:-1]))
         return ours if self.path.endswith("embedding") else (math.prod(ours),)
 
+    def our_shape(self, theirs: Shape, heads: int) -> Shape:
+        """Shape of our array (without the layer axis) for one of their tensors."""
+        split = "/attention/" in self.path and not self.path.endswith("out/bias")
+
+        def divided(size: int) -> Shape:
+            return (heads, size // heads) if split else (size,)
+
+        if self.layout == LINEAR_IN:
+            return (theirs[1], *divided(theirs[0]))
+        if self.layout == LINEAR_OUT:
+            return (*divided(theirs[1]), theirs[0])
+        return divided(theirs[0]) if len(theirs) == 1 else theirs
+
     def from_theirs(self, array: np.ndarray, ours: Shape) -> np.ndarray:
         """One of their tensors in our layout, float32, of shape `ours` (without the layer axis)."""
         array = np.asarray(array, np.float32)

@@ -28,39 +28,36 @@ class HuggingFace:
 
     Args:
         path: folder or `.safetensors` file.
-        vocab_size: true vocabulary size of the model being filled; padded rows become 0.
-        layers: which of the file's encoder layers to take, in order, repeats allowed: (10, 11) for
-            the last two of twelve, (0, 1, 2, 0, 1, 2) to double three.  None takes all.
+        vocab_size: true vocabulary size of the model being filled; the file must have as many rows.
         ignore: glob patterns of canonical tensor names that may stay in the file (`cls.*` when
             only the encoder is wanted), besides `hf_names.MAY_STAY`.
     """
 
-    def __init__(
-        self,
-        path: str,
-        vocab_size: int,
-        layers: tuple[int, ...] | None = None,
-        ignore: tuple[str, ...] = (),
-    ) -> None:
+    def __init__(self, path: str, vocab_size: int, ignore: tuple[str, ...] = ()) -> None:
         self.path = Path(path)
         self.vocab_size = vocab_size
-        self.layers = layers
         self.ignore = (*hf_names.MAY_STAY, *ignore)
         self._where = _locate(self.path)
 
-    def arrays(self, target: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """The weights for `target`.
+    def __str__(self) -> str:
+        return f"HuggingFace({str(self.path)!r})"
+
+    def arrays(self, target: Mapping[str, Any] | None = None) -> dict[str, np.ndarray]:
+        """The weights, under our paths.
 
         Args:
-            target: our path -> shape (or anything with `.shape`) of each parameter to fill.
+            target: our path -> shape (or anything with `.shape`) of each parameter to fill.  None
+                takes all that the file holds, vocabulary rows unpadded; the number of heads is then
+                read from `config.json` beside the weights.
 
         Returns:
-            Our path -> float32 array of that shape.  Optional parameters that the file does not
-            hold (RetroMAE's decoder) are left out.
+            Our path -> float32 array of that shape; padded vocabulary rows are 0.  Optional
+            parameters that the file does not hold (RetroMAE's decoder) are left out.
 
         Raises:
             WeightsError: names everything that is missing, unexpected or of another shape.
         """
+        target = self._held() if target is None else target
         shapes = {path: tuple(getattr(leaf, "shape", leaf)) for path, leaf in target.items()}
         wanted, problems = self._match(shapes)
         if problems:
@@ -72,10 +69,30 @@ class HuggingFace:
             )
         return {path: self._read(path, names, shapes[path]) for path, names in wanted.items()}
 
+    def _held(self) -> dict[str, Shape]:
+        """Our path -> shape of every parameter of which the file has the first tensor."""
+        heads, count = self._heads(), hf_names.layer_count(set(self._where))
+        shapes: dict[str, Shape] = {}
+        for entry in hf_names.TABLE:
+            first = entry.name.format(layer=0)
+            if first in self._where:
+                ours = entry.our_shape(self._shape(first), heads)
+                shapes[entry.path] = (count, *ours) if entry.stacked else ours
+        return shapes
+
+    def _heads(self) -> int:
+        folder = self.path if self.path.is_dir() else self.path.parent
+        file = folder / "config.json"
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"{file}: not found; expected num_attention_heads there, since the weights do not "
+                "say how many heads they were trained with."
+            )
+        return int(json.loads(file.read_text(encoding="utf-8"))["num_attention_heads"])
+
     def _match(self, shapes: dict[str, Shape]) -> tuple[dict[str, list[str]], list[str]]:
         """Our path -> tensors it is made of, and what is wrong."""
         count = hf_names.layer_count(set(self._where))
-        chosen = list(range(count)) if self.layers is None else list(self.layers)
         wanted: dict[str, list[str]] = {}
         problems: list[str] = []
         for path, shape in shapes.items():
@@ -83,12 +100,12 @@ class HuggingFace:
             if entry is None:
                 problems.append(f"{path}: Hugging Face files have no such parameter")
                 continue
-            names = [entry.name.format(layer=i) for i in chosen] if entry.stacked else [entry.name]
+            names = entry.names(count)
             if entry.optional and not self._holds_any(names[0].split(".")[0]):
                 continue
             problems += self._differences(entry, names, shape)
             wanted[path] = names
-        return wanted, problems + self._unexpected(wanted, count)
+        return wanted, problems + self._unexpected(wanted)
 
     def _holds_any(self, prefix: str) -> bool:
         """Whether the file has any tensor of a part that may be absent as a whole."""
@@ -113,10 +130,8 @@ class HuggingFace:
                 problems.append(f"{name}: expected {expected}, found {found}")
         return problems
 
-    def _unexpected(self, wanted: dict[str, list[str]], count: int) -> list[str]:
+    def _unexpected(self, wanted: dict[str, list[str]]) -> list[str]:
         used = {name for names in wanted.values() for name in names}
-        if self.layers is not None:  # the layers not chosen are left out on purpose
-            used |= {n for e in hf_names.TABLE if e.stacked for n in e.names(count)}
         extra = [name for name in sorted(set(self._where) - used) if not self._may_stay(name)]
         return [f"{name}: unexpected {self._shape(name)}" for name in extra]
 

@@ -136,13 +136,20 @@ def test_another_vocabulary_or_depth_is_refused(tmp_path: Path) -> None:
         import_hf.HuggingFace(str(tmp_path), 50).arrays(target(vocab_size=30))
 
 
-def test_layers_can_be_chosen_and_repeated(tmp_path: Path) -> None:
+def test_without_a_target_it_gives_all_that_the_file_holds(tmp_path: Path) -> None:
     save_file(official(), tmp_path / "model.safetensors")
-    path = "encoder/layers/mlp/wi/kernel"
-    for chosen in ((1,), (0, 1, 0, 1)):
-        source = import_hf.HuggingFace(str(tmp_path), 50, layers=chosen)
-        found = source.arrays(target(layers=len(chosen)))[path]
-        np.testing.assert_array_equal(found, random_arrays()[path][list(chosen)])
+    with pytest.raises(FileNotFoundError, match="num_attention_heads"):
+        import_hf.HuggingFace(str(tmp_path), 50).arrays()
+    (tmp_path / "config.json").write_text(json.dumps(HF_CONFIG))
+    found, expected = import_hf.HuggingFace(str(tmp_path), 50).arrays(), random_arrays()
+    assert found.keys() == expected.keys()
+    for path, array in found.items():
+        wanted = expected[path]
+        if array.shape != wanted.shape:  # vocabulary rows are padded by who takes them over
+            assert array.shape[0] == 50 and array.shape[1:] == wanted.shape[1:]
+        np.testing.assert_array_equal(array, wanted[: array.shape[0]], err_msg=path)
+    with pytest.raises(import_hf.WeightsError, match=r"expected \(49, 16\), found \(50, 16\)"):
+        import_hf.HuggingFace(str(tmp_path), 49).arrays()
 
 
 def test_the_decoder_may_be_absent_but_not_in_part(tmp_path: Path) -> None:
