@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import tokenizers
-from tokenizers import models, processors
+from tokenizers import models
 
 from input_pipelines import tokenization
 from input_pipelines.tokenization import TokenizerError
@@ -65,22 +65,15 @@ def _from_vocab(path: str, config: dict[str, Any]) -> tokenizers.Tokenizer:
     """A BERT tokenizer of a vocab.txt; lower-cased unless tokenizer_config.json says otherwise."""
     lowercase = bool(config.get("do_lower_case", True))
     strip = config.get("strip_accents")
-    tokenizer = tokenization.new_wordpiece(lowercase, lowercase if strip is None else bool(strip))
     vocabulary = models.WordPiece.read_file(path)
-    tokenizer.model = models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100)
-    tokenizer.add_special_tokens([t for t in tokenization.BERT_SPECIALS if t in vocabulary])
-    cls, sep = "[CLS]", "[SEP]"
     missing = [t for t in tokenization.BERT_SPECIALS if t not in vocabulary]
     if missing:
         raise TokenizerError(
             f"{path}: expected the entries {tokenization.BERT_SPECIALS}, missing {missing}"
         )
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} $B:1 {sep}:1",
-        special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])],
+    return tokenization.from_vocabulary(
+        vocabulary, lowercase, lowercase if strip is None else bool(strip)
     )
-    return tokenizer
 
 
 def _by_transformers(folder: str) -> tokenizers.Tokenizer:

@@ -216,6 +216,7 @@ def make_corpus(
             f"no passage left of {docs} docstrings: lower make_corpus.min_passage_words"
         )
     splits, dropped = select_queries(collector.queries, passages, queries)
+    dropped |= {**collector.dropped, "passage_near_duplicate": repeats}
     folder = os.path.join(model_dir, "corpus")
     write_beir(folder, passages, splits)
     report = {
@@ -225,7 +226,7 @@ def make_corpus(
         "queries": {split: len(found) for split, found in splits.items()},
         "modules": {s: sorted({corpus_queries.module_group(q.module) for q in splits[s]})
                     for s in ("dev", "test")},
-        "dropped": dict(sorted({**collector.dropped, **dropped, "passage_near_duplicate": repeats}.items())),
+        "dropped": dict(sorted(dropped.items())),
         "versions": _versions(packages),
     }  # fmt: skip
     _write_lines(os.path.join(folder, "report.json"), [json.dumps(report, indent=1)])

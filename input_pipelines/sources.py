@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO, Protocol
@@ -46,10 +47,16 @@ class BadRecords:
       examples: the first messages, each "file:line: reason: quote".
     """
 
-    def __init__(self, limit: int):
+    def __init__(self, limit: int, quiet: bool = False):
         self._limit = limit
+        self._quiet = quiet
         self.counts: collections.Counter[str] = collections.Counter()
         self.examples: list[str] = []
+
+    @classmethod
+    def counted_before(cls) -> "BadRecords":
+        """For reading a file a second time: skips in silence what the first reading reported."""
+        return cls(limit=sys.maxsize, quiet=True)
 
     def add(self, where: str, reason: str, detail: str, quote: str) -> None:
         """Counts one. `reason` is the class that is counted, `detail` says what is wrong here.
@@ -62,7 +69,8 @@ class BadRecords:
         message = f"{where}: {detail}: {shown!r}"
         if len(self.examples) < EXAMPLES:
             self.examples.append(message)
-            _log.warning("skipped %s", message)
+            if not self._quiet:
+                _log.warning("skipped %s", message)
         if self.counts.total() > self._limit:
             raise SourceError(
                 f"{self.counts.total()} malformed records, and max_bad_records={self._limit}. "
@@ -74,7 +82,9 @@ class BadRecords:
 class Source(Protocol):
     """Anything with records in a fixed order and one report of what it skipped."""
 
-    def records(self, bad: BadRecords) -> Iterator[Record]: ...
+    def records(self, bad: BadRecords) -> Iterator[Record]:
+        """Yields the records in file order, telling `bad` of malformed ones."""
+        ...
 
 
 class UniqueIds:
@@ -88,7 +98,7 @@ class UniqueIds:
         self._files: dict[str, int] = {}
 
     def first(self, id_: str, file: str, line: int) -> str:
-        """ "" for a new id, else where it was first: "file:line"."""
+        """Where an id was first ("file:line"), or an empty string for a new one."""
         key = int.from_bytes(hashlib.blake2b(id_.encode(), digest_size=8).digest(), "big")
         number = self._files.setdefault(file, len(self._files))
         before = self._seen.setdefault(key, (number, line))
@@ -145,7 +155,7 @@ def lines(path: str, max_line_bytes: int, bad: BadRecords) -> Iterator[tuple[int
 def json_lines(
     path: str, max_line_bytes: int, bad: BadRecords
 ) -> Iterator[tuple[int, str, dict[str, object]]]:
-    """(line number, line, object) of each line that is a JSON object; blank lines are passed over."""
+    """(line number, line, object) of each line that is a JSON object, blank lines aside."""
     for number, line in lines(path, max_line_bytes, bad):
         if not line.strip():
             continue
@@ -212,6 +222,7 @@ class Jsonl:
     max_line_bytes: int
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
+        """Yields the records in file order, telling `bad` of malformed ones."""
         unique = UniqueIds()
         for path in self.paths:
             for number, line, row in json_lines(path, self.max_line_bytes, bad):
@@ -245,6 +256,7 @@ class Lines:
     max_line_bytes: int
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
+        """Yields the records in file order, telling `bad` of malformed ones."""
         names = ["_".join(os.path.basename(path).split()) for path in self.paths]
         for i, (path, name) in enumerate(zip(self.paths, names, strict=True)):
             # Files of one name in several folders must not share ids.
@@ -290,6 +302,7 @@ class Mixture:
     alpha: float
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
+        """Yields the records in file order, telling `bad` of malformed ones."""
         names = [name for name, _, _ in self.members]
         if len(set(names)) != len(names):
             raise SourceError(f"mixture members {names}: expected different names")
@@ -312,8 +325,8 @@ class Mixture:
             self.members, self.probabilities(counts), counts, strict=True
         ):
             repeats = np.bincount(_draw(rng, n, round(size * p)), minlength=n) if n else ()
-            # A second reading meets the same bad records; they were counted already.
-            for record, times in zip(source.records(BadRecords(2**62)), repeats, strict=True):
+            again = source.records(BadRecords.counted_before())
+            for record, times in zip(again, repeats, strict=True):
                 for _ in range(times):
                     yield record
 

@@ -109,6 +109,7 @@ def file_sha256(path: str) -> str:
 
 
 def shard_name(name: str, split: str, shard: int, shards: int) -> str:
+    """File name of a shard, as TFDS has it."""
     return f"{name}-{split}.array_record-{shard:05d}-of-{shards:05d}"
 
 
