@@ -19,12 +19,13 @@ from collections.abc import Iterator
 
 SKIPPED_FOLDERS = frozenset(
     "tests test testing __pycache__ site-packages dist-packages idlelib lib2to3 ensurepip "
-    "turtledemo _vendor vendor vendored vendored_packages third_party examples external externals".split()
+    "turtledemo _vendor vendor vendored vendored_packages third_party examples "
+    "external externals".split()
 )
 COMPILED_MODULES = (
     "array binascii builtins bz2 cmath collections datetime decimal errno fcntl functools gc "
-    "hashlib io itertools marshal math mmap operator os pickle pwd pyexpat random re resource select "
-    "signal socket ssl string struct sys syslog time unicodedata weakref zlib"
+    "hashlib io itertools marshal math mmap operator os pickle pwd pyexpat random re resource "
+    "select signal socket ssl string struct sys syslog time unicodedata weakref zlib"
 ).split()
 
 

@@ -233,7 +233,7 @@ class _WorkerProcess(multiprocessing.context.SpawnProcess):
 class _WorkerContext(multiprocessing.context.SpawnContext):
     """Spawned, not forked: a fork of a process that runs threads can hang."""
 
-    Process = _WorkerProcess  # type: ignore[assignment]
+    Process = _WorkerProcess
 
 
 def _executor(workers: int) -> concurrent.futures.Executor:

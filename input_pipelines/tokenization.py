@@ -292,8 +292,10 @@ def train_tokenizer(
 
     def texts() -> Iterator[str]:
         bad = strict.pop() if strict else BadRecords.counted_before()
-        drawn = isinstance(source, Mixture) and sample
-        records = source.sample(sample, seed, bad) if drawn else source.records(bad)
+        if sample and isinstance(source, Mixture):
+            records = source.sample(sample, seed, bad)
+        else:
+            records = source.records(bad)
         return filter(str.strip, (join_title(record.title, record.text) for record in records))
 
     tokenizer = train_wordpiece(
@@ -331,9 +333,9 @@ def write_folder(
     tokenizer.no_padding()
     text = tokenizer.to_str(pretty=True)
     added = tokenizer.get_added_tokens_decoder()
-    ids = {role: tokenizer.token_to_id(specials[role]) for role in ROLES}
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    value = {
+    ids = {role: vocabulary[specials[role]] for role in ROLES}
+    value: dict[str, Any] = {
         # Ids may have holes (an added token beyond the end): the size covers the largest id.
         "size": max(vocabulary.values()) + 1,
         **ids,
@@ -342,7 +344,7 @@ def write_folder(
     }
     by_id = {i: token for token, i in vocabulary.items()}
     lines = [by_id.get(i, f"[unused-hole-{i}]") for i in range(value["size"])]
-    settings = {f"{role}_token": specials[role] for role in ROLES}
+    settings: dict[str, Any] = {f"{role}_token": specials[role] for role in ROLES}
     settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": True}
     _write(folder, "vocab.txt", "".join(f"{line}\n" for line in lines))
     _write(folder, "tokenizer.json", text)
