@@ -57,7 +57,8 @@ def evaluate(
         "systems": {n: {m: v.tolist() for m, v in s.values.items()} for n, s in scores.items()},
     }
     publish.write_atomically(folder / "per_query.json", json.dumps(per_query) + "\n")
-    Console().print(table(report))
+    # A file or a pipe has no width; rich would take 80 columns and break the cells.
+    Console(width=None if sys.stdout.isatty() else 120).print(table(report))
     return {"metrics": "metrics.json", "per_query": "per_query.json", "runs": "runs"}
 
 

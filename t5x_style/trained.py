@@ -1,6 +1,7 @@
 """A trained model ready for use: its functions with parameters, checked against its contract."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from t5x_style import checkpointing
+from t5x_style import checkpointing, inference
 from t5x_style.contract import Contract
 from t5x_style.partitioning import Partitioner
 from t5x_style.retrieval import encoding
@@ -71,13 +72,8 @@ def load(objective: MakeObjective, checkpoint: str, partitioner: Partitioner) ->
     if jax.tree.leaves(others):  # tables and counters that the embedding functions may read
         others = jax.jit(lambda: nnx.state(objective(rngs=nnx.Rngs(0)), nnx.Not(nnx.Param)))()
 
-    def bind(name: str) -> Callable[..., Any]:
-        def call(params: nnx.State, others: nnx.State, *inputs: Any) -> Any:
-            module = nnx.merge(graphdef, params, others, copy=True)
-            module.eval()  # no dropout
-            return module.functions()[name].call(*inputs)
-
-        jitted = jax.jit(call)
-        return lambda *inputs: jitted(params, others, *inputs)
-
-    return Trained({name: bind(name) for name in abstract.functions()}, contract, partitioner)
+    functions: dict[str, Callable[..., Any]] = {
+        name: functools.partial(function, params, others)
+        for name, function in inference.jitted_functions(graphdef, abstract.functions()).items()
+    }
+    return Trained(functions, contract, partitioner)
