@@ -5,9 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_style.contract import Vocabulary
-
-VOCABULARY = Vocabulary(50, 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), "test")
+from tests.tiny_models import VOCABULARY
 
 
 @dataclasses.dataclass(frozen=True)
