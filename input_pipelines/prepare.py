@@ -14,10 +14,12 @@ import hashlib
 import itertools
 import json
 import logging
+import multiprocessing.connection
 import multiprocessing.context
 import os
 import shutil
 import sys
+import threading
 import time
 import types
 from collections.abc import Iterator, Sequence
@@ -245,8 +247,21 @@ def _executor(workers: int) -> concurrent.futures.Executor:
 
 
 def _start_worker() -> None:
-    """One core a worker: the tokenizer's own threads would only contend."""
+    """One core a worker (the tokenizer's own threads would only contend), and no orphans."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Ends this process when the one that started it is gone.
+
+    A worker whose parent was killed would wait for work for ever, or go on writing a shard that a
+    new run is writing too.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # this runs in a worker only
+    multiprocessing.connection.wait([parent.sentinel])
+    os._exit(1)
 
 
 _loaded: dict[str, tokenization.Tokenizer] = {}

@@ -2,6 +2,9 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -126,6 +129,23 @@ def test_a_worker_has_neither_jax_nor_tensorflow():
         assert executor.submit(eval, code).result() == []
         parallel = "__import__('os').environ['TOKENIZERS_PARALLELISM']"
         assert executor.submit(eval, parallel).result() == "false"
+
+
+def test_workers_end_with_the_process_that_started_them():
+    """A parent that is killed the hard way; its worker holds the other end of a pipe."""
+    code = (
+        "import os, sys, time\n"
+        "from input_pipelines import prepare\n"
+        "executor = prepare._executor(2)\n"
+        "print(executor.submit(os.getpid).result(), flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    # Workers inherit stdout: it ends, and this returns before its limit, when they too are gone.
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert int(done.stdout) > 0
 
 
 @pytest.mark.parametrize("workers", [1, 2])
