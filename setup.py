@@ -1,9 +1,9 @@
-"""Kennel: pre-train, fine-tune, index, evaluate and serve retrieval language models on one JAX engine."""
+"""Kennel: pre-train, fine-tune, index, evaluate and serve retrieval language models with JAX."""
 
 from setuptools import find_packages, setup
 
-# Versions that were seen to install and work together on Python 3.11. TensorFlow's minor version is
-# dictated by ScaNN's wheel; setuptools stays under 81 because TensorBoard 2.20 imports pkg_resources.
+# Versions that were seen to install and work together on Python 3.11. TensorFlow's minor version
+# is dictated by ScaNN's wheel; TensorBoard 2.20 imports pkg_resources, gone in setuptools 81.
 CORE = [
     "jax==0.10.2",
     "jaxlib==0.10.2",

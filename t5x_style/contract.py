@@ -1,8 +1,8 @@
 """What must agree between the model that was trained and every program that uses its vectors.
 
 A contract is saved beside the weights. Encoding, indexing, searching, exporting and serving compare
-it with what they are about to use, so that 'the loss is fine and the evaluation is garbage' (another
-tokenizer, another pooling, a forgotten prefix) is an error message instead of a bad table.
+it with what they are about to use, so that 'the loss is fine and the evaluation is garbage'
+(another tokenizer, another pooling, a forgotten prefix) is an error instead of a bad table.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, tokenizer_folder: str) -> "Vocabulary":
-        """Reads `vocabulary.json`, which the train_tokenizer stage writes beside `tokenizer.json`."""
+        """Reads `vocabulary.json`, which lies beside `tokenizer.json`."""
         path = Path(tokenizer_folder) / "vocabulary.json"
         if not path.is_file():
             raise FileNotFoundError(
@@ -96,8 +96,8 @@ class Contract:
         path = Path(folder) / FILE_NAME
         if not path.is_file():
             raise FileNotFoundError(
-                f"{path}: not found. Expected the folder of a trained model, of embeddings or of an "
-                "index; each of these carries its contract."
+                f"{path}: not found. Expected the folder of a trained model, of embeddings or "
+                "of an index; each of these carries its contract."
             )
         fields = json.loads(path.read_text(encoding="utf-8"))
         names = {field.name for field in dataclasses.fields(cls)}

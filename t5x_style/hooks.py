@@ -68,8 +68,8 @@ class StopWhenNotFinite:
         if any(float(h) == 0.0 for h in waiting):
             bad_step = int(moment.state.step)
             raise NonFiniteError(
-                f"step {bad_step}: the loss or a gradient is not finite. The update was not applied; "
-                f"parameters are those after {bad_step} updates, and nothing was saved since.\n"
+                f"step {bad_step}: the loss or a gradient is not finite. The update was not "
+                f"applied; parameters are those after {bad_step} updates; nothing was saved since.\n"
                 + self._explain(bad_step, moment.state)
             )
 
@@ -151,7 +151,12 @@ class Save:
         meta: kept beside each checkpoint.
         metric: 'evaluator/metric', larger is better; None keeps no best.
         """
-        self._every, self._checkpointer, self._meta, self._metric = every, checkpointer, meta, metric
+        self._every, self._checkpointer, self._meta, self._metric = (
+            every,
+            checkpointer,
+            meta,
+            metric,
+        )
 
     def __call__(self, moment: Moment) -> None:
         value = self._development_value(moment)

@@ -1,31 +1,26 @@
 """A trained objective's functions, compiled: what evaluation, encoding, search and export call."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 from flax import nnx
 
-from t5x_style.objective import Objective
-from t5x_style.train_state import Definition
 
-
-def jitted_functions(
-    definition: Definition, abstract: Objective
-) -> dict[str, Callable[..., Any]]:
-    """name -> f(params, variables, *inputs), jitted, for every function of the objective.
+def jitted_functions(graphdef: nnx.GraphDef, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
+    """name -> f(params, variables, *inputs), jitted, for functions of an objective.
 
     Args:
-      definition: merges states into a module.
-      abstract: the module without arrays; tells the names.
+      graphdef: merge(graphdef, params, variables) is the module.
+      names: of `Objective.functions()`.
     """
 
     def bind(name: str) -> Callable[..., Any]:
         def call(params: nnx.State, variables: nnx.State, *inputs: Any) -> Any:
-            module = definition.module(params, variables)
+            module = nnx.merge(graphdef, params, variables, copy=True)
             module.eval()  # no dropout
             return module.functions()[name].call(*inputs)
 
         return jax.jit(call)
 
-    return {name: bind(name) for name in abstract.functions()}
+    return {name: bind(name) for name in names}

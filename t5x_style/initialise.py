@@ -10,7 +10,6 @@ A run that neither resumes nor starts from scratch names its sources in gin:
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import jax
@@ -92,8 +91,8 @@ def apply(
 ) -> TrainState:
     """The state with weights taken over, each array in its sharding; later sources win.
 
-    A table with rows to spare (a vocabulary padded for another mesh) is filled from the top and keeps
-    its fresh rows below.
+    A table with rows to spare (a vocabulary padded for another mesh) is filled from the top and
+    keeps its fresh rows below.
 
     Raises:
       InitialiseError: a path matches nothing, something is left over or missing that no pattern
@@ -121,7 +120,9 @@ def _match(initialiser: Initialise, here: Mapping[str, Any]) -> dict[str, np.nda
         theirs = _below(arrays, source_prefix)
         ours = _below(here, target_prefix)
         if not theirs:
-            problems.append(f"{source_prefix!r}: the source has nothing there, only {_tops(arrays)}")
+            problems.append(
+                f"{source_prefix!r}: the source has nothing there, only {_tops(arrays)}"
+            )
         if not ours:
             problems.append(f"{target_prefix!r}: there is nothing here, only {_tops(here)}")
         for rest in sorted(theirs.keys() - ours.keys()):

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 JSONL = "metrics.jsonl"
-TIMING = "timing/"  # the one prefix under which values differ between runs of the same configuration
+TIMING = (
+    "timing/"  # the one prefix under which values differ between runs of the same configuration
+)
 
 
 class MetricLog:

@@ -26,7 +26,7 @@ class Mean:
 
     @classmethod
     def of(cls, values: jax.Array, mask: jax.Array | None = None) -> "Mean":
-        """The mean of `values`, of any shape, where `mask` (same shape, bool or weights) says so."""
+        """The mean of `values`, of any shape, where `mask` (bool or weights) says so."""
         mask = jnp.ones(values.shape) if mask is None else mask.astype(jnp.float32)
         # `where`, not a product: a masked-out Inf or NaN must not reach the sum.
         kept = jnp.where(mask > 0, values.astype(jnp.float32), 0.0) * mask

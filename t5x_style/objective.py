@@ -27,7 +27,7 @@ class BatchError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class GroupShape:
-    """The size of a token group: `rows` rows of `length` tokens that hold up to `segments` segments."""
+    """The size of a token group: `rows` of `length` tokens, with up to `segments` segments."""
 
     rows: int
     length: int
@@ -37,7 +37,8 @@ class GroupShape:
         for field in dataclasses.fields(self):
             if getattr(self, field.name) < 1:
                 raise ValueError(
-                    f"GroupShape.{field.name}: expected at least 1, found {getattr(self, field.name)}"
+                    f"GroupShape.{field.name}: expected at least 1, "
+                    f"found {getattr(self, field.name)}"
                 )
 
     def spec(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -142,8 +143,8 @@ def check_batch(expected: Spec, found: Spec, where: str) -> None:
         raise BatchError(
             f"{where} does not give the batch that the objective expects:\n"
             + "\n".join(lines)
-            + "\nSizes come from the gin macros for rows, length and segments: the pipeline and the "
-            "objective must be bound to the same ones."
+            + "\nSizes come from the gin macros for rows, length and segments: the pipeline and "
+            "the objective must be bound to the same ones."
         )
 
 

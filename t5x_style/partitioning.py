@@ -18,7 +18,7 @@ AXES = ("data", "fsdp", "tensor")
 BATCH_AXES = ("data", "fsdp")
 
 # Every name that a parameter or a table may carry. None means replicated along that axis.
-STANDARD_RULES: tuple[tuple[str, str | None], ...] = (
+STANDARD_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     ("vocab", "tensor"),
     ("embed", "fsdp"),
     ("heads", "tensor"),
@@ -28,7 +28,7 @@ STANDARD_RULES: tuple[tuple[str, str | None], ...] = (
     ("position", None),
     ("type", None),
     ("norm", None),
-    ("corpus", ("data", "fsdp", "tensor")),  # type: ignore[arg-type]
+    ("corpus", ("data", "fsdp", "tensor")),
 )
 
 
@@ -56,7 +56,7 @@ class MeshShape:
         data = devices // fixed if self.data == -1 else self.data
         if data * fixed != devices:
             raise PartitioningError(
-                f"mesh {dict(zip(AXES, (self.data, self.fsdp, self.tensor), strict=True))}: expected "
+                f"mesh data={self.data}, fsdp={self.fsdp}, tensor={self.tensor}: expected "
                 f"a product of {devices}, the number of devices. Set partitioning.MeshShape in gin."
             )
         return data, self.fsdp, self.tensor
@@ -103,7 +103,7 @@ class Partitioner:
 
     @property
     def platform(self) -> str:
-        """'cpu', 'gpu' or 'tpu': of the mesh, not of this process, which may only compile for it."""
+        """'cpu', 'gpu' or 'tpu': of the mesh, which this process may only compile for."""
         return self.mesh.devices.flat[0].platform
 
     def shardings(self, abstract: Any) -> Any:
@@ -155,7 +155,9 @@ class Partitioner:
         slices = self.batch_sharding.addressable_devices_indices_map((rows,)).values()
         return np.unique(np.concatenate([np.arange(rows)[index] for index in slices]))
 
-    def place_batch(self, local: Mapping[str, Mapping[str, np.ndarray]], rows: dict[str, int]) -> Any:
+    def place_batch(
+        self, local: Mapping[str, Mapping[str, np.ndarray]], rows: dict[str, int]
+    ) -> Any:
         """Turns this process's rows into global arrays.
 
         Args:

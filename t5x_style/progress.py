@@ -22,7 +22,11 @@ class TrainingProgress:
         self._started = time.perf_counter()
         self._bar: Progress | None = None
         if active and sys.stderr.isatty():
-            columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}")]
+            columns = [
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[text]}"),
+            ]
             self._bar = Progress(
                 *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True)
             )

@@ -5,7 +5,7 @@ summary.json: {"metrics": {system: {metric: value}}, "intervals": {system: {metr
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from t5x_style import metric_log
 
 def report(
     evaluation: str,
-    trainings: Mapping[str, str],
+    trainings: Sequence[str],
     budget: float,
     claim: str,
     run_dir: str,
@@ -24,7 +24,7 @@ def report(
 
     Args:
       evaluation: metrics.json of an evaluate stage.
-      trainings: name -> folder of a training stage, whose curves are drawn together.
+      trainings: folders of training stages, whose curves are drawn together.
       budget: of the recipe, quoted.
       claim: a system; the page says how it does against the evaluation's baseline.
       run_dir: the recipe's folder, whose stages' times are added up.
@@ -36,9 +36,12 @@ def report(
     stages = stage_seconds(Path(run_dir))
     systems = results["systems"]
     summary = {
-        "metrics": {s: {m: v["value"] for m, v in metrics.items()} for s, metrics in systems.items()},
+        "metrics": {
+            s: {m: v["value"] for m, v in metrics.items()} for s, metrics in systems.items()
+        },
         "intervals": {
-            s: {m: [v["low"], v["high"]] for m, v in metrics.items()} for s, metrics in systems.items()
+            s: {m: [v["low"], v["high"]] for m, v in metrics.items()}
+            for s, metrics in systems.items()
         },
         "queries": results["n"],
         "passages": results["passages"],
@@ -83,13 +86,16 @@ def page(
     results: Mapping[str, Any],
     summary: Mapping[str, Any],
     comparison: str,
-    trainings: Mapping[str, str],
+    trainings: Sequence[str],
 ) -> str:
     """The page, in Markdown."""
     metrics = list(next(iter(results["systems"].values())))
     rows = []
     for system, values in results["systems"].items():
-        cells = [f"{values[m]['value']:.4f} ({values[m]['low']:.3f}–{values[m]['high']:.3f})" for m in metrics]
+        cells = [
+            f"{values[m]['value']:.4f} ({values[m]['low']:.3f}–{values[m]['high']:.3f})"
+            for m in metrics
+        ]
         rows.append(f"| {system} | " + " | ".join(cells) + " |")
     times = [f"| {name} | {seconds:.0f} |" for name, seconds in summary["stages"].items()]
     return "\n".join([
@@ -104,7 +110,7 @@ def page(
         "",
         comparison,
         "",
-        f"![curves of {', '.join(trainings)}](curves.png)",
+        f"![curves of {', '.join(Path(folder).name for folder in trainings)}](curves.png)",
         "",
         f"Budget {summary['budget']}, {summary['seconds']:.0f} seconds in all:",
         "",
@@ -115,7 +121,7 @@ def page(
     ])  # fmt: skip
 
 
-def draw(trainings: Mapping[str, str], png: Path) -> None:
+def draw(trainings: Sequence[str], png: Path) -> None:
     """Losses and development metrics of several trainings, a panel a metric, as one PNG."""
     import matplotlib
 
@@ -123,8 +129,8 @@ def draw(trainings: Mapping[str, str], png: Path) -> None:
     from matplotlib import pyplot as plt
 
     lines = {
-        name: metric_log.read_lines(Path(folder) / metric_log.JSONL)
-        for name, folder in trainings.items()
+        Path(folder).name: metric_log.read_lines(Path(folder) / metric_log.JSONL)
+        for folder in trainings
     }
     keys = dict.fromkeys(key for run in lines.values() for line in run for key in line)
     shown = ["train/loss", *(key for key in keys if key.startswith("eval/"))]

@@ -88,9 +88,7 @@ def describe(trainer: Trainer) -> str:
     return f"{parameters:,} trainable parameters, {trainer.cadence.steps:,} steps, mesh {mesh}"
 
 
-def summary(
-    name: str, trainer: Trainer, best: tuple[int, float] | None, metric: str | None
-) -> str:
+def summary(name: str, trainer: Trainer, best: tuple[int, float] | None, metric: str | None) -> str:
     """One page about the run, in Markdown."""
     jsonl = trainer.checkpointer.folder.parent / metric_log.JSONL
     last: dict[str, float] = {}

@@ -61,8 +61,8 @@ class Definition:
 
     def split(self, module: Objective) -> tuple[nnx.State, nnx.State]:
         """The inverse of `module`: (params, variables)."""
-        _, params, variables = nnx.split(module, self.optimizer.trainable, ...)
-        return params, variables
+        parts: Any = nnx.split(module, self.optimizer.trainable, ...)
+        return parts[1], parts[2]
 
 
 def create(
@@ -83,17 +83,19 @@ def create(
     """
     init_key, step_key = jax.random.split(jax.random.key(seed))
 
-    def parts() -> tuple[nnx.GraphDef, nnx.State, nnx.State]:
-        return nnx.split(make_objective(rngs=nnx.Rngs(init_key)), optimizer.trainable, ...)
+    def split() -> tuple[nnx.GraphDef, nnx.State, nnx.State]:
+        module = make_objective(rngs=nnx.Rngs(init_key))
+        parts: Any = nnx.split(module, optimizer.trainable, ...)
+        return parts
 
-    graphdef, params, variables = nnx.eval_shape(parts)
+    graphdef, params, variables = nnx.eval_shape(split)
     optim.require_matches(
         optimizer.frozen, optim.paths_of(params) + optim.paths_of(variables), "AdamW.frozen"
     )
     update = optimizer.build(params)
 
     def make_state() -> TrainState:
-        _, params, variables = parts()
+        _, params, variables = split()
         return TrainState(
             step=jnp.zeros((), jnp.int32),
             params=params,

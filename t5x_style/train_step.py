@@ -30,8 +30,8 @@ def train_step(
 
     Returns:
       the state after the step and its metrics: the objective's own, `loss`, `padding_share`,
-      `gradient_norm`, `parameter_norm`, `update_norm`, `learning_rate` and `healthy`. If the loss or a gradient is
-      not finite, parameters, moments and step are those of before.
+      `gradient_norm`, `parameter_norm`, `update_norm`, `learning_rate` and `healthy`. If the loss
+      or a gradient is not finite, parameters, moments and step are those of before.
     """
     keys = jax.random.split(jax.random.fold_in(state.key, state.step), 4)
     corrupt_key, retrieve_key, loss_key, after_key = keys
@@ -79,7 +79,9 @@ def loss_and_gradients(
     batch, which does not depend on parameters.
     """
 
-    def pieces_loss(params: nnx.State, piece: Batch, key: jax.Array, weight: jax.Array | None) -> Any:
+    def pieces_loss(
+        params: nnx.State, piece: Batch, key: jax.Array, weight: jax.Array | None
+    ) -> Any:
         module = definition.module(params, state.variables)
         module.train()
         # With the mesh in context, a loss may say where arrays inside its loops must live.
@@ -126,8 +128,8 @@ def split_batch(batch: Batch, pieces: int, mesh: jax.sharding.Mesh) -> Batch:
     """Cuts every feature [R, ...] into [pieces, R / pieces, ...], strided over devices.
 
     A group with K times as many rows as the smallest one holds K rows for each of its rows, in
-    order; these stay together. Piece c takes rows c, c + pieces, ...: then every device works on its
-    own share of each piece. Consecutive rows would put a whole piece on a few devices.
+    order; these stay together. Piece c takes rows c, c + pieces, ...: then every device works on
+    its own share of each piece. Consecutive rows would put a whole piece on a few devices.
     """
     base = min(leaf.shape[0] for leaf in jax.tree.leaves(batch))
     sharding = NamedSharding(mesh, PartitionSpec(None, BATCH_AXES))
@@ -143,7 +145,9 @@ def split_batch(batch: Batch, pieces: int, mesh: jax.sharding.Mesh) -> Batch:
 
 def padding_share(batch: Batch) -> Mean:
     """The share of padding among the tokens of all groups; its weight is the number of tokens."""
-    padding = [features["segment_ids"] == 0 for features in batch.values() if "segment_ids" in features]
+    padding = [
+        features["segment_ids"] == 0 for features in batch.values() if "segment_ids" in features
+    ]
     return functools.reduce(Mean.merge, [Mean.of(group) for group in padding])
 
 
@@ -155,10 +159,12 @@ def _after_update(
     module.after_update(step, key)
     before = nnx.state(definition.module(params, variables), nnx.Param)
     after = nnx.state(module, nnx.Param)
-    if any(a is not b for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)):
+    if any(
+        a is not b for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+    ):
         raise TypeError(
-            f"{type(module).__name__}.after_update changed a parameter. It may change Variables that "
-            "are not parameters; parameters belong to the optimizer."
+            f"{type(module).__name__}.after_update changed a parameter. It may change Variables "
+            "that are not parameters; parameters belong to the optimizer."
         )
     return definition.split(module)[1]
 

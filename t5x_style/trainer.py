@@ -16,7 +16,7 @@ from t5x_style.metric_log import MetricLog
 from t5x_style.optim import AdamW
 from t5x_style.partitioning import Partitioner, PartitioningError
 from t5x_style.progress import TrainingProgress
-from t5x_style.train_state import Definition, MakeObjective, TrainState
+from t5x_style.train_state import MakeObjective, TrainState
 
 Functions = Mapping[str, Callable[..., Any]]
 
@@ -32,7 +32,9 @@ class Pipeline(Protocol):
     def batch(self, step: int, rows: np.ndarray | None = None) -> dict[str, dict[str, np.ndarray]]:
         """These rows, in this order, of the batch of a step; all of them by default."""
 
-    def batches(self, start_step: int, rows: np.ndarray) -> Iterator[dict[str, dict[str, np.ndarray]]]:
+    def batches(
+        self, start_step: int, rows: np.ndarray
+    ) -> Iterator[dict[str, dict[str, np.ndarray]]]:
         """The same rows of every step from `start_step` on, read ahead."""
 
 
@@ -60,7 +62,9 @@ class Cadence:
     def __post_init__(self) -> None:
         for name in ("steps", "log_every", "evaluate_every", "save_every"):
             if getattr(self, name) < 1:
-                raise ValueError(f"Cadence.{name}: expected at least 1, found {getattr(self, name)}")
+                raise ValueError(
+                    f"Cadence.{name}: expected at least 1, found {getattr(self, name)}"
+                )
 
 
 class Trainer:
@@ -102,7 +106,9 @@ class Trainer:
             donate_argnums=0,
             out_shardings=(self.shardings, partitioner.replicated),
         )
-        self._functions = inference.jitted_functions(self.definition, self.abstract_module())
+        self._functions = inference.jitted_functions(
+            self.definition.graphdef, self.abstract_module().functions()
+        )
 
     def abstract_module(self) -> objective.Objective:
         """The objective without arrays, to ask for specs and contract."""
@@ -154,9 +160,9 @@ class Trainer:
             self.state, meta = self.checkpointer.restore(self.state, self.shardings)
             if meta["plan"] != self.pipeline.fingerprint:
                 raise PlanError(
-                    f"checkpoint at step {int(self.state.step)} was trained on plan {meta['plan']}, "
-                    f"the pipeline now has {self.pipeline.fingerprint}: data, seed or batch changed. "
-                    "Use another MODEL_DIR, or initialise_from to go on from its weights."
+                    f"checkpoint at step {int(self.state.step)} was trained on plan "
+                    f"{meta['plan']}, the pipeline now has {self.pipeline.fingerprint}: data, seed "
+                    "or batch changed. Use another MODEL_DIR, or initialise_from to keep its weights."
                 )
             return f"resumed at step {int(self.state.step)}"
         if initialise_from:
@@ -184,7 +190,9 @@ class Trainer:
         log_hook = hooks.Log(self.cadence.log_every, log, progress.show)
         meta = meta | {"plan": self.pipeline.fingerprint}
         after_step: list[hooks.Hook] = [
-            hooks.StopWhenNotFinite(self._explain_non_finite),  # before anything is kept of the step
+            hooks.StopWhenNotFinite(
+                self._explain_non_finite
+            ),  # before anything is kept of the step
             preemption,  # before saving, which acts on it
             log_hook,
             hooks.Evaluate(
@@ -196,7 +204,9 @@ class Trainer:
         if self.cadence.profile_count:
             after_step.append(
                 hooks.Profile(
-                    self.cadence.profile_first, self.cadence.profile_count, str(log.folder / "profile")
+                    self.cadence.profile_first,
+                    self.cadence.profile_count,
+                    str(log.folder / "profile"),
                 )
             )
         try:

@@ -1,4 +1,4 @@
-"""Eight virtual devices, a compilation cache, exact products; `shared` is the optional test data."""
+"""Eight virtual devices and a compilation cache; `shared` is the optional test data."""
 
 import os
 from pathlib import Path

@@ -20,10 +20,19 @@ class Corpus(nnx.Variable):
 class Toy(Objective):
     """Reconstructs a text's bag of words from its own mean and that of a retrieved passage."""
 
-    def __init__(self, text: GroupShape, vocabulary_size: int, dim: int, refresh: int, *, rngs: nnx.Rngs):
-        self.text, self.dim, self.refresh, self.vocabulary_size = text, dim, refresh, vocabulary_size
+    def __init__(
+        self, text: GroupShape, vocabulary_size: int, dim: int, refresh: int, *, rngs: nnx.Rngs
+    ):
+        self.text, self.dim, self.refresh, self.vocabulary_size = (
+            text,
+            dim,
+            refresh,
+            vocabulary_size,
+        )
         normal = nnx.initializers.normal(0.5)
-        self.table = nnx.Param(normal(rngs.params(), (vocabulary_size, dim)), out_sharding=("vocab", "embed"))
+        self.table = nnx.Param(
+            normal(rngs.params(), (vocabulary_size, dim)), out_sharding=("vocab", "embed")
+        )
         self.scale = nnx.Param(jnp.ones(dim), out_sharding=("embed",))
         self.dropout = nnx.Dropout(0.1)
         tokens = np.random.RandomState(0).randint(0, vocabulary_size, (64, 6)).astype(np.uint16)
@@ -38,8 +47,10 @@ class Toy(Objective):
         return [{"text": self.text.spec()}]
 
     def contract(self):
-        return Contract("mean", False, "dot", 1.0, self.dim, self.text.length, self.text.length, "", "",
-                        self.vocabulary_size, "toy")  # fmt: skip
+        length = self.text.length
+        return Contract(
+            "mean", False, "dot", 1.0, self.dim, length, length, "", "", self.vocabulary_size, "toy"
+        )
 
     def corrupt(self, batch, key):
         keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(batch["text"]["example_id"][:, 0])
@@ -64,7 +75,12 @@ class Toy(Objective):
         self.row_step[...] = self.row_step[...].at[rows].set(step)
 
     def functions(self):
-        fn = Fn(lambda g: self.embed(g["tokens"])[:, None], self.text.spec(), "[B, S, D] float32", "embed")
+        fn = Fn(
+            lambda g: self.embed(g["tokens"])[:, None],
+            self.text.spec(),
+            "[B, S, D] float32",
+            "embed",
+        )
         return {"embed_query": fn, "embed_passage": fn}
 
 
