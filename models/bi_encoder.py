@@ -38,7 +38,7 @@ class BiEncoder(Objective):
         *,
         rngs: nnx.Rngs,
     ) -> None:
-        embedding.require_vocabulary(config, vocabulary)
+        embedding.require_fit(config, embedding_config, vocabulary)
         self.config = config
         self.embedding_config = embedding_config
         self.query = query

@@ -61,13 +61,21 @@ class EmbeddingConfig:
         )
 
 
-def require_vocabulary(config: bert.BertConfig, vocabulary: Vocabulary) -> None:
-    """Raises ValueError unless the encoder was sized for this tokenizer."""
+def require_fit(
+    config: bert.BertConfig, embedding: EmbeddingConfig, vocabulary: Vocabulary
+) -> None:
+    """Raises ValueError unless the encoder was sized for this tokenizer and these lengths."""
     if config.vocab_size != vocabulary.size:
         raise ValueError(
             f"BertConfig.vocab_size must be the tokenizer's size, expected {vocabulary.size}, "
             f"found {config.vocab_size}: bind both to the same macro."
         )
+    for name in ("query_length", "passage_length"):
+        if getattr(embedding, name) > config.max_positions:
+            raise ValueError(
+                f"EmbeddingConfig.{name} must be at most BertConfig.max_positions, "
+                f"{config.max_positions}, found {getattr(embedding, name)}."
+            )
 
 
 def unit(vectors: jax.Array) -> jax.Array:

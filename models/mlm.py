@@ -37,7 +37,7 @@ class Mlm(Objective):
         *,
         rngs: nnx.Rngs,
     ) -> None:
-        embedding.require_vocabulary(config, vocabulary)
+        embedding.require_fit(config, embedding_config, vocabulary)
         self.config = config
         self.embedding_config = embedding_config
         self.text = text

@@ -55,7 +55,7 @@ class RetroMAE(Objective):
         *,
         rngs: nnx.Rngs,
     ) -> None:
-        embedding.require_vocabulary(config, vocabulary)
+        embedding.require_fit(config, embedding_config, vocabulary)
         _require_cls(embedding_config)
         if base_masks < 1:
             raise ValueError(f"RetroMAE.base_masks: expected at least 1, found {base_masks}")

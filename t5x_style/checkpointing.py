@@ -216,28 +216,40 @@ class Checkpointer:
         return checkpoint_items.state_like(target, found, shardings, meta["key_impl"]), meta
 
 
-def load_parameters(folder: str | Path, abstract: nnx.State, step: int | None = None) -> nnx.State:
-    """Reads parameters only.
+def load(
+    folder: str | Path, params: nnx.State, others: nnx.State, step: int | None = None
+) -> tuple[nnx.State, nnx.State]:
+    """Reads an objective's parameters and other variables, and nothing of the optimizer.
 
     Args:
       folder: of a training stage, or its `checkpoints/`.
-      abstract: nnx.State of ShapeDtypeStructs with shardings, every Param of the objective.
+      params: nnx.State of ShapeDtypeStructs with shardings, every Param of the objective.
+      others: likewise, every other Variable.
       step: which checkpoint; the best by development metric by default, or else the newest.
 
     Raises:
       CheckpointError: none there, damaged, or of another architecture.
     """
-    path = find(folder, step, ("parameters", "meta"))
-    wanted = {"parameters": checkpoint_items.nested(abstract)}
-    saved = {"parameters": checkpoint_folder.read_meta(path)["shapes"]["parameters"]}
+    names = ("parameters", "variables") if jax.tree.leaves(others) else ("parameters",)
+    path = find(folder, step, (*names, "meta"))
+    wanted = {
+        name: checkpoint_items.nested(state)
+        for name, state in zip(names, (params, others), strict=False)
+    }
+    shapes = checkpoint_folder.read_meta(path)["shapes"]
+    saved = {name: shapes[name] for name in ("parameters", "variables") if name in shapes}
     checkpoint_items.require_shapes(saved, checkpoint_items.shapes(wanted), path)
-    return checkpoint_items.filled(abstract, _read(path, wanted)["parameters"])
+    found = _read(path, wanted)
+    return (
+        checkpoint_items.filled(params, found["parameters"]),
+        checkpoint_items.filled(others, found.get("variables", {})),
+    )
 
 
 def read_parameters(folder: str | Path, step: int | None = None) -> dict[str, np.ndarray]:
     """All parameters as they were saved: path -> array in this host's memory.
 
-    Arguments and errors as for `load_parameters`.
+    Arguments and errors as for `load`.
     """
     path = find(folder, step, ("parameters", "meta"))
     handler = ocp.PyTreeCheckpointHandler()

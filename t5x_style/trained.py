@@ -62,16 +62,17 @@ def load(objective: MakeObjective, checkpoint: str, partitioner: Partitioner) ->
     abstract = nnx.eval_shape(lambda: objective(rngs=nnx.Rngs(0)))
     contract = abstract.contract()
     contract.require(Contract.load(checkpoint), checkpoint)
-    graphdef, params, others = nnx.split(abstract, nnx.Param, ...)  # type: ignore[misc]
-    placed = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        params,
-        partitioner.shardings(params),
-    )
-    params = checkpointing.load_parameters(checkpoint, placed)
-    if jax.tree.leaves(others):  # tables and counters that the embedding functions may read
-        others = jax.jit(lambda: nnx.state(objective(rngs=nnx.Rngs(0)), nnx.Not(nnx.Param)))()
-
+    parts: Any = nnx.split(abstract, nnx.Param, ...)
+    graphdef, *states = parts
+    placed = [
+        jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            state,
+            partitioner.shardings(state),
+        )
+        for state in states
+    ]
+    params, others = checkpointing.load(checkpoint, *placed)
     functions: dict[str, Callable[..., Any]] = {
         name: functools.partial(function, params, others)
         for name, function in inference.jitted_functions(graphdef, abstract.functions()).items()
