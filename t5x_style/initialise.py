@@ -5,16 +5,19 @@ A run that neither resumes nor starts from scratch names its sources in gin:
     train.train.initialise_from = [@initialise.Initialise()]
     initialise.Initialise.source = @initialise.Checkpoint()
     initialise.Initialise.paths = {'encoder': 'encoder'}
+    initialise.Initialise.unused = ['^head/']
+
+Every parameter here must come from some source, and every one of a source must go somewhere, unless
+it is listed: a mistyped path would otherwise leave part of a model untrained in silence.
 """
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 from flax import nnx
 
 from t5x_style import checkpointing
@@ -51,16 +54,7 @@ class Checkpoint:
         Raises:
           CheckpointError: there is none, or it is damaged.
         """
-        path = checkpointing.find(self.folder, self.step)
-        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader:
-            found = reader.restore(
-                path, args=ocp.args.Composite(parameters=ocp.args.StandardRestore())
-            )
-        flat = jax.tree_util.tree_leaves_with_path(found["parameters"])
-        return {
-            jax.tree_util.keystr(where, simple=True, separator="/"): np.asarray(leaf)
-            for where, leaf in flat
-        }
+        return checkpointing.read_parameters(self.folder, self.step)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,11 +63,11 @@ class Initialise:
 
     Attributes:
       source: where the weights come from.
-      paths: path in the source -> path here; a path stands for everything below it.
+      paths: path in the source -> path here; a path stands for everything below it, '' for all.
       layers: which layers of the source, in order, for stacked parameters: [-2, -1] takes the last
-        two, [0, 0, 1, 1] repeats each of two; None takes all as they are.
-      unused: regular expressions for paths of the source below `paths` that may be left over.
-      missing: regular expressions for paths here, below `paths`, that may keep their fresh values.
+        two, [0, 0, 1, 1] repeats each of two, [-1] also fills a single layer; None takes all.
+      unused: regular expressions for paths of the source that may be left over.
+      missing: regular expressions for paths here that may keep their fresh values.
     """
 
     source: Source
@@ -86,6 +80,16 @@ class Initialise:
         return f"{self.source} ({', '.join(f'{a} -> {b}' for a, b in self.paths.items())})"
 
 
+@dataclasses.dataclass
+class _Opened:
+    """A source that has been read, and what has been taken of it by all who name it."""
+
+    source: Source
+    arrays: Mapping[str, np.ndarray]
+    used: set[str] = dataclasses.field(default_factory=set)
+    unused: list[str] = dataclasses.field(default_factory=list)
+
+
 def apply(
     state: TrainState, initialisers: Sequence[Initialise], shardings: TrainState
 ) -> TrainState:
@@ -96,14 +100,36 @@ def apply(
 
     Raises:
       InitialiseError: a path matches nothing, something is left over or missing that no pattern
-        allows, or a shape differs.
+        allows, or a shape differs. Lists them all.
     """
-    params = dict(nnx.to_flat_state(state.params))
-    frozen = dict(nnx.to_flat_state(nnx.split_state(state.variables, nnx.Param, ...)[0]))
-    here = {path_string(path): variable for path, variable in (params | frozen).items()}
+    here = _parameters(state)
+    opened: list[_Opened] = []
     taken: dict[str, np.ndarray] = {}
+    problems: list[str] = []
+    misfits: dict[str, str] = {}
     for initialiser in initialisers:
-        taken |= _match(initialiser, here)
+        source = _open(initialiser.source, opened)
+        source.unused += initialiser.unused
+        for theirs, ours in _pairs(initialiser, source.arrays, here, problems):
+            source.used.add(theirs)
+            try:
+                taken[ours] = _fit(source.arrays[theirs], here[ours], initialiser.layers)
+            except ValueError as error:
+                misfits[ours] = f"{ours} from {theirs} of {source.source}: {error}"
+    missing = [pattern for initialiser in initialisers for pattern in initialiser.missing]
+    problems += [*misfits.values(), *_left_over(opened)]
+    problems += [
+        f"{path}: in the model, in no source"
+        for path in sorted(here.keys() - taken.keys() - misfits.keys())
+        if not _allowed(missing, path)
+    ]
+    if problems:
+        raise InitialiseError(
+            "weights do not fit:\n  "
+            + "\n  ".join(problems)
+            + "\nMend Initialise.paths or Initialise.layers, or list what may be left over in "
+            "Initialise.unused, what may keep its fresh values in Initialise.missing."
+        )
     return dataclasses.replace(
         state,
         params=_replace(state.params, shardings.params, taken),
@@ -111,55 +137,80 @@ def apply(
     )
 
 
-def _match(initialiser: Initialise, here: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Target path -> array in its final shape, for one source."""
-    arrays = initialiser.source.arrays()
-    problems: list[str] = []
-    result = {}
+def _parameters(state: TrainState) -> dict[str, Any]:
+    """Path -> variable of every parameter, trainable or frozen."""
+    frozen = nnx.split_state(state.variables, nnx.Param, ...)[0]
+    found = (*nnx.to_flat_state(state.params), *nnx.to_flat_state(frozen))
+    return {path_string(path): variable for path, variable in found}
+
+
+def _open(source: Source, opened: list[_Opened]) -> _Opened:
+    """Reads a source once, however many initialisers name it."""
+    for known in opened:
+        if known.source == source:
+            return known
+    opened.append(_Opened(source, source.arrays()))
+    return opened[-1]
+
+
+def _pairs(
+    initialiser: Initialise,
+    arrays: Mapping[str, Any],
+    here: Mapping[str, Any],
+    problems: list[str],
+) -> Iterator[tuple[str, str]]:
+    """(path in the source, path here) of what is on both sides."""
     for source_prefix, target_prefix in initialiser.paths.items():
-        theirs = _below(arrays, source_prefix)
-        ours = _below(here, target_prefix)
+        theirs, ours = _below(arrays, source_prefix), _below(here, target_prefix)
         if not theirs:
             problems.append(
-                f"{source_prefix!r}: the source has nothing there, only {_tops(arrays)}"
+                f"{source_prefix!r}: {initialiser.source} has nothing there, only {_tops(arrays)}"
             )
         if not ours:
-            problems.append(f"{target_prefix!r}: there is nothing here, only {_tops(here)}")
-        for rest in sorted(theirs.keys() - ours.keys()):
-            if not _allowed(initialiser.unused, _join(source_prefix, rest)):
-                problems.append(f"{_join(source_prefix, rest)}: in the source, not here")
-        for rest in sorted(ours.keys() - theirs.keys()):
-            if not _allowed(initialiser.missing, _join(target_prefix, rest)):
-                problems.append(f"{_join(target_prefix, rest)}: here, not in the source")
-        for rest in sorted(ours.keys() & theirs.keys()):
-            name = _join(target_prefix, rest)
-            try:
-                result[name] = _fit(theirs[rest], ours[rest], initialiser.layers)
-            except ValueError as error:
-                problems.append(f"{name}: {error}")
-    if problems:
-        raise InitialiseError(
-            f"{initialiser.source}: weights do not fit:\n  "
-            + "\n  ".join(problems)
-            + "\nMend Initialise.paths, or list what may be left in Initialise.unused and "
-            "Initialise.missing."
-        )
-    return result
+            problems.append(f"{target_prefix!r}: the model has nothing there, only {_tops(here)}")
+        for rest in sorted(theirs & ours):
+            yield _join(source_prefix, rest), _join(target_prefix, rest)
+
+
+def _left_over(opened: Sequence[_Opened]) -> list[str]:
+    return [
+        f"{path}: in {one.source}, taken by nothing here"
+        for one in opened
+        for path in sorted(one.arrays.keys() - one.used)
+        if not _allowed(one.unused, path)
+    ]
 
 
 def _fit(array: np.ndarray, variable: Any, layers: Sequence[int] | None) -> np.ndarray:
-    names = variable.get_metadata().get("out_sharding") or ()
-    if layers is not None and names[:1] == ("layers",):
+    """The array in the shape of the variable.
+
+    Raises:
+      ValueError: with both shapes.
+    """
+    names, shape = variable.get_metadata().get("out_sharding") or (), tuple(variable.shape)
+    stacked = names[:1] == ("layers",)
+    if layers is not None and (stacked or array.ndim == len(shape) + 1):
+        if not all(-len(array) <= layer < len(array) for layer in layers):
+            raise ValueError(f"expected layers among {len(array)}, found {list(layers)}")
         array = array[np.asarray(layers)]
-    shape = variable.shape
+        array = array[0] if not stacked and len(layers) == 1 else array
     if array.shape == shape:
         return array
-    padded = names[:1] == ("vocab",) and array.shape[1:] == shape[1:] and array.shape[0] < shape[0]
+    padded = names[:1] == ("vocab",) and array.shape[1:] == shape[1:] and len(array) < shape[0]
     if not padded:
-        raise ValueError(f"expected shape {tuple(shape)}, found {array.shape}")
-    fresh = np.array(jax.device_get(variable.get_value()))
-    fresh[: array.shape[0]] = array
+        raise ValueError(f"expected shape {shape}, found {array.shape}")
+    fresh = _on_host(variable.get_value())
+    fresh[: len(array)] = array
     return fresh
+
+
+def _on_host(array: jax.Array) -> np.ndarray:
+    """A copy that may be written to; whole on every process."""
+    if not array.is_fully_addressable:
+        from jax.experimental import multihost_utils
+
+        return np.array(multihost_utils.process_allgather(array, tiled=True))
+    return np.array(array)
 
 
 def _replace(state: nnx.State, shardings: nnx.State, taken: Mapping[str, np.ndarray]) -> nnx.State:
@@ -178,13 +229,14 @@ def _place(array: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
-def _below(tree: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """What lies at or below a path, by the rest of the path."""
+def _below(tree: Mapping[str, Any], prefix: str) -> set[str]:
+    """The rests of the paths at or below a path."""
     if not prefix:
-        return dict(tree)
+        return set(tree)
     start = prefix + "/"
-    found = {path[len(start) :]: leaf for path, leaf in tree.items() if path.startswith(start)}
-    return found | ({"": tree[prefix]} if prefix in tree else {})
+    return {path[len(start) :] for path in tree if path.startswith(start)} | (
+        {""} if prefix in tree else set()
+    )
 
 
 def _join(prefix: str, rest: str) -> str:

@@ -78,7 +78,8 @@ def test_the_engine_sees_exactly_the_published_encoder(published: Path) -> None:
     partitioner = partitioning.Partitioner(partitioning.MeshShape(2, 2, 2))
     _, state, shardings = train_state.create(MLM, OPTIMIZER, partitioner, 0)
     source = import_hf.HuggingFace(str(published), CONFIG.vocab_size)
-    taken = initialise.Initialise(source, {"encoder": "encoder"})
+    head = ("^head/",)
+    taken = initialise.Initialise(source, {"encoder": "encoder"}, unused=head, missing=head)
     state = initialise.apply(state, [taken], shardings)
     expected = source.arrays()
     for path, variable in nnx.to_flat_state(state.params):
