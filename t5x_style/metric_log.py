@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,9 +28,7 @@ class MetricLog:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         self._cut_back(start_step)
-        from tensorboard.summary import Writer  # imports TensorFlow: 8 s
-
-        self._tensorboard = Writer(str(self.folder / "tensorboard"))
+        self._events = EventFile(self.folder / "tensorboard", start_step)
 
     def _cut_back(self, start_step: int) -> None:
         path = self.folder / JSONL
@@ -45,8 +45,7 @@ class MetricLog:
             return
         with open(self.folder / JSONL, "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **scalars}) + "\n")
-        for name, value in scalars.items():
-            self._tensorboard.add_scalar(name, value, step)
+        self._events.write(step, scalars)
 
     def text(self, name: str, text: str) -> None:
         """Keeps a text beside the curves: the operative configuration, a summary."""
@@ -55,7 +54,44 @@ class MetricLog:
 
     def close(self) -> None:
         if self.active:
-            self._tensorboard.close()
+            self._events.close()
+
+
+class EventFile:
+    """One file of TensorBoard events, written with TensorBoard's own records and messages.
+
+    Its `summary.Writer` would import TensorFlow for the sake of a file name: 8 s.
+    """
+
+    def __init__(self, folder: Path, start_step: int):
+        """Args:
+        folder: TensorBoard reads all the event files in it as one run.
+        start_step: points of later steps in older files are not shown any more.
+        """
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        folder.mkdir(parents=True, exist_ok=True)
+        # TensorBoard reads files in the order of their names.
+        name = f"events.out.tfevents.{time.time_ns() / 1e9:020.9f}.{os.getpid()}"
+        self._file = open(folder / name, "wb")  # noqa: SIM115  closed by `close`
+        self._records = RecordWriter(self._file)
+        self._append(file_version="brain.Event:2")
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._append(step=start_step + 1, session_log=start)
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Appends one point a scalar."""
+        values = [self._summary.Value(tag=k, simple_value=v) for k, v in scalars.items()]
+        self._append(step=step, summary=self._summary(value=values))
+
+    def _append(self, **fields: Any) -> None:
+        self._records.write(self._event(wall_time=time.time(), **fields).SerializeToString())
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def read_lines(path: str | Path) -> list[dict[str, Any]]:
