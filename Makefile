@@ -35,7 +35,7 @@ $(STAMP): setup.py
 	  echo "or name it: make PYTHON=/path/to/python3.11 ..."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet uv==0.13.8
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[test]'
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -e '.[test]'
 	@touch $@
 
 run: $(STAMP)

@@ -29,6 +29,8 @@ class BertConfig:
         initializer_range: standard deviation of fresh kernels and tables.
         dtype: compute dtype; parameters are float32 always.
         remat: one of `layers.REMAT_POLICIES`.
+        unroll: layers in one iteration of the loop over layers; more compile longer and, on CPUs, run
+            faster.
         vocab_multiple: the word table has a multiple of this many rows (128 x the mesh axis that
             shards it).
     """
@@ -47,11 +49,12 @@ class BertConfig:
     initializer_range: float = 0.02
     dtype: str = "float32"
     remat: str = "none"
+    unroll: int = 1
     vocab_multiple: int = 128
 
     def __post_init__(self) -> None:
         positive = ("vocab_size", "hidden", "layers", "heads", "mlp", "max_positions")
-        for name in (*positive, "type_vocab", "vocab_multiple"):
+        for name in (*positive, "type_vocab", "vocab_multiple", "unroll"):
             if getattr(self, name) < 1:
                 raise ValueError(
                     f"BertConfig.{name} must be at least 1, found {getattr(self, name)}."
@@ -160,5 +163,11 @@ class Encoder(nnx.Module):
         """The layers alone: [B, L, D] from `hidden` [B, L, D] and `visible` [B, L, L] bool."""
         config = self.config
         return layers.run_stack(
-            self.layers, config.layers, hidden, visible, key=key, remat=config.remat
+            self.layers,
+            config.layers,
+            hidden,
+            visible,
+            key=key,
+            remat=config.remat,
+            unroll=config.unroll,
         )

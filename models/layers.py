@@ -268,6 +268,7 @@ def run_stack(
     *,
     key: jax.Array | None,
     remat: str,
+    unroll: int = 1,
 ) -> jax.Array:
     """Self-attention through stacked `layers`, one after the other.
 
@@ -277,6 +278,7 @@ def run_stack(
         visible: bool [B, L, L] or [B, 1, L, L].
         key: for dropout; None turns it off.
         remat: one of `REMAT_POLICIES`.
+        unroll: layers in one iteration of the loop.
 
     Returns:
         [B, L, D].
@@ -287,6 +289,10 @@ def run_stack(
 
     keys = None if key is None else jax.random.split(key, count)
     scan = nnx.scan(
-        with_remat(one, remat), in_axes=(nnx.Carry, 0, None, 0), out_axes=nnx.Carry, length=count
+        with_remat(one, remat),
+        in_axes=(nnx.Carry, 0, None, 0),
+        out_axes=nnx.Carry,
+        length=count,
+        unroll=unroll,
     )
     return scan(hidden, layers, visible, keys)

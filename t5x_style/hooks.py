@@ -69,7 +69,7 @@ class StopWhenNotFinite:
             bad_step = int(moment.state.step)
             raise NonFiniteError(
                 f"step {bad_step}: the loss or a gradient is not finite. The update was not "
-                f"applied; parameters are those after {bad_step} updates; nothing was saved since.\n"
+                f"applied; parameters are those after {bad_step} updates, nothing was saved.\n"
                 + self._explain(bad_step, moment.state)
             )
 

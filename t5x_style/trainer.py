@@ -162,7 +162,7 @@ class Trainer:
                 raise PlanError(
                     f"checkpoint at step {int(self.state.step)} was trained on plan "
                     f"{meta['plan']}, the pipeline now has {self.pipeline.fingerprint}: data, seed "
-                    "or batch changed. Use another MODEL_DIR, or initialise_from to keep its weights."
+                    "or batch changed. Use another MODEL_DIR, or initialise_from its weights."
                 )
             return f"resumed at step {int(self.state.step)}"
         if initialise_from:
