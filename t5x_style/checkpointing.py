@@ -156,7 +156,11 @@ class Checkpointer:
         self._finishing.join()
         self._finishing = None
         error, self._error = self._error, None
-        _agree(0, error)
+        try:
+            _agree(0, error)
+        except CheckpointError:  # the best and the last are among those that are there
+            self._best, self.last_saved = checkpoint_folder.best(self.folder), self.latest()
+            raise
 
     def close(self) -> None:
         """Waits and frees the writer."""

@@ -6,10 +6,12 @@ import resource
 import shutil
 from collections import namedtuple
 
+import orbax.checkpoint as ocp
 import pytest
 
-from t5x_style import integrity
+from t5x_style import integrity, stage_main
 from t5x_style.checkpointing import CheckpointError
+from tests import test_trainer
 from tests.checkpoint_helpers import (
     META,
     assert_equal,
@@ -120,6 +122,77 @@ def test_disk_full_while_arrays_are_written(tmp_path):
     assert "Step 1 is intact" in str(error.value)
     assert keeper(tmp_path).latest() == 1
     assert_equal(keeper(tmp_path).restore(*created())[0], state_at(1))
+
+
+@pytest.mark.parametrize("where", ["save", "wait_until_finished"])
+def test_disk_full_inside_orbax(tmp_path, monkeypatch, where):
+    checkpointer = keeper(tmp_path, keep=1)
+    checkpointer.save(state_at(1), META, 0.5)
+    checkpointer.wait()
+
+    def full(*_, **__):
+        (tmp_path / "2.orbax-checkpoint-tmp").mkdir()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ocp.AsyncCheckpointer, where, full)
+        with pytest.raises(CheckpointError, match="No space left on device") as error:
+            checkpointer.save(state_at(2), META, 0.9)
+            checkpointer.wait()
+    assert "step 2 could not be saved" in str(error.value) and "Step 1 is" in str(error.value)
+    assert checkpointer.best() == (1, 0.5) and checkpointer.last_saved == 1
+    assert_equal(keeper(tmp_path).restore(*created())[0], state_at(1))
+    checkpointer.save(state_at(3), META, 0.1)  # room was made; 1 is the best still
+    checkpointer.close()
+    assert names(tmp_path) == ["1", "3"]
+
+
+def test_disk_full_ends_training_which_resumes_later(tmp_path, monkeypatch):
+    """As the job of a stage sees it: told in a few lines, and no steps lost but the last."""
+    record = integrity.write
+
+    def full(folder):
+        if folder.name == "10":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        record(folder)
+
+    whole, _ = test_trainer.train(tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(integrity, "write", full)
+        with pytest.raises(CheckpointError, match="Step 5 is intact") as error:
+            test_trainer.train(tmp_path / "cut")
+    assert stage_main.is_users(error.value)
+    run, finished = test_trainer.train(tmp_path / "cut")
+    expected = test_trainer.digest(whole, tmp_path / "whole")
+    assert finished and test_trainer.digest(run, tmp_path / "cut") == expected
+
+
+def test_nobody_waits_for_a_failed_save_in_vain(tmp_path, monkeypatch):
+    def full(folder):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(integrity, "write", full)
+    checkpointer = keeper(tmp_path)
+    checkpointer.save(state_at(1), META)
+    with pytest.raises(CheckpointError, match="There is none before it"):
+        checkpointer.close()
+    checkpointer.close()  # told once
+    with pytest.raises(CheckpointError, match="step 1 could not be saved"):
+        keeper(tmp_path, asynchronous=False).save(state_at(1), META)
+
+
+def test_killed_between_deleting_a_record_and_its_arrays(tmp_path):
+    checkpointer = keeper(tmp_path)
+    for step, value in [(1, 0.9), (2, 0.1)]:
+        checkpointer.save(state_at(step), META, value)
+    checkpointer.close()
+    (tmp_path / "1" / integrity.FILE_NAME).unlink()
+    shutil.rmtree(tmp_path / "1" / "optimizer")
+    checkpointer = keeper(tmp_path)
+    assert checkpointer.best() == (2, 0.1) and checkpointer.latest() == 2
+    checkpointer.save(state_at(3), META, 0.0)
+    checkpointer.close()
+    assert names(tmp_path) == ["2", "3"]
 
 
 def test_integrity_record(tmp_path):
