@@ -28,9 +28,17 @@ from tests.checkpoint_helpers import (
 from tests.toy_objective import Corpus, Toy
 
 
-@pytest.mark.parametrize("mesh", [(2, 2, 2), (1, 1, 1), (8, 1, 1)])
-def test_round_trip_onto_any_mesh(tmp_path, mesh):
-    before = state_at(5, mesh=(2, 2, 2))
+@pytest.mark.parametrize(
+    ("saved_on", "mesh"),
+    [
+        ((2, 2, 2), (2, 2, 2)),
+        ((2, 2, 2), (1, 1, 1)),
+        ((2, 2, 2), (8, 1, 1)),
+        ((1, 1, 1), (2, 2, 2)),
+    ],
+)
+def test_round_trip_onto_any_mesh(tmp_path, saved_on, mesh):
+    before = state_at(5, mesh=saved_on)
     checkpointer = keeper(tmp_path)
     checkpointer.save(before, META, 0.5)
     checkpointer.close()
