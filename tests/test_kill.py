@@ -117,14 +117,14 @@ def complete(folder: Path) -> list[int]:
 
 def past_a_checkpoint(start: int, chance: random.Random) -> Kill:
     """After some step that no checkpoint holds, with nothing being saved."""
-    step = start + chance.choice([n for n in range(1, SAVE_EVERY + 4) if n % SAVE_EVERY])
+    step = start + chance.choice([n for n in range(1, 3 * SAVE_EVERY) if n % SAVE_EVERY])
     held = ["held", "step", str(step)]
     return Kill(lambda marks: held in marks and not open_saves(marks), f"step {step}")
 
 
 def inside_a_save(start: int, chance: random.Random) -> Kill:
     """While orbax writes, before our record of it is written, or with half of it written."""
-    step = (start // SAVE_EVERY + 1) * SAVE_EVERY
+    step = (start // SAVE_EVERY + chance.randint(1, 2)) * SAVE_EVERY
     where = chance.choice(["save", "record", "replace"])
     if where == "save":  # not held: orbax goes on writing in the background
         return Kill(lambda marks: ["save", str(step)] in marks)
@@ -134,7 +134,7 @@ def inside_a_save(start: int, chance: random.Random) -> Kill:
 
 def while_deleting(start: int, chance: random.Random) -> Kill:
     """With an old checkpoint's record gone and its arrays still there."""
-    return Kill(lambda marks: marks[-1][0] == "held", "delete")
+    return Kill(lambda marks: any(m[0] == "held" for m in marks), "delete")
 
 
 def while_evaluating(start: int, chance: random.Random) -> Kill:
@@ -145,7 +145,7 @@ def while_evaluating(start: int, chance: random.Random) -> Kill:
 
 def any_time(start: int, chance: random.Random) -> Kill:
     """When some number of things have happened, whatever they are."""
-    count = chance.randint(1, 20)
+    count = chance.randint(1, 40)
     return Kill(lambda marks: len(marks) >= count)
 
 
@@ -185,7 +185,7 @@ def check(tmp_path: Path, steps: int, tf_data: bool, kinds: list[Callable[..., K
 
 def test_killed_four_times(tmp_path):
     kinds = [past_a_checkpoint, inside_a_save, any_time, past_a_checkpoint]
-    phases = check(tmp_path, 30, False, kinds, seed=4)
+    phases = check(tmp_path, 30, False, kinds, seed=29)
     assert phases[PAST] >= 2 and phases[INSIDE] >= 1
 
 
@@ -194,7 +194,7 @@ def test_killed_twenty_times_while_tf_data_reads_ahead(tmp_path):
     kinds = [past_a_checkpoint] * 9 + [inside_a_save] * 5 + [any_time] * 4
     kinds += [while_deleting, while_evaluating]
     random.Random(7).shuffle(kinds)
-    phases = check(tmp_path, 150, True, kinds, seed=7)
+    phases = check(tmp_path, 200, True, kinds, seed=7)
     assert sum(phases.values()) == 20 and phases[PAST] >= 8 and phases[INSIDE] >= 3
 
 

@@ -64,12 +64,17 @@ def watch():
     wrap(checkpointing.Checkpointer, "save", lambda _, state, *__: ("save", int(state.step)))
     wrap(integrity, "write", lambda f: ("record", f.name), lambda f: ("saved", f.name))
     wrap(integrity.os, "replace", record)
-    wrap(
-        checkpoint_folder.shutil,
-        "rmtree",
-        lambda path, **_: ("delete", Path(path).name),
-        lambda path, **_: ("deleted", Path(path).name),
-    )
+    wrap(checkpoint_folder.shutil, "rmtree", deletion("delete"), deletion("deleted"))
+
+
+def deletion(word):
+    """Of an old checkpoint, in the background; the main thread deletes half-written ones."""
+
+    def words(path, **_):
+        is_old = threading.current_thread() is not threading.main_thread()
+        return (word, Path(path).name) if is_old else ()
+
+    return words
 
 
 def arguments(folder, store, steps, save_every):
