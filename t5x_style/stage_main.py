@@ -4,6 +4,7 @@ Exit code 0: done, skipped, or stopped early with everything saved; 1: an error,
 lines when it is the user's to mend (`--traceback` shows where it arose); else a traceback.
 """
 
+import contextlib
 import ctypes
 import importlib
 import os
@@ -20,6 +21,7 @@ from t5x_style.gin_reader import REPOSITORY
 
 PARENT = "KENNEL_PARENT"  # process id of the recipe that started this stage
 PROCESS = "JAX_PROCESS_ID"  # number of this process when several share one stage
+DISTRIBUTED = ("JAX_COORDINATOR_ADDRESS", "JAX_DISTRIBUTED")  # set when they do; see runtime
 PR_SET_PDEATHSIG = 1
 
 
@@ -53,7 +55,10 @@ def is_users(error: Exception) -> bool:
 def run_stage(flags: gin_utils.Flags, job: str) -> int:
     """Plans, decides, and runs what is not done yet; returns the exit code."""
     _die_with_parent()
-    signal.signal(signal.SIGTERM, _interrupt)
+    # With several processes JAX holds SIGTERM since they joined: all stop at the same step, saved.
+    # A handler of ours would stop one at any point, and leave the others waiting for it.
+    if not any(os.environ.get(name) for name in DISTRIBUTED):
+        signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)
     try:
         planned = stage.plan(flags, job)
@@ -63,7 +68,8 @@ def run_stage(flags: gin_utils.Flags, job: str) -> int:
             return 0
         _check_code(flags, planned)
         if int(os.environ.get(PROCESS, "0")):
-            _call(flags, planned, first=False)  # process 0 keeps the records
+            with contextlib.suppress(stage.Interrupted):
+                _call(flags, planned, first=False)  # process 0 keeps the records, and says so
             return 0
         with stage.lock(planned.folder):
             return _run_locked(flags, planned)

@@ -2,13 +2,14 @@
 
 import collections
 import dataclasses
-import functools
 import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.tiny_stores import realistic_lengths, write_store
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SAVE_EVERY = 6
+LIMIT_SECONDS = 240
 
 PAST, INSIDE = "after a step past the last checkpoint", "inside a save"
 DELETING, EVALUATING = "deleting old checkpoints", "evaluating"
@@ -34,6 +36,13 @@ class Kill:
 
     until: Callable[[Marks], bool]
     hold: str = ""
+
+
+def limit(process: subprocess.Popen) -> None:
+    """Ends a process that hangs, so that its test fails instead of hanging too."""
+    guard = threading.Timer(LIMIT_SECONDS, process.kill)
+    guard.daemon = True
+    guard.start()
 
 
 class Worker:
@@ -54,6 +63,7 @@ class Worker:
                 command, env=env, cwd=REPOSITORY, stdout=output, stderr=output, pass_fds=[writer]
             )
         os.close(writer)
+        limit(self.process)
         self._pipe = open(reader, encoding="utf-8")  # noqa: SIM115  closed when it ends
         self.marks: Marks = []
 
@@ -80,7 +90,9 @@ class Worker:
                 self.process.send_signal(signal.SIGKILL)
         code = self.process.wait()
         output = (self._folder / "output.txt").read_text(errors="replace")
-        assert code == -signal.SIGKILL, f"ended with {code} before the kill: {output[-3000:]}"
+        assert asked and code == -signal.SIGKILL, (
+            f"ended with {code} before the kill: {output[-3000:]}"
+        )
         return self.marks
 
 
@@ -98,12 +110,12 @@ def phase(marks: Marks) -> str:
     seen = [m[0] for m in marks]
     if "at" not in seen:
         return RESTORING if "starting" in seen else STARTING
+    if seen.count("delete") > seen.count("deleted"):
+        return DELETING  # a save that has been asked for waits for it
     if open_saves(marks):
         return INSIDE
     if "step" not in seen:
         return COMPILING
-    if seen.count("delete") > seen.count("deleted"):
-        return DELETING
     if seen.count("evaluate") > seen.count("evaluated"):
         return EVALUATING
     saved = max(int(m[1]) for m in marks if m[0] in ("at", "saved"))
@@ -215,25 +227,46 @@ def command(folder: Path, tokenizer: Path, store: Path) -> list[str]:
     ]
 
 
-def test_sigterm_saves_exits_0_and_the_same_command_continues(tmp_path):
+@pytest.fixture
+def run(tmp_path):
+    """Starts the command, with a store and a tokenizer's record; its folder is tmp_path / "run"."""
     store = write_store(tmp_path / "store", realistic_lengths(400, longest=32))
     fields = {"size": 300, "pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
     fields |= {"special_ids": [0, 1, 2, 3, 4], "fingerprint": "f" * 64}
     (tmp_path / "tokenizer").mkdir()
     (tmp_path / "tokenizer" / "vocabulary.json").write_text(json.dumps(fields))
-    run = functools.partial(
-        subprocess.Popen, command(tmp_path / "run", tmp_path / "tokenizer", store), text=True,
-        env=os.environ | {"XLA_FLAGS": ""}, cwd=REPOSITORY, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )  # fmt: skip
+    arguments = command(tmp_path / "run", tmp_path / "tokenizer", store)
 
-    process, lines = run(), []
+    def start(env=()):
+        process = subprocess.Popen(
+            arguments,
+            text=True,
+            env=os.environ | {"XLA_FLAGS": ""} | dict(env),
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        limit(process)
+        return process
+
+    return start
+
+
+def signal_after_step_10(process):
+    """Sends SIGTERM; returns what the process printed until it ended."""
+    lines = []
     for line in process.stdout:
         lines.append(line)
         if "step 10/120" in line:
             process.terminate()
-    assert process.wait() == 0, "".join(lines)
-    assert lines[-1].endswith("stopped early; the same command continues it\n"), lines
+    return "".join(lines)
+
+
+def test_sigterm_saves_exits_0_and_the_same_command_continues(tmp_path, run):
+    process = run()
+    output = signal_after_step_10(process)
+    assert process.wait() == 0, output
+    assert output.endswith("stopped early; the same command continues it\n"), output
     (step,) = complete(tmp_path / "run")  # the only one, since SAVE_EVERY is far away
     assert 10 <= step < 120
 
@@ -244,3 +277,19 @@ def test_sigterm_saves_exits_0_and_the_same_command_continues(tmp_path):
     assert complete(tmp_path / "run") == [step, 120]
     logged = metric_log.read_lines(tmp_path / "run" / "metrics.jsonl")
     assert [line["step"] for line in logged] == list(range(10, 121, 10))
+
+
+@pytest.mark.slow
+def test_sigterm_to_one_of_two_processes_stops_both_at_the_same_step(tmp_path, run):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2"}
+    first, second = (run(shared | {"JAX_PROCESS_ID": str(number)}) for number in (0, 1))
+    output = signal_after_step_10(first)
+    assert first.wait() == 0, output
+    assert output.endswith("stopped early; the same command continues it\n"), output
+    output, _ = second.communicate()
+    assert second.returncode == 0, output
+    (step,) = complete(tmp_path / "run")
+    assert 10 <= step < 120
