@@ -29,8 +29,8 @@ class BertConfig:
         initializer_range: standard deviation of fresh kernels and tables.
         dtype: compute dtype; parameters are float32 always.
         remat: one of `layers.REMAT_POLICIES`.
-        unroll: layers in one iteration of the loop over layers; more compile longer and, on CPUs, run
-            faster.
+        unroll: layers in one iteration of the loop over layers; more compile longer and, on CPUs,
+            run faster.
         vocab_multiple: the word table has a multiple of this many rows (128 x the mesh axis that
             shards it).
     """
