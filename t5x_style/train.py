@@ -68,6 +68,9 @@ def train(
     if main:
         print(f"[{folder.name}] {how}; {describe(trainer)}", flush=True)
         contract.save(folder)
+    seconds = trainer.compile() if first < cadence.steps else 0.0
+    if main and seconds:
+        print(f"[{folder.name}] compiled the step in {seconds:.1f} s", flush=True)
     progress = TrainingProgress(folder.name, first, cadence.steps, main)
     finished = trainer.fit(log, progress, {}, evaluators, development_metric)
     best = checkpointer.best()

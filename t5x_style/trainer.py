@@ -106,6 +106,7 @@ class Trainer:
             donate_argnums=0,
             out_shardings=(self.shardings, partitioner.replicated),
         )
+        self._compiled: Callable[..., Any] | None = None
         self._functions = inference.jitted_functions(
             self.definition.graphdef, self.abstract_module().functions()
         )
@@ -170,6 +171,21 @@ class Trainer:
             return "took over weights: " + ", ".join(str(source) for source in initialise_from)
         return "from scratch"
 
+    def compile(self) -> float:
+        """Compiles the step for the batch that was checked; returns the seconds it took.
+
+        Done before step 0, so that what does not compile or does not fit is known at once, and
+        tokens/s count training only.
+        """
+        started = time.perf_counter()
+        sharding = self.partitioner.batch_sharding
+        batch = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            self._specs,
+        )
+        self._compiled = self._step.lower(self.state, batch).compile()
+        return time.perf_counter() - started
+
     def fit(
         self,
         log: MetricLog,
@@ -221,13 +237,17 @@ class Trainer:
         first, last = int(self.state.step), self.cadence.steps
         if first >= last:
             return True
+        if self._compiled is None:
+            self.compile()
+        compiled = self._compiled
+        assert compiled is not None
         batches = self.pipeline.batches(first, self._local_rows)
         log_hook.restart_clock()
         for step in range(first, last):
             waited = time.perf_counter()
             batch = self.partitioner.place_batch(next(batches), self._rows)
             waited = time.perf_counter() - waited
-            self.state, metrics = self._step(self.state, batch)  # donates the old state
+            self.state, metrics = compiled(self.state, batch)  # donates the old state
             moment = hooks.Moment(step + 1, self.state, metrics, waited, last=step + 1 == last)
             for hook in after_step:
                 hook(moment)
