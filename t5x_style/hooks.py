@@ -53,8 +53,9 @@ Hook = Callable[[Moment], None]
 class StopWhenNotFinite:
     """Raises as soon as a step is known to have had a loss or gradient that is not finite.
 
-    Looks at the step before the one in flight, so that the host never waits for the device; the
-    state is safe meanwhile, since an unhealthy state applies no update.
+    Looks at the step before the one in flight, so that the host never waits for the device, and at
+    the step itself where training ends or is asked to stop. The state is safe meanwhile: an
+    unhealthy state applies no update and is never saved.
     """
 
     def __init__(self, explain: Callable[[int, TrainState], str]):
@@ -63,7 +64,8 @@ class StopWhenNotFinite:
 
     def __call__(self, moment: Moment) -> None:
         healthy = moment.metrics["healthy"].value()
-        waiting = [h for h in (self._previous, healthy if moment.last else None) if h is not None]
+        ending = healthy if moment.last or moment.stop else None
+        waiting = [h for h in (self._previous, ending) if h is not None]
         self._previous = healthy
         if any(float(h) == 0.0 for h in waiting):
             bad_step = int(moment.state.step)
@@ -100,7 +102,7 @@ class Log:
         self.restart_clock()
 
     def restart_clock(self) -> None:
-        """Called after evaluation and saving too, which are not training time."""
+        """Called after evaluation too, which is not training time; waiting for a save is."""
         self._tokens, self._since, self._wait = [], time.perf_counter(), 0.0
 
 
@@ -187,13 +189,17 @@ class Profile:
 
     def __init__(self, first: int, count: int, folder: str):
         self._first, self._stop, self._folder = first, first + count, folder
+        self._tracing = False  # a run that resumes behind `first` never starts
 
     def __call__(self, moment: Moment) -> None:
-        if moment.step == self._first:
+        ending = moment.last or moment.stop
+        if moment.step == self._first and not ending:
             jax.profiler.start_trace(self._folder)
-        elif moment.step == self._stop or (moment.last and self._first < moment.step < self._stop):
+            self._tracing = True
+        elif self._tracing and (moment.step == self._stop or ending):
             jax.block_until_ready(moment.state.step)
             jax.profiler.stop_trace()
+            self._tracing = False
 
 
 class Preemption:

@@ -53,8 +53,10 @@ def train(
       the named outputs.
 
     Raises:
+      ValueError: no evaluator gives the development metric.
       stage.Interrupted: SIGTERM came; everything is saved.
     """
+    check_development_metric(development_metric, [evaluator.name for evaluator in evaluators])
     folder = Path(model_dir)
     main = jax.process_index() == 0
     checkpointer = Checkpointer(folder / "checkpoints", checkpointing)
@@ -82,6 +84,16 @@ def train(
         metric_log.draw_curves(jsonl, folder / "curves.png", folder.name)
         log.text("summary.md", summary(folder.name, trainer, best, development_metric))
     return {"checkpoint": "checkpoints", "model": ".", "metrics": metric_log.JSONL}
+
+
+def check_development_metric(metric: str | None, evaluators: Sequence[str]) -> None:
+    """Raises ValueError unless one of the evaluators, given by name, can give the metric."""
+    if metric is not None and metric.partition("/")[0] not in evaluators:
+        found = ", ".join(evaluators) or "no evaluators"
+        raise ValueError(
+            f"train.development_metric: expected 'evaluator/metric', found {metric!r}; "
+            f"train.evaluators holds {found}"
+        )
 
 
 def describe(trainer: Trainer) -> str:

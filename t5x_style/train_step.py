@@ -10,7 +10,7 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from t5x_style.metrics import Mean
-from t5x_style.objective import Batch, Objective
+from t5x_style.objective import Batch
 from t5x_style.partitioning import BATCH_AXES
 from t5x_style.train_state import Definition, TrainState
 
@@ -31,7 +31,7 @@ def train_step(
     Returns:
       the state after the step and its metrics: the objective's own, `loss`, `padding_share`,
       `gradient_norm`, `parameter_norm`, `update_norm`, `learning_rate` and `healthy`. If the loss
-      or a gradient is not finite, parameters, moments and step are those of before.
+      or a gradient is not finite, parameters, moments, variables and step are those of before.
     """
     keys = jax.random.split(jax.random.fold_in(state.key, state.step), 4)
     corrupt_key, retrieve_key, loss_key, after_key = keys
@@ -47,11 +47,12 @@ def train_step(
     params = _select(healthy, optax.apply_updates(state.params, updates), state.params)
 
     step = state.step + healthy.astype(jnp.int32)
+    variables = _after_update(definition, params, state.variables, step, after_key)
     new_state = TrainState(
         step=step,
         params=params,
         opt_state=_select(healthy, opt_state, state.opt_state),
-        variables=_after_update(definition, params, state.variables, step, after_key),
+        variables=_select(healthy, variables, state.variables),
         key=state.key,
         healthy=healthy,
     )
@@ -79,14 +80,17 @@ def loss_and_gradients(
     batch, which does not depend on parameters.
     """
 
-    def pieces_loss(
-        params: nnx.State, piece: Batch, key: jax.Array, weight: jax.Array | None
-    ) -> Any:
+    def loss_of(params: nnx.State, piece: Batch, key: jax.Array) -> tuple[Mean, Metrics]:
         module = definition.module(params, state.variables)
         module.train()
         # With the mesh in context, a loss may say where arrays inside its loops must live.
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            loss, metrics = module.loss(piece, key)
+            return module.loss(piece, key)
+
+    def pieces_loss(
+        params: nnx.State, piece: Batch, key: jax.Array, weight: jax.Array | None
+    ) -> Any:
+        loss, metrics = loss_of(params, piece, key)
         value = loss.value() if weight is None else loss.over(jax.lax.stop_gradient(weight))
         return value, (loss, metrics)
 
@@ -96,7 +100,7 @@ def loss_and_gradients(
         return gradients, loss, metrics
 
     # Only the weights of the whole batch are used here: the compiler drops the network.
-    whole = definition.module(state.params, state.variables).loss(batch, key)[0].weight
+    whole = loss_of(state.params, batch, key)[0].weight
     pieces = split_batch(batch, definition.micro_batches, mesh)
     keys = jax.random.split(key, definition.micro_batches)
 
@@ -110,18 +114,6 @@ def loss_and_gradients(
     )
     (gradients, (loss, metrics)), _ = jax.lax.scan(accumulate, zeros, (pieces, keys))
     return gradients, loss, metrics
-
-
-def eval_step(
-    definition: Definition, params: nnx.State, variables: nnx.State, batch: Batch, key: jax.Array
-) -> Metrics:
-    """The objective's metrics and `loss` on a clean batch, without dropout; changes nothing."""
-    module: Objective = definition.module(params, variables)
-    module.eval()
-    keys = jax.random.split(key, 3)
-    batch = module.retrieve(module.corrupt(batch, keys[0]), keys[1])
-    loss, metrics = module.loss(batch, keys[2])
-    return metrics | {"loss": loss}
 
 
 def split_batch(batch: Batch, pieces: int, mesh: jax.sharding.Mesh) -> Batch:
@@ -170,4 +162,5 @@ def _after_update(
 
 
 def _select(condition: jax.Array, new: Any, old: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
+    # What a step leaves alone, such as a table of tokens, is not copied.
+    return jax.tree.map(lambda a, b: a if a is b else jnp.where(condition, a, b), new, old)

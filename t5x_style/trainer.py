@@ -65,6 +65,11 @@ class Cadence:
                 raise ValueError(
                     f"Cadence.{name}: expected at least 1, found {getattr(self, name)}"
                 )
+        if self.profile_count < 0 or (self.profile_count and self.profile_first < 1):
+            raise ValueError(
+                "Cadence: expected profile_first >= 1 and profile_count >= 0, found "
+                f"{self.profile_first} and {self.profile_count}"
+            )
 
 
 class Trainer:
@@ -86,7 +91,8 @@ class Trainer:
         Raises:
           BatchError: the pipeline does not give what the objective expects.
           PartitioningError: rows or sizes do not divide by the mesh.
-          ValueError: micro-batches of an objective that couples its examples.
+          ValueError: fewer than 1 micro-batches, or several of an objective that couples its
+            examples.
         """
         self.pipeline, self.partitioner, self.checkpointer = pipeline, partitioner, checkpointer
         self.cadence = cadence
@@ -126,6 +132,8 @@ class Trainer:
                     f"group {group!r}: expected a multiple of {self._base_rows} rows, the smallest "
                     f"group's, found {rows}"
                 )
+        if micro_batches < 1:
+            raise ValueError(f"train.micro_batches: expected at least 1, found {micro_batches}")
         if micro_batches > 1 and module.couples_examples:
             raise ValueError(
                 f"{type(module).__name__} couples the examples of a batch (in-batch negatives): "
@@ -206,10 +214,9 @@ class Trainer:
         log_hook = hooks.Log(self.cadence.log_every, log, progress.show)
         meta = meta | {"plan": self.pipeline.fingerprint}
         after_step: list[hooks.Hook] = [
-            hooks.StopWhenNotFinite(
-                self._explain_non_finite
-            ),  # before anything is kept of the step
-            preemption,  # before saving, which acts on it
+            preemption,  # first: the others act differently on the last step before a stop
+            # Before saving: of a step that is known to be bad nothing is kept.
+            hooks.StopWhenNotFinite(self._explain_non_finite),
             log_hook,
             hooks.Evaluate(
                 self.cadence.evaluate_every, evaluators, self.functions, log, progress.show

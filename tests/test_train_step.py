@@ -77,6 +77,19 @@ def test_micro_batches_change_nothing(mesh):
     assert metrics[-1]["loss"] == pytest.approx(expected_metrics[-1]["loss"], rel=1e-5)
 
 
+def test_every_loss_is_traced_with_the_mesh_and_in_training():
+    seen = []
+
+    class Watching(Toy):
+        def loss(self, batch, key):
+            mesh = jax.sharding.get_abstract_mesh()
+            seen.append((mesh.axis_names, self.dropout.deterministic))
+            return super().loss(batch, key)
+
+    run((2, 2, 1), steps=1, micro_batches=4, make=functools.partial(Watching, TEXT, 32, 8, 16))
+    assert len(seen) >= 2 and set(seen) == {(partitioning.AXES, False)}
+
+
 def test_every_moment_has_its_parameters_sharding():
     _, state, _, _ = run((2, 2, 2), steps=1)
     params = {optim.path_string(p): v for p, v in nnx.to_flat_state(state.params)}
@@ -100,8 +113,8 @@ def test_non_finite_loss_leaves_the_state_and_latches():
     assert int(state.step) == 0 and not bool(state.healthy)
     assert [m["healthy"] for m in metrics] == [0.0, 0.0]
     for found, want in zip(
-        jax.tree.leaves((state.params, state.opt_state)),
-        jax.tree.leaves((before.params, before.opt_state)),
+        jax.tree.leaves((state.params, state.opt_state, state.variables)),
+        jax.tree.leaves((before.params, before.opt_state, before.variables)),
         strict=True,
     ):
         np.testing.assert_array_equal(found, want)

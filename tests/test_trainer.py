@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from t5x_style import checkpointing, hooks, metric_log, optim, partitioning, progress, trainer
+from t5x_style import train as train_entry
 from t5x_style.objective import BatchError, GroupShape
 from tests.toy_objective import Toy, ToyPipeline
 
@@ -161,6 +162,11 @@ def test_rows_that_do_not_divide_by_the_mesh(tmp_path):
         build(tmp_path, make, ToyPipeline(text, 32), mesh=(8, 1, 1))
 
 
+def test_no_micro_batches(tmp_path):
+    with pytest.raises(ValueError, match="micro_batches: expected at least 1, found 0"):
+        build(tmp_path, micro_batches=0)
+
+
 def test_micro_batches_of_coupled_examples(tmp_path):
     class Coupled(Toy):
         couples_examples = True
@@ -170,32 +176,70 @@ def test_micro_batches_of_coupled_examples(tmp_path):
         build(tmp_path, make, micro_batches=2)
 
 
-def test_non_finite_stops_before_the_update_and_names_the_row(tmp_path):
-    class Fragile(Toy):
-        def loss(self, batch, key):
-            mean, metrics = super().loss(batch, key)
-            bad = (batch["text"]["target"] == 31).any()
-            return mean * jnp.where(bad, jnp.nan, 1.0), metrics
+class Fragile(Toy):
+    """Its loss is NaN if a token is 31."""
 
-    make = functools.partial(Fragile, TEXT, 32, 8, 16)
+    def loss(self, batch, key):
+        mean, metrics = super().loss(batch, key)
+        bad = (batch["text"]["target"] == 31).any()
+        return mean * jnp.where(bad, jnp.nan, 1.0), metrics
 
-    class Poisoning(ToyPipeline):
-        def batch(self, step, rows=None):
-            batch = super().batch(step)
-            batch["text"]["tokens"] %= 31
-            if step == 6:
-                batch["text"]["tokens"][3] = 31
-            rows = slice(None) if rows is None else rows
-            return {"text": {name: array[rows] for name, array in batch["text"].items()}}
 
+class Poisoning(ToyPipeline):
+    """Row 3 of one step holds the token 31, and no other row of any step does."""
+
+    def batch(self, step, rows=None):
+        batch = super().batch(step)
+        batch["text"]["tokens"] %= 31
+        if step == self.poison_step:
+            batch["text"]["tokens"][3] = 31
+        rows = slice(None) if rows is None else rows
+        return {"text": {name: array[rows] for name, array in batch["text"].items()}}
+
+
+FRAGILE = functools.partial(Fragile, TEXT, 32, 8, 16)
+
+
+@pytest.mark.parametrize(("bad", "saved"), [(6, 5), (9, 5), (11, 10)])
+def test_non_finite_stops_before_the_update_and_names_the_row(tmp_path, bad, saved):
+    """In the middle; at a step that is to be saved; at the last step."""
     with pytest.raises(hooks.NonFiniteError) as error:
-        train(tmp_path, make=make, pipeline=Poisoning(TEXT, 32))
-    assert "step 6" in str(error.value) and "[3]" in str(error.value)
-    assert str(6 * 16 + 3) in str(error.value)
+        train(tmp_path, make=FRAGILE, pipeline=Poisoning(TEXT, 32, poison_step=bad))
+    assert f"step {bad}" in str(error.value) and "[3]" in str(error.value)
+    assert str(bad * 16 + 3) in str(error.value)
     checkpointer = checkpointing.Checkpointer(
         tmp_path / "checkpoints", checkpointing.Checkpointing(keep=2)
     )
-    assert checkpointer.latest() == 5
+    assert checkpointer.latest() == saved
+
+
+def test_non_finite_step_that_a_signal_makes_the_last(tmp_path):
+    class Signalled(Poisoning):
+        def batches(self, start_step, rows):
+            for number, batch in enumerate(super().batches(start_step, rows), start_step):
+                if number == 6:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                yield batch
+
+    with pytest.raises(hooks.NonFiniteError, match="step 6"):
+        train(tmp_path, make=FRAGILE, pipeline=Signalled(TEXT, 32, poison_step=6))
+    assert not (tmp_path / "checkpoints" / "6").exists()
+
+
+def test_profile_of_a_resumed_run(tmp_path):
+    short = dataclasses.replace(CADENCE, steps=4)
+    train(tmp_path, cadence=short)
+    traced = dataclasses.replace(CADENCE, profile_first=2, profile_count=4)
+    assert train(tmp_path, cadence=traced)[1]  # resumes behind the first traced step
+    train(tmp_path / "whole", cadence=dataclasses.replace(traced, steps=4))  # ends while tracing
+    assert list((tmp_path / "whole" / "profile").rglob("*.xplane.pb"))
+
+
+def test_development_metric_of_no_evaluator():
+    with pytest.raises(ValueError, match="found 'dev/MRR'; train.evaluators holds no evaluators"):
+        train_entry.check_development_metric("dev/MRR", [])
+    train_entry.check_development_metric("dev/MRR@10", ["dev"])
+    train_entry.check_development_metric(None, [])
 
 
 def test_logs_hold_what_was_promised(tmp_path):
