@@ -140,7 +140,7 @@ def execute(recipe: Recipe, flags: gin_utils.Flags) -> int:
             align="left",
         )
         if decision.status != "done":
-            code = _run(children, recipe, item, flags)
+            code = _run(children, recipe, item, flags, planned)
             if code is not None:
                 return code
         rows.append(_row(item, planned, decision))
@@ -156,17 +156,28 @@ def _row(item: Stage, planned: stage.Plan, decision: stage.Decision) -> Row:
     return Row(item.name, status, decision.reason, record["seconds"])
 
 
-def _run(children: Children, recipe: Recipe, item: Stage, flags: gin_utils.Flags) -> int | None:
-    """Runs one stage; None when it is done, else the exit code to stop with."""
+def _run(
+    children: Children, recipe: Recipe, item: Stage, flags: gin_utils.Flags, planned: stage.Plan
+) -> int | None:
+    """Runs one stage as planned; None when it is done, else the exit code to stop with."""
     code = 0
     if not children.stopping:
         code = children.call(item.entry, recipe_file.stage_flags(recipe, item, flags, {}))
-    if code == 0 and stage.decide(recipe_file.plan(recipe, item, flags, {})).status == "done":
-        if not children.stopping:
-            return None
-    elif code and not children.stopping:
+    if children.stopping:
+        pass
+    elif code:
         CONSOLE.print(f"error: stage {item.name} {_ending(code)}; the same command tries again.")
         return 1
+    else:
+        now = recipe_file.plan(recipe, item, flags, {})
+        if stage.decide(now).status == "done":
+            return None
+        if changes := stage.changes_between(planned.record(), now):
+            CONSOLE.print(
+                f"error: while stage {item.name} ran, what it is made from changed "
+                f"({stage.in_words(changes)}); the same command runs it again."
+            )
+            return 1
     CONSOLE.print(f"stopped in stage {item.name}; the same command continues there.")
     return 0
 

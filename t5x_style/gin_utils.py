@@ -235,6 +235,22 @@ def check_code(config: Config) -> None:
                     _check_complete(config, leaf, thing, binding)
 
 
+def check_job(config: Config, job: str) -> None:
+    """Refuses a stage's job with a parameter that has neither a default nor a binding.
+
+    Raises:
+      GinError: naming every such parameter.
+    """
+    module, _, name = job.rpartition(".")
+    unset = [p for p in _unset(config, job, locate(job, job)) if p != "model_dir"]
+    if unset:
+        short = f"{module.rpartition('.')[2]}.{name}"
+        raise GinError(
+            f"{short} needs {', '.join(unset)}, which nothing sets: name the gin files of this "
+            f"stage with --gin_file (gin_configs/runs), or add `{short}.{unset[0]} = ...`."
+        )
+
+
 def _check_binding(config: Config, binding: Binding) -> None:
     thing = locate(binding.target, binding.where)
     parameters = _parameters(thing)
@@ -256,14 +272,23 @@ def _check_binding(config: Config, binding: Binding) -> None:
 
 def _check_complete(config: Config, reference: Reference, thing: Any, binding: Binding) -> None:
     """`@thing()` passes nothing by hand: every parameter needs a default or a binding."""
-    bound = {key[2] for key in config.bindings if key[1] == reference.target}
-    for name, parameter in _parameters(thing).items():
-        optional = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        if parameter.default is parameter.empty and not optional and name not in bound:
-            raise GinError(
-                f"{binding.where}: {to_gin(reference)} needs {name!r}, which nothing sets: add "
-                f"`{reference.text}.{name} = ...`."
-            )
+    for name in _unset(config, reference.target, thing):
+        raise GinError(
+            f"{binding.where}: {to_gin(reference)} needs {name!r}, which nothing sets: add "
+            f"`{reference.text}.{name} = ...`."
+        )
+
+
+def _unset(config: Config, target: str, thing: Any) -> list[str]:
+    """Parameters of `thing`, which `target` names, without a default or a binding."""
+    bound = {key[2] for key in config.bindings if key[1] == target}
+    return [
+        name
+        for name, parameter in _parameters(thing).items()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        and name not in bound
+    ]
 
 
 def _parameters(thing: Any) -> dict[str, inspect.Parameter]:

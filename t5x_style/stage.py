@@ -205,8 +205,7 @@ def decide(planned: Plan) -> Decision:
     if not finished and record["fingerprint"] == planned.fingerprint:
         return Decision("resume", "was stopped before it finished")
     changes = changes_between(record, planned)
-    words = [f"{kind}: {_some(names)}" for kind, names in changes.items()]
-    return Decision("changed", "; ".join(words) or "was being emptied", changes)
+    return Decision("changed", in_words(changes) or "was being emptied", changes)
 
 
 def changes_between(record: dict[str, Any], planned: Plan) -> dict[str, list[str]]:
@@ -218,6 +217,11 @@ def changes_between(record: dict[str, Any], planned: Plan) -> dict[str, list[str
     if record["entry"] != planned.job:
         changes["entry"] = [planned.job]
     return {kind: names for kind, names in changes.items() if names}
+
+
+def in_words(changes: Mapping[str, list[str]]) -> str:
+    """What `changes_between` found, for a message."""
+    return "; ".join(f"{kind}: {_some(names)}" for kind, names in changes.items())
 
 
 def _some(names: list[str], limit: int = 4) -> str:

@@ -6,7 +6,6 @@ lines when it is the user's to mend (`--traceback` shows where it arose); else a
 
 import contextlib
 import ctypes
-import importlib
 import os
 import signal
 import sys
@@ -80,8 +79,9 @@ def run_stage(flags: gin_utils.Flags, job: str) -> int:
 
 def _check_code(flags: gin_utils.Flags, planned: stage.Plan) -> None:
     """Finds wrong names and types before a folder is emptied."""
-    importlib.import_module(planned.job.rpartition(".")[0])
-    gin_utils.check_code(flags.read())
+    config = flags.read()
+    gin_utils.check_code(config)
+    gin_utils.check_job(config, planned.job)
 
 
 def _run_locked(flags: gin_utils.Flags, planned: stage.Plan) -> int:

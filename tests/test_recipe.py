@@ -243,6 +243,34 @@ def test_a_failing_stage_ends_the_recipe(house, capfd):
     assert "gin_toys.Size.width must be int, found 'x'" in output.err
 
 
+def test_code_that_changes_while_its_stage_runs(house, monkeypatch, capfd):
+    flags = house()
+    loaded, real = recipe_file.load(flags), fingerprints.of_code
+    item = loaded.stages[0]
+    planned = recipe_file.plan(loaded, item, flags, {})
+
+    class Children(recipe.Children):
+        edited = False
+
+        def call(self, entry, own):
+            if self.edited:
+                planned.folder.mkdir(parents=True)
+                (planned.folder / "out.txt").write_text("")
+                stage.finish(planned, {"text": "out.txt"}, 1.0)
+                parts = {"tests.gin_toys": "other"}
+                monkeypatch.setattr(fingerprints, "of_code", lambda *a: real(*a) | parts)
+            return 0
+
+    children = Children()
+    assert recipe._run(children, loaded, item, flags, planned) == 0
+    assert "stopped in stage first" in capfd.readouterr().out
+    children.edited = True
+    assert recipe._run(children, loaded, item, flags, planned) == 1
+    assert "while stage first ran, what it is made from changed (code: tests.gin_toys)" in (
+        capfd.readouterr().out
+    )
+
+
 def test_how_a_process_ended():
     assert recipe._ending(3) == "failed with exit code 3"
     assert recipe._ending(-9) == "was killed by SIGKILL (out of memory?)"

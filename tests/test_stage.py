@@ -267,6 +267,14 @@ def test_a_wrong_type_costs_no_data(tmp_path):
     assert decision(MAKE, tmp_path).status == "done"
 
 
+def test_a_job_without_its_configuration_costs_no_data(tmp_path):
+    assert run(MAKE, tmp_path) == 0
+    alone = HEAD + "stage.run.job = @gin_toys.make\n"
+    with pytest.raises(gin_reader.GinError, match=r"gin_toys.make needs size, which nothing sets"):
+        run(alone, tmp_path)
+    assert (tmp_path / "out" / "out.txt").exists()
+
+
 def test_a_second_process_is_kept_out(tmp_path):
     code = (
         "import sys\nfrom pathlib import Path\nfrom t5x_style import stage\n"
