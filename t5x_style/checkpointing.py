@@ -63,6 +63,7 @@ class Checkpointer:
         settings: see `Checkpointing`.
         """
         self.folder, self.settings = Path(folder).absolute(), settings
+        _agree(0, None)  # process 0 may still have been emptying an outdated folder
         self._orbax: ocp.AsyncCheckpointer | None = None
         self._finishing: threading.Thread | None = None
         self._error: Exception | None = None
@@ -284,11 +285,12 @@ def _read(path: Path, wanted: dict[str, Any]) -> Any:
 
 def _together(work: Any) -> int:
     """Runs `work` on process 0; every process gets its result, or fails with it."""
-    result, failure = 0, None
+    result = 0
+    failure: Exception | None = None
     if jax.process_index() == 0:
         try:
             result = work()
-        except CheckpointError as error:
+        except Exception as error:
             failure = error
     return _agree(result, failure)
 
