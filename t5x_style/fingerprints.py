@@ -34,6 +34,9 @@ MACHINERY = frozenset(
     f"t5x_style.{name}"
     for name in ("stage", "stage_main", "recipe_file", "fingerprints", "gin_reader", "gin_types")
 ) | {"t5x_style.gin_utils"}
+# How checkpoints are kept and read, not what is computed: who follows the advice to fall back to
+# an older one, or to keep fewer on a full disk, must find the folder as it was.
+KEEPING = frozenset({"t5x_style.checkpointing.Checkpointing"})
 HASHED_BYTES = 1 << 30  # larger files count by size and modification time
 
 
@@ -57,7 +60,10 @@ def differences(old: dict[str, str], new: dict[str, str]) -> list[str]:
 
 
 def of_bindings(config: Config, inputs: Sequence[str]) -> dict[str, str]:
-    """Canonical bindings: macros expanded, names absolute, MODEL_DIR and input paths left out."""
+    """Canonical bindings: macros expanded, names absolute.
+
+    MODEL_DIR, input paths and how checkpoints are kept are left out.
+    """
     keep = (FOLDER_MACRO, *inputs)
 
     def absolute(item: Any) -> Any:
@@ -67,7 +73,7 @@ def of_bindings(config: Config, inputs: Sequence[str]) -> dict[str, str]:
 
     parts = {}
     for (scope, target, parameter), binding in config.bindings.items():
-        if target == RUN:
+        if target == RUN or target in KEEPING:
             continue  # the job and the inputs are recorded by themselves
         value = transform(config.expand(binding.value, binding.where, keep), absolute)
         parts[f"{scope}/{target}.{parameter}".lstrip("/")] = to_gin(value)

@@ -93,6 +93,19 @@ def test_what_counts_as_a_change(tmp_path):
     assert "width=4" in (tmp_path / "out" / "out.txt").read_text()
 
 
+def test_how_checkpoints_are_kept_is_no_change(tmp_path):
+    """The advice to fall back to an older checkpoint, or keep fewer, must not empty the folder."""
+    kept = HEAD + (
+        "from t5x_style import checkpointing\nstage.run.job = @gin_toys.make\n"
+        "gin_toys.make.size = @checkpointing.Checkpointing()\n"
+        "checkpointing.Checkpointing.keep = 2\n"
+    )
+    before = stage.plan(flags_of(kept, tmp_path))
+    name = "checkpointing.Checkpointing."
+    changed = {name + "keep": "1", name + "fall_back": "True"}
+    assert stage.plan(flags_of(kept, tmp_path, **changed)).fingerprint == before.fingerprint
+
+
 def test_a_changed_input_and_a_moved_one(tmp_path):
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "x").write_text("1")
