@@ -59,6 +59,16 @@ class BertConfig:
                 raise ValueError(
                     f"BertConfig.{name} must be at least 1, found {getattr(self, name)}."
                 )
+        if self.dtype not in layers.DTYPES:
+            raise ValueError(
+                f"BertConfig.dtype must be one of {layers.DTYPES}, found {self.dtype!r}."
+            )
+        for name in ("dropout", "attention_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(
+                    f"BertConfig.{name} must be at least 0 and below 1, "
+                    f"found {getattr(self, name)}."
+                )
         if self.remat not in layers.REMAT_POLICIES:
             raise ValueError(
                 f"BertConfig.remat must be one of {layers.REMAT_POLICIES}, found {self.remat!r}."

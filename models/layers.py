@@ -23,6 +23,8 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
 }
 
+DTYPES = ("float32", "bfloat16")
+
 REMAT_POLICIES = (
     "none",
     "full",
@@ -78,7 +80,7 @@ class Dense(nnx.Module):
         inputs: trailing axes of x that are contracted, name -> size.
         outputs: axes that take their place, name -> size.
         stddev: of the normal that the kernel is drawn from.
-        dtype: compute dtype.
+        dtype: compute dtype, one of `DTYPES`.
         rngs: stream `params`.
     """
 

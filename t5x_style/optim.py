@@ -56,6 +56,15 @@ class AdamW:
                 "AdamW.warmup_steps: expected between 0 and total_steps "
                 f"({self.total_steps}), found {self.warmup_steps}"
             )
+        for name in ("b1", "b2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(
+                    f"AdamW.{name}: expected at least 0 and below 1, found {getattr(self, name)}"
+                )
+        if not self.epsilon > 0:
+            raise ValueError(f"AdamW.epsilon: expected > 0, found {self.epsilon}")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"AdamW.weight_decay: expected >= 0, found {self.weight_decay}")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ValueError(f"AdamW.clip_norm: expected > 0 or None, found {self.clip_norm}")
 

@@ -45,17 +45,21 @@ class Trained:
         return encoding.encode(embed, source, self.partitioner, function, report=True)
 
 
-def load(objective: MakeObjective, checkpoint: str, partitioner: Partitioner) -> Trained:
+def load(
+    objective: MakeObjective, checkpoint: str, partitioner: Partitioner, step: int | None = None
+) -> Trained:
     """Loads what a training stage left.
 
     Args:
       objective: the factory that was trained, with the same configuration.
       checkpoint: folder of the training stage, with checkpoints/ and contract.json.
       partitioner: mesh to put the parameters on.
+      step: which checkpoint; the best by development metric by default, or else the newest.
 
     Raises:
       ContractError: the objective's contract is not the one saved in training.
-      FileNotFoundError: the folder holds no finished training.
+      CheckpointError: the checkpoint is not there, damaged, or of another architecture.
+      FileNotFoundError: there is no such folder, or no contract in it.
     """
     if not Path(checkpoint).is_dir():
         raise FileNotFoundError(f"{checkpoint}: not found. Expected the folder of a training stage")
@@ -72,7 +76,7 @@ def load(objective: MakeObjective, checkpoint: str, partitioner: Partitioner) ->
         )
         for state in states
     ]
-    params, others = checkpointing.load(checkpoint, *placed)
+    params, others = checkpointing.load(checkpoint, placed[0], placed[1], step)
     functions: dict[str, Callable[..., Any]] = {
         name: functools.partial(function, params, others)
         for name, function in inference.jitted_functions(graphdef, abstract.functions()).items()

@@ -209,6 +209,10 @@ def test_sizes_that_cannot_work_are_refused() -> None:
         encoder(activation="swish")
     with pytest.raises(ValueError, match="remat must be one of"):
         encoder(remat="dots")
+    with pytest.raises(ValueError, match="dtype must be one of"):
+        encoder(dtype="float31")
+    with pytest.raises(ValueError, match="attention_dropout must be at least 0 and below 1"):
+        encoder(attention_dropout=1.0)
     with pytest.raises(ValueError, match="layers must be at least 1"):
         encoder(layers=0)
 

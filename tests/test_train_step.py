@@ -134,6 +134,15 @@ def test_a_pattern_that_matches_nothing_is_an_error():
         run(steps=0, optimizer=optim.AdamW(0.05, 2, 10, no_decay=(), frozen=("tabel",)))
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"b1": 1.0}, {"b2": -0.1}, {"epsilon": 0.0}, {"weight_decay": -0.1}, {"clip_norm": 0.0}],
+)
+def test_settings_of_the_optimizer_out_of_range(wrong):
+    with pytest.raises(ValueError, match=f"AdamW.{next(iter(wrong))}: expected"):
+        optim.AdamW(1e-3, 1, 2, **wrong)
+
+
 def test_after_update_may_not_touch_parameters():
     class Meddler(Toy):
         def after_update(self, step, key):

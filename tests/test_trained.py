@@ -81,7 +81,9 @@ def test_another_objective_is_refused(stage_folder):
         trained.load(make_objective(hidden=32), str(folder), Partitioner())
 
 
-def test_a_folder_without_a_model_is_refused(tmp_path):
+def test_a_folder_without_a_model_is_refused(stage_folder, tmp_path):
+    with pytest.raises(checkpointing.CheckpointError, match=r"no checkpoint of step 7; .*\[0\]"):
+        trained.load(make_objective(), str(stage_folder[0]), Partitioner(), step=7)
     with pytest.raises(FileNotFoundError, match="nowhere: not found"):
         trained.load(make_objective(), str(tmp_path / "nowhere"), Partitioner())
     with pytest.raises(FileNotFoundError, match=r"contract\.json"):
