@@ -69,6 +69,9 @@ def report(folder: Path, overrides: list[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"  ERROR {error}", flush=True)
         return 2
+    except KeyError as error:
+        print(f"  ERROR expected {error} in the case's files, found no such entry.", flush=True)
+        return 2
     for quantity in quantities:
         verdict = "ok  " if quantity.passed else "FAIL"
         print(

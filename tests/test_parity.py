@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import numpy
 
 from tests import parity, parity_kit
 
@@ -77,6 +78,36 @@ def test_strange_folders_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     (unweighted / "weights.safetensors").unlink()
     assert parity.main([str(unweighted)]) == 2
     assert "expected weights.safetensors" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("absent", ["hidden_size", "decoder_mlm_probability"])
+def test_a_config_without_a_field_is_refused_by_name(
+    tmp_path: Path, absent: str, capsys: pytest.CaptureFixture
+) -> None:
+    case = tmp_path / "retromae" / "case"
+    shutil.copytree(GOLDEN / "retromae/seed11", case)
+    config = json.loads((case / "config.json").read_text())
+    del config[absent]
+    (case / "config.json").write_text(json.dumps(config))
+    assert parity.main([str(case)]) == 2
+    assert absent in capsys.readouterr().out
+
+
+def test_a_pooler_without_next_sentence_head_is_compared(shared: Path, tmp_path: Path) -> None:
+    case = tmp_path / "bert" / "case"
+    case.mkdir(parents=True)
+    for file in (shared / "golden/bert/seed23").iterdir():
+        shutil.copyfile(file, case / file.name)  # not its mode: the originals are read-only
+    weights = numpy.load_file(case / "weights.safetensors")
+    kept = {name: w for name, w in weights.items() if "seq_relationship" not in name}
+    numpy.save_file(kept, case / "weights.safetensors")
+    with np.load(case / "expected.npz") as stored:
+        arrays = {name: array for name, array in stored.items() if "nsp" not in name}
+    np.savez(case / "expected.npz", **arrays)
+    quantities = parity.run(case, [])
+    assert all(quantity.passed for quantity in quantities)
+    names = [quantity.name for quantity in quantities]
+    assert "pooler_output" in names and "nsp_logits" not in names
 
 
 def test_a_good_case_does_not_hide_a_bad_one(tmp_path: Path) -> None:

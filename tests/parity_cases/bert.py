@@ -92,22 +92,23 @@ def _activations(case: Case, mlm: nnx.Module, text: dict[str, jax.Array]) -> lis
 class _Heads(nnx.Module):
     """The two heads of the original release that no objective of ours uses."""
 
-    def __init__(self, mlm: nnx.Module) -> None:
+    def __init__(self, mlm: nnx.Module, next_sentence: bool) -> None:
         config, rngs = mlm.config, nnx.Rngs(0)
         self.pooler = heads.Pooler(config, rngs=rngs)
-        self.next_sentence = layers.Dense(
-            {"embed": config.hidden}, {"type": 2}, stddev=1.0, dtype=config.dtype, rngs=rngs
-        )
+        if next_sentence:
+            self.next_sentence = layers.Dense(
+                {"embed": config.hidden}, {"type": 2}, stddev=1.0, dtype=config.dtype, rngs=rngs
+            )
 
 
 def _pretraining_heads(case: Case, mlm: nnx.Module, text: dict[str, jax.Array]) -> list[Quantity]:
     if "pooler_output" not in case.arrays:
         return []
-    extra = _Heads(mlm)
+    extra = _Heads(mlm, "nsp_logits" in case.arrays)
     file = str(parity_kit.weights_file(case))
     parity_kit.fill(extra, import_hf.HuggingFace(file, mlm.config.vocab_size, ignore=("*",)))
     pooled = extra.pooler(_hidden(mlm, text)[1][:, 0])
-    return [
-        parity_kit.activation(case, "pooler_output", pooled),
-        parity_kit.activation(case, "nsp_logits", extra.next_sentence(pooled)),
-    ]
+    found = [parity_kit.activation(case, "pooler_output", pooled)]
+    if "nsp_logits" in case.arrays:
+        found.append(parity_kit.activation(case, "nsp_logits", extra.next_sentence(pooled)))
+    return found
