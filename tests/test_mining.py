@@ -152,6 +152,18 @@ def test_bad_judgements_are_named(tmp_path, line, message):
         read_qrels(corpus, "test", read_queries(corpus), Passages(corpus))
 
 
+def test_a_first_line_that_is_no_header_is_read(tmp_path):
+    corpus = helpers.write_corpus(tmp_path / "corpus")
+    path = tmp_path / "corpus" / "qrels" / "test.tsv"
+    queries, passages = read_queries(corpus), Passages(corpus)
+    expected = read_qrels(corpus, "test", queries, passages)
+    path.write_text(path.read_text().split("\n", 1)[1])
+    assert read_qrels(corpus, "test", queries, passages) == expected
+    path.write_text("query\tpassage\tscore\n" + path.read_text())
+    with pytest.raises(CollectionError, match=r"test\.tsv:1: expected"):
+        read_qrels(corpus, "test", queries, passages)
+
+
 def test_judgements_of_a_split_that_is_not_there(tmp_path):
     corpus = helpers.write_corpus(tmp_path / "corpus")
     with pytest.raises(FileNotFoundError, match=r"\['dev', 'test'\]"):

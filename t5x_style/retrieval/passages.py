@@ -2,7 +2,7 @@
 
 corpus.jsonl          {"_id", "title", "text", "source" (optional)}
 queries.jsonl         {"_id", "text"}
-qrels/<split>.tsv     query-id <tab> corpus-id <tab> score, with a header
+qrels/<split>.tsv     query-id <tab> corpus-id <tab> score, usually with a header
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 Qrels = dict[str, dict[str, int]]  # query id -> passage id -> relevance, 0: not relevant
+QRELS_HEADER = ["query-id", "corpus-id", "score"]  # may be absent
 
 
 class CollectionError(ValueError):
@@ -115,7 +116,7 @@ def read_qrels(
         raise FileNotFoundError(f"{path}: not found; this corpus has judgements for {splits}")
     qrels: Qrels = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if number > 1 and line.strip():
+        if line.strip() and not (number == 1 and line.split("\t") == QRELS_HEADER):
             query, passage, relevance = _judgement(line, f"{path}:{number}")
             for kind, name, known in (("query", query, queries), ("passage", passage, passages)):
                 if name not in known:
