@@ -191,10 +191,22 @@ def questions_from(words: Sequence[str]) -> Iterator[str]:
     while True:
         try:
             line = input("question> " if sys.stdin.isatty() else "")
-        except EOFError:
+        except (EOFError, KeyboardInterrupt):
             return
         if line.strip():
             yield line
+
+
+def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The arguments that every stage takes, `--gin_file FILE` in two words too, and the others."""
+    every_stages: list[str] = []
+    own: list[str] = []
+    is_value = False
+    for word in argv:
+        is_flag = word.startswith(("--gin", "--traceback"))
+        (every_stages if is_flag or is_value else own).append(word)
+        is_value = word.startswith("--gin_") and "=" not in word
+    return every_stages, own
 
 
 def main(argv: Sequence[str]) -> int:
@@ -204,8 +216,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--run", help="folder of a finished recipe")
     parser.add_argument("-k", type=int, default=5, help="how many passages (default 5)")
     parser.epilog = "--gin_file, --gin.NAME=VALUE and --gin_search_paths as in every stage."
-    flags_argv = [word for word in argv if word.startswith(("--gin", "--traceback"))]
-    options = parser.parse_args([word for word in argv if word not in flags_argv])
+    flags_argv, own_argv = split_arguments(argv)
+    options = parser.parse_args(own_argv)
 
     def answer(flags: gin_utils.Flags) -> int:
         if options.question and not " ".join(options.question).strip():

@@ -144,3 +144,21 @@ def test_piped_questions_are_answered_line_by_line(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("one\n\ntwo\n"))
     assert list(search.questions_from([])) == ["one", "two"]
     assert list(search.questions_from(["how", "now"])) == ["how now"]
+
+
+def test_gin_files_may_be_named_in_two_words(capsys):
+    every_stages, own = search.split_arguments(
+        ["--gin_file", "a.gin", "--gin.X=1", "how", "--gin_file=b.gin", "--traceback", "now", "-k2"]
+    )
+    assert every_stages == ["--gin_file", "a.gin", "--gin.X=1", "--gin_file=b.gin", "--traceback"]
+    assert own == ["how", "now", "-k2"]
+    assert search.main(["--gin_file", "nowhere.gin", "question"]) == 1
+    assert "nowhere.gin" in capsys.readouterr().err
+
+
+def test_an_interrupt_at_the_prompt_ends_it(monkeypatch):
+    def interrupted(prompt):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.input", interrupted)
+    assert list(search.questions_from([])) == []
