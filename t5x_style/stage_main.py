@@ -7,6 +7,7 @@ lines when it is the user's to mend (`--traceback` shows where it arose); else a
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import sys
 import time
@@ -36,7 +37,9 @@ def guarded(action: Callable[[gin_utils.Flags], int], argv: Sequence[str]) -> in
     except (ValueError, OSError) as error:
         if "--traceback" in argv or not is_users(error):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        # gin names the configurables on the way to the error, and their addresses in memory
+        text = re.sub(r"(?m)^(  In call to configurable '.*?') \(<.*?>\)", r"\1", str(error))
+        print(f"error: {text}", file=sys.stderr)
         print("(--traceback shows where this arose)", file=sys.stderr)
         return 1
 

@@ -340,6 +340,12 @@ def test_errors_of_ours_are_short(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("error: expected a corpus, found nothing\n(--trace")
     with pytest.raises(ValueError, match="expected a corpus"):
         stage_main.guarded(action(True), ["--traceback"])
+
+    def within_gin(flags):
+        raise ValueError("no\n  In call to configurable 'f' (<function f at 0x7f>) in scope 's'")
+
+    assert stage_main.guarded(within_gin, []) == 1
+    assert "no\n  In call to configurable 'f' in scope 's'\n" in capsys.readouterr().err
     assert stage_main.guarded(lambda flags: os.stat("/no/such/file"), []) == 1
 
 
