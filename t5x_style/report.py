@@ -66,6 +66,8 @@ def stage_seconds(run_dir: Path) -> dict[str, float]:
 def compare(results: Mapping[str, Any], system: str) -> str:
     """Says how `system` does against the evaluation's baseline, with paired p-values.
 
+    Only differences with p < 0.05, those that `evaluate`'s table stars, count for the verdict.
+
     Raises:
       ValueError: a system that was not tested.
     """
@@ -77,8 +79,11 @@ def compare(results: Mapping[str, Any], system: str) -> str:
         )
     tests = against["systems"][system]
     parts = [f"{m} {test['difference']:+.4f} (p = {test['p']:.3g})" for m, test in tests.items()]
-    signs = {test["difference"] > 0 for test in tests.values()}
-    verdict = {(True,): "above", (False,): "not above"}.get(tuple(signs), "on some metrics above")
+    signs = [(test["p"] < 0.05) * (1 if test["difference"] > 0 else -1) for test in tests.values()]
+    words = [word for sign, word in ((1, "above"), (-1, "below")) if sign in signs]
+    verdict = " and on others ".join(words) or "not distinguishable from"
+    if words and len(set(signs)) > 1:
+        verdict = "on some metrics " + verdict
     return f"`{system}` is {verdict} `{against['baseline']}`: " + ", ".join(parts) + "."
 
 
