@@ -91,6 +91,8 @@ def _run_locked(flags: gin_utils.Flags, planned: stage.Plan) -> int:
     decision = stage.decide(planned)  # again: another process may have finished meanwhile
     if decision.status == "done":
         return 0
+    if decision.status == "changed":
+        _check_files_survive(flags, planned, decision)
     stage.prepare_folder(planned, decision)
     begin = time.monotonic()
     try:
@@ -105,6 +107,19 @@ def _run_locked(flags: gin_utils.Flags, planned: stage.Plan) -> int:
     stage.finish(planned, stage.check_outputs(planned.folder, outputs, planned.job), seconds)
     print(f"[{planned.folder}] done in {seconds:.0f} s", flush=True)
     return 0
+
+
+def _check_files_survive(
+    flags: gin_utils.Flags, planned: stage.Plan, decision: stage.Decision
+) -> None:
+    """Refuses to empty a folder that holds the gin files of this very run."""
+    folder = planned.folder.resolve()
+    for path in flags.read().files:
+        if path.resolve().is_relative_to(folder):
+            raise stage.StageError(
+                f"{planned.folder} must be emptied ({decision.reason}), but {path} is read for "
+                "this run. Copy it elsewhere, and name the copy."
+            )
 
 
 def _call(flags: gin_utils.Flags, planned: stage.Plan, *, first: bool) -> stage.Outputs | None:

@@ -1,5 +1,6 @@
 """Stages: skipped when nothing changed, run again when something did; foreign folders are safe."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -285,6 +286,17 @@ def test_a_job_without_its_configuration_costs_no_data(tmp_path):
     alone = HEAD + "stage.run.job = @gin_toys.make\n"
     with pytest.raises(gin_reader.GinError, match=r"gin_toys.make needs size, which nothing sets"):
         run(alone, tmp_path)
+    assert (tmp_path / "out" / "out.txt").exists()
+
+
+def test_the_gin_file_of_a_run_is_not_deleted_by_it(tmp_path):
+    assert run(MAKE, tmp_path) == 0
+    own = gin_utils.Flags((str(tmp_path / "out" / "config.gin"),), (), allow=("tests",))
+    assert stage.decide(stage.plan(own)).status == "done"
+    changed = dataclasses.replace(own, overrides=(("WIDTH", "4"),))
+    gin_config._set_config_is_locked(False)
+    with pytest.raises(stage.StageError, match=r"config.gin is read for this run. Copy it"):
+        stage_main.run_stage(changed, "")
     assert (tmp_path / "out" / "out.txt").exists()
 
 
