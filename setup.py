@@ -16,7 +16,6 @@ CORE = [
     "tensorflow-datasets==4.9.10",
     "importlib-resources",
     "array-record==0.8.6",
-    "clu==0.0.12",
     "scann==1.4.2",
     "transformers==5.23.0",
     "tokenizers==0.23.3",
@@ -26,12 +25,12 @@ CORE = [
     "numpy==2.4.6",
     "protobuf==6.33.6",
     "bm25s==0.3.16",
-    "PyStemmer",
+    "PyStemmer==3.1.0",
     "ir-measures==0.4.3",
     "pytrec-eval-terrier==0.5.11",
-    "matplotlib",
+    "matplotlib==3.11.2",
     "rich==15.0.0",
-    "beartype>=0.22,<0.23",
+    "tqdm==4.70.1",
 ]
 
 EXTRAS = {
@@ -41,14 +40,11 @@ EXTRAS = {
     "interop": ["torch==2.13.0", "sentence-transformers==6.2.0"],
     "beam": ["apache-beam==2.77.0"],
     "test": [
-        "pytest",
+        "pytest==9.2.0",
         "pytest-xdist==3.8.0",
-        "hypothesis",
-        "chex==0.1.92",
-        "jaxtyping==0.3.11",
-        "beartype>=0.22,<0.23",
-        "ruff",
-        "mypy",
+        "hypothesis==6.170.15",
+        "ruff==0.17.5",
+        "mypy==2.4.1",
     ],
 }
 

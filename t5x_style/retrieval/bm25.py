@@ -3,6 +3,7 @@
 Lucene's variant with k1 = 0.9 and b = 0.4 (Pyserini's values), Porter2 stems, English stop words.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ class Bm25Index:
         """
         import bm25s  # it runs a JAX operation on import, so not before a distributed start
 
+        logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG
         self.ids = list(ids)
         self._stems = stem(texts)
         if len(self._stems) != len(self.ids):
