@@ -6,7 +6,6 @@ PYTHON ?= $(shell for p in python3.11 python3 python; do \
 BIN := .venv/bin
 STAMP := .venv/.installed
 QUICKSTART := gin_configs/recipes/quickstart.gin
-SMOKE_BUDGET ?= 0.12
 
 # Compiled programs are kept between commands.
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
@@ -42,7 +41,7 @@ run: $(STAMP)
 	$(BIN)/python -m launch.recipe --gin_file=$(QUICKSTART)
 
 smoke: $(STAMP)
-	$(BIN)/python -m launch.recipe --gin_file=$(QUICKSTART) --gin.RUN_DIR=runs/smoke --gin.BUDGET=$(SMOKE_BUDGET)
+	$(BIN)/python -m launch.recipe --gin_file=gin_configs/recipes/smoke.gin
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -q -rs -m "not slow"
