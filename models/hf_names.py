@@ -153,6 +153,13 @@ MAY_STAY = (
 )
 
 
+# (copy, original) of tied tensors, which old files hold twice.
+TIED = (
+    ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
+    ("cls.predictions.decoder.bias", "cls.predictions.bias"),
+)
+
+
 def canonical(name: str) -> str:
     """The name as the table has it: `lm.` stripped, `bert.` added, gamma and beta renamed."""
     name = name.removeprefix("lm.")

@@ -105,7 +105,7 @@ class HuggingFace:
                 continue
             problems += self._differences(entry, names, shape)
             wanted[path] = names
-        return wanted, problems + self._unexpected(wanted)
+        return wanted, problems + self._unexpected(wanted) + self._untied()
 
     def _holds_any(self, prefix: str) -> bool:
         """Whether the file has any tensor of a part that may be absent as a whole."""
@@ -134,6 +134,16 @@ class HuggingFace:
         used = {name for names in wanted.values() for name in names}
         extra = [name for name in sorted(set(self._where) - used) if not self._may_stay(name)]
         return [f"{name}: unexpected {self._shape(name)}" for name in extra]
+
+    def _untied(self) -> list[str]:
+        """Output tensors that old files repeat; ours are tied, so they must be copies."""
+        problems = []
+        for copy, original in hf_names.TIED:
+            if copy in self._where and original in self._where:
+                repeated, table = (_tensor(*self._where[name]) for name in (copy, original))
+                if not np.array_equal(repeated, table):
+                    problems.append(f"{copy}: expected a copy of {original}, found other values")
+        return problems
 
     def _may_stay(self, name: str) -> bool:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.ignore)

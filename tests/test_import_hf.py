@@ -126,6 +126,18 @@ def test_all_disagreements_are_reported_at_once(tmp_path: Path) -> None:
     assert "bert.surprise: unexpected (3,)" in message
 
 
+def test_an_output_table_of_its_own_is_refused(tmp_path: Path) -> None:
+    tensors = official()
+    table = tensors["bert.embeddings.word_embeddings.weight"]
+    save_file({**tensors, "cls.predictions.decoder.weight": table}, tmp_path / "tied.safetensors")
+    import_hf.HuggingFace(str(tmp_path / "tied.safetensors"), CONFIG.vocab_size).arrays(target())
+    other = {**tensors, "cls.predictions.decoder.weight": table + 1}
+    save_file(other, tmp_path / "untied.safetensors")
+    untied = import_hf.HuggingFace(str(tmp_path / "untied.safetensors"), CONFIG.vocab_size)
+    with pytest.raises(import_hf.WeightsError, match="expected a copy of bert.embeddings.word"):
+        untied.arrays(target())
+
+
 def test_another_vocabulary_or_depth_is_refused(tmp_path: Path) -> None:
     save_file(official(), tmp_path / "model.safetensors")
     with pytest.raises(import_hf.WeightsError, match=r"expected \(49, 16\), found \(50, 16\)"):
