@@ -20,7 +20,7 @@ help:
 	@echo "make test      install, then run the tests"
 	@echo "make test-all  the tests that take minutes, too"
 	@echo "make check     ruff, mypy on the engine, the architecture test"
-	@echo "make smoke     the main job at a budget of two minutes, into runs/smoke"
+	@echo "make smoke     every stage of it on a smaller corpus, two minutes, into runs/smoke"
 	@echo "make format    let ruff format the code"
 	@echo "make clean     remove runs, caches and .venv"
 
