@@ -180,7 +180,7 @@ def test_padding_on_the_real_corpora_is_under_six_percent(tmp_path: Path) -> Non
     from benchmarks import padding
 
     for name, store in padding.main_job_stores(tmp_path):
-        made = make([store.lengths], rows=32, length=256, segments=8, block=4096)
+        made = make([store.lengths], rows=16, length=128, segments=8, block=4096)
         assert made.padding_share() < 0.06, name
 
 
