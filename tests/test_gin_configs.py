@@ -1,0 +1,58 @@
+"""The configurations that are shipped: recipes fit together, and sources are read through gin."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from t5x_style import gin_utils, recipe_file
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize("name", ["quickstart", "smoke", "beir"])
+def test_recipes_fit_together(name, tmp_path):
+    argv = [
+        f"--gin_file={REPOSITORY}/gin_configs/recipes/{name}.gin",
+        f"--gin.RUN_DIR={tmp_path}/run",
+    ]
+    if name == "beir":
+        (tmp_path / "corpus").mkdir()
+        argv.append(f"--gin.CORPUS={tmp_path}/corpus")
+    recipe = recipe_file.load(gin_utils.parse_flags(argv))
+    names = [stage.name for stage in recipe.stages]
+    assert {"pretrain", "retromae", "no_pretraining", "evaluation", "search", "report"} <= set(
+        names
+    )
+    assert ("corpus" in names) == (name != "beir")
+    assert set(recipe.publish) == {"summary.json", "summary.md", "curves.png"}
+
+
+def prepare(source, corpus, tokenizer, folder, *more):
+    """Runs the prepare stage as a user would; returns its report."""
+    command = [
+        sys.executable, "-m", "t5x_style.stage",
+        "--gin_file=gin_configs/runs/prepare.gin", f"--gin_file=gin_configs/data/{source}.gin",
+        f"--gin.CORPUS={corpus}", f"--gin.TOKENIZER={tokenizer}", f"--gin.MODEL_DIR={folder}",
+        "--gin.LENGTH=16", "--gin.prepare.prepare.workers=1", *more,
+    ]  # fmt: skip
+    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True)
+    return json.loads((folder / "report.json").read_text())
+
+
+def test_jsonl_and_lines_are_prepared_through_gin(tmp_path):
+    from input_pipelines import beir, tokenization
+
+    corpus = tmp_path / "corpus.jsonl"
+    records = [{"_id": f"p{i}", "title": "sorting", "text": f"sort {i} words"} for i in range(9)]
+    corpus.write_text("".join(json.dumps(r) + "\n" for r in records))
+    source = beir.BeirCorpus(str(tmp_path), 1000)
+    tokenization.train_tokenizer(str(tmp_path), source, 200, 64, 1, True, True, 0, 0, 0)
+    tokenizer = tmp_path / "tokenizer"
+    jsonl = prepare("jsonl", corpus, tokenizer, tmp_path / "a", "--gin.ID_FIELDS=['_id']")
+    assert jsonl["count"] == 9 and not jsonl["bad_records"]
+    lines = tmp_path / "lines.txt"
+    lines.write_text("sort these words\n\nand these\n")
+    assert prepare("lines", lines, tokenizer, tmp_path / "b")["count"] == 2
