@@ -10,6 +10,20 @@ from flax import nnx
 from models import bert, layers
 
 
+def _square(config: bert.BertConfig, rngs: nnx.Rngs) -> layers.Dense:
+    """A projection [..., D] -> [..., D].
+
+    Its output axis is named `mlp`: an array may use a mesh axis once, and `embed` is taken.
+    """
+    return layers.Dense(
+        {"embed": config.hidden},
+        {"mlp": config.hidden},
+        stddev=config.initializer_range,
+        dtype=config.dtype,
+        rngs=rngs,
+    )
+
+
 class MlmHead(nnx.Module):
     """LN(act(T . x + b)) . table^T + bias, the table being the encoder's word table.
 
@@ -18,14 +32,7 @@ class MlmHead(nnx.Module):
     """
 
     def __init__(self, config: bert.BertConfig, *, rngs: nnx.Rngs) -> None:
-        # The output axis is named `mlp`: an array may use a mesh axis once, and `embed` is taken.
-        self.dense = layers.Dense(
-            {"embed": config.hidden},
-            {"mlp": config.hidden},
-            stddev=config.initializer_range,
-            dtype=config.dtype,
-            rngs=rngs,
-        )
+        self.dense = _square(config, rngs)
         self.norm = layers.layer_norm(config.hidden, config.layer_norm_eps, config.dtype, rngs)
         zeros = nnx.with_partitioning(nnx.initializers.zeros_init(), ("vocab",))
         self.bias = nnx.Param(zeros(rngs.params(), (config.padded_vocab,), jnp.float32))
@@ -40,13 +47,7 @@ class Pooler(nnx.Module):
     """tanh(P . h + b), BERT's pooler."""
 
     def __init__(self, config: bert.BertConfig, *, rngs: nnx.Rngs) -> None:
-        self.dense = layers.Dense(
-            {"embed": config.hidden},
-            {"mlp": config.hidden},
-            stddev=config.initializer_range,
-            dtype=config.dtype,
-            rngs=rngs,
-        )
+        self.dense = _square(config, rngs)
 
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """[..., D] -> [..., D]."""

@@ -29,6 +29,7 @@ from t5x_style.metrics import Mean
 IGNORED = -100
 
 Arrays = tuple[jax.Array, ...]
+Gradients = tuple[jax.Array, jax.Array, jax.Array, None]  # hidden, table, bias; labels have none
 
 
 class _Problem(NamedTuple):
@@ -279,7 +280,9 @@ def _per_position(
     return _per_position_forward(hidden, table, bias, labels, vocab, chunks)[0]
 
 
-def _per_position_forward(hidden, table, bias, labels, vocab, chunks):  # type: ignore[no-untyped-def]
+def _per_position_forward(
+    hidden: jax.Array, table: jax.Array, bias: jax.Array, labels: jax.Array, vocab: int, chunks: int
+) -> tuple[jax.Array, Arrays]:
     problem = _cut(hidden, table, bias, labels, vocab, chunks)
 
     def one(_: None, chunk: Arrays) -> tuple[None, Arrays]:
@@ -294,7 +297,9 @@ def _per_position_forward(hidden, table, bias, labels, vocab, chunks):  # type: 
     return _unstrided(losses, hidden.shape[0]), (hidden, table, bias, labels, lse)
 
 
-def _per_position_backward(vocab, chunks, saved, cotangent):  # type: ignore[no-untyped-def]
+def _per_position_backward(
+    vocab: int, chunks: int, saved: Arrays, cotangent: jax.Array
+) -> Gradients:
     hidden, table, bias, labels, lse = saved
     problem = _cut(hidden, table, bias, labels, vocab, chunks)
     weights = _strided(jnp.where(labels != IGNORED, cotangent, 0.0), chunks, 0)
@@ -334,7 +339,9 @@ def _summed(
     return _loop(one, zeros, (problem.hidden, problem.labels), ())[0]
 
 
-def _summed_forward(hidden, table, bias, labels, vocab, chunks):  # type: ignore[no-untyped-def]
+def _summed_forward(
+    hidden: jax.Array, table: jax.Array, bias: jax.Array, labels: jax.Array, vocab: int, chunks: int
+) -> tuple[Arrays, Arrays]:
     problem = _cut(hidden, table, bias, labels, vocab, chunks)
 
     def one(carry: Arrays, chunk: Arrays) -> tuple[Arrays, Arrays]:
@@ -356,7 +363,7 @@ def _summed_forward(hidden, table, bias, labels, vocab, chunks):  # type: ignore
     return (loss, correct), saved
 
 
-def _summed_backward(vocab, chunks, saved, cotangents):  # type: ignore[no-untyped-def]
+def _summed_backward(vocab: int, chunks: int, saved: Arrays, cotangents: Arrays) -> Gradients:
     to_hidden, to_table, to_bias, like_table, like_bias = saved
     scale = cotangents[0]
     return (
