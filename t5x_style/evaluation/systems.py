@@ -11,7 +11,7 @@ import numpy as np
 from t5x_style.contract import Contract
 from t5x_style.evaluation import fusion, ranking
 from t5x_style.evaluation.ranking import Run
-from t5x_style.retrieval import bm25
+from t5x_style.retrieval import bm25, exact
 from t5x_style.retrieval import encoding as encoding_lib
 from t5x_style.retrieval import index as index_lib
 from t5x_style.retrieval.passages import Passages, Qrels, read_qrels, read_queries
@@ -110,6 +110,20 @@ class Encoder(Protocol):
     def encode(self, function: str, source: encoding_lib.EncodeSource) -> np.ndarray:
         """Vectors [N, D] float32 of a source."""
         ...
+
+
+def exact_index(model: Encoder, passages: encoding_lib.EncodeSource) -> exact.ExactIndex:
+    """Embeds a collection on the spot, for one small enough to be searched exactly from memory.
+
+    Args:
+      model: embeds the passages.
+      passages: each exactly once.
+
+    Raises:
+      ContractError: they were tokenized otherwise than the model's contract says.
+    """
+    vectors = model.encode("embed_passage", passages)
+    return exact.ExactIndex(vectors, passages.ids, model.contract)
 
 
 class Dense:
