@@ -214,12 +214,22 @@ _ACTIVATIONS = {
 }
 
 
-def config_from_hf(folder: str, dtype: str, remat: str, vocab_multiple: int) -> bert.BertConfig:
+def config_from_hf(
+    folder: str,
+    dtype: str,
+    remat: str,
+    vocab_multiple: int,
+    vocab_size: int | None = None,
+    dropout: float | None = None,
+    unroll: int = 1,
+) -> bert.BertConfig:
     """The BertConfig that a Hugging Face `config.json` describes.
 
     Args:
         folder: holds `config.json`.
-        dtype, remat, vocab_multiple: ours to choose; see `BertConfig`.
+        dtype, remat, vocab_multiple, unroll: ours to choose; see `BertConfig`.
+        vocab_size: the tokenizer's; None takes that of `config.json`.
+        dropout: rate for states and attention; None takes the two of `config.json`.
 
     Raises:
         FileNotFoundError: there is no config.json.
@@ -230,8 +240,12 @@ def config_from_hf(folder: str, dtype: str, remat: str, vocab_multiple: int) -> 
         raise FileNotFoundError(f"{file}: not found; expected a Hugging Face model folder.")
     fields = json.loads(file.read_text(encoding="utf-8"))
     _require_plain_bert(fields, file)
+
+    def rate(name: str) -> float:
+        return fields.get(name, 0.1) if dropout is None else dropout
+
     return bert.BertConfig(
-        vocab_size=fields["vocab_size"],
+        vocab_size=fields["vocab_size"] if vocab_size is None else vocab_size,
         hidden=fields["hidden_size"],
         layers=fields["num_hidden_layers"],
         heads=fields["num_attention_heads"],
@@ -240,11 +254,12 @@ def config_from_hf(folder: str, dtype: str, remat: str, vocab_multiple: int) -> 
         type_vocab=fields["type_vocab_size"],
         activation=_ACTIVATIONS[fields["hidden_act"]],
         layer_norm_eps=fields.get("layer_norm_eps", 1e-12),
-        dropout=fields.get("hidden_dropout_prob", 0.1),
-        attention_dropout=fields.get("attention_probs_dropout_prob", 0.1),
+        dropout=rate("hidden_dropout_prob"),
+        attention_dropout=rate("attention_probs_dropout_prob"),
         initializer_range=fields.get("initializer_range", 0.02),
         dtype=dtype,
         remat=remat,
+        unroll=unroll,
         vocab_multiple=vocab_multiple,
     )
 

@@ -117,11 +117,10 @@ def apply(
             except ValueError as error:
                 misfits[ours] = f"{ours} from {theirs} of {source.source}: {error}"
     missing = [pattern for initialiser in initialisers for pattern in initialiser.missing]
+    absent = sorted(here.keys() - taken.keys() - misfits.keys())
     problems += [*misfits.values(), *_left_over(opened)]
     problems += [
-        f"{path}: in the model, in no source"
-        for path in sorted(here.keys() - taken.keys() - misfits.keys())
-        if not _allowed(missing, path)
+        f"{path}: in the model, in no source" for path in absent if not _allowed(missing, path)
     ]
     if problems:
         raise InitialiseError(
@@ -130,6 +129,8 @@ def apply(
             + "\nMend Initialise.paths or Initialise.layers, or list what may be left over in "
             "Initialise.unused, what may keep its fresh values in Initialise.missing."
         )
+    if absent and jax.process_index() == 0:
+        print(f"in no source, keep their fresh values: {', '.join(absent)}", flush=True)
     return dataclasses.replace(
         state,
         params=_replace(state.params, shardings.params, taken),
