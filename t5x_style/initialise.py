@@ -77,7 +77,8 @@ class Initialise:
     missing: Sequence[str] = ()
 
     def __str__(self) -> str:
-        return f"{self.source} ({', '.join(f'{a} -> {b}' for a, b in self.paths.items())})"
+        pairs = [f"{a or 'all'} -> {b or 'all'}" for a, b in self.paths.items()]
+        return f"{self.source} ({', '.join(pairs)})"
 
 
 @dataclasses.dataclass
@@ -130,7 +131,7 @@ def apply(
             "Initialise.unused, what may keep its fresh values in Initialise.missing."
         )
     if absent and jax.process_index() == 0:
-        print(f"in no source, keep their fresh values: {', '.join(absent)}", flush=True)
+        print(f"in no source, so fresh: {_summary(absent, here)}", flush=True)
     return dataclasses.replace(
         state,
         params=_replace(state.params, shardings.params, taken),
@@ -143,6 +144,16 @@ def _parameters(state: TrainState) -> dict[str, Any]:
     frozen = nnx.split_state(state.variables, nnx.Param, ...)[0]
     found = (*nnx.to_flat_state(state.params), *nnx.to_flat_state(frozen))
     return {path_string(path): variable for path, variable in found}
+
+
+def _summary(paths: Sequence[str], tree: Mapping[str, Any]) -> str:
+    """The paths, in words; a part of the model that is there as a whole by its name alone."""
+    words = []
+    for top in _tops(dict.fromkeys(paths)):
+        below = [path for path in paths if path.split("/")[0] == top]
+        whole = len(below) == sum(path.split("/")[0] == top for path in tree)
+        words += [f"{top} ({len(below)} parameters)"] if whole else below
+    return ", ".join(words)
 
 
 def _open(source: Source, opened: list[_Opened]) -> _Opened:
