@@ -180,8 +180,18 @@ class Partitioner:
         Returns:
           the tree and the tree of its shardings.
         """
-        shardings = self.shardings(jax.eval_shape(make))
+        shardings = self.abstract(make)[1]
         return jax.jit(make, out_shardings=shardings)(), shardings
+
+    def abstract(self, make: Callable[[], Any]) -> tuple[Any, Any]:
+        """What `init` returns with shapes in place of arrays; runs nothing on the mesh."""
+        shapes = jax.eval_shape(make)
+        shardings = self.shardings(shapes)
+
+        def placed(leaf: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+        return jax.tree.map(placed, shapes, shardings), shardings
 
 
 def logical_names(abstract: Any) -> dict[str, tuple[str | None, ...]]:

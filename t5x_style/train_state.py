@@ -71,8 +71,18 @@ def create(
     partitioner: Partitioner,
     seed: int,
     micro_batches: int = 1,
+    *,
+    abstract: bool = False,
 ) -> tuple[Definition, TrainState, TrainState]:
     """Builds the objective and the initial state, every array directly in its sharding.
+
+    Args:
+      make_objective: factory.
+      optimizer: what is trained, and how.
+      partitioner: mesh and rules.
+      seed: of parameters and of all randomness in steps.
+      micro_batches: pieces of a batch for the gradient.
+      abstract: only shapes with shardings, and no array, for devices that are not attached.
 
     Returns:
       the definition, the state, and a tree of its shardings.
@@ -105,5 +115,6 @@ def create(
             healthy=jnp.ones((), jnp.bool_),
         )
 
-    state, shardings = partitioner.init(make_state)
+    place = partitioner.abstract if abstract else partitioner.init
+    state, shardings = place(make_state)
     return Definition(graphdef, optimizer, update, micro_batches), state, shardings

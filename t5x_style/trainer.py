@@ -10,11 +10,19 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from t5x_style import hooks, inference, initialise, objective, train_state, train_step
+from t5x_style import (
+    hooks,
+    inference,
+    initialise,
+    objective,
+    step_program,
+    train_state,
+    train_step,
+)
 from t5x_style.checkpointing import Checkpointer
 from t5x_style.metric_log import MetricLog
 from t5x_style.optim import AdamW
-from t5x_style.partitioning import Partitioner, PartitioningError
+from t5x_style.partitioning import Partitioner
 from t5x_style.progress import TrainingProgress
 from t5x_style.train_state import MakeObjective, TrainState
 
@@ -103,15 +111,11 @@ class Trainer:
             group: {name: jax.ShapeDtypeStruct(*leaf) for name, leaf in features.items()}
             for group, features in pipeline.specs().items()
         }
-        self._rows = {group: next(iter(f.values())).shape[0] for group, f in self._specs.items()}
+        self._rows = step_program.rows_of(self._specs)
         self._base_rows = min(self._rows.values())
         self._check(self.abstract_module(), micro_batches)
         self._local_rows = partitioner.local_rows(self._base_rows)
-        self._step = jax.jit(
-            functools.partial(train_step.train_step, self.definition, partitioner.mesh),
-            donate_argnums=0,
-            out_shardings=(self.shardings, partitioner.replicated),
-        )
+        self._step = step_program.jit(self.definition, partitioner, self.shardings)
         self._compiled: Callable[..., Any] | None = None
         self._functions = inference.jitted_functions(
             self.definition.graphdef, self.abstract_module().functions()
@@ -125,26 +129,7 @@ class Trainer:
     def _check(self, module: objective.Objective, micro_batches: int) -> None:
         specs = module.batch_specs()
         objective.check_batch(self._spec_like(specs), self._specs, "the pipeline")
-        for group, rows in self._rows.items():
-            self.partitioner.check_rows(rows, f"group {group!r}")
-            if rows % self._base_rows:
-                raise objective.BatchError(
-                    f"group {group!r}: expected a multiple of {self._base_rows} rows, the smallest "
-                    f"group's, found {rows}"
-                )
-        if micro_batches < 1:
-            raise ValueError(f"train.micro_batches: expected at least 1, found {micro_batches}")
-        if micro_batches > 1 and module.couples_examples:
-            raise ValueError(
-                f"{type(module).__name__} couples the examples of a batch (in-batch negatives): "
-                f"micro_batches = {micro_batches} would change its loss. Use micro_batches = 1 and "
-                "the objective's encode_chunks to save memory."
-            )
-        if self._base_rows % micro_batches:
-            raise PartitioningError(
-                f"micro_batches: {self._base_rows} rows do not divide by {micro_batches}"
-            )
-        self.partitioner.check_rows(self._base_rows // micro_batches, "one micro-batch")
+        step_program.check(module, self._specs, self.partitioner, micro_batches)
 
     def _spec_like(self, specs: list[dict[str, Any]]) -> dict[str, Any]:
         """The bucket whose shapes the pipeline gives, or the first, for the error message."""
@@ -186,12 +171,8 @@ class Trainer:
         tokens/s count training only.
         """
         started = time.perf_counter()
-        sharding = self.partitioner.batch_sharding
-        batch = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-            self._specs,
-        )
-        self._compiled = self._step.lower(self.state, batch).compile()
+        traced = step_program.trace(self._step, self.partitioner, self.state, self._specs)
+        self._compiled = traced.lower().compile()
         return time.perf_counter() - started
 
     def fit(
