@@ -22,8 +22,12 @@ class BertConfig:
     Attributes:
         vocab_size: true number of tokens; the table is padded, see `padded_vocab`.
         hidden, layers, heads, mlp: width, depth, attention heads, feed-forward width.
-        max_positions: rows of the position table, the longest segment.
+        max_positions: the longest segment.
+        position_offset: rows of the position table before the first that is used; RoBERTa's first
+            position is its pad id + 1.
         type_vocab: rows of the token-type table.
+        embedding_size: width of the tables, which are then projected to `hidden` (ELECTRA); None:
+            they are as wide as the layers, and nothing is projected.
         activation: `gelu` (exact), `gelu_new` (tanh) or `relu`.
         dropout, attention_dropout: rates in training.
         initializer_range: standard deviation of fresh kernels and tables.
@@ -31,6 +35,8 @@ class BertConfig:
         remat: one of `layers.REMAT_POLICIES`.
         unroll: layers in one iteration of the loop over layers; more compile longer and, on CPUs,
             run faster.
+        attention: `plain`, `fused` (a library's kernel on TPUs and NVIDIA GPUs), or `auto`, which
+            takes the kernels for long rows, see `attention.choose`.
         vocab_multiple: the word table has a multiple of this many rows (128 x the mesh axis that
             shards it).
     """
@@ -50,7 +56,10 @@ class BertConfig:
     dtype: str = "float32"
     remat: str = "none"
     unroll: int = 1
+    attention: str = "auto"
     vocab_multiple: int = 128
+    position_offset: int = 0
+    embedding_size: int | None = None
 
     def __post_init__(self) -> None:
         positive = ("vocab_size", "hidden", "layers", "heads", "mlp", "max_positions")
@@ -59,6 +68,11 @@ class BertConfig:
                 raise ValueError(
                     f"BertConfig.{name} must be at least 1, found {getattr(self, name)}."
                 )
+        if self.position_offset < 0 or self.table_width < 1:
+            raise ValueError(
+                "BertConfig: expected position_offset of at least 0 and embedding_size of at least "
+                f"1, found {self.position_offset} and {self.embedding_size}."
+            )
         if self.dtype not in layers.DTYPES:
             raise ValueError(
                 f"BertConfig.dtype must be one of {layers.DTYPES}, found {self.dtype!r}."
@@ -80,6 +94,11 @@ class BertConfig:
         return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
     @property
+    def table_width(self) -> int:
+        """Width of the embedding tables and of what the output layer takes."""
+        return self.hidden if self.embedding_size is None else self.embedding_size
+
+    @property
     def block(self) -> layers.BlockConfig:
         """The part that one layer needs."""
         return layers.BlockConfig(
@@ -92,6 +111,7 @@ class BertConfig:
             attention_dropout=self.attention_dropout,
             initializer_range=self.initializer_range,
             dtype=self.dtype,
+            attention=self.attention,
         )
 
 
@@ -99,22 +119,39 @@ def _table(rows: int, name: str, config: BertConfig, rngs: nnx.Rngs) -> nnx.Embe
     normal = nnx.initializers.normal(config.initializer_range)
     return nnx.Embed(
         rows,
-        config.hidden,
+        config.table_width,
         param_dtype=jnp.float32,
         embedding_init=nnx.with_partitioning(normal, (name, "embed")),
         rngs=rngs,
     )
 
 
+def _projection(config: BertConfig, rngs: nnx.Rngs) -> layers.Dense:
+    """[..., table_width] -> [..., D]; a mesh axis may be used once, hence `mlp` for the width D."""
+    return layers.Dense(
+        {"embed": config.table_width},
+        {"mlp": config.hidden},
+        stddev=config.initializer_range,
+        dtype=config.dtype,
+        rngs=rngs,
+    )
+
+
 class Embeddings(nnx.Module):
-    """LN(word + position + type); tables and norm are attributes for those who need parts."""
+    """LN(word + position + type), projected where the tables are narrower than the layers.
+
+    Tables and norm are attributes for those who need parts.
+    """
 
     def __init__(self, config: BertConfig, *, rngs: nnx.Rngs) -> None:
         self.word = _table(config.padded_vocab, "vocab", config, rngs)
-        self.position = _table(config.max_positions, "position", config, rngs)
+        rows = config.max_positions + config.position_offset
+        self.position = _table(rows, "position", config, rngs)
         self.type = _table(config.type_vocab, "type", config, rngs)
-        self.norm = layers.layer_norm(config.hidden, config.layer_norm_eps, config.dtype, rngs)
+        self.norm = layers.layer_norm(config.table_width, config.layer_norm_eps, config.dtype, rngs)
         self.dropout = layers.Dropout(config.dropout)
+        self.position_offset = config.position_offset
+        self.project = _projection(config, rngs) if config.table_width != config.hidden else None
 
     def __call__(
         self,
@@ -126,8 +163,17 @@ class Embeddings(nnx.Module):
         """[B, L, D] from int32 `tokens`, `positions`, `token_types` (None: all 0), each [B, L]."""
         if token_types is None:
             token_types = jnp.zeros_like(tokens)
-        summed = self.word(tokens) + self.position(positions) + self.type(token_types)
-        return self.dropout(self.norm(summed), key)
+        at = self.position(positions + self.position_offset)
+        summed = self.word(tokens) + at + self.type(token_types)
+        return self._projected(self.dropout(self.norm(summed), key))
+
+    def position_rows(self, positions: jax.Array) -> jax.Array:
+        """[B, L, D]: the rows of the position table, without LayerNorm, type or dropout."""
+        return self._projected(self.position(positions + self.position_offset))
+
+    def _projected(self, embedded: jax.Array) -> jax.Array:
+        """[..., table_width] -> [..., D]."""
+        return embedded if self.project is None else self.project(embedded)
 
 
 class Encoder(nnx.Module):
@@ -140,7 +186,7 @@ class Encoder(nnx.Module):
 
     @property
     def word_table(self) -> jax.Array:
-        """[padded_vocab, D] float32, to which output layers are tied."""
+        """[padded_vocab, table_width] float32, to which output layers are tied."""
         return self.embeddings.word.embedding[...]
 
     def __call__(
@@ -165,12 +211,12 @@ class Encoder(nnx.Module):
         """
         first, rest = layers.split_key(key, 2)
         hidden = self.embeddings(tokens, positions, token_types, first)
-        return self.run_layers(hidden, layers.visibility(segment_ids, segment_ids), rest)
+        return self.run_layers(hidden, self.layers.attention.within(segment_ids, rest), rest)
 
     def run_layers(
-        self, hidden: jax.Array, visible: jax.Array, key: jax.Array | None = None
+        self, hidden: jax.Array, visible: layers.Visible, key: jax.Array | None = None
     ) -> jax.Array:
-        """The layers alone: [B, L, D] from `hidden` [B, L, D] and `visible` [B, L, L] bool."""
+        """The layers alone: [B, L, D] from `hidden` [B, L, D], see `layers.run_stack`."""
         config = self.config
         return layers.run_stack(
             self.layers,

@@ -1,6 +1,7 @@
 """What is put on top of an encoder: the MLM head, poolers.
 
-Letters: B rows, L row length, S segments per row, D hidden width, V padded vocabulary.
+Letters: B rows, L row length, S segments per row, D hidden width, E width of the embedding tables
+(D but in ELECTRA's layout), V padded vocabulary.
 """
 
 import jax
@@ -10,14 +11,14 @@ from flax import nnx
 from models import bert, layers
 
 
-def _square(config: bert.BertConfig, rngs: nnx.Rngs) -> layers.Dense:
-    """A projection [..., D] -> [..., D].
+def _projection(config: bert.BertConfig, outputs: int, rngs: nnx.Rngs) -> layers.Dense:
+    """[..., D] -> [..., outputs].
 
     Its output axis is named `mlp`: an array may use a mesh axis once, and `embed` is taken.
     """
     return layers.Dense(
         {"embed": config.hidden},
-        {"mlp": config.hidden},
+        {"mlp": outputs},
         stddev=config.initializer_range,
         dtype=config.dtype,
         rngs=rngs,
@@ -32,14 +33,14 @@ class MlmHead(nnx.Module):
     """
 
     def __init__(self, config: bert.BertConfig, *, rngs: nnx.Rngs) -> None:
-        self.dense = _square(config, rngs)
-        self.norm = layers.layer_norm(config.hidden, config.layer_norm_eps, config.dtype, rngs)
+        self.dense = _projection(config, config.table_width, rngs)
+        self.norm = layers.layer_norm(config.table_width, config.layer_norm_eps, config.dtype, rngs)
         zeros = nnx.with_partitioning(nnx.initializers.zeros_init(), ("vocab",))
         self.bias = nnx.Param(zeros(rngs.params(), (config.padded_vocab,), jnp.float32))
         self.activation = config.activation
 
     def transform(self, hidden: jax.Array) -> jax.Array:
-        """[..., D] -> [..., D], what is multiplied with the word table."""
+        """[..., D] -> [..., E], what is multiplied with the word table."""
         return self.norm(layers.ACTIVATIONS[self.activation](self.dense(hidden)))
 
 
@@ -47,7 +48,7 @@ class Pooler(nnx.Module):
     """tanh(P . h + b), BERT's pooler."""
 
     def __init__(self, config: bert.BertConfig, *, rngs: nnx.Rngs) -> None:
-        self.dense = _square(config, rngs)
+        self.dense = _projection(config, config.hidden, rngs)
 
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """[..., D] -> [..., D]."""

@@ -1,14 +1,16 @@
 """Our parameter paths beside Hugging Face's tensor names, and the layouts between them.
 
 One table, read in both directions: import goes from names to paths, export and the parity tests
-from paths to names.  Names are the canonical ones (`canonical`): prefix `bert.`, norms called
-`LayerNorm.weight/bias`.  A torch Linear stores [out, in]; our kernels are [in, out], with heads
-split, and stacked on a leading layer axis.
+from paths to names.  Its names are the canonical ones (`canonical`): those of BERT, prefix `bert.`,
+norms called `LayerNorm.weight/bias`; `FAMILIES` says how RoBERTa and ELECTRA spell them.  A torch
+Linear stores [out, in]; our kernels are [in, out], with heads split, and stacked on a leading layer
+axis.
 """
 
 import dataclasses
 import math
 import re
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -29,13 +31,16 @@ class Entry:
         path: ours, joined by '/', as in the objectives' state.
         name: theirs; `{layer}` stands for the layer number where ours has a layer axis.
         layout: one of the four above.
-        optional: whether official files may lack it (RetroMAE publishes no decoder).
     """
 
     path: str
     name: str
     layout: str
-    optional: bool = False
+
+    @property
+    def part(self) -> str:
+        """What a file holds whole or not at all: `encoder`, `head`, `decoder`, `pooler`, ..."""
+        return self.path.split("/")[0]
 
     @property
     def stacked(self) -> bool:
@@ -56,24 +61,14 @@ class Entry:
             return (ours[-1], math.prod(ours[:-1]))
         return ours if self.path.endswith("embedding") else (math.prod(ours),)
 
-    def our_shape(self, theirs: Shape, heads: int) -> Shape:
-        """Shape of our array (without the layer axis) for one of their tensors."""
-        split = "/attention/" in self.path and not self.path.endswith("out/bias")
-
-        def divided(size: int) -> Shape:
-            return (heads, size // heads) if split else (size,)
-
-        if self.layout == LINEAR_IN:
-            return (theirs[1], *divided(theirs[0]))
-        if self.layout == LINEAR_OUT:
-            return (*divided(theirs[1]), theirs[0])
-        return divided(theirs[0]) if len(theirs) == 1 else theirs
-
     def from_theirs(self, array: np.ndarray, ours: Shape) -> np.ndarray:
-        """One of their tensors in our layout, float32, of shape `ours` (without the layer axis)."""
+        """One of their tensors in our layout, float32; `ours` is its shape without the layer axis.
+
+        Vocabulary rows stay as many as they are.
+        """
         array = np.asarray(array, np.float32)
         if self.layout == VOCAB:
-            return np.pad(array, [(0, ours[0] - array.shape[0])] + [(0, 0)] * (array.ndim - 1))
+            return array
         if self.layout in (LINEAR_IN, LINEAR_OUT):
             array = array.T
         return np.ascontiguousarray(array.reshape(ours))
@@ -89,67 +84,66 @@ class Entry:
         return array if self.path.endswith("embedding") else array.reshape(-1)
 
 
-def _norm(path: str, name: str, optional: bool = False) -> list[Entry]:
+def _norm(path: str, name: str) -> list[Entry]:
     return [
-        Entry(f"{path}/scale", f"{name}.weight", AS_IS, optional),
-        Entry(f"{path}/bias", f"{name}.bias", AS_IS, optional),
+        Entry(f"{path}/scale", f"{name}.weight", AS_IS),
+        Entry(f"{path}/bias", f"{name}.bias", AS_IS),
     ]
 
 
-def _linear(path: str, name: str, layout: str, optional: bool = False) -> list[Entry]:
+def _linear(path: str, name: str, layout: str) -> list[Entry]:
     return [
-        Entry(f"{path}/kernel", f"{name}.weight", layout, optional),
-        Entry(f"{path}/bias", f"{name}.bias", AS_IS, optional),
+        Entry(f"{path}/kernel", f"{name}.weight", layout),
+        Entry(f"{path}/bias", f"{name}.bias", AS_IS),
     ]
 
 
-def _layer(path: str, name: str, optional: bool = False) -> list[Entry]:
+def _layer(path: str, name: str) -> list[Entry]:
     projections = [
-        _linear(f"{path}/attention/{p}", f"{name}.attention.self.{p}", LINEAR_IN, optional)
+        _linear(f"{path}/attention/{p}", f"{name}.attention.self.{p}", LINEAR_IN)
         for p in ("query", "key", "value")
     ]
     return [
         *(entry for pair in projections for entry in pair),
-        *_linear(f"{path}/attention/out", f"{name}.attention.output.dense", LINEAR_OUT, optional),
-        *_norm(f"{path}/attention_norm", f"{name}.attention.output.LayerNorm", optional),
-        *_linear(f"{path}/mlp/wi", f"{name}.intermediate.dense", LINEAR_IN, optional),
-        *_linear(f"{path}/mlp/wo", f"{name}.output.dense", LINEAR_OUT, optional),
-        *_norm(f"{path}/mlp_norm", f"{name}.output.LayerNorm", optional),
+        *_linear(f"{path}/attention/out", f"{name}.attention.output.dense", LINEAR_OUT),
+        *_norm(f"{path}/attention_norm", f"{name}.attention.output.LayerNorm"),
+        *_linear(f"{path}/mlp/wi", f"{name}.intermediate.dense", LINEAR_IN),
+        *_linear(f"{path}/mlp/wo", f"{name}.output.dense", LINEAR_OUT),
+        *_norm(f"{path}/mlp_norm", f"{name}.output.LayerNorm"),
     ]
 
 
+def _table(path: str, name: str, layout: str) -> Entry:
+    return Entry(
+        f"encoder/embeddings/{path}/embedding", f"bert.embeddings.{name}_embeddings.weight", layout
+    )
+
+
 TABLE: tuple[Entry, ...] = (
-    Entry("encoder/embeddings/word/embedding", "bert.embeddings.word_embeddings.weight", VOCAB),
-    Entry(
-        "encoder/embeddings/position/embedding",
-        "bert.embeddings.position_embeddings.weight",
-        AS_IS,
-    ),
-    Entry(
-        "encoder/embeddings/type/embedding",
-        "bert.embeddings.token_type_embeddings.weight",
-        AS_IS,
-    ),
+    _table("word", "word", VOCAB),
+    _table("position", "position", AS_IS),
+    _table("type", "token_type", AS_IS),
     *_norm("encoder/embeddings/norm", "bert.embeddings.LayerNorm"),
+    *_linear("encoder/embeddings/project", "bert.embeddings_project", LINEAR_IN),
     *_layer("encoder/layers", "bert.encoder.layer.{layer}"),
     *_linear("head/dense", "cls.predictions.transform.dense", LINEAR_IN),
     *_norm("head/norm", "cls.predictions.transform.LayerNorm"),
     Entry("head/bias", "cls.predictions.bias", VOCAB),
     *_linear("pooler/dense", "bert.pooler.dense", LINEAR_IN),
     *_linear("next_sentence", "cls.seq_relationship", LINEAR_IN),
-    *_layer("decoder", "c_head", optional=True),
+    *_layer("decoder", "c_head"),
 )
 
 BY_PATH: dict[str, Entry] = {entry.path: entry for entry in TABLE}
 
-# Tensors that may be left in a file: copies of tied parameters, buffers, and the two heads of the
-# original release that retrieval has no use for.
+# Tensors that may be left in a file: copies of tied parameters, buffers, and the discriminator that
+# ELECTRA leaves on its encoder, which retrieval has no use for.
 MAY_STAY = (
     "bert.embeddings.position_ids",
+    "bert.embeddings.token_type_ids",
     "cls.predictions.decoder.weight",
     "cls.predictions.decoder.bias",
-    "bert.pooler.dense.*",
-    "cls.seq_relationship.*",
+    "discriminator_predictions.*",
 )
 
 
@@ -159,14 +153,50 @@ TIED = (
     ("cls.predictions.decoder.bias", "cls.predictions.bias"),
 )
 
+# Family -> (their beginning of a name, the canonical one); the first that fits is taken.
+FAMILIES: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "bert": (),
+    "roberta": (
+        ("roberta.", "bert."),
+        ("lm_head.dense.", "cls.predictions.transform.dense."),
+        ("lm_head.layer_norm.", "cls.predictions.transform.LayerNorm."),
+        ("lm_head.decoder.", "cls.predictions.decoder."),
+        ("lm_head.bias", "cls.predictions.bias"),
+    ),
+    "electra": (
+        ("electra.", "bert."),
+        ("generator_predictions.dense.", "cls.predictions.transform.dense."),
+        ("generator_predictions.LayerNorm.", "cls.predictions.transform.LayerNorm."),
+        ("generator_lm_head.weight", "cls.predictions.decoder.weight"),
+        ("generator_lm_head.bias", "cls.predictions.bias"),
+    ),
+}
+
+# What a module that holds the model puts before every name: RetroMAE's `lm`, the first module of
+# sentence-transformers, and wrappers that training scripts use.
+_OUTER = re.compile(r"^((lm|0\.auto_model|auto_model|model|module)\.)+")
+_WITHOUT_PREFIX = re.compile(r"^(embeddings|embeddings_project|encoder|pooler)\.")
+
 
 def canonical(name: str) -> str:
-    """The name as the table has it: `lm.` stripped, `bert.` added, gamma and beta renamed."""
-    name = name.removeprefix("lm.")
-    if re.match(r"(embeddings|encoder|pooler)\.", name):
+    """The name as the table has it: outer prefixes stripped, `bert.` added, old norms renamed."""
+    name = _OUTER.sub("", name)
+    for theirs, ours in (pair for pairs in FAMILIES.values() for pair in pairs):
+        if name.startswith(theirs):
+            name = ours + name.removeprefix(theirs)
+            break
+    if _WITHOUT_PREFIX.match(name):
         name = "bert." + name
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     return re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
+
+
+def spelled(name: str, family: str) -> str:
+    """A canonical name as a family of models has it."""
+    for theirs, ours in FAMILIES[family]:
+        if name.startswith(ours):
+            return theirs + name.removeprefix(ours)
+    return name
 
 
 def layer_count(names: set[str]) -> int:
@@ -175,7 +205,7 @@ def layer_count(names: set[str]) -> int:
     return 1 + max((int(match[1]) for match in found if match), default=-1)
 
 
-def export_arrays(arrays: dict[str, np.ndarray], vocab_size: int) -> dict[str, np.ndarray]:
+def export_arrays(arrays: Mapping[str, np.ndarray], vocab_size: int) -> dict[str, np.ndarray]:
     """Our arrays (path -> array) under their canonical names and in their layout.
 
     Raises:

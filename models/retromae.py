@@ -162,7 +162,7 @@ class RetroMAE(Objective):
 
     def decoder_query(self, positions: jax.Array, cls: jax.Array) -> jax.Array:
         """[B, L, D]: the raw position row plus the vector, without LayerNorm, type or dropout."""
-        return self.encoder.embeddings.position(positions) + cls
+        return self.encoder.embeddings.position_rows(positions) + cls
 
     def _predict(self, hidden: jax.Array, labels: jax.Array) -> tuple[Mean, Mean]:
         """Loss and accuracy through the shared, tied MLM head."""

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from models import bert, embedding, hf_names, import_hf
+from models import bert, embedding, hf_config, hf_names, import_hf
 from t5x_style.objective import Batch, Objective
 
 LOSS_RTOL = 1e-5
@@ -88,7 +88,7 @@ class Case:
     @property
     def bert(self) -> bert.BertConfig:
         """Sizes from config.json, float32, no dropout."""
-        return import_hf.config_from_hf(str(self.folder), "float32", "none", 128)
+        return hf_config.config_from_hf(str(self.folder), "float32", "none", 128)
 
     def truth(self, name: str) -> np.ndarray:
         """An expected array, float64 where the case stores it."""
@@ -174,12 +174,15 @@ def parameters(module: nnx.Module) -> dict[str, nnx.Variable]:
 
 
 def fill(module: nnx.Module, source: import_hf.HuggingFace) -> None:
-    """Puts the source's weights into `module`; every parameter must get one."""
-    wanted = parameters(module)
-    arrays = source.arrays(wanted)
+    """Puts the source's weights into `module`; every parameter must get one, padding rows get 0."""
+    wanted, arrays = parameters(module), source.arrays()
     if absent := sorted(wanted.keys() - arrays.keys()):
         raise CaseError(f"{source.path}: holds nothing for {absent}.")
-    pairs = [(tuple(p.split("/")), wanted[p].replace(jnp.asarray(a))) for p, a in arrays.items()]
+    pairs = []
+    for path, variable in wanted.items():
+        array = arrays[path]
+        rows = [(0, variable.shape[0] - len(array)), *[(0, 0)] * (array.ndim - 1)]
+        pairs.append((tuple(path.split("/")), variable.replace(jnp.asarray(np.pad(array, rows)))))
     nnx.update(module, nnx.from_flat_state(pairs))
 
 

@@ -40,13 +40,14 @@ ENGINE_FLOORS = (
     ("train", "evaluate", "encode_corpus", "build_index", "mine", "score", "search", "export"),
 )
 MODEL_FLOORS = (
+    ("attention",),
     ("layers",),
     ("bert", "seq2seq", "electra", "heads", "embedding", "losses", "corruption"),
 )
 # Files in models that are no objectives.
 NOT_OBJECTIVES = {
     *(name for floor in MODEL_FLOORS for name in floor),
-    *("import_hf", "export_hf", "hf_names", "__init__"),
+    *("import_hf", "export_hf", "hf_names", "hf_config", "__init__"),
 }
 
 

@@ -106,7 +106,7 @@ def _pretraining_heads(case: Case, mlm: nnx.Module, text: dict[str, jax.Array]) 
         return []
     extra = _Heads(mlm, "nsp_logits" in case.arrays)
     file = str(parity_kit.weights_file(case))
-    parity_kit.fill(extra, import_hf.HuggingFace(file, mlm.config.vocab_size, ignore=("*",)))
+    parity_kit.fill(extra, import_hf.HuggingFace(file, mlm.config.vocab_size))
     pooled = extra.pooler(_hidden(mlm, text)[1][:, 0])
     found = [parity_kit.activation(case, "pooler_output", pooled)]
     if "nsp_logits" in case.arrays:
