@@ -6,10 +6,6 @@ Without a store it makes two with the stages and gin files of the main job: the 
 of this installation, and SQuAD's paragraphs where ../shared has them.
 """
 
-import gzip
-import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from absl import app, flags
 
+from benchmarks import corpora
 from input_pipelines import pipeline, plan
 from input_pipelines.token_store import TokenStore
 
@@ -29,49 +26,6 @@ _BLOCKS = flags.DEFINE_list("blocks", ["64", "1024", "4096", "16384"], "Passages
 
 PASSAGE_LENGTH = 128  # tokens at which the main job cuts passages
 
-ROOT = Path(__file__).resolve().parent.parent
-SQUAD = ROOT.parent / "shared/data/squad/train-v1.1.jsonl.gz"
-
-
-def run_stage(files: list[str], folder: Path, **macros: object) -> None:
-    """Runs a stage of the main job, quietly."""
-    command = [sys.executable, "-m", "t5x_style.stage"]
-    command += [f"--gin_file=gin_configs/{name}" for name in files]
-    command += [f"--gin.{name}={value!r}" for name, value in macros.items()]
-    command += [f"--gin.MODEL_DIR={str(folder)!r}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
-
-
-def corpora(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Names and BEIR folders."""
-    run_stage(["runs/make_corpus.gin"], folder / "docs")
-    yield "documentation", folder / "docs/corpus"
-    if SQUAD.is_file():
-        (folder / "squad").mkdir()
-        with (
-            gzip.open(SQUAD, "rt", encoding="utf-8") as paragraphs,
-            open(folder / "squad/corpus.jsonl", "w", encoding="utf-8") as out,
-        ):
-            for number, line in enumerate(paragraphs):
-                row = json.loads(line)
-                record = {"_id": str(number), "title": row["title"], "text": row["context"]}
-                out.write(json.dumps(record) + "\n")
-        yield "SQuAD paragraphs", folder / "squad"
-
-
-def main_job_stores(scratch: Path) -> Iterator[tuple[str, TokenStore]]:
-    """Stores of the corpora, each with a tokenizer of its own."""
-    for name, corpus in corpora(scratch):
-        at = scratch / f"{corpus.name}_stages"
-        run_stage(["runs/train_tokenizer.gin"], at / "t", CORPUS=str(corpus))
-        run_stage(
-            ["data/beir_passages.gin", "runs/prepare.gin"], at / "p", CORPUS=str(corpus),
-            TOKENIZER=str(at / "t/tokenizer"), LENGTH=PASSAGE_LENGTH,
-        )  # fmt: skip
-        yield name, TokenStore.open(str(at / "p/store"))
-
 
 def stores() -> Iterator[tuple[str, TokenStore]]:
     """The stores that were asked for, or those made here."""
@@ -79,7 +33,12 @@ def stores() -> Iterator[tuple[str, TokenStore]]:
         yield folder, TokenStore.open(folder)
     if not _STORES.value:
         with tempfile.TemporaryDirectory() as scratch:
-            yield from main_job_stores(Path(scratch))
+            makers = {"documentation": corpora.documentation, "SQuAD paragraphs": corpora.squad}
+            if not corpora.SQUAD.is_file():
+                del makers["SQuAD paragraphs"]
+            for name, make in makers.items():
+                store, _ = corpora.tokenized(make(Path(scratch)), PASSAGE_LENGTH)
+                yield name, TokenStore.open(str(store))
 
 
 def percent(share: float) -> str:

@@ -1,0 +1,55 @@
+"""Token stores to measure on, made by the stages and gin files of the main job.
+
+Real text: the documentation of this installation, and SQuAD's paragraphs where ../shared has them.
+"""
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SQUAD = ROOT.parent / "shared/data/squad/train-v1.1.jsonl.gz"
+
+
+def run_stage(files: list[str], folder: Path, **macros: object) -> None:
+    """Runs a stage of the main job, quietly."""
+    command = [sys.executable, "-m", "t5x_style.stage"]
+    command += [f"--gin_file=gin_configs/{name}" for name in files]
+    command += [f"--gin.{name}={value!r}" for name, value in macros.items()]
+    command += [f"--gin.MODEL_DIR={str(folder)!r}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
+
+
+def documentation(folder: Path) -> Path:
+    """A BEIR folder of the documentation that this installation carries."""
+    run_stage(["runs/make_corpus.gin"], folder / "documentation")
+    return folder / "documentation/corpus"
+
+
+def squad(folder: Path) -> Path:
+    """A folder with SQuAD's training paragraphs as corpus.jsonl; FileNotFoundError without them."""
+    (folder / "squad").mkdir()
+    with (
+        gzip.open(SQUAD, "rt", encoding="utf-8") as paragraphs,
+        open(folder / "squad/corpus.jsonl", "w", encoding="utf-8") as out,
+    ):
+        for number, line in enumerate(paragraphs):
+            row = json.loads(line)
+            record = {"_id": str(number), "title": row["title"], "text": row["context"]}
+            out.write(json.dumps(record) + "\n")
+    return folder / "squad"
+
+
+def tokenized(corpus: Path, length: int) -> tuple[Path, Path]:
+    """(token store, tokenizer), made beside a folder of its passages cut at `length` tokens."""
+    at = corpus.with_name(f"{corpus.name}_stages")
+    run_stage(["runs/train_tokenizer.gin"], at / "t", CORPUS=str(corpus))
+    run_stage(
+        ["data/beir_passages.gin", "runs/prepare.gin"], at / "p", CORPUS=str(corpus),
+        TOKENIZER=str(at / "t/tokenizer"), LENGTH=length,
+    )  # fmt: skip
+    return at / "p/store", at / "t/tokenizer"

@@ -1,0 +1,290 @@
+"""A RetroMAE training step beside its peer in PyTorch and transformers, on the same passages.
+
+    python -m benchmarks.train_step --size=mini [--length=128] [--rows=16] [--rounds=5]
+
+Prints tokens that are not padding per second and peak memory of three: ours (packed rows, masks
+drawn on the device, inside the step), the peer over length-sorted batches padded to their longest
+passage, and the peer padded to the full length. float32 on CPU, bfloat16 on an accelerator.
+
+Each runs in a process of its own, and they take turns, so that other load on the machine meets all
+alike. Compilation, tokenizing and the peer's masks, which it is given for nothing, are not counted.
+Needs the extra `interop`.
+"""
+
+import dataclasses
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from absl import app, flags
+
+from benchmarks import corpora
+from input_pipelines.token_store import TokenStore
+from input_pipelines.tokenization import Tokenizer
+
+SIZES = {  # layers, width, heads
+    "tiny": (2, 128, 2),
+    "mini": (4, 256, 4),
+    "small": (4, 512, 8),
+    "medium": (8, 512, 8),
+    "base": (12, 768, 12),
+}
+
+_SIZE = flags.DEFINE_enum("size", "mini", list(SIZES), "Of the encoder; Turc et al. 2019.")
+_LENGTH = flags.DEFINE_integer("length", 128, "Tokens at which passages are cut, and of a row.")
+_ROWS = flags.DEFINE_integer("rows", 16, "Rows of `length` tokens in a batch.")
+_VOCABULARY = flags.DEFINE_integer("vocabulary", 30522, "Rows of the word table.")
+_STEPS = flags.DEFINE_integer("steps", 4, "Steps in a round.")
+_ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds; the median counts.")
+_STORE = flags.DEFINE_string("store", "", "A token store; by default of SQuAD's paragraphs.")
+_TOKENIZER = flags.DEFINE_string("tokenizer", "", "The tokenizer's folder, with --store.")
+_WORKER = flags.DEFINE_enum("worker", None, ["ours", "sorted", "padded"], "Internal: one of three.")
+
+WARMUP = 2
+NAMES = {
+    "ours": "kennel, packed",
+    "sorted": "PyTorch, sorted by length",
+    "padded": "PyTorch, padded to full length",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """Steps run and timed at a stretch; `tokens` are not padding."""
+
+    seconds: float
+    tokens: int
+    places: int
+
+
+Run = Callable[[int, int], Round]  # (first step, count)
+
+
+def ours(store: TokenStore) -> Run:
+    """The step that the trainer runs, fed by the pipeline's batches."""
+    import jax
+
+    from input_pipelines.pipeline import Pipeline
+    from models import bert, embedding, retromae
+    from t5x_style import contract, objective, optim, partitioning, step_program, train_state
+
+    layers, width, heads = SIZES[_SIZE.value]
+    rows, length, segments = _ROWS.value, _LENGTH.value, 8
+    platform = jax.devices()[0].platform
+    config = bert.BertConfig(
+        vocab_size=_VOCABULARY.value, hidden=width, layers=layers, heads=heads, mlp=4 * width,
+        max_positions=max(512, length), dropout=0.0, attention_dropout=0.0,
+        dtype="float32" if platform == "cpu" else "bfloat16",
+        unroll=layers if platform == "cpu" else 1,
+    )  # fmt: skip
+    vocabulary = contract.Vocabulary.load(_TOKENIZER.value)
+    vocabulary = dataclasses.replace(vocabulary, size=_VOCABULARY.value)
+    embedding_config = embedding.EmbeddingConfig("cls", False, "dot", 1.0, length, length, "", "")
+
+    def make(*, rngs):
+        shape = objective.GroupShape(rows, length, segments)
+        return retromae.RetroMAE(
+            config, embedding_config, vocabulary, shape, 0.3, 0.5, 1024, rngs=rngs
+        )
+
+    pipeline = Pipeline(
+        [store], weights=None, temperature=1.0, seed=0, rows=rows, length=length, segments=segments,
+        block=4096,
+    )  # fmt: skip
+    partitioner = partitioning.Partitioner()
+    optimizer = optim.AdamW(learning_rate=1e-4, warmup_steps=10, total_steps=10_000)
+    definition, state, shardings = train_state.create(make, optimizer, partitioner, 0)
+    step = step_program.jit(definition, partitioner, shardings)
+    holder = [state]
+
+    def run(first: int, count: int) -> Round:
+        batches = [pipeline.batch(s) for s in range(first, first + count)]
+        started = time.perf_counter()
+        for batch in batches:
+            holder[0], metrics = step(holder[0], jax.device_put(batch, partitioner.batch_sharding))
+        jax.block_until_ready((holder[0], metrics))
+        seconds = time.perf_counter() - started
+        assert float(metrics["healthy"].value()) == 1.0
+        segments = [batch["text"]["segment_ids"] for batch in batches]
+        tokens = sum(int((s > 0).sum()) for s in segments)
+        return Round(seconds, tokens, sum(s.size for s in segments))
+
+    return run
+
+
+def peer(store: TokenStore, sort: bool) -> Run:
+    """The same passages, one a row; as many rows as bring about the tokens of our batch."""
+    import torch
+    from transformers import BertConfig
+
+    from benchmarks import torch_retromae
+
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    layers, width, heads = SIZES[_SIZE.value]
+    config = BertConfig(
+        vocab_size=_VOCABULARY.value, hidden_size=width, num_hidden_layers=layers,
+        num_attention_heads=heads, intermediate_size=4 * width,
+        max_position_embeddings=max(512, _LENGTH.value), hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0, attn_implementation="sdpa",
+    )  # fmt: skip
+    model = torch_retromae.RetroMAE(config).to(device).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+    generator = torch.Generator().manual_seed(0)
+    lengths = np.minimum(store.lengths, _LENGTH.value)
+    rows = max(1, round(_ROWS.value * _LENGTH.value / lengths.mean()))
+    order = np.random.default_rng(0).permutation(len(store))
+    if sort:  # batches of like lengths, in random order
+        order = np.sort(order[: len(order) // rows * rows])
+        order = order[np.argsort(lengths[order], kind="stable")].reshape(-1, rows)
+        order = np.random.default_rng(1).permutation(order).reshape(-1)
+
+    def batch(number: int) -> dict:
+        chosen = order[number * rows : (number + 1) * rows]
+        passages = store.read(chosen)
+        sizes = np.minimum(passages.lengths, _LENGTH.value)
+        tokens = np.zeros((rows, sizes.max() if sort else _LENGTH.value), np.int64)
+        starts = np.concatenate([[0], np.cumsum(passages.lengths)])
+        for row, size in enumerate(sizes):
+            tokens[row, :size] = passages.tokens[starts[row] : starts[row] + size]
+        made = torch_retromae.masked_batch(
+            torch.from_numpy(tokens), torch.from_numpy(sizes.astype(np.int64)),
+            Tokenizer(_TOKENIZER.value).vocabulary["mask"], generator,
+        )  # fmt: skip
+        return {name: tensor.to(device) for name, tensor in made.items()}
+
+    def run(first: int, count: int) -> Round:
+        batches = [batch(number) for number in range(first, first + count)]
+        started = time.perf_counter()
+        for one in batches:
+            optimizer.zero_grad(set_to_none=True)
+            with torch.autocast("cuda", torch.bfloat16, enabled=device == "cuda"):
+                loss = model(one)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        value = loss.item()  # waits for the device
+        seconds = time.perf_counter() - started
+        assert np.isfinite(value)
+        real = sum(int(one["attention_mask"].sum()) for one in batches)
+        return Round(seconds, real, sum(one["tokens"].numel() for one in batches))
+
+    return run
+
+
+def work() -> None:
+    """A worker: answers each line (first step, count) with a Round, as JSON."""
+    store = TokenStore.open(_STORE.value)
+    run = ours(store) if _WORKER.value == "ours" else peer(store, _WORKER.value == "sorted")
+    run(0, WARMUP)
+    print(json.dumps({"peak": peak_bytes()}), flush=True)
+    for line in sys.stdin:
+        timed = run(*json.loads(line))
+        print(json.dumps({**dataclasses.asdict(timed), "peak": peak_bytes()}), flush=True)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process held: of the accelerator if there is one, else resident."""
+    if _WORKER.value == "ours":
+        import jax
+
+        stats = jax.devices()[0].memory_stats() or {}
+        if "peak_bytes_in_use" in stats:
+            return stats["peak_bytes_in_use"]
+    else:
+        import torch
+
+        if torch.cuda.is_available():
+            return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class Worker:
+    """One of the three in its own process."""
+
+    def __init__(self, name: str, store: Path, tokenizer: Path):
+        command = [sys.executable, "-m", "benchmarks.train_step", *sys.argv[1:]]
+        command += [f"--worker={name}", f"--store={store}", f"--tokenizer={tokenizer}"]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, text=True, cwd=corpora.ROOT
+        )
+        self.rounds: list[Round] = []
+        self.peak = self._answer()["peak"]  # ready: compiled and warm
+
+    def run(self, first: int, count: int) -> None:
+        """One more round."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([first, count]) + "\n")
+        self._process.stdin.flush()
+        answer = self._answer()
+        self.peak = answer.pop("peak")
+        self.rounds.append(Round(**answer))
+
+    def _answer(self) -> dict:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"a worker ended with status {self._process.wait()}")
+        return json.loads(line)
+
+    def close(self) -> None:
+        """Lets the process end."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def table(workers: dict[str, Worker]) -> None:
+    """Speed, ratio and memory of each."""
+    speeds = {n: [r.tokens / r.seconds for r in w.rounds] for n, w in workers.items()}
+    head = ("tokens/s", "(low to high)", "ours / it", "padding", "peak MiB")
+    print(
+        f"{'':<30}" + "".join(f"{h:>{w}}" for h, w in zip(head, (10, 18, 11, 9, 10), strict=True))
+    )
+    for name, worker in workers.items():
+        # Rounds are paired: what slows one slows its neighbours.
+        ratio = statistics.median(a / b for a, b in zip(speeds["ours"], speeds[name], strict=True))
+        padding = 1 - sum(r.tokens for r in worker.rounds) / sum(r.places for r in worker.rounds)
+        spread = f"{min(speeds[name]):,.0f} to {max(speeds[name]):,.0f}"
+        print(
+            f"{NAMES[name]:<30}{statistics.median(speeds[name]):>10,.0f}{spread:>18}{ratio:>11.2f}"
+            f"{padding:>9.1%}{worker.peak / 2**20:>10,.0f}"
+        )
+
+
+def main(_: list[str]) -> None:
+    """Starts the three, lets them take turns, prints the table."""
+    if _WORKER.value:
+        work()
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        store, tokenizer = Path(_STORE.value), Path(_TOKENIZER.value)
+        if not _STORE.value:
+            store, tokenizer = corpora.tokenized(corpora.squad(Path(scratch)), _LENGTH.value)
+        print(
+            f"{_SIZE.value}: {SIZES[_SIZE.value]} layers, width, heads; vocabulary "
+            f"{_VOCABULARY.value:,}; about {_ROWS.value} x {_LENGTH.value} tokens a batch; "
+            f"{len(os.sched_getaffinity(0))} cores and as many threads",
+            flush=True,
+        )
+        workers = {name: Worker(name, store, tokenizer) for name in NAMES}
+        for number in range(_ROUNDS.value):
+            for worker in workers.values():
+                worker.run(WARMUP + number * _STEPS.value, _STEPS.value)
+        table(workers)
+        for worker in workers.values():
+            worker.close()
+
+
+if __name__ == "__main__":
+    app.run(main)
