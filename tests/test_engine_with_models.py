@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from safetensors.numpy import save_file
 
-from models import hf_names, import_hf, mlm
+from models import hf_config, hf_names, import_hf, mlm
 from t5x_style import initialise, optim, partitioning, train_state, train_step
 from t5x_style.objective import Batch, GroupShape
 from tests import parity_kit, tiny_models
@@ -41,7 +41,8 @@ def published(tmp_path: Path) -> Path:
     save_file(
         {n: np.ascontiguousarray(a) for n, a in tensors.items()}, tmp_path / "model.safetensors"
     )
-    (tmp_path / "config.json").write_text(json.dumps({"num_attention_heads": CONFIG.heads}))
+    fields = hf_config.config_to_hf(CONFIG, tiny_models.VOCABULARY.pad, "BertForMaskedLM")
+    (tmp_path / "config.json").write_text(json.dumps(fields))
     return tmp_path
 
 

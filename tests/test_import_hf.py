@@ -1,50 +1,33 @@
-"""Weights from safetensors: official layouts, old and new names, and what is refused."""
+"""Weights from safetensors: three families, old and new names, and what is refused."""
 
-import dataclasses
 import json
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
-from flax import nnx
 from ml_dtypes import bfloat16
 from safetensors.numpy import save_file
 
-from models import bert, heads, hf_names, import_hf, layers
-from tests import parity_kit, tiny_models
-
-CONFIG = tiny_models.CONFIG
+from models import import_hf
+from tests.hf_folders import CONFIGS, official, random_arrays, write
 
 
-class Network(nnx.Module):
-    """All that the table of names knows."""
-
-    def __init__(self, config: bert.BertConfig, decoder: bool = True) -> None:
-        rngs = nnx.Rngs(0)
-        self.encoder = bert.Encoder(config, rngs=rngs)
-        self.head = heads.MlmHead(config, rngs=rngs)
-        if decoder:
-            self.decoder = layers.BertLayer(config.block, rngs=rngs)
+def read(folder: Path, vocab_size: int = 50, **kwargs) -> dict[str, np.ndarray]:
+    return import_hf.HuggingFace(str(folder), vocab_size, **kwargs).arrays()
 
 
-def target(decoder: bool = True, **changes: int) -> dict[str, tuple[int, ...]]:
-    config = dataclasses.replace(CONFIG, **changes)
-    network = nnx.eval_shape(lambda: Network(config, decoder))
-    return {path: leaf.shape for path, leaf in parity_kit.parameters(network).items()}
+def refusal(folder: Path) -> str:
+    with pytest.raises(import_hf.WeightsError) as error:
+        read(folder)
+    return str(error.value)
 
 
-def random_arrays() -> dict[str, np.ndarray]:
-    """Our path -> array; padded vocabulary rows are zero, as import leaves them."""
-    rng = np.random.default_rng(0)
-    arrays = {p: rng.normal(size=s).astype(np.float32) for p, s in target().items()}
-    for path in ("encoder/embeddings/word/embedding", "head/bias"):
-        arrays[path][CONFIG.vocab_size :] = 0
-    return arrays
-
-
-def official() -> dict[str, np.ndarray]:
-    exported = hf_names.export_arrays(random_arrays(), CONFIG.vocab_size)
-    return {name: np.ascontiguousarray(array) for name, array in exported.items()}
+def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert found.keys() == expected.keys()
+    for path, array in found.items():
+        assert array.dtype == np.float32, path
+        np.testing.assert_array_equal(array, expected[path], err_msg=path)
 
 
 def old_names(name: str) -> str:
@@ -53,28 +36,47 @@ def old_names(name: str) -> str:
 
 
 RENAMES = {
-    "canonical": str,
+    "new": str,
     "old": old_names,
     "retromae": lambda n: n if n.startswith("c_head") else f"lm.{n}",
-    "plain": lambda n: n.removeprefix("bert."),
+    "sentence-transformers": lambda n: f"0.auto_model.{n}",
+    "plain": lambda n: n.removeprefix("bert.").removeprefix("roberta.").removeprefix("electra."),
 }
 
 
+@pytest.mark.parametrize("family", CONFIGS)
 @pytest.mark.parametrize("spelling", RENAMES)
-def test_every_spelling_gives_the_same_arrays(tmp_path: Path, spelling: str) -> None:
-    renamed = {RENAMES[spelling](name): array for name, array in official().items()}
-    save_file(renamed, tmp_path / "model.safetensors")
-    found = import_hf.HuggingFace(str(tmp_path), CONFIG.vocab_size).arrays(target())
-    expected = random_arrays()
-    assert found.keys() == expected.keys()
-    for path, array in found.items():
-        np.testing.assert_array_equal(array, expected[path], err_msg=path)
+def test_every_spelling_gives_the_same_arrays(tmp_path: Path, spelling: str, family: str) -> None:
+    renamed = {RENAMES[spelling](name): array for name, array in official(family).items()}
+    assert_same(read(write(tmp_path, renamed, family)), random_arrays(family))
+
+
+def test_the_families_spell_as_transformers_does() -> None:
+    for family, names in {
+        "roberta": (
+            "roberta.encoder.layer.1.attention.output.LayerNorm.weight",
+            "roberta.embeddings.token_type_embeddings.weight",
+            "lm_head.dense.weight",
+            "lm_head.layer_norm.bias",
+            "lm_head.bias",
+        ),
+        "electra": (
+            "electra.embeddings_project.weight",
+            "generator_predictions.dense.weight",
+            "generator_predictions.LayerNorm.bias",
+            "generator_lm_head.bias",
+        ),
+    }.items():
+        assert set(names) <= official(family).keys()
+    rows = {family: official(family) for family in CONFIGS}
+    assert rows["roberta"]["roberta.embeddings.position_embeddings.weight"].shape == (26, 16)
+    assert rows["electra"]["electra.embeddings.word_embeddings.weight"].shape == (50, 8)
+    assert rows["electra"]["generator_predictions.dense.weight"].shape == (8, 16)
 
 
 def test_linear_weights_are_transposed_and_split_into_heads(tmp_path: Path) -> None:
     tensors = official()
-    save_file(tensors, tmp_path / "model.safetensors")
-    found = import_hf.HuggingFace(str(tmp_path), CONFIG.vocab_size).arrays(target())
+    found = read(write(tmp_path, tensors))
     x = np.random.default_rng(1).normal(size=(16,)).astype(np.float32)
     for layer in (0, 1):
         theirs = f"bert.encoder.layer.{layer}.attention"
@@ -91,24 +93,99 @@ def test_linear_weights_are_transposed_and_split_into_heads(tmp_path: Path) -> N
 def test_shards_are_found_through_their_index(tmp_path: Path) -> None:
     tensors = official()
     names = sorted(tensors)
+    write(tmp_path, tensors)
+    (tmp_path / "model.safetensors").unlink()
     weight_map = {name: f"part-{i % 2}.safetensors" for i, name in enumerate(names)}
     for file in set(weight_map.values()):
         save_file({n: tensors[n] for n in names if weight_map[n] == file}, tmp_path / file)
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": weight_map}))
-    source = import_hf.HuggingFace(str(tmp_path), CONFIG.vocab_size)
-    assert source.arrays(target()).keys() == target().keys()
+    assert_same(read(tmp_path), random_arrays())
     (tmp_path / "part-1.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match=r"part-1\.safetensors: named in the index"):
-        import_hf.HuggingFace(str(tmp_path), CONFIG.vocab_size)
+    with pytest.raises(FileNotFoundError, match=r"part-1\.safetensors: named in model\.safet"):
+        read(tmp_path)
+    index.write_text("[]")
+    assert "expected a JSON object with weight_map" in refusal(tmp_path)
 
 
-def test_half_precision_is_widened(tmp_path: Path) -> None:
-    save_file({n: a.astype(bfloat16) for n, a in official().items()}, tmp_path / "x.safetensors")
-    source = import_hf.HuggingFace(str(tmp_path / "x.safetensors"), CONFIG.vocab_size)
-    for path, array in source.arrays(target()).items():
+@pytest.mark.parametrize("dtype", [np.float16, bfloat16])
+def test_half_precision_is_widened(tmp_path: Path, dtype: type) -> None:
+    write(tmp_path, {n: a.astype(dtype) for n, a in official().items()})
+    expected = random_arrays()
+    for path, array in read(tmp_path).items():
         assert array.dtype == np.float32, path
-        np.testing.assert_allclose(array, random_arrays()[path], rtol=1e-2)
+        np.testing.assert_array_equal(array, expected[path].astype(dtype).astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float64, np.uint8])
+def test_another_dtype_is_refused_by_name(tmp_path: Path, dtype: type) -> None:
+    tensors = official()
+    name = "bert.encoder.layer.1.output.dense.weight"
+    write(tmp_path, tensors | {name: tensors[name].astype(dtype)})
+    message = refusal(tmp_path)
+    assert f"{name}: expected one of float32, float16, bfloat16, found" in message
+    assert "(1 problems)" in message
+
+
+def test_eight_bit_floats_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, official())
+    header, body = parse(tmp_path / "model.safetensors")
+    name = "bert.embeddings.LayerNorm.bias"
+    start, end = header[name]["data_offsets"]
+    header[name] |= {"dtype": "F8_E4M3", "shape": [end - start]}
+    unparse(tmp_path / "model.safetensors", header, body)
+    message = refusal(tmp_path)  # the shape differs first: 4 bytes became 4 numbers
+    assert f"{name}: expected (16,), found (64,)" in message
+    header[name]["shape"], header["extra"] = [16], {"dtype": "U8", "shape": [48]}
+    header[name]["data_offsets"], header["extra"]["data_offsets"] = (
+        [start, start + 16],
+        [start + 16, end],
+    )
+    unparse(tmp_path / "model.safetensors", header, body)
+    assert f"{name}: expected one of float32, float16, bfloat16, found F8_E4M3" in refusal(tmp_path)
+
+
+def parse(file: Path) -> tuple[dict, bytes]:
+    """Header and data of a safetensors file."""
+    content = file.read_bytes()
+    (size,) = struct.unpack("<Q", content[:8])
+    return json.loads(content[8 : 8 + size]), content[8 + size :]
+
+
+def unparse(file: Path, header: dict, body: bytes) -> None:
+    text = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
+def overlapping(header: dict, body: bytes) -> bytes:
+    """One tensor's bytes begin inside another's."""
+    first, second = sorted(
+        (name for name in header if name != "__metadata__"),
+        key=lambda name: header[name]["data_offsets"],
+    )[:2]
+    length = np.subtract(*reversed(header[second]["data_offsets"]))
+    start = header[first]["data_offsets"][0]
+    header[second]["data_offsets"] = [start, int(start + length)]
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + body
+
+
+DAMAGES = {
+    "empty": lambda content, *_: b"",
+    "truncated length": lambda content, *_: content[:5],
+    "truncated header": lambda content, *_: content[:100],
+    "truncated data": lambda content, *_: content[: len(content) // 2],
+    "header longer than the file": lambda content, *_: b"\xff" * 8 + content[8:],
+    "header is no JSON": lambda content, *_: content[:8] + b"!" + content[9:],
+    "overlapping offsets": lambda _, header, body: overlapping(header, body),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_refused(tmp_path: Path, damage: str) -> None:
+    file = write(tmp_path, official()) / "model.safetensors"
+    file.write_bytes(DAMAGES[damage](file.read_bytes(), *parse(file)))
+    assert "model.safetensors: expected a whole safetensors file" in refusal(tmp_path)
 
 
 def test_all_disagreements_are_reported_at_once(tmp_path: Path) -> None:
@@ -116,125 +193,108 @@ def test_all_disagreements_are_reported_at_once(tmp_path: Path) -> None:
     del tensors["bert.embeddings.LayerNorm.bias"]
     tensors["bert.encoder.layer.1.output.dense.weight"] = np.zeros((16, 31), np.float32)
     tensors["bert.surprise"] = np.zeros(3, np.float32)
-    save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(import_hf.WeightsError) as error:
-        import_hf.HuggingFace(str(tmp_path), CONFIG.vocab_size).arrays(target())
-    message = str(error.value)
+    message = refusal(write(tmp_path, tensors))
     assert "3 problems" in message
     assert "bert.embeddings.LayerNorm.bias: missing (expected (16,))" in message
     assert "layer.1.output.dense.weight: expected (16, 32), found (16, 31)" in message
     assert "bert.surprise: unexpected (3,)" in message
+    ignored = {"bert.surprise": np.zeros(3, np.float32)} | official()
+    assert_same(read(write(tmp_path, ignored), ignore=("bert.surp*",)), random_arrays())
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [("roberta", "lm_head.layer_norm.weight"), ("electra", "electra.embeddings_project.bias")],
+)
+def test_a_missing_tensor_is_named_as_its_family_spells_it(
+    tmp_path: Path, family: str, name: str
+) -> None:
+    tensors = official(family)
+    del tensors[name]
+    assert f"{name}: missing" in refusal(write(tmp_path, tensors, family))
 
 
 def test_an_output_table_of_its_own_is_refused(tmp_path: Path) -> None:
     tensors = official()
     table = tensors["bert.embeddings.word_embeddings.weight"]
-    save_file({**tensors, "cls.predictions.decoder.weight": table}, tmp_path / "tied.safetensors")
-    import_hf.HuggingFace(str(tmp_path / "tied.safetensors"), CONFIG.vocab_size).arrays(target())
-    other = {**tensors, "cls.predictions.decoder.weight": table + 1}
-    save_file(other, tmp_path / "untied.safetensors")
-    untied = import_hf.HuggingFace(str(tmp_path / "untied.safetensors"), CONFIG.vocab_size)
-    with pytest.raises(import_hf.WeightsError, match="expected a copy of bert.embeddings.word"):
-        untied.arrays(target())
+    write(tmp_path, {**tensors, "cls.predictions.decoder.weight": table})
+    assert_same(read(tmp_path), random_arrays())
+    write(tmp_path, {**tensors, "cls.predictions.decoder.weight": table + 1})
+    assert "expected a copy of bert.embeddings.word" in refusal(tmp_path)
 
 
-def test_another_vocabulary_or_depth_is_refused(tmp_path: Path) -> None:
-    save_file(official(), tmp_path / "model.safetensors")
-    with pytest.raises(import_hf.WeightsError, match=r"expected \(49, 16\), found \(50, 16\)"):
-        import_hf.HuggingFace(str(tmp_path), 49).arrays(target())
-    with pytest.raises(import_hf.WeightsError, match="expected 3 layers, found 2"):
-        import_hf.HuggingFace(str(tmp_path), 50).arrays(target(layers=3))
-    with pytest.raises(import_hf.WeightsError, match="at least 50 rows"):
-        import_hf.HuggingFace(str(tmp_path), 50).arrays(target(vocab_size=30))
-
-
-def test_without_a_target_it_gives_all_that_the_file_holds(tmp_path: Path) -> None:
-    save_file(official(), tmp_path / "model.safetensors")
-    with pytest.raises(FileNotFoundError, match="num_attention_heads"):
-        import_hf.HuggingFace(str(tmp_path), 50).arrays()
-    (tmp_path / "config.json").write_text(json.dumps(HF_CONFIG))
-    found, expected = import_hf.HuggingFace(str(tmp_path), 50).arrays(), random_arrays()
-    assert found.keys() == expected.keys()
-    for path, array in found.items():
-        wanted = expected[path]
-        if array.shape != wanted.shape:  # vocabulary rows are padded by who takes them over
-            assert array.shape[0] == 50 and array.shape[1:] == wanted.shape[1:]
-        np.testing.assert_array_equal(array, wanted[: array.shape[0]], err_msg=path)
-    with pytest.raises(import_hf.WeightsError, match=r"expected \(49, 16\), found \(50, 16\)"):
-        import_hf.HuggingFace(str(tmp_path), 49).arrays()
-
-
-def test_the_decoder_may_be_absent_but_not_in_part(tmp_path: Path) -> None:
-    published = {n: a for n, a in official().items() if not n.startswith("c_head.")}
-    save_file(published, tmp_path / "model.safetensors")
-    found = import_hf.HuggingFace(str(tmp_path), 50).arrays(target())
-    assert found.keys() == target(decoder=False).keys()
-    name = "c_head.output.dense.bias"
-    save_file(published | {name: official()[name]}, tmp_path / "model.safetensors")
-    with pytest.raises(import_hf.WeightsError, match=r"c_head\.output\.dense\.weight: missing"):
-        import_hf.HuggingFace(str(tmp_path), 50).arrays(target())
-
-
-def test_what_is_not_wanted_must_be_listed(tmp_path: Path) -> None:
-    save_file(official(), tmp_path / "model.safetensors")
-    encoder = {p: s for p, s in target().items() if p.startswith("encoder/")}
-    with pytest.raises(import_hf.WeightsError, match=r"cls\.predictions\.bias: unexpected"):
-        import_hf.HuggingFace(str(tmp_path), 50).arrays(encoder)
-    source = import_hf.HuggingFace(str(tmp_path), 50, ignore=("cls.*", "c_head.*"))
-    assert source.arrays(encoder).keys() == encoder.keys()
-
-
-def test_pickles_and_broken_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
-    with pytest.raises(import_hf.WeightsError, match="is a pickle"):
-        import_hf.HuggingFace(str(tmp_path), 50)
-    save_file(official(), tmp_path / "model.safetensors")
-    whole = (tmp_path / "model.safetensors").read_bytes()
-    (tmp_path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(import_hf.WeightsError, match="expected a whole safetensors file"):
-        import_hf.HuggingFace(str(tmp_path), 50)
-    with pytest.raises(FileNotFoundError, match="found neither"):
-        import_hf.HuggingFace(str(tmp_path / "nowhere"), 50)
-
-
-def test_two_spellings_of_one_tensor_are_refused(tmp_path: Path) -> None:
-    twice = official() | {"lm.cls.predictions.bias": np.zeros(50, np.float32)}
-    save_file(twice, tmp_path / "model.safetensors")
-    with pytest.raises(import_hf.WeightsError, match=r"both mean 'cls\.predictions\.bias'"):
-        import_hf.HuggingFace(str(tmp_path), 50)
-
-
-HF_CONFIG = {
-    "model_type": "bert",
-    "vocab_size": 50,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 24,
-    "type_vocab_size": 2,
-    "hidden_act": "gelu_pytorch_tanh",
-}
-
-
-def test_config_json_becomes_a_bert_config(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(HF_CONFIG))
-    config = import_hf.config_from_hf(str(tmp_path), "bfloat16", "full", 32)
-    assert (config.hidden, config.layers, config.mlp, config.padded_vocab) == (16, 2, 32, 64)
-    assert (config.activation, config.dtype, config.remat) == ("gelu_new", "bfloat16", "full")
+def test_the_vocabulary_is_resized_with_a_warning(tmp_path: Path) -> None:
+    write(tmp_path, official())
+    vocabulary = ("encoder/embeddings/word/embedding", "head/bias")
+    with pytest.warns(UserWarning, match=r"has 50 tokens, the tokenizer 47: the last 3 rows are"):
+        found = read(tmp_path, 47)
+    with pytest.warns(UserWarning, match=r"has 50 tokens, the tokenizer 60: 10 rows start fresh"):
+        grown = read(tmp_path, 60)
+    assert_same(grown, random_arrays())  # who takes them over has fresh rows for the rest
+    for path, array in random_arrays().items():
+        assert len(found[path]) == (47 if path in vocabulary else len(array))
+        np.testing.assert_array_equal(found[path], array[: len(found[path])], err_msg=path)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "roberta"}, "expected model_type in .*found 'roberta'"),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
-        ({"hidden_act": "silu"}, "hidden_act"),
-        ({"hidden_size": None}, r"missing \['hidden_size'\]"),
+        ({"vocab_size": 49}, r"word_embeddings.weight: expected (49, 16), found (50, 16)"),
+        ({"num_hidden_layers": 3}, "layer.2.attention.self.query.weight: missing"),
+        ({"num_hidden_layers": 1}, "layer.1.output.dense.weight: unexpected (16, 32)"),
+        ({"type_vocab_size": 1}, "token_type_embeddings.weight: expected (1, 16), found (2, 16)"),
     ],
 )
-def test_other_architectures_are_refused(tmp_path: Path, change: dict, message: str) -> None:
-    fields = {k: v for k, v in {**HF_CONFIG, **change}.items() if v is not None}
-    (tmp_path / "config.json").write_text(json.dumps(fields))
-    with pytest.raises(ValueError, match=message):
-        import_hf.config_from_hf(str(tmp_path), "float32", "none", 128)
+def test_weights_that_are_not_those_of_config_json_are_refused(
+    tmp_path: Path, change: dict, message: str
+) -> None:
+    write(tmp_path, official())
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(fields | change))
+    assert message in refusal(tmp_path)
+
+
+def test_parts_may_be_absent_but_not_in_part(tmp_path: Path) -> None:
+    for part, name in {"decoder": "c_head", "head": "cls.predictions"}.items():
+        published = {n: a for n, a in official().items() if not n.startswith(name)}
+        found = read(write(tmp_path, published))
+        expected = random_arrays()
+        assert found.keys() == {p for p in expected if not p.startswith(f"{part}/")}
+    name = "c_head.output.dense.bias"
+    published = {n: a for n, a in official().items() if not n.startswith("c_head.")}
+    write(tmp_path, published | {name: official()[name]})
+    assert "c_head.output.dense.weight: missing" in refusal(tmp_path)
+
+
+def test_what_retrieval_has_no_use_for_may_stay(tmp_path: Path) -> None:
+    buffers = {
+        "electra.embeddings.position_ids": np.arange(24)[None],
+        "discriminator_predictions.dense.weight": np.zeros((16, 16), np.float32),
+        "discriminator_predictions.dense_prediction.bias": np.zeros(1, np.float32),
+    }
+    write(tmp_path, official("electra") | buffers, "electra")
+    assert_same(read(tmp_path), random_arrays("electra"))
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "weights.pth"])
+def test_pickles_are_refused(tmp_path: Path, name: str) -> None:
+    write(tmp_path, official())
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / name).write_bytes(b"\x80\x04.")
+    message = refusal(tmp_path)
+    assert f"{name} is a pickle" in message and "save_pretrained(new_folder" in message
+    with pytest.raises(import_hf.WeightsError, match="is a pickle"):
+        import_hf.HuggingFace(str(tmp_path / name), 50)
+
+
+def test_nothing_to_read_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="found neither"):
+        import_hf.HuggingFace(str(tmp_path / "nowhere"), 50)
+    save_file(official(), tmp_path / "model.safetensors")
+    with pytest.raises(FileNotFoundError, match=r"config\.json: not found.*how many heads"):
+        read(tmp_path)
+
+
+def test_two_spellings_of_one_tensor_are_refused(tmp_path: Path) -> None:
+    twice = official() | {"lm.cls.predictions.bias": np.zeros(50, np.float32)}
+    assert "both mean 'cls.predictions.bias'" in refusal(write(tmp_path, twice))
