@@ -298,19 +298,21 @@ def _parameters(thing: Any) -> dict[str, inspect.Parameter]:
         return {"kwargs": inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)}
 
 
-def parse(config: Config, flags: Flags, job: str = "") -> None:
+def parse(config: Config, flags: Flags, job: str = "", more: str = "") -> None:
     """Hands files and command line to gin itself, then locks the configuration.
 
     Args:
       config: the checked configuration of the same flags.
       flags: files, overrides, search paths.
       job: dotted path that is bound to `stage.run.job` when no file does.
+      more: gin text of the caller's own that wins over everything.
     """
     for folder in search_folders(flags.search_paths):
         gin_config.add_config_file_search_path(str(folder))
     for name in flags.files:
         gin_config.parse_config_file(name)
     gin_config.parse_config(_override_text(config, flags, job))
+    gin_config.parse_config(more)
     gin_config.finalize()
 
 

@@ -72,6 +72,11 @@ class Recipe:
         return self.run_dir / name
 
 
+def is_recipe(config: Config) -> bool:
+    """Whether gin files describe a recipe, and not one stage."""
+    return any(key[1] == RUN for key in config.bindings)
+
+
 def load(flags: gin_utils.Flags) -> Recipe:
     """Reads a recipe and checks that its stages fit together.
 

@@ -1,0 +1,106 @@
+"""What devices say to each other in a compiled program: kinds, counts, bytes, least time."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Sequence
+
+from t5x_style.preflight import hlo
+
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """All collectives of a kind with arrays of the same size.
+
+    Attributes:
+      kind: one of KINDS.
+      count: runs in a step.
+      bytes: per device and step: of the whole arrays, before they are cut up or after they are put
+        together, times `count`.
+      sent_bytes: per device and step: what each device must send at the least.
+      label: the operation of the traced step that it belongs to.
+      at_least: whether a loop runs it as often as data demand; `count` then takes one trip.
+    """
+
+    kind: str
+    count: int
+    bytes: int
+    sent_bytes: int
+    label: str
+    at_least: bool
+
+
+def collect(module: hlo.Module, devices: int) -> list[Collective]:
+    """The collectives of a program, the most bytes first."""
+    found: dict[tuple[str, int, str, bool], Collective] = {}
+    for visit in hlo.walk(module, into_fusions=True):
+        item = visit.instruction
+        kind = item.op.removesuffix("-start")
+        if kind not in KINDS:
+            continue
+        operands = "".join(visit.computation[name].type for name in item.operands)
+        size = max(hlo.bytes_of(operands), hlo.bytes_of(_result(item)))
+        sent = _sent(kind, size, group_size(item.attributes, devices))
+        key = (kind, size, item.label(), visit.unknown)
+        old = found.get(key, Collective(kind, 0, 0, 0, item.label(), visit.unknown))
+        found[key] = dataclasses.replace(
+            old,
+            count=old.count + visit.times,
+            bytes=old.bytes + visit.times * size,
+            sent_bytes=old.sent_bytes + visit.times * sent,
+        )
+    return sorted(found.values(), key=lambda one: -one.bytes)
+
+
+def by_kind(collectives: Sequence[Collective]) -> list[dict[str, object]]:
+    """One record for each kind."""
+    records: list[dict[str, object]] = []
+    for kind in KINDS:
+        same = [one for one in collectives if one.kind == kind]
+        if same:
+            records.append(
+                {
+                    "kind": kind,
+                    "count": sum(one.count for one in same),
+                    "bytes": sum(one.bytes for one in same),
+                    "sent_bytes": sum(one.sent_bytes for one in same),
+                    "at_least": any(one.at_least for one in same),
+                }
+            )
+    return records
+
+
+def _result(item: hlo.Instruction) -> str:
+    """The type of the result; a `-start` also returns its operand and semaphores."""
+    if not item.op.endswith("-start"):
+        return item.type
+    parts = hlo.arrays(item.type)
+    return f"u8[{max(part.size for part in parts)}]"
+
+
+def _sent(kind: str, size: int, members: int) -> int:
+    """Bytes that a device of a group of `members` sends, at the least, for an array of `size`."""
+    if kind == "collective-permute":
+        return size
+    return (2 if kind == "all-reduce" else 1) * size * (members - 1) // members
+
+
+def group_size(attributes: str, devices: int) -> int:
+    """How many devices take part together.
+
+    >>> group_size("replica_groups=[16,4]<=[64]", 64), group_size("replica_groups={{0,1},{2,3}}", 4)
+    (4, 2)
+    >>> group_size("replica_groups=mesh['axis_0'=8,'axis_1'=4] {'axis_1'}, x", 32)
+    4
+    """
+    if match := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", attributes):
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", match[1]))
+        axes = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", match[2])  # a part of an axis: (before)size
+        return math.prod(int(part or sizes[name]) for name, part in axes)
+    if match := re.search(r"replica_groups=\[(\d+),(\d+)\]", attributes):
+        return int(match[2])
+    if match := re.search(r"replica_groups=\{\{([\d,]*)\}", attributes):
+        return len(match[1].split(","))
+    return devices

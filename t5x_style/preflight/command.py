@@ -1,0 +1,137 @@
+"""The command: flags, one training or a whole recipe, text and JSON.
+
+    python -m t5x_style.preflight --gin_file=gin_configs/recipes/retromae_paper.gin \\
+        --topology=v5e:8x8 --json
+
+Takes the flags of `t5x_style.train`, or of `launch.recipe` for a recipe, whose training stages are all
+checked, and:
+
+    --topology=v5e:8x8       the slice
+    --vocabulary_size=30522  for a tokenizer that does not exist yet; a recipe's stage that makes one
+                             states the size itself
+    --json                   the last line of the output is one JSON object
+
+Exit code 0: it fits. 1: it does not, or an error, told in a few lines.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+import jax
+
+from t5x_style import fingerprints, gin_utils, recipe_file, stage, stage_main
+from t5x_style.preflight import configuration, program, report, topology
+from t5x_style.preflight.configuration import VocabularySize
+from t5x_style.preflight.topology import Topology
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the command of `sys.argv` and exits."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    parser = argparse.ArgumentParser(
+        prog="python -m t5x_style.preflight", description=__doc__, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--topology", required=True, help="a slice, as v5e:8x8")
+    parser.add_argument("--vocabulary_size", type=int, help="of a tokenizer still to be made")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    options, rest = parser.parse_known_args(words)
+    # No device of this machine is touched, whatever it has.
+    jax.config.update("jax_platforms", "cpu")
+    sys.exit(stage_main.guarded(lambda flags: run(flags, options), rest))
+
+
+def run(flags: gin_utils.Flags, options: argparse.Namespace) -> int:
+    """Checks what the flags describe; returns the exit code."""
+    slice_ = topology.parse(options.topology)
+    stated = None
+    if options.vocabulary_size is not None:
+        stated = VocabularySize(options.vocabulary_size, "--vocabulary_size")
+    if recipe_file.is_recipe(flags.read()):
+        result = _check_recipe(flags, slice_, stated)
+    else:
+        result = _check(flags, slice_, stated)
+        _require_used(stated, [result])
+    if options.json:
+        print(json.dumps(result), flush=True)
+    return 0 if result["fits"] else 1
+
+
+def _check(
+    flags: gin_utils.Flags, slice_: Topology, vocabulary: VocabularySize | None
+) -> report.Record:
+    training, assumed = configuration.resolve(flags, slice_.name, vocabulary)
+    cost = program.examine(training, slice_)
+    print(report.text(cost, assumed), flush=True)
+    return report.record(cost, assumed)
+
+
+def _require_used(stated: VocabularySize | None, records: Sequence[report.Record]) -> None:
+    if stated is not None and not any(record["assumptions"] for record in records):
+        raise configuration.MissingError(
+            "--vocabulary_size: every tokenizer exists or is described by the recipe; leave it out"
+        )
+
+
+def _check_recipe(
+    flags: gin_utils.Flags, slice_: Topology, stated: VocabularySize | None
+) -> report.Record:
+    recipe = recipe_file.load(flags)
+    pending = _pending(recipe, flags)
+    stages: dict[str, report.Record] = {}
+    for item in recipe.stages:
+        if recipe_file.job_of(item, flags) != configuration.JOB:
+            continue
+        own = recipe_file.stage_flags(recipe, item, flags, pending)
+        print(f"{item.name}", flush=True)
+        vocabulary = stated or _made_by_recipe(recipe, item, flags, pending)
+        stages[item.name] = _check(own, slice_, vocabulary)
+    if not stages:
+        raise recipe_file.RecipeError(f"No stage of the recipe runs {configuration.JOB}.")
+    _require_used(stated, list(stages.values()))
+    fits = all(one["fits"] for one in stages.values())
+    return {
+        "topology": slice_.name,
+        "devices": slice_.size,
+        "fits": fits,
+        "stages": stages,
+    }
+
+
+def _pending(recipe: recipe_file.Recipe, flags: gin_utils.Flags) -> dict[str, str]:
+    """Stages that have not run to their end with the bindings that they have now."""
+    found: dict[str, str] = {}
+    for item in recipe.stages:
+        record = stage.read_record(recipe.folder(item.name) / stage.STAGE_FILE)
+        if record is not None and not any(one.stage in found for one in item.needs()):
+            config = recipe_file.stage_flags(recipe, item, flags, found).read()
+            if record["bindings"] == fingerprints.of_bindings(config, stage.input_macros(config)):
+                continue
+        found[item.name] = "pending"
+    return found
+
+
+def _made_by_recipe(
+    recipe: recipe_file.Recipe,
+    item: recipe_file.Stage,
+    flags: gin_utils.Flags,
+    pending: dict[str, str],
+) -> VocabularySize | None:
+    """The size that the stage which makes this stage's missing tokenizer is told to make it."""
+    config = recipe_file.stage_flags(recipe, item, flags, pending).read()
+    missing = set(configuration.missing_tokenizers(config).values())
+    makers = [
+        one.stage
+        for one in item.needs()
+        if recipe_file.output_path(recipe, one, pending) in missing
+    ]
+    for maker in [one for one in recipe.stages if one.name in makers]:
+        made = recipe_file.stage_flags(recipe, maker, flags, pending).read()
+        job = recipe_file.job_of(maker, flags)
+        binding = made.bindings.get(("", job, "vocabulary_size"))
+        size = binding and made.expand(binding.value, binding.where)
+        if isinstance(size, int):
+            return VocabularySize(size, f"stage {maker.name} of the recipe")
+    return None

@@ -1,0 +1,217 @@
+"""Compiles the trainer's step for a slice and reads off what it costs."""
+
+import dataclasses
+import math
+import re
+import time
+from typing import Any
+
+import jax
+
+from t5x_style import objective, step_program, train_state
+from t5x_style.preflight import collectives, flops, hlo, traffic
+from t5x_style.preflight.configuration import Training
+from t5x_style.preflight.topology import Topology
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_REFUSALS = (
+    r"\(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)",
+    r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes of HBM on one device.
+
+    Attributes:
+      arguments: state and batch.
+      temporaries: everything between, at the worst moment.
+      outputs: results beside the new state, which takes the place of the old one.
+      program: the code itself.
+      limit: what the chip has for programs.
+    """
+
+    arguments: int
+    temporaries: int
+    outputs: int
+    program: int
+    limit: int
+
+    @property
+    def total(self) -> int:
+        return self.arguments + self.temporaries + self.outputs + self.program
+
+
+@dataclasses.dataclass(frozen=True)
+class Roofline:
+    """Least seconds of a step by each of three peaks; None where no program was compiled.
+
+    Attributes:
+      compute: products over the bfloat16 peak.
+      hbm: the program's own traffic over the HBM's bandwidth.
+      ici: bytes that a device must send over all of its links.
+    """
+
+    compute: float
+    hbm: float | None
+    ici: float | None
+
+    @property
+    def bound(self) -> float:
+        """No step is faster, if each overlaps with the others entirely."""
+        return max(self.compute, self.hbm or 0.0, self.ici or 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What one step of one training costs on one slice.
+
+    Attributes:
+      parameters: trainable numbers.
+      rows: of each token group, in all.
+      couples_examples: of the objective: micro-batches are then no remedy.
+      flops: as they run, rematerialised products included; of all devices together.
+      model_flops: three times those of the loss, the usual measure of utilisation.
+      unknown_loops: loops with products whose trips depend on data; counted as one trip.
+      collectives, hbm_traffic: of the compiled program; None if the compiler refused it.
+      seconds: that compilation took.
+    """
+
+    topology: Topology
+    mesh: dict[str, int]
+    parameters: int
+    rows: dict[str, int]
+    couples_examples: bool
+    memory: Memory
+    flops: float
+    model_flops: float
+    unknown_loops: int
+    roofline: Roofline
+    collectives: list[collectives.Collective] | None
+    hbm_traffic: int | None
+    seconds: float
+
+    @property
+    def fits(self) -> bool:
+        return self.memory.total <= self.memory.limit
+
+
+def examine(training: Training, topology: Topology) -> Cost:
+    """Checks, traces and compiles the step for every bucket of shapes; returns the costliest.
+
+    Raises:
+      PartitioningError, BatchError, ValueError: what `Trainer` would refuse.
+    """
+    partitioner = training.partitioner
+    definition, state, shardings = train_state.create(
+        training.objective,
+        training.optimizer,
+        partitioner,
+        training.seed,
+        training.micro_batches,
+        abstract=True,
+    )
+    module = definition.module(state.params, state.variables)
+    step = step_program.jit(definition, partitioner, shardings)
+    costs = []
+    for specs in module.batch_specs():
+        step_program.check(module, specs, partitioner, training.micro_batches)
+        traced = step_program.trace(step, partitioner, state, specs)
+        model = 3 * flops.count(_loss(definition, partitioner, state, specs)).flops
+        costs.append(_compile(traced, topology, partitioner, module, state, specs, model))
+    return max(costs, key=lambda cost: (cost.memory.total, cost.flops))
+
+
+def _loss(definition: Any, partitioner: Any, state: Any, specs: Any) -> Any:
+    """The jaxpr of the loss of a corrupted batch, without gradient."""
+
+    def corrupt(params: Any, variables: Any, batch: Any, key: Any) -> Any:
+        module = definition.module(params, variables)
+        return module.retrieve(module.corrupt(batch, key), key)
+
+    def loss(params: Any, variables: Any, batch: Any, key: Any) -> jax.Array:
+        module: objective.Objective = definition.module(params, variables)
+        module.train()
+        with jax.sharding.use_abstract_mesh(partitioner.mesh.abstract_mesh):
+            return module.loss(batch, key)[0].value()
+
+    arguments = (state.params, state.variables)
+    batch = jax.eval_shape(corrupt, *arguments, specs, state.key)
+    return jax.make_jaxpr(loss)(*arguments, batch, state.key)
+
+
+def _compile(
+    traced: Any,
+    topology: Topology,
+    partitioner: Any,
+    module: objective.Objective,
+    state: Any,
+    specs: step_program.Specs,
+    model_flops: float,
+) -> Cost:
+    chip = topology.chip
+    counted = flops.count(traced.jaxpr)
+    begin = time.perf_counter()
+    said: list[collectives.Collective] | None = None
+    moved: int | None = None
+    try:
+        compiled = traced.lower().compile()
+    except jax.errors.JaxRuntimeError as error:
+        memory = _refused(str(error), traced, chip.hbm)
+        if memory is None:
+            raise
+    else:
+        memory = _memory(compiled.memory_analysis(), chip.hbm)
+        program = hlo.parse(compiled.as_text())
+        said = collectives.collect(program, topology.size)
+        moved = traffic.hbm_bytes(program)
+    seconds = time.perf_counter() - begin
+    return Cost(
+        topology=topology,
+        mesh={name: int(size) for name, size in partitioner.mesh.shape.items()},
+        parameters=sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+        rows=step_program.rows_of(specs),
+        couples_examples=module.couples_examples,
+        memory=memory,
+        flops=counted.flops,
+        model_flops=model_flops,
+        unknown_loops=counted.unknown_loops,
+        roofline=Roofline(
+            compute=counted.flops / topology.size / chip.flops,
+            hbm=None if moved is None else moved / chip.hbm_bandwidth,
+            ici=None if said is None else sum(one.sent_bytes for one in said) / chip.ici_bandwidth,
+        ),
+        collectives=said,
+        hbm_traffic=moved,
+        seconds=seconds,
+    )
+
+
+def _memory(analysis: Any, limit: float) -> Memory:
+    return Memory(
+        arguments=analysis.argument_size_in_bytes,
+        temporaries=analysis.temp_size_in_bytes,
+        # the new state lies where the old one, which is donated, lay
+        outputs=analysis.output_size_in_bytes - analysis.alias_size_in_bytes,
+        program=analysis.generated_code_size_in_bytes,
+        limit=int(limit),
+    )
+
+
+def _refused(message: str, traced: Any, limit: float) -> Memory | None:
+    """What a program needs that the compiler found too large; None if it refused for another reason.
+
+    Its message gives the sum; arguments follow from the shardings, the rest are temporaries.
+    """
+    match = next(filter(None, (re.search(one, message) for one in _REFUSALS)), None)
+    if match is None:
+        return None
+    needed = int(float(match[1]) * _UNITS[match[2]])
+    arguments = sum(_bytes_per_device(leaf) for leaf in jax.tree.leaves(traced.in_avals))
+    return Memory(arguments, max(needed - arguments, 0), 0, 0, int(limit))
+
+
+def _bytes_per_device(leaf: Any) -> int:
+    shape = leaf.sharding.shard_shape(leaf.shape)
+    return math.prod(shape) * getattr(leaf.dtype, "itemsize", 8)  # a key is two words
