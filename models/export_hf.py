@@ -1,0 +1,255 @@
+"""Writes a trained encoder as folders that transformers and sentence-transformers open.
+
+From the checkpoint of a training stage: `encoder/`, always; `masked_lm/` where it has an MLM head;
+`pretraining/`, RetroMAE's whole state under the official names (`lm.*`, `c_head.*`), where it has a
+decoder.  All three can be read again by `import_hf`, so that anyone can continue.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from models import bert, hf_config, hf_names, import_hf
+from t5x_style.contract import Contract, Vocabulary
+
+_BASE_MODEL = {"bert": "BertModel", "roberta": "RobertaModel", "electra": "ElectraModel"}
+_MASKED_LM = {
+    "bert": "BertForMaskedLM",
+    "roberta": "RobertaForMaskedLM",
+    "electra": "ElectraForMaskedLM",
+}
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocabulary.json")
+
+
+class ExportError(ValueError):
+    """The weights cannot be written as asked; the message lists each problem."""
+
+
+class Weights(Protocol):
+    """Something with weights; what it is doing here is a checkpoint of ours."""
+
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """Path -> array."""
+
+
+def export(
+    model_dir: str,
+    checkpoint: str,
+    weights: Weights,
+    config: bert.BertConfig,
+    vocabulary: Vocabulary,
+    tokenizer: str,
+    unused: Sequence[str] = (),
+) -> dict[str, str]:
+    """Writes what a training stage left for other libraries.
+
+    Args:
+        model_dir: stage folder.
+        checkpoint: folder of the training stage, for its contract.
+        weights: of that stage.
+        config: the encoder that was trained.
+        vocabulary, tokenizer: of the tokenizer that it was trained with, and its folder.
+        unused: regular expressions for paths of parameters that may be left out.
+
+    Returns:
+        name -> folder in model_dir, of `encoder` and those of `masked_lm` and `pretraining` that
+        there are.
+
+    Raises:
+        ExportError: the weights have other shapes than config says, or parts that Hugging Face
+            files have no place for, or the tokenizer is another than in training.
+        ValueError: see `hf_config.config_to_hf`.
+    """
+    contract = Contract.load(checkpoint)
+    arrays = {
+        path: array
+        for path, array in weights.arrays().items()
+        if not any(re.search(pattern, path) for pattern in unused)
+    }
+    _require_fit(arrays, config, contract, vocabulary)
+    writer = _Writer(config, contract, vocabulary, Path(tokenizer))
+    folder, parts = Path(model_dir), {path.split("/")[0] for path in arrays}
+    writer.encoder(folder / "encoder", _parts(arrays, "encoder"))
+    written = {"encoder": "encoder"}
+    if "head" in parts:
+        writer.masked_lm(folder / "masked_lm", _parts(arrays, "encoder", "head"))
+        written["masked_lm"] = "masked_lm"
+    if "decoder" in parts:
+        writer.pretraining(folder / "pretraining", arrays)
+        written["pretraining"] = "pretraining"
+    return written
+
+
+def _parts(arrays: Mapping[str, np.ndarray], *parts: str) -> dict[str, np.ndarray]:
+    return {path: array for path, array in arrays.items() if path.split("/")[0] in parts}
+
+
+def _require_fit(
+    arrays: Mapping[str, np.ndarray],
+    config: bert.BertConfig,
+    contract: Contract,
+    vocabulary: Vocabulary,
+) -> None:
+    """Raises ExportError unless weights, sizes, contract and tokenizer belong together."""
+    shapes = import_hf.part_shapes(config)
+    problems = []
+    for path, array in sorted(arrays.items()):
+        if path not in shapes:
+            problems.append(f"{path}: Hugging Face files have no such parameter")
+        elif array.shape != shapes[path]:
+            problems.append(f"{path}: BertConfig says {shapes[path]}, found {array.shape}")
+    problems += [
+        f"{path}: missing" for path in shapes if path.startswith("encoder/") and path not in arrays
+    ]
+    if contract.tokenizer_fingerprint != vocabulary.fingerprint:
+        problems.append(
+            f"tokenizer: trained with {contract.tokenizer_fingerprint[:12]}, found "
+            f"{vocabulary.fingerprint[:12]}"
+        )
+    if problems:
+        raise ExportError(
+            "cannot be exported:\n  "
+            + "\n  ".join(problems)
+            + "\nGive the model file and the tokenizer of the training, and list in export.unused "
+            "what may be left out."
+        )
+
+
+class _Writer:
+    """Writes folders for one encoder, under its contract and with its tokenizer."""
+
+    def __init__(
+        self, config: bert.BertConfig, contract: Contract, vocabulary: Vocabulary, tokenizer: Path
+    ) -> None:
+        self.config, self.contract, self.tokenizer = config, contract, tokenizer
+        self.pad = vocabulary.pad
+        self.family = hf_config.family_of(config)
+
+    @property
+    def max_tokens(self) -> int:
+        """One length for queries and passages, since sentence-transformers has one."""
+        return max(self.contract.query_length, self.contract.passage_length)
+
+    def encoder(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
+        """A sentence-transformers folder, whose root is one of transformers."""
+        base = hf_names.spelled("bert.", self.family)
+        tensors = {name.removeprefix(base): array for name, array in self._named(arrays).items()}
+        self._model(folder, tensors, _BASE_MODEL[self.family])
+        for name, content in sentence_files(self.contract, self.max_tokens).items():
+            _write_json(folder / name, content)
+        card = model_card(self.contract, self.max_tokens)
+        (folder / "README.md").write_text(card, encoding="utf-8")
+
+    def masked_lm(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
+        """A folder that transformers opens with its MLM head, tied to the word table."""
+        self._model(folder, self._named(arrays), _MASKED_LM[self.family])
+
+    def pretraining(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
+        """RetroMAE's state: encoder and head under `lm.`, the decoder as `c_head.`."""
+        tensors = {
+            name if name.startswith("c_head.") else f"lm.{name}": array
+            for name, array in self._named(arrays).items()
+        }
+        self._model(folder, tensors, "RetroMAEForPretraining")
+
+    def _named(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        canonical = hf_names.export_arrays(arrays, self.config.vocab_size)
+        return {hf_names.spelled(name, self.family): array for name, array in canonical.items()}
+
+    def _model(self, folder: Path, tensors: Mapping[str, np.ndarray], architecture: str) -> None:
+        """Weights, config.json and tokenizer."""
+        folder.mkdir(parents=True)
+        whole = {
+            name: np.ascontiguousarray(array, np.float32) for name, array in sorted(tensors.items())
+        }
+        save_file(whole, folder / "model.safetensors", {"format": "pt"})
+        fields = hf_config.config_to_hf(self.config, self.pad, architecture)
+        _write_json(folder / "config.json", fields)
+        self._tokenizer(folder)
+
+    def _tokenizer(self, folder: Path) -> None:
+        for name in _TOKENIZER_FILES:
+            shutil.copyfile(self.tokenizer / name, folder / name)
+        settings = json.loads((self.tokenizer / "tokenizer_config.json").read_text("utf-8"))
+        inputs = ["input_ids", "attention_mask"]
+        if self.config.type_vocab > 1:
+            inputs.insert(1, "token_type_ids")
+        settings |= {
+            "model_max_length": self.max_tokens,
+            "model_input_names": inputs,
+            # "[SEP]" in a text is text to our tokenizer; only it places special tokens.
+            "split_special_tokens": True,
+        }
+        _write_json(folder / "tokenizer_config.json", settings)
+
+
+def sentence_files(contract: Contract, max_tokens: int) -> dict[str, Any]:
+    """What sentence-transformers needs beside the model: path in the folder -> JSON.
+
+    These are the files of its first releases, which all later ones read.
+    """
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    if contract.normalise:
+        modules.append(("2_Normalize", "Normalize"))
+    files: dict[str, Any] = {
+        "modules.json": [
+            {
+                "idx": number,
+                "name": str(number),
+                "path": path,
+                "type": f"sentence_transformers.models.{kind}",
+            }
+            for number, (path, kind) in enumerate(modules)
+        ],
+        "sentence_bert_config.json": {"max_seq_length": max_tokens, "do_lower_case": False},
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": contract.dimension,
+            "pooling_mode_cls_token": contract.pooling == "cls",
+            "pooling_mode_mean_tokens": contract.pooling == "mean",
+            "pooling_mode_max_tokens": False,
+            "pooling_mode_mean_sqrt_len_tokens": False,
+            "include_prompt": True,
+        },
+        "config_sentence_transformers.json": {
+            "prompts": {"query": contract.query_prefix, "document": contract.passage_prefix},
+            "default_prompt_name": None,
+            "similarity_fn_name": contract.similarity,
+        },
+    }
+    return files | ({"2_Normalize/config.json": {}} if contract.normalise else {})
+
+
+def model_card(contract: Contract, max_tokens: int) -> str:
+    """README.md of an encoder folder."""
+    return f"""---
+library_name: sentence-transformers
+tags: [sentence-transformers, feature-extraction, sentence-similarity]
+---
+# A retriever trained with Kennel
+
+{contract.dimension} dimensions, {contract.pooling} pooling, {contract.similarity} similarity, at
+most {max_tokens} tokens a text (training: queries {contract.query_length}, passages
+{contract.passage_length}).
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")
+queries = model.encode_query(["..."])      # puts {contract.query_prefix!r} before each
+passages = model.encode_document(["..."])  # puts {contract.passage_prefix!r} before each
+scores = model.similarity(queries, passages)
+```
+
+The weights hold no pooler: vectors are pooled token states.
+"""
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
