@@ -27,16 +27,9 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks import corpora
+from benchmarks.shapes import SIZES, Round, Shape
 from input_pipelines.token_store import TokenStore
 from input_pipelines.tokenization import Tokenizer
-
-SIZES = {  # layers, width, heads
-    "tiny": (2, 128, 2),
-    "mini": (4, 256, 4),
-    "small": (4, 512, 8),
-    "medium": (8, 512, 8),
-    "base": (12, 768, 12),
-}
 
 _SIZE = flags.DEFINE_enum("size", "mini", list(SIZES), "Of the encoder; Turc et al. 2019.")
 _LENGTH = flags.DEFINE_integer("length", 128, "Tokens at which passages are cut, and of a row.")
@@ -56,68 +49,7 @@ NAMES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Round:
-    """Steps run and timed at a stretch; `tokens` are not padding."""
-
-    seconds: float
-    tokens: int
-    places: int
-
-
 Run = Callable[[int, int], Round]  # (first step, count)
-
-
-def ours(store: TokenStore) -> Run:
-    """The step that the trainer runs, fed by the pipeline's batches."""
-    import jax
-
-    from input_pipelines.pipeline import Pipeline
-    from models import bert, embedding, retromae
-    from t5x_style import contract, objective, optim, partitioning, step_program, train_state
-
-    layers, width, heads = SIZES[_SIZE.value]
-    rows, length, segments = _ROWS.value, _LENGTH.value, 8
-    platform = jax.devices()[0].platform
-    config = bert.BertConfig(
-        vocab_size=_VOCABULARY.value, hidden=width, layers=layers, heads=heads, mlp=4 * width,
-        max_positions=max(512, length), dropout=0.0, attention_dropout=0.0,
-        dtype="float32" if platform == "cpu" else "bfloat16",
-        unroll=layers if platform == "cpu" else 1,
-    )  # fmt: skip
-    vocabulary = contract.Vocabulary.load(_TOKENIZER.value)
-    vocabulary = dataclasses.replace(vocabulary, size=_VOCABULARY.value)
-    embedding_config = embedding.EmbeddingConfig("cls", False, "dot", 1.0, length, length, "", "")
-
-    def make(*, rngs):
-        shape = objective.GroupShape(rows, length, segments)
-        return retromae.RetroMAE(
-            config, embedding_config, vocabulary, shape, 0.3, 0.5, 1024, rngs=rngs
-        )
-
-    pipeline = Pipeline(
-        [store], weights=None, temperature=1.0, seed=0, rows=rows, length=length, segments=segments,
-        block=4096,
-    )  # fmt: skip
-    partitioner = partitioning.Partitioner()
-    optimizer = optim.AdamW(learning_rate=1e-4, warmup_steps=10, total_steps=10_000)
-    definition, state, shardings = train_state.create(make, optimizer, partitioner, 0)
-    step = step_program.jit(definition, partitioner, shardings)
-    holder = [state]
-
-    def run(first: int, count: int) -> Round:
-        batches = [pipeline.batch(s) for s in range(first, first + count)]
-        started = time.perf_counter()
-        for batch in batches:
-            holder[0], metrics = step(holder[0], jax.device_put(batch, partitioner.batch_sharding))
-        jax.block_until_ready((holder[0], metrics))
-        seconds = time.perf_counter() - started
-        assert float(metrics["healthy"].value()) == 1.0
-        segments = [batch["text"]["segment_ids"] for batch in batches]
-        tokens = sum(int((s > 0).sum()) for s in segments)
-        return Round(seconds, tokens, sum(s.size for s in segments))
-
-    return run
 
 
 def peer(store: TokenStore, sort: bool) -> Run:
@@ -184,7 +116,14 @@ def peer(store: TokenStore, sort: bool) -> Run:
 def work() -> None:
     """A worker: answers each line (first step, count) with a Round, as JSON."""
     store = TokenStore.open(_STORE.value)
-    run = ours(store) if _WORKER.value == "ours" else peer(store, _WORKER.value == "sorted")
+    run: Run
+    if _WORKER.value == "ours":
+        from benchmarks.retromae_step import RetroMaeStep
+
+        shape = Shape(_SIZE.value, _VOCABULARY.value, _ROWS.value, _LENGTH.value)
+        run = RetroMaeStep(store, _TOKENIZER.value, shape).run
+    else:
+        run = peer(store, _WORKER.value == "sorted")
     run(0, WARMUP)
     print(json.dumps({"peak": peak_bytes()}), flush=True)
     for line in sys.stdin:
