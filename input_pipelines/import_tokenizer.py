@@ -21,19 +21,22 @@ _ROLE_NAMES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def import_tokenizer(model_dir: str, folder: str) -> dict[str, str]:
+def import_tokenizer(
+    model_dir: str, folder: str, vocabulary_size: int | None = None
+) -> dict[str, str]:
     """Makes a tokenizer folder of a Hugging Face one: tokenizer.json, vocab.txt, or what
     transformers can convert (a sentencepiece model).
 
     Args:
       model_dir: stage folder; the tokenizer goes into `tokenizer/` in it.
       folder: on disk; nothing is fetched.
+      vocabulary_size: the number of tokens that it must have; None takes any.
 
     Returns:
       {"tokenizer": the folder relative to model_dir}.
 
     Raises:
-      TokenizerError: nothing there to read, or a special token is missing.
+      TokenizerError: nothing there to read, a special token is missing, or another size.
     """
     config = _json(folder, "tokenizer_config.json")
     readers: dict[str, Callable[[str, dict[str, Any]], tokenizers.Tokenizer]] = {
@@ -46,6 +49,9 @@ def import_tokenizer(model_dir: str, folder: str) -> dict[str, str]:
         there = sorted(os.listdir(folder)) if os.path.isdir(folder) else "no such folder"
         raise TokenizerError(f"{folder}: expected one of {', '.join(readers)}; found {there}")
     tokenizer = readers[found](os.path.join(folder, found), config)
+    size = tokenizer.get_vocab_size()
+    if vocabulary_size not in (None, size):
+        raise TokenizerError(f"{folder}: expected {vocabulary_size} tokens, found {size}")
     declared = {**_json(folder, "special_tokens_map.json"), **config}
     specials = {role: _special(tokenizer, role, declared, folder) for role in tokenization.ROLES}
     kept = {k: v for k, v in config.items() if k in ("do_lower_case", "model_max_length")}

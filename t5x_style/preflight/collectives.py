@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from t5x_style.preflight import hlo
 
@@ -54,9 +55,9 @@ def collect(module: hlo.Module, devices: int) -> list[Collective]:
     return sorted(found.values(), key=lambda one: -one.bytes)
 
 
-def by_kind(collectives: Sequence[Collective]) -> list[dict[str, object]]:
+def by_kind(collectives: Sequence[Collective]) -> list[dict[str, Any]]:
     """One record for each kind."""
-    records: list[dict[str, object]] = []
+    records: list[dict[str, Any]] = []
     for kind in KINDS:
         same = [one for one in collectives if one.kind == kind]
         if same:

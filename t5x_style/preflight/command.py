@@ -3,12 +3,12 @@
     python -m t5x_style.preflight --gin_file=gin_configs/recipes/retromae_paper.gin \\
         --topology=v5e:8x8 --json
 
-Takes the flags of `t5x_style.train`, or of `launch.recipe` for a recipe, whose training stages are all
-checked, and:
+Takes the flags of `t5x_style.train`, or of `launch.recipe` for a recipe, of which it checks all
+training stages, and:
 
     --topology=v5e:8x8       the slice
-    --vocabulary_size=30522  for a tokenizer that does not exist yet; a recipe's stage that makes one
-                             states the size itself
+    --vocabulary_size=30522  for a tokenizer that does not exist yet; in a recipe, the stage that
+                             makes it states the size
     --json                   the last line of the output is one JSON object
 
 Exit code 0: it fits. 1: it does not, or an error, told in a few lines.

@@ -1,4 +1,4 @@
-"""Floating-point operations of a traced function: its matrix products, times the trips of its loops.
+"""Floating-point operations of a traced function: its matrix products, times the trips of loops.
 
 Compilers count a loop once. Here the jaxpr is walked: rematerialised products are counted as often
 as they run; products whose results nothing uses are not. Elementwise work is not counted.

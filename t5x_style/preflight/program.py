@@ -97,12 +97,39 @@ class Cost:
         return self.memory.total <= self.memory.limit
 
 
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """The step of one training, for one bucket of shapes.
+
+    Attributes:
+      step: of `step_program.trace`; its `lower().compile()` is the slice's program.
+      loss: the jaxpr of the loss of a corrupted batch, without gradient.
+      module: the objective, without arrays.
+      parameters: trainable numbers.
+      rows: of each token group, in all.
+      argument_bytes: of state and batch, on each device.
+    """
+
+    step: Any
+    loss: Any
+    module: objective.Objective
+    parameters: int
+    rows: dict[str, int]
+    argument_bytes: int
+
+
 def examine(training: Training, topology: Topology) -> Cost:
     """Checks, traces and compiles the step for every bucket of shapes; returns the costliest.
 
     Raises:
       PartitioningError, BatchError, ValueError: what `Trainer` would refuse.
     """
+    costs = [_cost(one, training, topology) for one in trace(training)]
+    return max(costs, key=lambda cost: (cost.memory.total, cost.flops))
+
+
+def trace(training: Training) -> list[Traced]:
+    """Checks and traces the step that the trainer would run, for every bucket of shapes."""
     partitioner = training.partitioner
     definition, state, shardings = train_state.create(
         training.objective,
@@ -114,18 +141,24 @@ def examine(training: Training, topology: Topology) -> Cost:
     )
     module = definition.module(state.params, state.variables)
     step = step_program.jit(definition, partitioner, shardings)
-    costs = []
+    found = []
     for specs in module.batch_specs():
         step_program.check(module, specs, partitioner, training.micro_batches)
-        traced = step_program.trace(step, partitioner, state, specs)
-        model = 3 * flops.count(_loss(definition, partitioner, state, specs)).flops
-        costs.append(_compile(traced, topology, partitioner, module, state, specs, model))
-    return max(costs, key=lambda cost: (cost.memory.total, cost.flops))
+        found.append(
+            Traced(
+                step=step_program.trace(step, partitioner, state, specs),
+                loss=_loss(definition, partitioner, state, specs),
+                module=module,
+                parameters=sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+                rows=step_program.rows_of(specs),
+                argument_bytes=_bytes_per_device(state)
+                + _bytes_per_device(specs, partitioner.batch_sharding),
+            )
+        )
+    return found
 
 
 def _loss(definition: Any, partitioner: Any, state: Any, specs: Any) -> Any:
-    """The jaxpr of the loss of a corrupted batch, without gradient."""
-
     def corrupt(params: Any, variables: Any, batch: Any, key: Any) -> Any:
         module = definition.module(params, variables)
         return module.retrieve(module.corrupt(batch, key), key)
@@ -141,24 +174,16 @@ def _loss(definition: Any, partitioner: Any, state: Any, specs: Any) -> Any:
     return jax.make_jaxpr(loss)(*arguments, batch, state.key)
 
 
-def _compile(
-    traced: Any,
-    topology: Topology,
-    partitioner: Any,
-    module: objective.Objective,
-    state: Any,
-    specs: step_program.Specs,
-    model_flops: float,
-) -> Cost:
+def _cost(traced: Traced, training: Training, topology: Topology) -> Cost:
     chip = topology.chip
-    counted = flops.count(traced.jaxpr)
+    counted = flops.count(traced.step.jaxpr)
     begin = time.perf_counter()
     said: list[collectives.Collective] | None = None
     moved: int | None = None
     try:
-        compiled = traced.lower().compile()
+        compiled = traced.step.lower().compile()
     except jax.errors.JaxRuntimeError as error:
-        memory = _refused(str(error), traced, chip.hbm)
+        memory = _refused(str(error), traced.argument_bytes, chip.hbm)
         if memory is None:
             raise
     else:
@@ -166,25 +191,25 @@ def _compile(
         program = hlo.parse(compiled.as_text())
         said = collectives.collect(program, topology.size)
         moved = traffic.hbm_bytes(program)
-    seconds = time.perf_counter() - begin
+    sent = None if said is None else sum(one.sent_bytes for one in said)
     return Cost(
         topology=topology,
-        mesh={name: int(size) for name, size in partitioner.mesh.shape.items()},
-        parameters=sum(leaf.size for leaf in jax.tree.leaves(state.params)),
-        rows=step_program.rows_of(specs),
-        couples_examples=module.couples_examples,
+        mesh={name: int(size) for name, size in training.partitioner.mesh.shape.items()},
+        parameters=traced.parameters,
+        rows=traced.rows,
+        couples_examples=traced.module.couples_examples,
         memory=memory,
         flops=counted.flops,
-        model_flops=model_flops,
+        model_flops=3 * flops.count(traced.loss).flops,
         unknown_loops=counted.unknown_loops,
         roofline=Roofline(
             compute=counted.flops / topology.size / chip.flops,
             hbm=None if moved is None else moved / chip.hbm_bandwidth,
-            ici=None if said is None else sum(one.sent_bytes for one in said) / chip.ici_bandwidth,
+            ici=None if sent is None else sent / chip.ici_bandwidth,
         ),
         collectives=said,
         hbm_traffic=moved,
-        seconds=seconds,
+        seconds=time.perf_counter() - begin,
     )
 
 
@@ -199,19 +224,23 @@ def _memory(analysis: Any, limit: float) -> Memory:
     )
 
 
-def _refused(message: str, traced: Any, limit: float) -> Memory | None:
-    """What a program needs that the compiler found too large; None if it refused for another reason.
+def _refused(message: str, arguments: int, limit: float) -> Memory | None:
+    """What a program needs that the compiler found too large; None if that is not why it refused.
 
-    Its message gives the sum; arguments follow from the shardings, the rest are temporaries.
+    Its message gives the sum; what is not arguments must be temporaries.
     """
     match = next(filter(None, (re.search(one, message) for one in _REFUSALS)), None)
     if match is None:
         return None
     needed = int(float(match[1]) * _UNITS[match[2]])
-    arguments = sum(_bytes_per_device(leaf) for leaf in jax.tree.leaves(traced.in_avals))
     return Memory(arguments, max(needed - arguments, 0), 0, 0, int(limit))
 
 
-def _bytes_per_device(leaf: Any) -> int:
-    shape = leaf.sharding.shard_shape(leaf.shape)
-    return math.prod(shape) * getattr(leaf.dtype, "itemsize", 8)  # a key is two words
+def _bytes_per_device(tree: Any, sharding: Any = None) -> int:
+    """Of shapes in their own shardings, or all in one."""
+
+    def size(leaf: Any) -> int:
+        shape = (sharding or leaf.sharding).shard_shape(leaf.shape)
+        return math.prod(shape) * getattr(leaf.dtype, "itemsize", 8)  # a key is two words
+
+    return sum(size(leaf) for leaf in jax.tree.leaves(tree))

@@ -43,9 +43,9 @@ class Chip:
     shapes: tuple[str, ...]
 
 
-# FLOP/s and bandwidths: docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e}, read 2026-11. The pages give
-# ICI in both directions (v5e 400, v5p 1200, v6e 800 GB/s a chip); half of it is outgoing. v4: 2400
-# Gbit/s. HBM: the compiler's own refusals (libtpu 0.0.42), of chips with 32, 16, 95 and 32 GiB.
+# FLOP/s and bandwidths: docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e}, read 2026-11. The pages
+# give ICI in both directions (v5e 400, v5p 1200, v6e 800 GB/s a chip); half of it is outgoing. v4:
+# 2400 Gbit/s. HBM: as libtpu 0.0.42 refuses; the chips have 32, 16, 95 and 32 GiB in all.
 CHIPS = {
     "v4": Chip(30.75 * GIB, 275e12, 1.2e12, 300e9, _CUBIC),
     "v5e": Chip(15.75 * GIB, 197e12, 819e9, 200e9, _FLAT),
