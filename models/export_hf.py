@@ -107,6 +107,11 @@ def _require_fit(
     problems += [
         f"{path}: missing" for path in shapes if path.startswith("encoder/") and path not in arrays
     ]
+    if contract.vocabulary_size != config.vocab_size:
+        problems.append(
+            f"vocabulary: trained with {contract.vocabulary_size} tokens, BertConfig.vocab_size is "
+            f"{config.vocab_size}"
+        )
     if contract.tokenizer_fingerprint != vocabulary.fingerprint:
         problems.append(
             f"tokenizer: trained with {contract.tokenizer_fingerprint[:12]}, found "
@@ -141,7 +146,9 @@ class _Writer:
         base = hf_names.spelled("bert.", self.family)
         tensors = {name.removeprefix(base): array for name, array in self._named(arrays).items()}
         self._model(folder, tensors, _BASE_MODEL[self.family])
-        for name, content in sentence_files(self.contract, self.max_tokens).items():
+        # Or transformers would make one up, and sentence-transformers warn of it.
+        arguments = {} if self.family == "electra" else {"add_pooling_layer": False}
+        for name, content in sentence_files(self.contract, self.max_tokens, arguments).items():
             _write_json(folder / name, content)
         card = model_card(self.contract, self.max_tokens)
         (folder / "README.md").write_text(card, encoding="utf-8")
@@ -189,10 +196,17 @@ class _Writer:
         _write_json(folder / "tokenizer_config.json", settings)
 
 
-def sentence_files(contract: Contract, max_tokens: int) -> dict[str, Any]:
+def sentence_files(
+    contract: Contract, max_tokens: int, model_args: Mapping[str, Any]
+) -> dict[str, Any]:
     """What sentence-transformers needs beside the model: path in the folder -> JSON.
 
     These are the files of its first releases, which all later ones read.
+
+    Args:
+        contract: pooling, normalisation, prefixes, similarity.
+        max_tokens: at which a text is cut.
+        model_args: for the constructor of transformers' model.
     """
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     if contract.normalise:
@@ -207,7 +221,11 @@ def sentence_files(contract: Contract, max_tokens: int) -> dict[str, Any]:
             }
             for number, (path, kind) in enumerate(modules)
         ],
-        "sentence_bert_config.json": {"max_seq_length": max_tokens, "do_lower_case": False},
+        "sentence_bert_config.json": {
+            "max_seq_length": max_tokens,
+            "do_lower_case": False,
+            "model_args": dict(model_args),
+        },
         "1_Pooling/config.json": {
             "word_embedding_dimension": contract.dimension,
             "pooling_mode_cls_token": contract.pooling == "cls",
