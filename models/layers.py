@@ -6,12 +6,14 @@ Q query length, K key length, D hidden, H heads, d head dimension, M feed-forwar
 """
 
 import dataclasses
-import math
+import warnings
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
+from models import attention
 
 # Imported for its effect: parameters carry logical names and are placed by the engine's rules;
 # flax's own eager placement would refuse to create them outside a mesh.
@@ -24,6 +26,8 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 DTYPES = ("float32", "bfloat16")
+
+Visible = jax.Array | attention.Segments
 
 REMAT_POLICIES = (
     "none",
@@ -49,6 +53,7 @@ class BlockConfig:
         attention_dropout: rate on the attention weights.
         initializer_range: standard deviation of the normal that kernels are drawn from.
         dtype: name of the compute dtype.
+        attention: one of `attention.KINDS`: which form self-attention inside segments takes.
     """
 
     hidden: int
@@ -60,6 +65,7 @@ class BlockConfig:
     attention_dropout: float
     initializer_range: float
     dtype: str
+    attention: str
 
     def __post_init__(self) -> None:
         if self.hidden % self.heads:
@@ -70,6 +76,10 @@ class BlockConfig:
         if self.activation not in ACTIVATIONS:
             raise ValueError(
                 f"activation must be one of {sorted(ACTIVATIONS)}, found {self.activation!r}."
+            )
+        if self.attention not in attention.KINDS:
+            raise ValueError(
+                f"attention must be one of {attention.KINDS}, found {self.attention!r}."
             )
 
 
@@ -140,22 +150,8 @@ def split_key(key: jax.Array | None, count: int) -> list[jax.Array | None]:
     return [None] * count if key is None else list(jax.random.split(key, count))
 
 
-def visibility(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
-    """Which keys each query may see: those of its own segment, never padding (segment 0).
-
-    Args:
-        query_segments: [B, Q] int32.
-        key_segments: [B, K] int32.
-
-    Returns:
-        [B, Q, K] bool.  Rows of padding queries are all False; attention makes them uniform.
-    """
-    same = query_segments[:, :, None] == key_segments[:, None, :]
-    return same & (key_segments[:, None, :] > 0)
-
-
 class Attention(nnx.Module):
-    """Multi-head softmax(QK^T / sqrt(d)) V with an explicit visibility mask."""
+    """Multi-head attention: projections around the forms of `models.attention`."""
 
     def __init__(self, config: BlockConfig, *, rngs: nnx.Rngs) -> None:
         heads = {"heads": config.heads, "kv": config.hidden // config.heads}
@@ -166,30 +162,45 @@ class Attention(nnx.Module):
         self.value = Dense(embed, heads, **options)
         self.out = Dense(heads, embed, **options)
         self.dropout = Dropout(config.attention_dropout)
+        self.kind = config.attention
 
     def __call__(
-        self, query: jax.Array, memory: jax.Array, visible: jax.Array, key: jax.Array | None = None
+        self, query: jax.Array, memory: jax.Array, visible: Visible, key: jax.Array | None = None
     ) -> jax.Array:
         """Attends from `query` [B, Q, D] to `memory` [B, K, D].
 
         Args:
-            visible: bool [B, Q, K] or [B, 1 or H, Q, K].  A query that sees nothing gets the
-                uniform average of all keys: meaningless but finite, and so is its gradient.
+            visible: bool [B, Q, K] or [B, 1 or H, Q, K], or, from `within`, segments. A query that
+                sees nothing gets the uniform average of all keys: meaningless but finite, and so is
+                its gradient.
             key: for attention dropout; None turns it off.
 
         Returns:
             [B, Q, D] in the compute dtype.
         """
-        if visible.ndim == 3:
-            visible = visible[:, None]
         q, k, v = self.query(query), self.key(memory), self.value(memory)  # [B, Q|K, H, d]
-        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32)
-        scores = scores / math.sqrt(q.shape[-1])
-        # The most negative finite number: minus infinity would make an empty row NaN.
-        scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
-        weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)  # [B, H, Q, K]
-        weights = self.dropout(weights, key)
-        return self.out(jnp.einsum("bhqk,bkhd->bqhd", weights, v))
+        if isinstance(visible, attention.Segments):
+            return self.out(attention.fused(q, k, v, visible, self.kind))
+        return self.out(attention.plain(q, k, v, visible, lambda w: self.dropout(w, key)))
+
+    def within(self, segment_ids: jax.Array, key: jax.Array | None) -> Visible:
+        """What self-attention inside segments is called with: a mask, or segments where fused.
+
+        Args:
+            segment_ids: [B, L] int32, 0 = padding.
+            key: as it will be called with.
+
+        Raises:
+            attention.AttentionError: the configuration says 'fused', which is impossible here.
+        """
+        drops = key is not None and self.dropout.rate > 0 and not self.dropout.deterministic
+        length = segment_ids.shape[1]
+        choice = attention.choose(self.kind, length, drops)
+        if choice.fused:
+            return attention.Segments(segment_ids)
+        if self.kind == "auto" and isinstance(length, int) and length >= attention.AUTO_LENGTH:
+            warnings.warn(f"attention of {length} tokens is plain: {choice.why}", stacklevel=2)
+        return attention.visibility(segment_ids, segment_ids)
 
 
 class FeedForward(nnx.Module):
@@ -222,14 +233,14 @@ class BertLayer(nnx.Module):
         self.dropout = Dropout(config.dropout)
 
     def __call__(
-        self, query: jax.Array, memory: jax.Array, visible: jax.Array, key: jax.Array | None = None
+        self, query: jax.Array, memory: jax.Array, visible: Visible, key: jax.Array | None = None
     ) -> jax.Array:
         """Attends from `query` to `memory`, then feeds forward.
 
         Args:
             query: [B, Q, D].
             memory: [B, K, D], keys and values.
-            visible: bool [B, Q, K] or [B, 1, Q, K], see `Attention`.
+            visible: see `Attention`.
             key: drives the three dropouts; None turns them off.
 
         Returns:
@@ -266,7 +277,7 @@ def run_stack(
     layers: BertLayer,
     count: int,
     hidden: jax.Array,
-    visible: jax.Array,
+    visible: Visible,
     *,
     key: jax.Array | None,
     remat: str,
@@ -277,7 +288,7 @@ def run_stack(
     Args:
         layers: from `stack(config, count, rngs)`.
         hidden: [B, L, D].
-        visible: bool [B, L, L] or [B, 1, L, L].
+        visible: bool [B, L, L] or [B, 1, L, L], or segments, see `Attention.within`.
         key: for dropout; None turns it off.
         remat: one of `REMAT_POLICIES`.
         unroll: layers in one iteration of the loop.
@@ -286,7 +297,7 @@ def run_stack(
         [B, L, D].
     """
 
-    def one(x: jax.Array, layer: BertLayer, visible: jax.Array, key: jax.Array | None) -> jax.Array:
+    def one(x: jax.Array, layer: BertLayer, visible: Visible, key: jax.Array | None) -> jax.Array:
         return layer(x, x, visible, key)
 
     keys = None if key is None else jax.random.split(key, count)

@@ -77,8 +77,8 @@ def load(
         for state in states
     ]
     params, others = checkpointing.load(checkpoint, placed[0], placed[1], step)
+    jitted = inference.jitted_functions(graphdef, abstract.functions(), partitioner.mesh)
     functions: dict[str, Callable[..., Any]] = {
-        name: functools.partial(function, params, others)
-        for name, function in inference.jitted_functions(graphdef, abstract.functions()).items()
+        name: functools.partial(function, params, others) for name, function in jitted.items()
     }
     return Trained(functions, contract, partitioner)

@@ -118,7 +118,7 @@ class Trainer:
         self._step = step_program.jit(self.definition, partitioner, self.shardings)
         self._compiled: Callable[..., Any] | None = None
         self._functions = inference.jitted_functions(
-            self.definition.graphdef, self.abstract_module().functions()
+            self.definition.graphdef, self.abstract_module().functions(), partitioner.mesh
         )
 
     def abstract_module(self) -> objective.Objective:

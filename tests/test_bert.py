@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models import bert, bi_encoder, heads, layers, mlm, retromae
+from models import attention, bert, bi_encoder, heads, layers, mlm, retromae
 from t5x_style import partitioning
 from t5x_style.objective import GroupShape, Objective
 from tests import tiny_models
@@ -107,7 +107,7 @@ def test_a_row_of_padding_is_finite_and_changes_no_gradient() -> None:
 def test_visibility_as_a_table() -> None:
     segment_ids = jnp.array([[1, 1, 2, 0]])
     expected = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
-    found = layers.visibility(segment_ids, segment_ids)
+    found = attention.visibility(segment_ids, segment_ids)
     np.testing.assert_array_equal(found[0].astype(int), expected)
 
 
@@ -119,7 +119,7 @@ def test_scan_equals_a_loop_over_layers() -> None:
     graph, state = nnx.split(module.layers)
     for i in range(3):
         layer = nnx.merge(graph, jax.tree.map(lambda x, i=i: x[i], state))
-        hidden = layer(hidden, hidden, layers.visibility(segment_ids, segment_ids))
+        hidden = layer(hidden, hidden, attention.visibility(segment_ids, segment_ids))
     np.testing.assert_allclose(run(module, group), hidden, atol=1e-5)
 
 
