@@ -30,6 +30,20 @@ def test_recipes_fit_together(name, tmp_path):
     assert set(recipe.publish) == {"summary.json", "summary.md", "curves.png"}
 
 
+@pytest.mark.parametrize("name", ["retromae_squad", "retromae_squad_published"])
+def test_the_comparison_on_squad_fits_together(name, tmp_path):
+    argv = [
+        f"--gin_file={REPOSITORY}/gin_configs/recipes/{name}.gin",
+        f"--gin.RUN_DIR={tmp_path}/run",
+    ]
+    if name == "retromae_squad_published":
+        argv.append(f"--gin.PUBLISHED={tmp_path}")
+    recipe = recipe_file.load(gin_utils.parse_flags(argv))
+    names = [stage.name for stage in recipe.stages]
+    assert names[0] == "squad"
+    assert {"no_pretraining", "mlm", "retromae", "evaluation", "scifact_evaluation"} <= set(names)
+
+
 def prepare(source, corpus, tokenizer, folder, *more):
     """Runs the prepare stage as a user would; returns its report."""
     command = [
