@@ -15,7 +15,7 @@ import platform
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from input_pipelines import corpus_queries, docstrings, near_duplicates
+from input_pipelines import chunks, corpus_queries, docstrings, near_duplicates
 from input_pipelines.corpus_queries import Query
 from input_pipelines.docstrings import Doc
 
@@ -51,34 +51,6 @@ class QueryRules:
     largest_module: float
 
 
-def split_words(text: str, budget: int) -> list[str]:
-    """Cuts a text into passages of at most `budget` words, at paragraphs where possible.
-
-    A paragraph that is itself longer is cut at lines, a longer line at words.
-    """
-    pieces = [(p, "\n\n") for p in text.split("\n\n")]
-    pieces = [(q, sep) for p, sep in pieces for q, sep in _cut(p, sep, budget, "\n")]
-    pieces = [(q, sep) for p, sep in pieces for q, sep in _cut(p, sep, budget, " ")]
-    out: list[str] = []
-    size = budget
-    for piece, separator in pieces:
-        count = len(piece.split())
-        if size + count > budget:
-            out.append(piece)
-            size = count
-        elif count:
-            out[-1] += separator + piece
-            size += count
-    return [passage.strip("\n") for passage in out if passage.strip()]
-
-
-def _cut(piece: str, separator: str, budget: int, at: str) -> list[tuple[str, str]]:
-    if len(piece.split()) <= budget:
-        return [(piece, separator)]
-    parts = piece.split("\n") if at == "\n" else piece.split()
-    return [(part, separator if i == 0 else at) for i, part in enumerate(parts)]
-
-
 class _Collector:
     """Turns Docs into passages and query candidates, counting what is left out."""
 
@@ -96,7 +68,7 @@ class _Collector:
 
     def add(self, doc: Doc) -> None:
         summary, body = self._query(doc)
-        parts = split_words(body, self._passage_words)
+        parts = chunks.split_words(body, self._passage_words)
         if not doc.topic and len(parts) > self._max_parts:
             self.dropped["part_past_max_parts"] += len(parts) - self._max_parts
             parts = parts[: self._max_parts]

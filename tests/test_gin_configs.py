@@ -30,7 +30,9 @@ def test_recipes_fit_together(name, tmp_path):
     assert set(recipe.publish) == {"summary.json", "summary.md", "curves.png"}
 
 
-@pytest.mark.parametrize("name", ["retromae_squad", "retromae_squad_published"])
+@pytest.mark.parametrize(
+    "name", ["retromae_squad", "retromae_squad_gpu", "retromae_squad_published"]
+)
 def test_the_comparison_on_squad_fits_together(name, tmp_path):
     argv = [
         f"--gin_file={REPOSITORY}/gin_configs/recipes/{name}.gin",

@@ -10,7 +10,7 @@ import pytest
 from input_pipelines import beir, corpus_queries, docstrings, near_duplicates, python_docs
 from input_pipelines.corpus_queries import Query
 from input_pipelines.docstrings import Doc, MissingPackageError
-from input_pipelines.python_docs import Passage, QueryRules, split_words
+from input_pipelines.python_docs import Passage, QueryRules
 from input_pipelines.sources import BadRecords
 
 RULES = QueryRules(
@@ -164,21 +164,6 @@ def test_topics_carry_their_heading_and_section():
 
 
 # --- passages ---
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a b\n\nc", ["a b\n\nc"]),
-        ("a b\n\nc d", ["a b", "c d"]),
-        ("a b c d e f g", ["a b c", "d e f", "g"]),
-        ("a b\nc d\n\ne", ["a b", "c d\n\ne"]),
-        ("  a\n    b", ["  a\n    b"]),
-        ("\n\n", []),
-    ],
-)
-def test_split_words_at_paragraphs_then_lines_then_words(text, expected):
-    assert split_words(text, 3) == expected
 
 
 # --- queries ---
