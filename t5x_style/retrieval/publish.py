@@ -39,16 +39,32 @@ def new_version(folder: str | Path, manifest: dict[str, Any], keep: int) -> Iter
     number = max(published(folder), default=0) + 1
     for stale in versions.glob("*.tmp"):
         shutil.rmtree(stale)
-    temporary = versions / f"{number}.tmp"
-    temporary.mkdir()
-    yield temporary
-    names = [str(f.relative_to(temporary)) for f in temporary.rglob("*") if f.is_file()]
-    write_manifest(temporary, {**manifest, "version": number}, names)
-    temporary.rename(versions / str(number))
-    _sync(versions)
+    numbered: dict[str, Any] = {}
+    with whole_folder(versions / str(number), numbered) as temporary:
+        yield temporary
+        numbered.update({**manifest, "version": number})
     write_atomically(Path(folder) / CURRENT, f"{number}\n")
     for old in published(folder)[:-keep]:
         shutil.rmtree(versions / str(old))
+
+
+@contextlib.contextmanager
+def whole_folder(folder: Path, manifest: dict[str, Any]) -> Iterator[Path]:
+    """A folder to fill; on leaving without an error it has its manifest and appears as `folder`.
+
+    Args:
+      folder: that does not exist yet; `folder`.tmp is what a writer that was killed leaves.
+      manifest: saved with the files' hashes; may still be filled inside the `with`.
+    """
+    temporary = folder.with_name(folder.name + ".tmp")
+    if temporary.exists():
+        shutil.rmtree(temporary)
+    temporary.mkdir()
+    yield temporary
+    names = [str(f.relative_to(temporary)) for f in temporary.rglob("*") if f.is_file()]
+    write_manifest(temporary, manifest, names)
+    temporary.rename(folder)
+    sync(folder.parent)
 
 
 def published(folder: str | Path) -> list[int]:
@@ -133,10 +149,11 @@ def write_atomically(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
-def _sync(folder: Path) -> None:
+def sync(folder: Path) -> None:
+    """Makes the names in a folder survive a crash of the machine."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
