@@ -9,6 +9,7 @@ training stages, and:
     --topology=v5e:8x8       the slice
     --vocabulary_size=30522  for a tokenizer that does not exist yet; in a recipe, the stage that
                              makes it states the size
+    --stage=pretrain         only this stage of a recipe
     --json                   the last line of the output is one JSON object
 
 Exit code 0: it fits. 1: it does not, or an error, told in a few lines.
@@ -22,6 +23,7 @@ from collections.abc import Sequence
 import jax
 
 from t5x_style import fingerprints, gin_utils, recipe_file, stage, stage_main
+from t5x_style.gin_reader import closest
 from t5x_style.preflight import configuration, program, report, topology
 from t5x_style.preflight.configuration import VocabularySize
 from t5x_style.preflight.topology import Topology
@@ -36,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )  # fmt: skip
     parser.add_argument("--topology", required=True, help="a slice, as v5e:8x8")
     parser.add_argument("--vocabulary_size", type=int, help="of a tokenizer still to be made")
+    parser.add_argument("--stage", help="only this training stage of a recipe")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     options, rest = parser.parse_known_args(words)
     # No device of this machine is touched, whatever it has.
@@ -50,7 +53,9 @@ def run(flags: gin_utils.Flags, options: argparse.Namespace) -> int:
     if options.vocabulary_size is not None:
         stated = VocabularySize(options.vocabulary_size, "--vocabulary_size")
     if recipe_file.is_recipe(flags.read()):
-        result = _check_recipe(flags, slice_, stated)
+        result = _check_recipe(flags, slice_, stated, options.stage)
+    elif options.stage:
+        raise gin_utils.GinError(f"--stage={options.stage}: the gin files describe no recipe.")
     else:
         result = _check(flags, slice_, stated)
         _require_used(stated, [result])
@@ -76,20 +81,16 @@ def _require_used(stated: VocabularySize | None, records: Sequence[report.Record
 
 
 def _check_recipe(
-    flags: gin_utils.Flags, slice_: Topology, stated: VocabularySize | None
+    flags: gin_utils.Flags, slice_: Topology, stated: VocabularySize | None, only: str | None
 ) -> report.Record:
     recipe = recipe_file.load(flags)
     pending = _pending(recipe, flags)
     stages: dict[str, report.Record] = {}
-    for item in recipe.stages:
-        if recipe_file.job_of(item, flags) != configuration.JOB:
-            continue
+    for item in _trainings(recipe, flags, only):
         own = recipe_file.stage_flags(recipe, item, flags, pending)
-        print(f"{item.name}", flush=True)
         vocabulary = stated or _made_by_recipe(recipe, item, flags, pending)
+        print(item.name, flush=True)
         stages[item.name] = _check(own, slice_, vocabulary)
-    if not stages:
-        raise recipe_file.RecipeError(f"No stage of the recipe runs {configuration.JOB}.")
     _require_used(stated, list(stages.values()))
     fits = all(one["fits"] for one in stages.values())
     return {
@@ -98,6 +99,19 @@ def _check_recipe(
         "fits": fits,
         "stages": stages,
     }
+
+
+def _trainings(
+    recipe: recipe_file.Recipe, flags: gin_utils.Flags, only: str | None
+) -> list[recipe_file.Stage]:
+    """The stages that train; or one of them, by name."""
+    found = [one for one in recipe.stages if recipe_file.job_of(one, flags) == configuration.JOB]
+    names = [one.name for one in found]
+    if not found:
+        raise recipe_file.RecipeError(f"No stage of the recipe runs {configuration.JOB}.")
+    if only is not None and only not in names:
+        raise recipe_file.RecipeError(f"--stage={only}: no such training{closest(only, names)}")
+    return [one for one in found if only in (None, one.name)]
 
 
 def _pending(recipe: recipe_file.Recipe, flags: gin_utils.Flags) -> dict[str, str]:
