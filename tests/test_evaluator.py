@@ -80,6 +80,8 @@ class Model:
         self.contract, self._known = contract, known
 
     def encode(self, function, source):
+        if function == "embed_passage":
+            return PASSAGE_TABLE[[PASSAGE_IDS.index(name) for name in source.ids]]
         assert function == "embed_query"
         vectors = QUERY_TABLE.copy()
         vectors[int(self._known) :] = PASSAGE_TABLE[3]
@@ -120,6 +122,14 @@ def test_the_stage_compares_systems(corpus, tmp_path):
     console = Console(width=120, record=True)
     console.print(table(report))
     assert "test: 2 queries" in console.export_text()
+
+
+def test_a_small_collection_is_embedded_on_the_spot(corpus, tmp_path):
+    index = systems.exact_index(Model(), helpers.Source(PASSAGE_IDS))
+    assert index.ids == PASSAGE_IDS and index.contract == helpers.CONTRACT
+    system = systems.Dense("dense", Model(), index, [helpers.Source(QUERY_IDS)])
+    report, _ = run_stage(corpus, tmp_path, system, baseline="dense")
+    assert report["systems"]["dense"]["MRR@10"]["value"] == 1.0
 
 
 def test_the_stage_repeats_itself(corpus, tmp_path):
