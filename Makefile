@@ -5,6 +5,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python; do \
   $$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 STAMP := .venv/.installed
+INTEROP := .venv/.interop
 QUICKSTART := gin_configs/recipes/quickstart.gin
 
 # Compiled programs are kept between commands.
@@ -13,12 +14,13 @@ export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install run smoke test test-all check format clean
+.PHONY: help install interop run smoke test test-all check format clean
 
 help:
 	@echo "make run       install, then run the main job into runs/quickstart (about 12 minutes)"
 	@echo "make test      install, then run the tests"
 	@echo "make test-all  the tests that take minutes, too"
+	@echo "make interop   install PyTorch and the libraries that exports are opened in, and tested beside"
 	@echo "make check     ruff, mypy on the engine, the architecture test"
 	@echo "make smoke     every stage of it on a smaller corpus, two minutes, into runs/smoke"
 	@echo "make format    let ruff format the code"
@@ -35,6 +37,15 @@ $(STAMP): setup.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet uv==0.13.8
 	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -e '.[test]'
+	@touch $@
+
+interop: $(INTEROP)
+
+# By pip: it also looks where the machine's pip.conf says, which is where wheels of PyTorch for CPUs
+# are on some; elsewhere make interop PIP_ARGS='--extra-index-url https://download.pytorch.org/whl/cpu'
+# spares the CUDA libraries. The core's setuptools<81 holds, PyTorch would raise it.
+$(INTEROP): $(STAMP)
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -e '.[interop]'
 	@touch $@
 
 run: $(STAMP)

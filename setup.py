@@ -10,15 +10,18 @@ CORE = [
     "flax==0.12.8",
     "optax==0.2.8",
     "orbax-checkpoint==0.12.8",
+    "orbax-export==0.0.8",
     "tensorflow-cpu==2.20.0",
     "tensorboard==2.20.0",
     "setuptools<81",
     "tensorflow-datasets==4.9.10",
     "importlib-resources",
     "array-record==0.8.6",
+    "ir-datasets==0.6.3",
     "scann==1.4.2",
     "transformers==5.23.0",
     "tokenizers==0.23.3",
+    "sentencepiece==0.2.3",
     "safetensors==0.8.0",
     "gin-config==0.5.0",
     "absl-py==2.5.1",
@@ -36,8 +39,10 @@ CORE = [
 EXTRAS = {
     "tpu": ["jax[tpu]==0.10.2"],
     "cuda": ["jax[cuda13]==0.10.2"],
-    "serve": ["fastapi", "uvicorn", "orbax-export==0.0.8"],
-    "interop": ["torch==2.13.0", "sentence-transformers==6.2.0"],
+    "serve": ["fastapi", "uvicorn"],
+    # The peers: exports are opened in them, benchmarks run beside them. `make interop` installs
+    # them, and takes PyTorch for CPUs.
+    "interop": ["torch==2.13.0", "sentence-transformers==6.2.0", "faiss-cpu==1.15.1"],
     "beam": ["apache-beam==2.77.0"],
     "test": [
         "pytest==9.2.0",
@@ -45,6 +50,8 @@ EXTRAS = {
         "hypothesis==6.170.15",
         "ruff==0.17.5",
         "mypy==2.4.1",
+        # Compiles for TPUs on any x86 Linux machine, which is all that it has wheels for.
+        "libtpu==0.0.42.1; sys_platform == 'linux' and platform_machine == 'x86_64'",
     ],
 }
 
