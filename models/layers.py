@@ -140,9 +140,14 @@ class Dropout(nnx.Dropout):
 
     def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:  # type: ignore[override]
         """`x` with entries dropped, unless `key` is None or the module is in evaluation mode."""
-        if key is None:
+        if key is None or self.deterministic or self.rate == 0.0:
             return x
-        return super().__call__(x, rngs=key)
+        kept = 1.0 - self.rate
+        # The barrier keeps the generator apart from what uses its bits. Without it the TPU compiler
+        # spreads the generator's round keys over arrays of x's size: 40 of 51 GB that a BERT-base
+        # step moved on a v5e chip with 4 rows of 512 tokens.
+        mask = jax.lax.optimization_barrier(jax.random.bernoulli(key, kept, x.shape))
+        return jnp.where(mask, x / kept, jnp.zeros_like(x))
 
 
 def split_key(key: jax.Array | None, count: int) -> list[jax.Array | None]:
