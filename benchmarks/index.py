@@ -136,9 +136,7 @@ def main(_: list[str]) -> None:
     cores = len(os.sched_getaffinity(0))
     faiss.omp_set_num_threads(cores)
     passages = encoding.load_embeddings(_EMBEDDINGS.value)
-    passages = encoding.Embeddings(
-        np.ascontiguousarray(passages.vectors), passages.ids, passages.contract
-    )
+    passages = encoding.Embeddings(passages.vectors[:], passages.ids, passages.contract)
     queries = np.ascontiguousarray(encoding.load_embeddings(_QUERIES.value).vectors[: _COUNT.value])
     _, truth = exact.top_k(queries, passages.vectors, K)
     with tempfile.TemporaryDirectory() as folder:

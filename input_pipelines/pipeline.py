@@ -4,6 +4,8 @@ Both give token groups (`packing.build_group` shows one). What is in a batch fol
 alone; `batches` is `batch` read ahead by tf.data.
 """
 
+import copy
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -161,7 +163,6 @@ class EncodeSource:
       ids: record ids; `example_id` of a segment is its place here. Without a sample that is the
         row of the store.
       rows: int64 [len(ids)], the row in the store of each of them.
-      number_of_batches: how many `batches` gives.
     """
 
     def __init__(
@@ -203,11 +204,42 @@ class EncodeSource:
         self._shape = (rows, length, segments)
         # What prepare cut shorter stays shorter: this is what a contract is compared with.
         self._segment_length = min(segment_length, int(self.store.manifest["max_length"]))
-        sizes = np.minimum(self.store.lengths[self.rows], self._segment_length)
-        slots = plan.pack_rows(sizes, length, segments)
-        self.number_of_batches = -(-len(slots) // rows)
-        spare = np.full((self.number_of_batches * rows - len(slots), segments), packing.NONE)
-        self._slots = np.concatenate([slots, spare])
+        self._slots = self._pack()
+
+    def _pack(self) -> np.ndarray:
+        """int64 [batches * rows, segments]: which passage is where, NONE where free."""
+        rows, length, segments = self._shape
+        slots = plan.pack_rows(self._sizes(), length, segments)
+        spare = np.full((-len(slots) % rows, segments), packing.NONE)
+        return np.concatenate([slots, spare])
+
+    def _sizes(self) -> np.ndarray:
+        """Tokens of each passage, as it is cut."""
+        return np.minimum(self.store.lengths[self.rows], self._segment_length)
+
+    def part(self, start: int, end: int) -> "EncodeSource":
+        """Passages start to end - 1 of `ids` alone, packed without regard to the others."""
+        if not 0 <= start < end <= len(self.ids):
+            raise ValueError(
+                f"EncodeSource.part: expected passages among 0 to {len(self.ids)}, found {start} "
+                f"to {end}"
+            )
+        found = copy.copy(self)
+        found.rows, found.ids = self.rows[start:end], self.ids[start:end]
+        found._slots = found._pack()
+        return found
+
+    @property
+    def number_of_batches(self) -> int:
+        """How many `batches` gives."""
+        return len(self._slots) // self._shape[0]
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the passages, where they are cut, and the shape of batches, as hexadecimal."""
+        digest = hashlib.sha256(self.rows.astype(np.int64).tobytes())
+        digest.update(repr((self.store.fingerprint, self._shape, self._segment_length)).encode())
+        return digest.hexdigest()
 
     def __len__(self) -> int:
         """Passages."""
@@ -231,8 +263,7 @@ class EncodeSource:
     @property
     def padding_share(self) -> float:
         """Share of token positions that hold no token, the last batch included."""
-        sizes = np.minimum(self.store.lengths[self.rows], self._segment_length)
-        return 1.0 - int(sizes.sum(dtype=np.int64)) / (len(self._slots) * self._shape[1])
+        return 1.0 - int(self._sizes().sum(dtype=np.int64)) / (len(self._slots) * self._shape[1])
 
     def specs(self) -> packing.GroupSpec:
         """Feature -> shape and dtype of one group."""

@@ -1,32 +1,68 @@
-"""Stage: one vector for each text of a source, under the contract of the model that made it."""
+"""Stage: one vector for each text of a source, under the contract of the model that made it.
 
-from pathlib import Path
+Vectors are written in shards (`retrieval.embedding_shards`). Stopped and started again, the stage
+makes the shards that are missing, and ends with the bits of a run that was not stopped: a shard is
+packed and encoded without regard to the others. In several processes each batch is spread over all
+of them, as in training, and process 0 writes.
+"""
+
+import sys
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
 from t5x_style import runtime, trained
-from t5x_style.retrieval import encoding
+from t5x_style.retrieval import embedding_shards, encoding
 
 
 def encode_corpus(
     model: trained.Trained,
     source: encoding.EncodeSource,
     function: str,
+    storage: embedding_shards.Storage,
     model_dir: str,
 ) -> dict[str, str]:
-    """Writes embeddings.npy [N, D] float32, ids.json, contract.json and manifest.json.
+    """Writes the shards that are missing, then contract.json and manifest.json.
 
     Args:
       model: embeds the texts; gin loads it.
       source: the texts, each exactly once.
       function: 'embed_passage' for a corpus, 'embed_query' for queries.
+      storage: how vectors are kept.
       model_dir: where the files go.
     """
-    vectors = model.encode(function, source)
-    if jax.process_index() == 0:
-        stored = encoding.Embeddings(vectors, list(source.ids), model.contract)
-        encoding.save_embeddings(Path(model_dir), stored)
+    version = embedding_shards.version(
+        model.contract,
+        checkpoint=model.fingerprint,
+        source=source.fingerprint,
+        function=function,
+        storage=[storage.shard_size, storage.dtype],
+    )
+    bounds = storage.bounds(len(source.ids))
+    first = jax.process_index() == 0
+    with embedding_shards.ShardWriter(model_dir, version, storage, source.ids) as writer:
+        missing = _agreed(writer.missing() if first else [], len(bounds))
+        if first and len(missing) < len(bounds):
+            kept = len(bounds) - len(missing)
+            print(f"encode_corpus: {kept} of {len(bounds)} shards are there", file=sys.stderr)
+        parts = model.encode_parts(function, source, [bounds[number] for number in missing])
+        for number, vectors in zip(missing, parts, strict=True):
+            if first:
+                writer.write(number, vectors)
+        if first:
+            writer.finish(model.contract)
+    if jax.process_count() > 1:  # no process reports an end that the writer has not reached
+        multihost_utils.sync_global_devices("encode_corpus: written")
     return {"embeddings": "."}
+
+
+def _agreed(missing: list[int], shards: int) -> list[int]:
+    """What process 0 found missing, in every process: only it need see the folder."""
+    marked = np.isin(np.arange(shards), missing)
+    if jax.process_count() > 1:
+        marked = np.asarray(multihost_utils.broadcast_one_to_all(marked))
+    return np.flatnonzero(marked).tolist()
 
 
 if __name__ == "__main__":

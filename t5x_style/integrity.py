@@ -40,6 +40,11 @@ def is_complete(folder: Path) -> bool:
     return (folder / FILE_NAME).is_file()
 
 
+def recorded(folder: Path) -> str:
+    """The sha256 of all that `write` recorded for this folder: a fingerprint of its files."""
+    return str(json.loads((folder / FILE_NAME).read_text(encoding="utf-8"))["sha256"])
+
+
 def problems(folder: Path, below: tuple[str, ...] = ("",)) -> list[str]:
     """What differs from the record, a line a file; empty if nothing does.
 

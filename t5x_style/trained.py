@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,9 @@ import jax
 import numpy as np
 from flax import nnx
 
-from t5x_style import checkpointing, inference
+from t5x_style import checkpointing, inference, integrity
 from t5x_style.contract import Contract
+from t5x_style.objective import Fn
 from t5x_style.partitioning import Partitioner
 from t5x_style.retrieval import encoding
 from t5x_style.train_state import MakeObjective
@@ -23,11 +24,13 @@ class Trained:
     functions: what the objective offers, jitted, by name; called with a token group.
     contract: of the objective, equal to the one saved in training.
     partitioner: the mesh that the parameters lie on.
+    fingerprint: of the checkpoint.
     """
 
     functions: dict[str, Callable[..., Any]]
     contract: Contract
     partitioner: Partitioner
+    fingerprint: str
 
     def encode(self, function: str, source: encoding.EncodeSource) -> np.ndarray:
         """Embeds a source by 'embed_query' or 'embed_passage': [N, D] float32, in its order.
@@ -35,19 +38,56 @@ class Trained:
         Raises:
           ContractError: its texts were tokenized otherwise than the model's contract says.
         """
+        embed = self._embedder(function, source)
+        return encoding.encode(embed, source, self.partitioner, function, report=True)
+
+    def encode_parts(
+        self, function: str, source: encoding.EncodeSource, bounds: Sequence[tuple[int, int]]
+    ) -> Iterator[np.ndarray]:
+        """Embeds the texts `start` to `end - 1` of a source, for each (start, end) of `bounds`.
+
+        Yields:
+          [end - start, D] float32.
+
+        Raises:
+          ContractError: as `encode`, at once.
+        """
+        embed = self._embedder(function, source)
+        parts = (source.part(start, end) for start, end in bounds)
+        count = sum(end - start for start, end in bounds)
+        return encoding.encode_parts(embed, parts, count, self.partitioner, function, report=True)
+
+    def _embedder(self, function: str, source: encoding.EncodeSource) -> encoding.Embed:
         if function not in ("embed_query", "embed_passage") or function not in self.functions:
             raise ValueError(
                 f"function: expected 'embed_query' or 'embed_passage', of which the objective "
                 f"offers {sorted(self.functions)}; found {function!r}"
             )
         encoding.check_source(source, self.contract, function)
-        embed = self.functions[function]
-        return encoding.encode(embed, source, self.partitioner, function, report=True)
+        return self.functions[function]
 
 
-def load(
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    """A trained objective in parts.
+
+    Attributes:
+      graphdef: merge(graphdef, params, variables) is the module.
+      params, variables: with arrays; on the mesh they were restored to.
+      functions: what the objective offers, by name.
+      contract: of the objective, equal to the one saved in training.
+    """
+
+    graphdef: nnx.GraphDef
+    params: nnx.State
+    variables: nnx.State
+    functions: Mapping[str, Fn]
+    contract: Contract
+
+
+def restore(
     objective: MakeObjective, checkpoint: str, partitioner: Partitioner, step: int | None = None
-) -> Trained:
+) -> Restored:
     """Loads what a training stage left.
 
     Args:
@@ -76,9 +116,19 @@ def load(
         )
         for state in states
     ]
-    params, others = checkpointing.load(checkpoint, placed[0], placed[1], step)
-    jitted = inference.jitted_functions(graphdef, abstract.functions(), partitioner.mesh)
+    params, variables = checkpointing.load(checkpoint, placed[0], placed[1], step)
+    return Restored(graphdef, params, variables, abstract.functions(), contract)
+
+
+def load(
+    objective: MakeObjective, checkpoint: str, partitioner: Partitioner, step: int | None = None
+) -> Trained:
+    """`restore`, with the functions compiled; arguments and errors as there."""
+    model = restore(objective, checkpoint, partitioner, step)
+    jitted = inference.jitted_functions(model.graphdef, model.functions, partitioner.mesh)
     functions: dict[str, Callable[..., Any]] = {
-        name: functools.partial(function, params, others) for name, function in jitted.items()
+        name: functools.partial(function, model.params, model.variables)
+        for name, function in jitted.items()
     }
-    return Trained(functions, contract, partitioner)
+    record = checkpointing.find(checkpoint, step, ("meta",))
+    return Trained(functions, model.contract, partitioner, integrity.recorded(record))

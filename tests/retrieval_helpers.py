@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from t5x_style.contract import Contract
+from t5x_style.retrieval import embedding_shards
 
 CONTRACT = Contract(
     pooling="cls",
@@ -64,12 +65,21 @@ def vectors(count: int, seed: int = 0, dimension: int = 16, centres: int = 20) -
 class Source:
     """An encoding source of two segments a row; text i is [cls] and the token i."""
 
-    segment_length, prefix, tokenizer_fingerprint = 8, "", "fingerprint"
+    segment_length, prefix, tokenizer_fingerprint, offset = 8, "", "fingerprint", 0
 
     def __init__(self, ids: Sequence[str], rows: int = 8, order: Sequence[int] | None = None):
         self.ids = list(ids)
         self._rows = rows
         self._order = list(range(len(self.ids))) if order is None else list(order)
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.ids} {self._rows}"
+
+    def part(self, start: int, end: int) -> "Source":
+        part = Source(self.ids[start:end], self._rows)
+        part.offset = self.offset + start
+        return part
 
     def batches(self) -> Iterator[dict[str, np.ndarray]]:
         per_batch = self._rows * 2
@@ -81,7 +91,7 @@ class Source:
             valid = example >= 0
             segment_ids = np.where(valid, [1, 2], 0).astype(np.int32)
             yield {
-                "tokens": np.where(valid, example, 0).astype(np.int32),
+                "tokens": np.where(valid, example + self.offset, 0).astype(np.int32),
                 "positions": np.zeros_like(example),
                 "segment_ids": segment_ids,
                 "word_starts": valid,
@@ -89,3 +99,20 @@ class Source:
                 "segment_valid": valid,
                 "example_id": example,
             }
+
+
+def write_embeddings(
+    folder: Path,
+    vectors: np.ndarray,
+    ids: Sequence[str],
+    shard_size: int = 1 << 20,
+    dtype: str = "float32",
+    version: str = "version",
+) -> None:
+    """What encode_corpus leaves, of these vectors."""
+    storage = embedding_shards.Storage(shard_size, dtype)
+    with embedding_shards.ShardWriter(folder, version, storage, ids) as writer:
+        for number in writer.missing():
+            start, end = storage.bounds(len(ids))[number]
+            writer.write(number, vectors[start:end])
+        writer.finish(CONTRACT)

@@ -1,7 +1,6 @@
 """Exact search, publishing, encoding and the embeddings folder."""
 
 import dataclasses
-import json
 
 import jax
 import jax.numpy as jnp
@@ -190,28 +189,3 @@ def test_a_source_tokenized_otherwise_is_refused(field):
     setattr(source, field, 5 if field == "segment_length" else "other")
     with pytest.raises(ContractError, match=field.removeprefix("segment_")):
         encoding.check_source(source, helpers.CONTRACT, "embed_query")
-
-
-def test_embeddings_survive_the_disk_and_damage_is_found(tmp_path):
-    stored = encoding.Embeddings(helpers.vectors(50), IDS, helpers.CONTRACT)
-    encoding.save_embeddings(tmp_path, stored)
-    loaded = encoding.load_embeddings(tmp_path)
-    np.testing.assert_array_equal(loaded.vectors, stored.vectors)
-    assert (loaded.ids, loaded.contract) == (IDS, helpers.CONTRACT)
-    _, rows = exact.load(str(tmp_path)).search(stored.vectors, 1)
-    np.testing.assert_array_equal(rows[:, 0], np.arange(50))
-
-    data = bytearray((tmp_path / "embeddings.npy").read_bytes())
-    (tmp_path / "embeddings.npy").write_bytes(data[:-4])
-    with pytest.raises(index_lib.IndexDamaged, match=f"expected {len(data)} bytes"):
-        encoding.load_embeddings(tmp_path)
-    data[-1] ^= 1
-    (tmp_path / "embeddings.npy").write_bytes(data)
-    with pytest.raises(index_lib.IndexDamaged, match=r"embeddings\.npy: its bytes changed"):
-        encoding.load_embeddings(tmp_path)
-    (tmp_path / "manifest.json").write_text(json.dumps({"files": 3})[:-2])
-    with pytest.raises(index_lib.IndexDamaged, match="not a manifest"):
-        encoding.load_embeddings(tmp_path)
-    (tmp_path / "manifest.json").unlink()
-    with pytest.raises(index_lib.IndexDamaged, match="not written to its end"):
-        encoding.load_embeddings(tmp_path)

@@ -5,7 +5,7 @@ import pytest
 
 from t5x_style.build_index import build_index
 from t5x_style.contract import ContractError
-from t5x_style.retrieval import encoding, exact, publish, scann_index
+from t5x_style.retrieval import exact, publish, scann_index
 from t5x_style.retrieval import index as index_lib
 from tests import retrieval_helpers as helpers
 
@@ -137,8 +137,7 @@ def test_settings_out_of_range_are_refused():
 
 
 def test_the_stage_publishes_and_keeps_the_old_version_when_recall_is_low(tmp_path):
-    stored = encoding.Embeddings(helpers.vectors(COUNT), IDS, helpers.CONTRACT)
-    encoding.save_embeddings(tmp_path / "embeddings", stored)
+    helpers.write_embeddings(tmp_path / "embeddings", helpers.vectors(COUNT), IDS, shard_size=700)
     source, target = str(tmp_path / "embeddings"), str(tmp_path / "index")
     assert build_index(source, TREE, 2, 0.9, target) == {"index": "."}
     poor = scann_index.ScannSettings(0, 500, 0.002, 1)

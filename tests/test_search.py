@@ -40,7 +40,7 @@ def embed_query(group):
 @pytest.fixture
 def parts(tmp_path):
     passages = Passages(helpers.write_corpus(tmp_path / "corpus"))
-    model = Trained({"embed_query": embed_query}, helpers.CONTRACT, Partitioner())
+    model = Trained({"embed_query": embed_query}, helpers.CONTRACT, Partitioner(), "fingerprint")
     table = np.eye(5, 16, dtype=np.float32)
     index = exact.ExactIndex(table, passages.ids, helpers.CONTRACT)
     return {"model": model, "index": index, "questions": Questions(), "passages": passages}

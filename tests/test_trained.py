@@ -15,12 +15,13 @@ from t5x_style.contract import Contract, ContractError, Vocabulary
 from t5x_style.encode_corpus import encode_corpus
 from t5x_style.objective import GroupShape
 from t5x_style.partitioning import MeshShape, Partitioner
-from t5x_style.retrieval import encoding
+from t5x_style.retrieval import embedding_shards, encoding
 from tests import retrieval_helpers as helpers
 
 IDS = [f"p{i}" for i in range(21)]
 VOCABULARY = Vocabulary(100, 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), "fingerprint")
 SHAPE = GroupShape(rows=8, length=2, segments=2)
+STORAGE = embedding_shards.Storage(shard_size=8, dtype="float32")
 
 
 def make_objective(hidden: int = 16, pooling: str = "cls"):
@@ -65,11 +66,11 @@ def stage_folder(tmp_path_factory):
 def test_encodes_as_the_objective_that_was_saved(stage_folder, tmp_path, mesh):
     folder, expected = stage_folder
     model = trained.load(make_objective(), str(folder), Partitioner(mesh))
-    outputs = encode_corpus(model, helpers.Source(IDS), "embed_passage", str(tmp_path))
+    outputs = encode_corpus(model, helpers.Source(IDS), "embed_passage", STORAGE, str(tmp_path))
     assert outputs == {"embeddings": "."}
     stored = encoding.load_embeddings(tmp_path)
-    np.testing.assert_allclose(stored.vectors, expected, atol=1e-5)
-    np.testing.assert_allclose(np.linalg.norm(stored.vectors, axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(stored.vectors[:], expected, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(stored.vectors[:], axis=1), 1, atol=1e-5)
     assert stored.ids == IDS and stored.contract == Contract.load(folder)
 
 

@@ -1,10 +1,10 @@
-"""From packed token groups to one vector for each text, and the folder they are kept in."""
+"""From packed token groups to one vector for each text, in memory or part by part."""
 
+import collections
 import dataclasses
-import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,11 +14,12 @@ import tqdm
 
 from t5x_style.contract import Contract
 from t5x_style.partitioning import Partitioner
+from t5x_style.retrieval import embedding_shards
 from t5x_style.retrieval import index as index_lib
-from t5x_style.retrieval import publish
 
 Group = Mapping[str, Any]
 Embed = Callable[[Group], jax.Array]  # token group -> [B, S, D] float32
+IN_FLIGHT = 2  # batches that the device has been given and the host has not fetched
 
 
 class EncodeSource(Protocol):
@@ -28,6 +29,7 @@ class EncodeSource(Protocol):
       segment_length: tokens at which texts are cut.
       prefix: text that was put before each.
       tokenizer_fingerprint: of the tokenizer that made the tokens.
+      fingerprint: of the texts and of the shape of their batches.
     """
 
     ids: Sequence[str]
@@ -47,6 +49,15 @@ class EncodeSource(Protocol):
         """See above."""
         ...
 
+    @property
+    def fingerprint(self) -> str:
+        """See above."""
+        ...
+
+    def part(self, start: int, end: int) -> "EncodeSource":
+        """The texts ids[start:end] as a source of their own, in batches of the same shape."""
+        ...
+
     def batches(self) -> Iterator[Group]:
         """Groups of one shape; free rows at the end are padding."""
         ...
@@ -58,9 +69,12 @@ class EncodingError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Embeddings:
-    """Vectors [N, D] float32 with their ids, in row order, and the model's contract."""
+    """Vectors [N, D] float32 with their ids, in row order, and the model's contract.
 
-    vectors: np.ndarray
+    Vectors read from a folder stay there: what is sliced is read.
+    """
+
+    vectors: index_lib.Vectors
     ids: list[str]
     contract: Contract
 
@@ -90,51 +104,109 @@ def encode(
     description: str = "encode",
     report: bool = False,
 ) -> np.ndarray:
-    """Embeds every text of a source.
+    """Embeds every text of a source; for as many as fit into memory.
 
-    The next batch is dispatched before the vectors of the last are fetched, so that the host packs
-    and copies while the device computes.
-
-    Args:
-      embed: jitted; token group -> [B, S, D] float32.
-      source: its batches cover each text exactly once.
-      partitioner: spreads the rows of a batch over its mesh; None leaves the placing to `embed`.
-      description: shown beside the progress bar.
-      report: prints the speed and the share of padding at the end.
+    Arguments and errors as for `encode_parts`.
 
     Returns:
       [N, D] float32, in the order of `source.ids`.
+    """
+    (vectors,) = encode_parts(
+        embed, [source], len(source.ids), partitioner, description, report=report
+    )
+    return vectors
+
+
+def encode_parts(
+    embed: Embed,
+    parts: Iterable[EncodeSource],
+    count: int,
+    partitioner: Partitioner | None = None,
+    description: str = "encode",
+    report: bool = False,
+) -> Iterator[np.ndarray]:
+    """Embeds the texts of one source after the other, holding one part's vectors at a time.
+
+    Batches are dispatched ahead of those that are fetched, across the ends of parts too, so that
+    the host packs, copies and writes while the device computes.
+
+    Args:
+      embed: jitted; token group -> [B, S, D] float32.
+      parts: their batches cover each text exactly once.
+      count: texts in all of them together.
+      partitioner: spreads the rows of a batch over its mesh; None leaves the placing to `embed`.
+      description: shown beside the progress bar.
+      report: prints speed, share of padding, and how often the device had run out of work.
+
+    Yields:
+      [n, D] float32 of each part, in the order of its `ids`.
 
     Raises:
       EncodingError: a text is missing, repeated or unknown, or its vector holds NaN or Inf.
       PartitioningError: the rows of a batch do not divide by the mesh.
     """
-    collected = _Collected(source)
-    waiting: tuple[Group, jax.Array] | None = None
-    begin = time.perf_counter()
-    with _progress(len(source.ids), description) as bar:
-        for group in source.batches():
-            vectors = embed(_place(group, partitioner))
-            if waiting is not None:
-                bar.update(collected.add(*waiting))
-                bar.set_postfix_str(collected.rate(time.perf_counter() - begin), refresh=False)
-            waiting = (group, vectors)
-        if waiting is not None:
-            bar.update(collected.add(*waiting))
-        summary = collected.rate(time.perf_counter() - begin)
+    meter = _Meter(time.perf_counter())
+    waiting: collections.deque[tuple[_Collected, Group | None, Any]] = collections.deque()
+    with _progress(count, description) as bar:
+
+        def fetch(most: int) -> Iterator[np.ndarray]:
+            while len(waiting) > most or (waiting and waiting[0][1] is None):
+                collected, group, vectors = waiting.popleft()
+                if group is None:  # the end of a part
+                    yield collected.finish()
+                else:
+                    bar.update(collected.add(group, vectors))
+                    bar.set_postfix_str(meter.rate(), refresh=False)
+
+        for part in parts:
+            collected = _Collected(part.ids)
+            for group in part.batches():
+                meter.count(group, waiting[-1][2] if waiting else None)
+                waiting.append((collected, group, embed(_place(group, partitioner))))
+                yield from fetch(IN_FLIGHT)
+            waiting.append((collected, None, waiting[-1][2] if waiting else None))
+        yield from fetch(0)
     if report and jax.process_index() == 0:
-        print(f"{description}: {len(source.ids):,} texts, {summary}", file=sys.stderr, flush=True)
-    return collected.finish()
+        print(f"{description}: {count:,} texts, {meter.summary()}", file=sys.stderr, flush=True)
+
+
+@dataclasses.dataclass
+class _Meter:
+    """Counts what went to the device: tokens, places for tokens, batches."""
+
+    begin: float  # seconds
+    tokens: int = 0
+    places: int = 0
+    batches: int = 0
+    starved: int = 0  # batches before which the device had finished all it was given
+
+    def count(self, group: Group, last: jax.Array | None) -> None:
+        """Before `group` is dispatched; `last` is the newest result asked for so far."""
+        segment_ids = np.asarray(group["segment_ids"])
+        self.tokens += int((segment_ids > 0).sum())
+        self.places += segment_ids.size
+        self.batches += 1
+        self.starved += last is not None and last.is_ready()  # type: ignore[attr-defined]
+
+    def rate(self) -> str:
+        padding = 1 - self.tokens / max(self.places, 1)
+        seconds = max(time.perf_counter() - self.begin, 1e-9)
+        return f"{self.tokens / seconds:,.0f} tokens/s, padding {padding:.1%}"
+
+    def summary(self) -> str:
+        return (
+            f"{self.rate()}; the device had run out of work before {self.starved} of "
+            f"{self.batches} batches"
+        )
 
 
 class _Collected:
     """Scatters [B, S, D] into [N, D] by example_id and keeps the counts."""
 
-    def __init__(self, source: EncodeSource):
-        self._ids = list(source.ids)
-        self._seen = np.zeros(len(self._ids), np.int64)
+    def __init__(self, ids: Sequence[str]):
+        self._ids = ids
+        self._seen = np.zeros(len(ids), np.int64)
         self._vectors: np.ndarray | None = None
-        self._tokens = self._places = 0
 
     def add(self, group: Group, vectors: jax.Array) -> int:
         valid = np.asarray(group["segment_valid"])  # [B, S]
@@ -144,9 +216,6 @@ class _Collected:
             self._vectors = np.zeros((len(self._ids), fetched.shape[-1]), np.float32)
         self._vectors[at] = fetched
         np.add.at(self._seen, at, 1)
-        segment_ids = np.asarray(group["segment_ids"])
-        self._tokens += int((segment_ids > 0).sum())
-        self._places += segment_ids.size
         return len(at)
 
     def _known(self, example_ids: np.ndarray) -> np.ndarray:
@@ -158,12 +227,8 @@ class _Collected:
             )
         return example_ids
 
-    def rate(self, seconds: float) -> str:
-        padding = 1 - self._tokens / max(self._places, 1)
-        return f"{self._tokens / max(seconds, 1e-9):,.0f} tokens/s, padding {padding:.1%}"
-
     def finish(self) -> np.ndarray:
-        if not self._ids or self._vectors is None:
+        if self._vectors is None:
             raise EncodingError("the source holds no texts; expected at least one")
         wrong = np.flatnonzero(self._seen != 1)
         if len(wrong):
@@ -208,32 +273,12 @@ def _progress(total: int, description: str) -> tqdm.tqdm:
     )
 
 
-def save_embeddings(folder: str | Path, embeddings: Embeddings) -> None:
-    """Writes embeddings.npy, ids.json, contract.json and, last, manifest.json."""
-    index_lib.check_embeddings(embeddings.vectors, embeddings.ids)
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / publish.MANIFEST).unlink(missing_ok=True)
-    np.save(folder / "embeddings.npy", embeddings.vectors, allow_pickle=False)
-    (folder / "ids.json").write_text(json.dumps(embeddings.ids), encoding="utf-8")
-    embeddings.contract.save(folder)
-    count, dimension = embeddings.vectors.shape
-    publish.write_manifest(
-        folder,
-        {"count": count, "dimension": dimension},
-        ["embeddings.npy", "ids.json", "contract.json"],
-    )
-
-
 def load_embeddings(folder: str | Path) -> Embeddings:
-    """Reads what `save_embeddings` wrote; vectors are memory-mapped.
+    """Reads what `encode_corpus` wrote; the vectors stay on disk.
 
     Raises:
-      IndexDamaged: a file is missing or changed.
+      IndexDamaged: a file is missing or changed, or shards are of different models.
     """
-    folder = Path(folder)
-    publish.read_manifest(folder)
-    vectors = np.load(folder / "embeddings.npy", mmap_mode="r", allow_pickle=False)
-    ids = json.loads((folder / "ids.json").read_text(encoding="utf-8"))
+    vectors, ids, contract = embedding_shards.read(folder)
     index_lib.check_embeddings(vectors, ids)
-    return Embeddings(vectors, ids, Contract.load(folder))
+    return Embeddings(vectors, ids, contract)

@@ -20,9 +20,9 @@ class ExactIndex:
 
     recall = 1.0
 
-    def __init__(self, embeddings: np.ndarray, ids: Sequence[str], contract: Contract):
+    def __init__(self, embeddings: index_lib.Vectors, ids: Sequence[str], contract: Contract):
         """Args:
-        embeddings: [N, D] float32, finite; may be a memory-mapped file.
+        embeddings: [N, D] float32, finite; may lie on disk.
         ids: N distinct passage ids, in row order.
         contract: of the model that embedded them.
         """
@@ -39,7 +39,7 @@ class ExactIndex:
 
 def top_k(
     queries: np.ndarray,
-    embeddings: np.ndarray,
+    embeddings: index_lib.Vectors,
     k: int,
     passage_block: int = PASSAGE_BLOCK,
     query_block: int = QUERY_BLOCK,

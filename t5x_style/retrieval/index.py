@@ -6,7 +6,7 @@ approximate search that found fewer) hold row NO_ROW and score -inf, so results 
 """
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -21,6 +21,29 @@ class QueryError(ValueError):
 
 class IndexDamaged(ValueError):
     """The files of an index or of embeddings are not what its manifest says."""
+
+
+class Vectors(Protocol):
+    """[N, D] float32 in memory, or on disk until it is sliced."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, D)"""
+        ...
+
+    @property
+    def ndim(self) -> int:
+        """2"""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype:
+        """float32"""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any, /) -> np.ndarray: ...
 
 
 @runtime_checkable
@@ -95,7 +118,7 @@ def check_queries(queries: np.ndarray, dimension: int, k: int) -> np.ndarray:
     return np.ascontiguousarray(queries)
 
 
-def check_embeddings(embeddings: np.ndarray, ids: Sequence[str]) -> None:
+def check_embeddings(embeddings: Vectors, ids: Sequence[str]) -> None:
     """Raises ValueError unless embeddings are [N, D] float32, finite, one for each distinct id."""
     if embeddings.ndim != 2 or embeddings.dtype != np.float32 or len(embeddings) == 0:
         raise ValueError(

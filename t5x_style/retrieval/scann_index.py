@@ -87,7 +87,7 @@ class ScannIndex:
 
 def build(
     folder: str | Path,
-    vectors: np.ndarray,
+    vectors: index_lib.Vectors,
     ids: Sequence[str],
     contract: Contract,
     settings: ScannSettings,
@@ -100,7 +100,7 @@ def build(
 
     Args:
       folder: where versions are published.
-      vectors: [N, D] float32, finite.
+      vectors: [N, D] float32, finite; all of them are read into memory.
       ids: N distinct passage ids.
       contract: of the model that embedded them.
       settings: what to build.
@@ -112,10 +112,10 @@ def build(
     """
     index_lib.check_embeddings(vectors, ids)
     index_lib.check_inner_product(contract, vectors.shape[1])
-    vectors = np.ascontiguousarray(vectors)
-    searcher = _train(vectors, settings)
+    in_memory = np.ascontiguousarray(vectors[:])
+    searcher = _train(in_memory, settings)
     index = ScannIndex(searcher, ids, contract, 0.0, settings.reorder)
-    index.recall = measure_recall(index, vectors)
+    index.recall = measure_recall(index, in_memory)
     if index.recall < minimum_recall:
         raise RecallError(
             f"expected recall@{_RECALL_AT} of at least {minimum_recall} against exact search, "
