@@ -95,6 +95,7 @@ class HuggingFace:
                 + "\nMend the file, or list what may stay in it in HuggingFace.ignore."
             )
         self._warn_of_resizing(config.vocab_size)
+        _warn_of_modules(folder)
         return {path: self._read(path, names[path], shape) for path, shape in shapes.items()}
 
     def _held(self, config: bert.BertConfig) -> dict[str, Shape]:
@@ -190,6 +191,20 @@ def part_shapes(config: bert.BertConfig) -> dict[str, Shape]:
 def _inner(entry: hf_names.Entry, shape: Shape) -> Shape:
     """The shape without the layer axis."""
     return shape[1:] if entry.stacked else shape
+
+
+def _warn_of_modules(folder: Path) -> None:
+    """Says which modules of a sentence-transformers folder have weights that are not taken."""
+    file = folder / "modules.json"
+    modules = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    kinds = [module["type"].rpartition(".")[2] for module in modules]
+    left = [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]
+    if left:
+        warnings.warn(
+            f"{folder}: only the encoder is taken over, not the modules {left} of {file.name}; "
+            "its vectors are not those that sentence-transformers gives.",
+            stacklevel=3,
+        )
 
 
 def _files(path: Path) -> list[Path]:

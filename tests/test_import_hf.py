@@ -2,6 +2,7 @@
 
 import json
 import struct
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -274,6 +275,19 @@ def test_what_retrieval_has_no_use_for_may_stay(tmp_path: Path) -> None:
     }
     write(tmp_path, official("electra") | buffers, "electra")
     assert_same(read(tmp_path), random_arrays("electra"))
+
+
+def test_modules_of_sentence_transformers_that_are_not_taken_are_named(tmp_path: Path) -> None:
+    write(tmp_path, official())
+    modules = [{"type": f"sentence_transformers.models.{m}"} for m in ("Transformer", "Pooling")]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read(tmp_path)
+    modules.append({"type": "sentence_transformers.models.Dense"})
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    with pytest.warns(UserWarning, match=r"not the modules \['Dense'\]"):
+        assert_same(read(tmp_path), random_arrays())
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "weights.pth"])
