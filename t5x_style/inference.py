@@ -8,10 +8,26 @@ import jax
 from flax import nnx
 
 
+def pure_function(graphdef: nnx.GraphDef, name: str) -> Callable[..., Any]:
+    """f(params, variables, *inputs) for a function of `Objective.functions()`, without dropout.
+
+    Args:
+      graphdef: merge(graphdef, params, variables) is the module.
+      name: of the function.
+    """
+
+    def call(params: nnx.State, variables: nnx.State, *inputs: Any) -> Any:
+        module = nnx.merge(graphdef, params, variables, copy=True)
+        module.eval()  # no dropout
+        return module.functions()[name].call(*inputs)
+
+    return call
+
+
 def jitted_functions(
     graphdef: nnx.GraphDef, names: Iterable[str], mesh: jax.sharding.Mesh | None = None
 ) -> dict[str, Callable[..., Any]]:
-    """name -> f(params, variables, *inputs), jitted, for functions of an objective.
+    """name -> `pure_function`, jitted.
 
     Args:
       graphdef: merge(graphdef, params, variables) is the module.
@@ -24,13 +40,13 @@ def jitted_functions(
         else lambda: jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
     )
 
-    def bind(name: str) -> Callable[..., Any]:
+    def jitted(name: str) -> Callable[..., Any]:
+        function = pure_function(graphdef, name)
+
         def call(params: nnx.State, variables: nnx.State, *inputs: Any) -> Any:
-            module = nnx.merge(graphdef, params, variables, copy=True)
-            module.eval()  # no dropout
             with context():
-                return module.functions()[name].call(*inputs)
+                return function(params, variables, *inputs)
 
         return jax.jit(call)
 
-    return {name: bind(name) for name in names}
+    return {name: jitted(name) for name in names}

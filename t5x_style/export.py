@@ -1,0 +1,175 @@
+"""Stage: a trained objective as a SavedModel for TensorFlow Serving, published once it is checked.
+
+    model_dir/saved_model/1795240000/saved_model.pb, variables/, assets/, manifest.json
+
+The version is the time of the export, seconds since 1970: it grows even where the folder was
+emptied in between, and a server never meets another model under a number it has seen.
+"""
+
+import dataclasses
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+
+from t5x_style import runtime, saved_model, saved_model_check, trained
+from t5x_style.contract import FILE_NAME, Vocabulary
+from t5x_style.partitioning import MeshShape, Partitioner
+from t5x_style.retrieval import publish
+from t5x_style.saved_model import ExportError
+from t5x_style.train_state import MakeObjective
+
+_PACKAGES = ("jax", "flax", "orbax-export", "tensorflow-cpu")
+
+
+class Tokenizer(Protocol):
+    """A tokenizer's folder, verified when it was opened."""
+
+    folder: str
+
+    @property
+    def fingerprint(self) -> str:
+        """As in `Vocabulary`."""
+        ...
+
+
+def export(
+    objective: MakeObjective,
+    checkpoint: str,
+    tokenizer: Tokenizer,
+    serving_default: str,
+    tolerance: float,
+    publish_to: str | None,
+    model_dir: str,
+    step: int | None = None,
+) -> dict[str, str]:
+    """Writes saved_model/<version>/, once it gave the model's vectors.
+
+    The model is loaded onto the host: TensorFlow here has no accelerator, and on one processor the
+    two must agree.
+
+    Args:
+      objective: the factory that was trained, with the same configuration.
+      checkpoint: folder of the training stage.
+      tokenizer: that it was trained with; its files become assets.
+      serving_default: the function that clients get who name none.
+      tolerance: the largest absolute difference of a component of a vector.
+      publish_to: folder that a server watches, outside of model_dir; gets a copy of the version,
+        beside those that are there. None: no copy.
+      model_dir: stage folder.
+      step: which checkpoint; as in `trained.restore`.
+
+    Raises:
+      ExportError: the objective cannot be exported, or the SavedModel differs from the model.
+      ContractError: objective, checkpoint and tokenizer do not belong together.
+    """
+    if jax.process_count() > 1:
+        raise ExportError(f"export runs in one process, found {jax.process_count()}")
+    host = Partitioner(MeshShape(1, 1, 1), devices=jax.local_devices(backend="cpu")[:1])
+    model = trained.restore(objective, checkpoint, host, step)
+    given = dataclasses.replace(model.contract, tokenizer_fingerprint=tokenizer.fingerprint)
+    model.contract.require(given, f"the tokenizer in {tokenizer.folder}")
+    longest = saved_model.lengths(model)
+    if serving_default not in longest:
+        raise ExportError(
+            f"serving_default: expected one of {sorted(longest)}, found {serving_default!r}"
+        )
+    folder = Path(model_dir) / "saved_model"
+    with new_version(folder) as made:
+        _write(made, model, tokenizer, serving_default)
+        found = saved_model_check.compare(made, model, Vocabulary.load(tokenizer.folder))
+        worst = saved_model_check.require(found, tolerance)
+        _write_manifest(made, longest, serving_default, worst)
+    version = versions(folder)[-1]
+    print(f"export: version {version}, differs by at most {worst:.2g}", file=sys.stderr)
+    if publish_to is not None:
+        copy_version(folder / str(version), Path(publish_to))
+    return {"saved_model": "saved_model"}
+
+
+def _write(folder: Path, model: trained.Restored, tokenizer: Tokenizer, default: str) -> None:
+    """The SavedModel, with contract.json and the tokenizer's files as assets."""
+    files = {path.name: path for path in sorted(Path(tokenizer.folder).iterdir()) if path.is_file()}
+    with tempfile.TemporaryDirectory() as own:
+        model.contract.save(own)
+        files[FILE_NAME] = Path(own) / FILE_NAME
+        saved_model.save(folder, saved_model.portable(model), default, files)
+
+
+def _write_manifest(folder: Path, longest: dict[str, int], default: str, worst: float) -> None:
+    names = [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()]
+    facts: dict[str, Any] = {
+        "signatures": {name: {"longest": length} for name, length in longest.items()},
+        saved_model.DEFAULT: default,
+        "platforms": saved_model.PLATFORMS,
+        "largest_difference": worst,
+        "packages": {name: metadata.version(name) for name in _PACKAGES},
+    }
+    publish.write_manifest(folder, facts, names)
+
+
+def versions(folder: Path) -> list[int]:
+    """The numbers of the versions in a model's folder, oldest first; strays are ignored."""
+    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit())
+
+
+@contextmanager
+def new_version(folder: Path) -> Iterator[Path]:
+    """A folder to fill; on leaving without an error it becomes the newest version, at once.
+
+    Until then its name begins with a dot, which servers do not look at. After an error it is gone.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=".export-", dir=folder))
+    try:
+        yield made
+        made.chmod(0o755)  # a server may be another user
+        number = max([int(time.time()), *(version + 1 for version in versions(folder))])
+        _rename(made, folder / str(number))
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def copy_version(version: Path, folder: Path) -> None:
+    """Copies a version into a folder that a server watches, where it appears complete or not.
+
+    Raises:
+      ExportError: the folder holds that version already.
+      IndexDamaged: the copy is not what was written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=".export-", dir=folder))
+    try:
+        shutil.copytree(version, made, dirs_exist_ok=True)
+        publish.read_manifest(made)
+        _rename(made, folder / version.name)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _rename(made: Path, version: Path) -> None:
+    """Never over a version: rename(2) refuses a folder that is not empty."""
+    try:
+        made.rename(version)
+    except OSError as error:
+        if not version.exists():
+            raise
+        raise ExportError(
+            f"{version}: this version is there already, and none is overwritten. Export again: "
+            "the next gets a later number"
+        ) from error
+    publish.sync(version.parent)
+
+
+if __name__ == "__main__":
+    from t5x_style import stage
+
+    runtime.start()
+    stage.main("t5x_style.export.export")
