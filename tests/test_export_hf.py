@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors
+import tokenizers
 from flax import nnx
 
 from input_pipelines import beir, import_tokenizer, tokenization
@@ -286,3 +287,43 @@ def test_transformers_gives_the_same_states_and_logits(trained: Trained, tokeniz
     np.testing.assert_allclose(np.asarray(hidden)[real], states.numpy()[real], atol=1e-5)
     found = np.asarray(logits)[..., : module.config.vocab_size]
     np.testing.assert_allclose(found[real], theirs[real], atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def sentencepiece(tmp_path_factory) -> str:
+    """A tokenizer of XLM-R's kind: unigram, `<s> <pad> </s> <unk>`, pad id 1."""
+    folder = tmp_path_factory.mktemp("unigram")
+    made = tokenizers.Tokenizer(tokenizers.models.Unigram())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    made.decoder = tokenizers.decoders.Metaspace()
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    trainer = tokenizers.trainers.UnigramTrainer(
+        vocab_size=80, special_tokens=specials, unk_token="<unk>", show_progress=False
+    )
+    made.train_from_iterator(TEXTS * 20, trainer)
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[("<s>", 0), ("</s>", 2)],
+    )
+    made.save(str(folder / "tokenizer.json"))
+    import_tokenizer.import_tokenizer(str(folder), str(folder))
+    return str(folder / "tokenizer")
+
+
+@needs_interop
+def test_the_shape_of_xlm_roberta_with_its_kind_of_tokenizer(
+    sentencepiece: str, tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    config = dataclasses.replace(size(sentencepiece, "roberta"), position_offset=2)
+    module = objective(config, sentencepiece)(rngs=nnx.Rngs(4))
+    module.contract().save(tmp_path)
+    left = Trained(tmp_path, module, tmp_path)
+    export_hf.export(str(tmp_path), str(tmp_path), left, config, module.vocabulary, sentencepiece)
+    model = SentenceTransformer(str(tmp_path / "encoder"), device="cpu")
+    found = model.encode_document(TEXTS, batch_size=4)
+    np.testing.assert_allclose(
+        found, vectors(left, sentencepiece, "embed_passage", "passage: "), atol=1e-5
+    )
