@@ -17,6 +17,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from input_pipelines import words
 from input_pipelines.sources import BadRecords, Mixture, Source, SourceError
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
@@ -114,13 +115,11 @@ class Tokenizer:
                             word_starts    1     1     0      1     1
         """
         self._backend.enable_truncation(max_length=length)
-        return [self._tokenized(e) for e in self._backend.encode_batch(list(texts))]
+        encodings = self._backend.encode_batch(list(texts))
+        return [self._tokenized(t, e) for t, e in zip(texts, encodings, strict=True)]
 
-    def _tokenized(self, encoding: tokenizers.Encoding) -> Tokenized:
-        # A special token belongs to no word (None -> -1) and starts one of its own.
-        words = np.array([-1 if w is None else w for w in encoding.word_ids], np.int64)
-        starts = np.ones(len(words), np.bool_)
-        starts[1:] = (words[1:] != words[:-1]) | (words[1:] < 0)
+    def _tokenized(self, text: str, encoding: tokenizers.Encoding) -> Tokenized:
+        starts = words.word_starts(text, encoding.word_ids, encoding.offsets)
         return Tokenized(np.array(encoding.ids, np.int32), starts, bool(encoding.overflowing))
 
 

@@ -1,0 +1,77 @@
+"""Where words start among the pieces of any tokenizer, so that whole words can be masked.
+
+A word is what BERT's own tokenizer calls one: a run of characters between white space, punctuation
+and Chinese characters, and each punctuation mark and Chinese character by itself. Tokenizers that
+only cut at spaces (SentencePiece) would make one word of "world," and of a whole Chinese sentence,
+which no mask budget holds. A piece that spans such a boundary, like "▁world,", stays whole.
+
+Scripts that are written without spaces and are not Chinese characters (kana, Thai) keep one word up
+to the next space or mark, as in BERT.
+"""
+
+import functools
+import unicodedata
+from collections.abc import Sequence
+
+import numpy as np
+
+# The ranges that BERT's normalizer puts spaces around: CJK ideographs, not kana or hangul.
+_IDEOGRAPHS = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+_ASCII_MARKS = ((33, 47), (58, 64), (91, 96), (123, 126))  # "$" and "^" are marks too, for BERT
+_CODE_POINTS = 0x110000
+
+
+@functools.cache
+def _alone() -> np.ndarray:
+    """bool [code points]: characters that are words by themselves."""
+    categories = (unicodedata.category(chr(i)) for i in range(_CODE_POINTS))
+    alone = np.fromiter((c[0] == "P" for c in categories), np.bool_, _CODE_POINTS)
+    for first, last in (*_IDEOGRAPHS, *_ASCII_MARKS):
+        alone[first : last + 1] = True
+    return alone
+
+
+@functools.cache
+def _spaces() -> np.ndarray:
+    """bool [code points]: white space."""
+    return np.fromiter((chr(i).isspace() for i in range(_CODE_POINTS)), np.bool_, _CODE_POINTS)
+
+
+def word_starts(
+    text: str, words: Sequence[int | None], offsets: Sequence[tuple[int, int]]
+) -> np.ndarray:
+    """Which pieces start a word: bool [n].
+
+    Args:
+      text: what was tokenized.
+      words: for each piece, the number of the stretch of text that the tokenizer cut first; None
+        for a special token, which is a word by itself.
+      offsets: for each piece, the characters of `text` it stands for.
+
+    Example, pieces of XLM-R: "Oh, 東京 it"  ->  ▁O h , ▁ 東京 ▁it
+                                                 1  0 1 1  0    1
+    """
+    number = np.array([-1 if w is None else w for w in words], np.int64)
+    starts = np.ones(len(number), np.bool_)
+    starts[1:] = (number[1:] != number[:-1]) | (number[1:] < 0)
+    inside = ~starts
+    if not inside.any():
+        return starts
+    characters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    alone, space = _alone()[characters], _spaces()[characters]
+    begin, end = np.array(offsets, np.int64).reshape(-1, 2).T
+    # Byte-level pieces may share a character: only one that begins a new one can start a word.
+    fresh = np.flatnonzero(inside & (begin > 0) & (begin < len(characters)))
+    fresh = fresh[begin[fresh] >= end[fresh - 1]]
+    at = begin[fresh]
+    starts[fresh] = (alone[at] | alone[at - 1]) & ~space[at - 1] & ~space[at]
+    return starts
