@@ -11,7 +11,6 @@ CORE = [
     "optax==0.2.8",
     "orbax-checkpoint==0.12.8",
     "orbax-export==0.0.8",
-    "orbax-export==0.0.8",
     "tensorflow-cpu==2.20.0",
     "tensorboard==2.20.0",
     "setuptools<81",
