@@ -32,7 +32,7 @@ class ExportError(ValueError):
 
 
 class Weights(Protocol):
-    """Something with weights; what it is doing here is a checkpoint of ours."""
+    """Something with weights, such as the checkpoint of a training stage."""
 
     def arrays(self) -> Mapping[str, np.ndarray]:
         """Path -> array."""
