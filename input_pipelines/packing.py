@@ -1,5 +1,7 @@
 """Builds the arrays of a token group from passages and the places they are given. NumPy only."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from input_pipelines.token_store import Passages
@@ -9,6 +11,18 @@ NONE = -1  # example_id, and place in a plan, of a segment that is free
 
 Group = dict[str, np.ndarray]
 GroupSpec = dict[str, tuple[tuple[int, ...], np.dtype]]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """`rows` rows of `length` tokens, each with up to `segments` texts."""
+
+    rows: int
+    length: int
+    segments: int
+
+    def __post_init__(self) -> None:
+        group_spec(self.rows, self.length, self.segments)
 
 
 def group_spec(rows: int, length: int, segments: int) -> GroupSpec:

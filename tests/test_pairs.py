@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from input_pipelines.pairs import PairsError, PairsPipeline
+from input_pipelines import packing
+from input_pipelines.negatives import PairsError
+from input_pipelines.pairs import PairsPipeline
 from input_pipelines.token_store import StoreError
 from tests.tiny_stores import SEP, make_record, write_store
 
@@ -46,8 +48,13 @@ def negatives(tmp_path: Path) -> str:
 
 
 def make(stores: tuple[str, str], negatives: str, **changes: Any) -> PairsPipeline:
-    arguments = {"rows": 3, "group_size": 4, "query_length": 8, "passage_length": 16, "seed": 5}
-    return PairsPipeline(*stores, negatives, **{**arguments, **changes})
+    """Unpacked unless rows are given."""
+    arguments = {"batch": 3, "group_size": 4, "query_length": 8, "passage_length": 16, "seed": 5}
+    arguments |= changes
+    batch, group = max(1, arguments["batch"]), max(1, arguments["group_size"])
+    arguments.setdefault("query_rows", packing.Rows(batch, 8, 1))
+    arguments.setdefault("passage_rows", packing.Rows(batch * group, 16, 1))
+    return PairsPipeline(*stores, negatives, **arguments)
 
 
 def groups(pipeline: PairsPipeline, step: int) -> dict[int, list[int]]:
@@ -109,7 +116,7 @@ def test_an_epoch_shows_every_query_once_in_a_new_order(
     stores: tuple[str, str], negatives: str
 ) -> None:
     pipeline = make(stores, negatives)
-    assert pipeline.steps_per_epoch == 2
+    assert pipeline.plan.steps_per_epoch == 2
     epochs = [[*groups(pipeline, 2 * e), *groups(pipeline, 2 * e + 1)] for e in range(4)]
     assert all(sorted(epoch) == list(range(6)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) > 1
@@ -158,7 +165,7 @@ def test_the_fingerprint_follows_everything_that_decides_a_step(
 ) -> None:
     base = make(stores, negatives).fingerprint
     assert make(stores, negatives).fingerprint == base
-    changes = [{"seed": 6}, {"rows": 2}, {"group_size": 3}, {"query_length": 7}]
+    changes = [{"seed": 6}, {"batch": 2}, {"group_size": 3}, {"query_length": 7}]
     assert all(make(stores, negatives, **change).fingerprint != base for change in changes)
     other = write_lines(tmp_path / "other.jsonl", {**LINES, "q5": (["p5"], ["p1"])})
     assert make(stores, other).fingerprint != base
@@ -248,11 +255,11 @@ def test_an_empty_file_and_a_query_with_two_lines_are_refused(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rows": 0}, r"PairsPipeline\.rows: expected a whole number above 0"),
+        ({"batch": 0}, r"PairsPipeline\.batch: expected a whole number above 0"),
         ({"group_size": 0}, r"PairsPipeline\.group_size: expected a whole number above 0"),
         ({"query_length": 1}, r"query_length: expected room for \[CLS\] and \[SEP\]"),
         ({"passage_length": 0}, r"passage_length: expected room"),
-        ({"rows": 7}, "a batch of 7 queries needs as many different ones, found 6"),
+        ({"batch": 7}, "a batch of 7 queries needs as many different ones, found 6"),
     ],
 )
 def test_nonsense_sizes_are_refused(
