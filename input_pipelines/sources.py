@@ -99,12 +99,20 @@ class UniqueIds:
 
     def first(self, id_: str, file: str, line: int) -> str:
         """Where an id was first ("file:line"), or an empty string for a new one."""
-        key = int.from_bytes(hashlib.blake2b(id_.encode(), digest_size=8).digest(), "big")
+        key = _hash(id_)
         number = self._files.setdefault(file, len(self._files))
         before = self._seen.setdefault(key, (number, line))
         if before == (number, line):
             return ""
         return f"{list(self._files)[before[0]]}:{before[1]}"
+
+    def knows(self, id_: str) -> bool:
+        """Whether an id was seen."""
+        return _hash(id_) in self._seen
+
+
+def _hash(id_: str) -> int:
+    return int.from_bytes(hashlib.blake2b(id_.encode(), digest_size=8).digest(), "big")
 
 
 def open_binary(path: str) -> BinaryIO:
@@ -265,6 +273,24 @@ class Lines:
                 if line.strip():
                     place = f"{name}:{number}"
                     yield Record(place, "", line.strip(), place)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """Several sources one after the other, as if they were one; an id in two is malformed."""
+
+    members: Sequence[Source]
+
+    def records(self, bad: BadRecords) -> Iterator[Record]:
+        """Yields the records in order, telling `bad` of malformed ones."""
+        unique = UniqueIds()
+        for number, source in enumerate(self.members):
+            for place, record in enumerate(source.records(bad)):
+                if unique.first(record.id, str(number), place):
+                    detail = f"id {record.id!r} is in an earlier source too"
+                    bad.add(record.source, "duplicate_id", detail, record.text)
+                    continue
+                yield record
 
 
 def mixture_probabilities(

@@ -1,0 +1,111 @@
+"""Any collection as a BEIR folder, which mining, fine-tuning and evaluation read."""
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from input_pipelines.sources import BadRecords, Record, Source, UniqueIds
+
+_log = logging.getLogger(__name__)
+
+
+class Judgements(Protocol):
+    """Which passages answer which queries."""
+
+    def judgements(self, bad: BadRecords) -> Iterator[tuple[str, str, int, str]]:
+        """Yields (query, passage, relevance, place), telling `bad` of malformed ones."""
+        ...
+
+
+def write_collection(
+    passages: Source,
+    queries: Source,
+    judgements: Mapping[str, Judgements],
+    max_bad_records: int,
+    model_dir: str,
+) -> dict[str, str]:
+    """The job of a stage: writes corpus.jsonl, queries.jsonl and qrels/<split>.tsv, streaming.
+
+    Queries that no split judges are left out. A judgement that names what is not there is
+    a malformed record.
+
+    Args:
+      passages, queries: with ids that the judgements name.
+      judgements: split ('train', 'dev', 'test') -> judgements.
+      max_bad_records: how many malformed records are passed over, all files together.
+      model_dir: where `corpus/` appears.
+
+    Returns:
+      {"corpus": the folder, "report": counts and what was passed over}, relative to model_dir.
+
+    Raises:
+      SourceError: something cannot be read, or there are more malformed records than allowed.
+    """
+    folder = os.path.join(model_dir, "corpus")
+    os.makedirs(os.path.join(folder, "qrels"), exist_ok=True)
+    bad = BadRecords(max_bad_records)
+    known = _Written(os.path.join(folder, "corpus.jsonl"), passages, bad)
+    counts, judged = {}, set()
+    asked = {record.id for record in queries.records(BadRecords.counted_before())}
+    for split, given in judgements.items():
+        counts[split], names = _write_qrels(folder, split, given, asked, known, bad)
+        judged |= names
+    written = _Written(os.path.join(folder, "queries.jsonl"), queries, bad, judged)
+    report = {
+        "passages": known.count,
+        "queries": written.count,
+        "judgements": counts,
+        "bad_records": dict(bad.counts),
+        "examples": bad.examples,
+    }
+    with open(os.path.join(folder, "report.json"), "w", encoding="utf-8") as file:
+        json.dump(report, file, indent=1)
+    _log.info("collection: %s", {k: v for k, v in report.items() if k != "examples"})
+    return {"corpus": "corpus", "report": "corpus/report.json"}
+
+
+class _Written:
+    """A source written as jsonl; remembers a hash of each id."""
+
+    def __init__(
+        self, path: str, source: Source, bad: BadRecords, only: set[str] | None = None
+    ) -> None:
+        self.count = 0
+        self._ids = UniqueIds()
+        with open(path, "w", encoding="utf-8") as file:
+            for record in source.records(bad):
+                if only is None or record.id in only:
+                    self.count += 1
+                    self._ids.first(record.id, path, self.count)
+                    file.write(json.dumps(_row(record), ensure_ascii=False) + "\n")
+
+    def __contains__(self, name: str) -> bool:
+        return self._ids.knows(name)
+
+
+def _row(record: Record) -> dict[str, str]:
+    title = {"title": record.title} if record.title else {}
+    return {"_id": record.id, **title, "text": record.text}
+
+
+def _write_qrels(
+    folder: str, split: str, given: Judgements, asked: set[str], known: _Written, bad: BadRecords
+) -> tuple[int, set[str]]:
+    """Writes one split; returns the number of its judgements and the queries they name."""
+    count, names = 0, set()
+    with open(os.path.join(folder, "qrels", f"{split}.tsv"), "w", encoding="utf-8") as file:
+        file.write("query-id\tcorpus-id\tscore\n")
+        for query, passage, relevance, where in given.judgements(bad):
+            if query not in asked:
+                detail = f"this judgement names query {query!r}, which is not there"
+                bad.add(where, "qrel_names_no_query", detail, query)
+            elif passage not in known:
+                detail = f"this judgement names passage {passage!r}, which is not there"
+                bad.add(where, "qrel_names_no_passage", detail, passage)
+            else:
+                file.write(f"{query}\t{passage}\t{relevance}\n")
+                count += 1
+                names.add(query)
+    return count, names

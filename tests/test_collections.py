@@ -1,0 +1,264 @@
+"""Other people's text: TFDS and ir_datasets by name, MS MARCO's files, all as BEIR folders."""
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from input_pipelines import beir, to_beir, tokenization
+from input_pipelines.ir_datasets_source import IrDocuments, IrQrels, IrQueries
+from input_pipelines.msmarco import TrecQrels, Tsv
+from input_pipelines.sources import BadRecords, Chain, SourceError
+from input_pipelines.tfds_source import Tfds
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+# --- TFDS ---
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A dataset with nested features, written by TFDS itself in two shards."""
+    import tensorflow_datasets as tfds
+
+    features = tfds.features.FeaturesDict(
+        {
+            "id": tfds.features.Scalar(np.int64),
+            "title": tfds.features.Text(),
+            "body": {"text": tfds.features.Text()},
+        }
+    )
+    folder = tmp_path_factory.mktemp("tfds")
+    info = tfds.core.DatasetInfo(
+        builder=tfds.core.DatasetIdentity(
+            name="tiny", version=tfds.core.Version("1.0.0"), data_dir=str(folder / "tiny/1.0.0"),
+            module_name="",
+        ),
+        features=features,
+    )  # fmt: skip
+    version = folder / "tiny/1.0.0"
+    version.mkdir(parents=True)
+    writer = tfds.core.SequentialWriter(ds_info=info, max_examples_per_shard=3)
+    writer.initialize_splits(["train"])
+    for i in range(5):
+        row = {"id": 7 + i, "title": f"Título {i}", "body": {"text": f"text {i}"}}
+        writer.add_examples({"train": [row]})
+    writer.close_all()
+    return folder
+
+
+def tiny(folder, name="tiny", **changes):
+    fields = {
+        "name": name, "data_dir": str(folder), "split": "train", "id_field": "id",
+        "title_field": "title", "text_field": "body/text",
+    }  # fmt: skip
+    return Tfds(**{**fields, **changes})
+
+
+@pytest.mark.parametrize("by", ["name", "folder"])
+def test_a_prepared_dataset_is_read_in_order(prepared, by):
+    name = "tiny" if by == "name" else str(prepared / "tiny/1.0.0")
+    for _ in range(2):
+        found = list(tiny(prepared, name).records(BadRecords(0)))
+        assert [r.id for r in found] == ["7", "8", "9", "10", "11"]
+        assert (found[0].title, found[4].text) == ("Título 0", "text 4")
+    assert found[1].source == "tiny/1.0.0:train:1"
+
+
+def test_splits_and_numbers_as_ids(prepared):
+    found = tiny(prepared, split="train[1:3]", id_field="", title_field="").records(BadRecords(0))
+    assert [(r.id, r.title, r.text) for r in found] == [("0", "", "text 1"), ("1", "", "text 2")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "tinny"}, "no dataset 'tinny'"),
+        ({"split": "test"}, "no split 'test'.*train"),
+        ({"text_field": "body/words"}, "no field 'body/words'.*title"),
+        ({"text_field": "text"}, "no field 'text'"),
+    ],
+)
+def test_names_that_tfds_does_not_have(prepared, changes, message):
+    with pytest.raises(SourceError, match=message):
+        list(tiny(prepared, **changes).records(BadRecords(0)))
+
+
+def test_a_text_that_is_a_number_is_malformed(prepared):
+    bad = BadRecords(9)
+    assert not list(tiny(prepared, text_field="id", id_field="").records(bad))
+    assert bad.counts == {"wrong_type": 5}
+
+
+def test_a_damaged_shard_is_named(prepared, tmp_path):
+    import shutil
+
+    shutil.copytree(prepared, tmp_path / "copy")
+    version = tmp_path / "copy/tiny/1.0.0"
+    shard = next(path for path in sorted(version.iterdir()) if ".tfrecord" in path.name)
+    data = bytearray(shard.read_bytes())
+    data[20] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(SourceError, match="damaged"):
+        list(tiny(tmp_path / "copy").records(BadRecords(0)))
+
+
+# --- MS MARCO and TREC ---
+
+
+def write(path: Path, text: str) -> str:
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return str(path)
+
+
+@pytest.fixture
+def marco(tmp_path):
+    return {
+        "passages": Tsv(write(tmp_path / "c.tsv.gz", "0\tone\n1\ttwo\twith a tab\n2\tthree\n")),
+        "queries": Chain([
+            Tsv(write(tmp_path / "q.train.tsv", "10\t first\n11\tunjudged\n")),
+            Tsv(write(tmp_path / "q.dev.tsv", "20\tsecond\n")),
+        ]),
+        "judgements": {
+            "train": TrecQrels(write(tmp_path / "train.tsv", "10\t0\t1\t1\n10\t0\t2\t0\n")),
+            "dev": TrecQrels(write(tmp_path / "dev.trec", "20 Q0 2 3\n\n")),
+        },
+    }  # fmt: skip
+
+
+def test_msmarco_becomes_a_beir_folder(marco, tmp_path):
+    to_beir.write_collection(**marco, max_bad_records=0, model_dir=str(tmp_path / "out"))
+    folder = str(tmp_path / "out/corpus")
+    passages = list(beir.BeirCorpus(folder, 1000).records(BadRecords(0)))
+    assert [(p.id, p.text) for p in passages] == [
+        ("0", "one"), ("1", "two\twith a tab"), ("2", "three"),
+    ]  # fmt: skip
+    queries = beir.BeirQueries(folder, ("train", "dev"), 1000).records(BadRecords(0))
+    assert [(q.id, q.text) for q in queries] == [("10", "first"), ("20", "second")]
+    train = beir.read_qrels(folder, "train", BadRecords(0))
+    assert [(q.query, q.passage, q.score) for q in train] == [("10", "1", 1), ("10", "2", 0)]
+    report = json.loads((tmp_path / "out/corpus/report.json").read_text())
+    assert report["passages"] == 3 and report["judgements"] == {"train": 2, "dev": 1}
+
+
+@pytest.mark.parametrize(
+    ("part", "line", "reason"),
+    [
+        ("passages", "no tab", "not_id_tab_text"),
+        ("passages", "5\t  ", "not_id_tab_text"),
+        ("passages", "0\tagain", "duplicate_id"),
+        ("train", "10\t1\t1", "bad_qrel"),
+        ("train", "10 0 99 1", "qrel_names_no_passage"),
+        ("train", "99 0 1 1", "qrel_names_no_query"),
+    ],
+)
+def test_malformed_lines_are_counted_and_named(marco, tmp_path, part, line, reason):
+    place = marco["passages"] if part == "passages" else marco["judgements"][part]
+    path = Path(place.path)
+    more = f"{line}\n".encode()  # gzip files may stand one after the other
+    path.write_bytes(path.read_bytes() + (gzip.compress(more) if path.suffix == ".gz" else more))
+    with pytest.raises(SourceError, match=f"{path.name}:[0-9]"):
+        to_beir.write_collection(**marco, max_bad_records=0, model_dir=str(tmp_path / "a"))
+    to_beir.write_collection(**marco, max_bad_records=1, model_dir=str(tmp_path / "b"))
+    report = json.loads((tmp_path / "b/corpus/report.json").read_text())
+    assert report["bad_records"] == {reason: 1}
+
+
+def test_a_chain_refuses_an_id_twice(tmp_path):
+    parts = [Tsv(write(tmp_path / name, "1\ttext\n")) for name in ("a", "b")]
+    with pytest.raises(SourceError, match="earlier source"):
+        list(Chain(parts).records(BadRecords(0)))
+
+
+# --- ir_datasets ---
+
+
+@pytest.fixture(scope="module")
+def registered(tmp_path_factory):
+    """A collection under a name of its own, from files on disk."""
+    import ir_datasets
+
+    folder = tmp_path_factory.mktemp("ir")
+    made = ir_datasets.create_dataset(
+        docs_tsv=write(folder / "docs.tsv", "d1\tone word\nd2\ttwo words\n"),
+        queries_tsv=write(folder / "queries.tsv", "q1\twhich is first?\n"),
+        qrels_trec=write(folder / "qrels", "q1 0 d1 1\n"),
+    )
+    ir_datasets.registry.register("tiny-collection", made)
+    only_docs = ir_datasets.create_dataset(docs_tsv=str(folder / "docs.tsv"))
+    ir_datasets.registry.register("tiny-documents", only_docs)
+    return "tiny-collection"
+
+
+def test_ir_datasets_become_a_beir_folder(registered, tmp_path):
+    to_beir.write_collection(
+        IrDocuments(registered), IrQueries((registered, registered)),
+        {"test": IrQrels(registered)}, 0, str(tmp_path),
+    )  # fmt: skip
+    folder = str(tmp_path / "corpus")
+    passages = list(beir.BeirCorpus(folder, 1000).records(BadRecords(0)))
+    assert [(p.id, p.text) for p in passages] == [("d1", "one word"), ("d2", "two words")]
+    queries = list(beir.BeirQueries(folder, ("test",), 1000).records(BadRecords(0)))
+    assert [(q.id, q.text) for q in queries] == [("q1", "which is first?")]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (IrDocuments("tiny-colection"), "nearest names are.*tiny-collection"),
+        (IrDocuments("tiny-collection", title_field="headline"), "no field.*headline.*text"),
+        (IrQueries(("tiny-documents",)), "has no queries"),
+        (IrQueries(("tiny-collection",), text_field="narrative"), "no field.*narrative"),
+    ],
+)
+def test_names_that_ir_datasets_does_not_have(registered, source, message):
+    with pytest.raises(SourceError, match=message):
+        list(source.records(BadRecords(0)))
+
+
+# --- by gin ---
+
+
+def run_stage(folder, *arguments):
+    """Runs a stage as a user would."""
+    command = [sys.executable, "-m", "t5x_style.stage", *arguments, f"--gin.MODEL_DIR={folder}"]
+    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True)
+
+
+def test_tfds_and_msmarco_through_gin(prepared, marco, tmp_path):
+    train, dev = marco["queries"].members
+    run_stage(
+        tmp_path / "marco", "--gin_file=gin_configs/runs/collect_msmarco.gin",
+        f"--gin.COLLECTION={marco['passages'].path}",
+        f"--gin.TRAIN_QUERIES={train.path}", f"--gin.DEV_QUERIES={dev.path}",
+        f"--gin.TEST_QUERIES={write(tmp_path / 'q.test.tsv', '30' + chr(9) + 'third')}",
+        f"--gin.TRAIN_QRELS={marco['judgements']['train'].path}",
+        f"--gin.DEV_QRELS={marco['judgements']['dev'].path}",
+        f"--gin.TEST_QRELS={write(tmp_path / 'test.trec', '30 0 0 1')}",
+    )  # fmt: skip
+    corpus = tmp_path / "marco/corpus"
+    assert (corpus / "qrels/test.tsv").read_text().splitlines()[1:] == ["30\t0\t1"]
+
+    source = beir.BeirCorpus(str(corpus), 1000)
+    tokenization.train_tokenizer(str(tmp_path), source, 200, 64, 1, True, True, 0, 0, 0)
+    run_stage(
+        tmp_path / "store", "--gin_file=gin_configs/runs/prepare.gin",
+        "--gin_file=gin_configs/data/tfds_articles.gin", f"--gin.TOKENIZER={tmp_path}/tokenizer",
+        "--gin.DATASET=tiny", f"--gin.DATA_DIR={prepared}", "--gin.TEXT_FIELD=body/text",
+        "--gin.LENGTH=16", "--gin.prepare.prepare.workers=1",
+    )  # fmt: skip
+    assert json.loads((tmp_path / "store/report.json").read_text())["count"] == 5
+
+
+def test_the_shipped_configuration_for_ir_datasets_is_whole(tmp_path):
+    command = [
+        sys.executable, "-m", "t5x_style.stage", f"--gin.MODEL_DIR={tmp_path}/out",
+        "--gin_file=gin_configs/runs/collect_ir_datasets.gin", "--gin.DOCUMENTS=no-such",
+        "--gin.TRAIN=no-such", "--gin.DEV=no-such", "--gin.TEST=no-such",
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode and "ir_datasets knows no 'no-such'" in done.stderr
