@@ -145,10 +145,8 @@ def portable(model: Restored) -> Portable:
 def _flat(states: tuple[nnx.State, nnx.State]) -> tuple[list[str], list[Any], Any]:
     """Paths, as 'encoder/embeddings/word/embedding', leaves, and how they go together again."""
     found, treedef = jax.tree_util.tree_flatten_with_path(states)
-    paths = []
-    for path, _ in found:
-        keys = [str(getattr(key, "key", getattr(key, "idx", ""))) for key in path[1:]]
-        paths.append("/".join(key for key in keys if key and key != "value"))
+    # The last key of a path leads into the Variable, the first tells parameters from others.
+    paths = ["/".join(str(getattr(k, "key", k)) for k in path[1:-1]) for path, _ in found]
     return paths, [leaf for _, leaf in found], treedef
 
 
@@ -167,14 +165,17 @@ def _traced(name: str, embed: Callable[..., jax.Array], shapes: Sequence[Any]) -
     """Numbers of the leaves that a function uses, after a look at the kernels that it calls."""
     rows, length = jax.export.symbolic_shape("b, s")
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
-    lowered = jax.export.export(jax.jit(embed), platforms=PLATFORMS)(shapes, tokens, tokens)
+    jitted = jax.jit(embed)
+    lowered = jax.export.export(jitted, platforms=PLATFORMS)(shapes, tokens, tokens)
     calls = set(re.findall(r"custom_call @([\w.$]+)", lowered.mlir_module())) - _PORTABLE_CALLS
     if calls:
         raise ExportError(
             f"{name} calls {sorted(calls)}, which TensorFlow does not have. Export the model with "
             "the plain form of these operations, such as attention = 'plain'."
         )
-    return {index for index in lowered.module_kept_var_idx if index < len(shapes)}
+    jaxpr = jitted.trace(shapes, tokens, tokens).jaxpr.jaxpr
+    read = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
+    return {index for index in range(len(shapes)) if id(jaxpr.invars[index]) in read}
 
 
 def save(folder: Path, model: Portable, default: str, assets: Mapping[str, Path]) -> None:
@@ -272,7 +273,7 @@ def _checked(longest: int, vocabulary_size: int) -> Callable[[Any, Any], dict[st
 
     # Control dependencies, so that no vector is computed from what a check refuses.
     def checked(input_ids: Any, attention_mask: Any) -> dict[str, Any]:
-        # Here at run time: TensorFlow takes the ranks that a signature declares for those that come.
+        # At run time: TensorFlow believes the ranks that a signature declares, whatever comes.
         ids, mask = (tf.ensure_shape(x, (None, None)) for x in (input_ids, attention_mask))
         with tf.control_dependencies(shapes(ids, mask)):
             ids, mask = tf.identity(ids), tf.identity(mask)
