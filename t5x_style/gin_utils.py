@@ -1,7 +1,8 @@
 """Strict gin: flags in T5X's habits, and every name, type and import checked before gin runs.
 
 `--gin_file=FILE` (repeatable, later files win), `--gin.NAME=VALUE` (wins over files; strings need
-no quotes), `--gin_search_paths=a,b`, `--gin_allow=module` to let gin files import other code.
+no quotes), `--gin_search_paths=a,b`, `--gin_allow=module` to let gin files import other code, and
+the flags of several processes, which `processes` reads.
 
 Order of a run: `gin_reader.read` (static), `check_names` (static), `check_code` (imports the
 modules and compares names, parameters and types), `parse` (gin itself, then locked).
@@ -17,7 +18,7 @@ from typing import Any
 
 from gin import config as gin_config
 
-from t5x_style import gin_types
+from t5x_style import gin_types, processes
 from t5x_style.gin_reader import (
     FOLDER_MACRO,
     RUN,
@@ -70,6 +71,7 @@ def parse_flags(argv: Sequence[str], description: str = "") -> Flags:
     parser.add_argument("--gin_allow", action="append", default=[], help="module gin may import")
     parser.add_argument("--traceback", action="store_true", help="show where an error arose")
     parser.add_argument("--dry_run", action="store_true", help="say what would run and why")
+    processes.add_flags(parser)
     parser.epilog = "--gin.NAME=VALUE binds a macro or a parameter; it wins over every file."
     bindings = [word.removeprefix("--gin.") for word in argv if word.startswith("--gin.")]
     options = parser.parse_args([word for word in argv if not word.startswith("--gin.")])

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from t5x_style import metrics as metrics_lib
+from t5x_style import peers
 from t5x_style.checkpointing import Checkpointer
 from t5x_style.metric_log import MetricLog
 from t5x_style.metrics import Mean
@@ -205,14 +206,17 @@ class Profile:
 class Preemption:
     """Asks the trainer to stop, after the step in flight, once the process is sent SIGTERM.
 
-    With several processes JAX's coordination service lets all of them stop at the same step; with
-    one there is no such service, and a signal handler does.
+    With several processes JAX's coordination service lets all of them stop at the same step, and
+    keeps the signal: the last of them may be sent it while the others are saving already. With one
+    there is no such service, and a signal handler does.
     """
 
     def __init__(self) -> None:
         self._asked = False
         self._distributed = jax.process_count() > 1
-        if not self._distributed:
+        if self._distributed:
+            peers.agree_on_steps()
+        else:
             self._before = signal.signal(signal.SIGTERM, self._ask)
 
     def _ask(self, *_: Any) -> None:
@@ -227,7 +231,7 @@ class Preemption:
             moment.stop = self._asked
 
     def close(self) -> None:
-        """Gives the signal back to whoever had it."""
+        """Gives the signal back to whoever had it before a single process."""
         if not self._distributed:
             signal.signal(signal.SIGTERM, self._before)
 

@@ -1,35 +1,57 @@
 """The process and its devices: distributed start-up, compilation cache."""
 
 import os
+import sys
 from pathlib import Path
 
 import jax
+
+from t5x_style import processes, rendezvous
+from t5x_style.peers import Peers
+
+_peers: Peers | None = None  # of this process, which joins others once or never
 
 
 def start() -> None:
     """Joins the other processes, if any, and turns the compilation cache on. Call it once, first.
 
-    Several processes are described by JAX's own variables: JAX_COORDINATOR_ADDRESS,
-    JAX_NUM_PROCESSES and JAX_PROCESS_ID. On Cloud TPU set JAX_DISTRIBUTED=1 instead: JAX finds the
-    rest out by itself.
+    An entry point whose job computes on devices calls it before `stage.main`: its job then runs on
+    all processes. Every other job is run by process 0 alone. Several processes are described by
+    flags or variables: see `processes`. Bad ones, or processes that do not come, end this one with
+    a message and exit code 1.
+    """
+    try:
+        join(together=True)
+    except (ValueError, OSError) as error:
+        sys.exit(f"error: {error}")
+    _enable_compilation_cache()
+
+
+def join(together: bool) -> Peers | None:
+    """Meets the other processes that flags or variables describe; None if there are none.
+
+    Called again, it returns what it returned first.
+
+    Args:
+      together: the job is to run on all of them.
 
     Raises:
-      ValueError: only some of the three variables are set.
+      ProcessesError: the description is incomplete or wrong, or processes did not come in time.
     """
-    names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-    found = {name: os.environ.get(name) for name in names}
-    if any(found.values()):
-        missing = [name for name, value in found.items() if not value]
-        if missing:
-            raise ValueError(
-                f"to run in several processes set all of {', '.join(names)}; missing: "
-                + ", ".join(missing)
-            )
-        address, count, number = (str(found[name]) for name in names)
-        jax.distributed.initialize(address, int(count), int(number))
-    elif os.environ.get("JAX_DISTRIBUTED") == "1":
-        jax.distributed.initialize()
-    _enable_compilation_cache()
+    global _peers
+    if _peers is None and (described := processes.read(sys.argv[1:], os.environ)):
+        rendezvous.meet(described)
+        # SIGTERM is ours until a training loop asks for steps to be agreed on; see hooks.Preemption
+        jax.config.update("jax_enable_preemption_service", False)
+        jax.distributed.initialize(
+            described.address,
+            described.count,
+            described.number,
+            initialization_timeout=described.initialization_timeout,
+            heartbeat_timeout_seconds=described.heartbeat_timeout,
+        )
+        _peers = Peers(described.heartbeat_timeout, together)
+    return _peers
 
 
 def _enable_compilation_cache() -> None:

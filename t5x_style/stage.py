@@ -51,6 +51,10 @@ class Interrupted(BaseException):  # not an Exception: a job's `except Exception
     """The job was asked to stop, has saved what it needs to continue, and stops."""
 
 
+class Signalled(Interrupted):
+    """A signal stopped the job wherever it was; no other process has agreed to it."""
+
+
 def run(
     job: Callable[..., Outputs | None], model_dir: str, inputs: Sequence[Any] = ()
 ) -> Outputs | None:

@@ -361,13 +361,6 @@ def test_errors_of_ours_are_short(tmp_path, capsys):
     assert stage_main.guarded(lambda flags: os.stat("/no/such/file"), []) == 1
 
 
-def test_other_processes_leave_the_records_to_the_first(tmp_path, monkeypatch):
-    (tmp_path / "out").mkdir()
-    monkeypatch.setenv("JAX_PROCESS_ID", "1")
-    assert run(MAKE, tmp_path) == 0
-    assert [p.name for p in (tmp_path / "out").iterdir()] == ["out.txt"]
-
-
 def test_the_command(tmp_path):
     """One real process: flags, exit codes, and a short error on stderr."""
     (tmp_path / "a.gin").write_text(textwrap.dedent(MAKE))

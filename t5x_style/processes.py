@@ -1,0 +1,108 @@
+"""Several processes share one stage: how many, which one this is, and how long to wait for others.
+
+Flags, on every entry point, or JAX's own variables in their place; a flag wins:
+
+    --coordinator_address=HOST:PORT   JAX_COORDINATOR_ADDRESS   where process 0 listens
+    --num_processes=N                 JAX_NUM_PROCESSES
+    --process_id=K                    JAX_PROCESS_ID            0 to N-1
+    --initialization_timeout=SECONDS  KENNEL_INITIALIZATION_TIMEOUT   for all to start, 300
+    --heartbeat_timeout=SECONDS       KENNEL_HEARTBEAT_TIMEOUT        until one is given up, 30
+
+On Cloud TPU JAX_DISTRIBUTED=1 stands for the first three. Imports no JAX: flags are read before it.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+ADDRESS, COUNT, NUMBER = "coordinator_address", "num_processes", "process_id"
+INITIALIZATION, HEARTBEAT = "initialization_timeout", "heartbeat_timeout"
+AUTOMATIC = "JAX_DISTRIBUTED"
+VARIABLES = {
+    ADDRESS: "JAX_COORDINATOR_ADDRESS",
+    COUNT: "JAX_NUM_PROCESSES",
+    NUMBER: "JAX_PROCESS_ID",
+    INITIALIZATION: "KENNEL_INITIALIZATION_TIMEOUT",
+    HEARTBEAT: "KENNEL_HEARTBEAT_TIMEOUT",
+}
+
+
+class ProcessesError(ValueError):
+    """Processes that cannot start or go on together; the message says which, and why."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes of one stage, as this one was told.
+
+    Attributes:
+      address: HOST:PORT of process 0; None where JAX finds the first three out (Cloud TPU).
+      count: how many there are.
+      number: which one this is.
+      initialization_timeout: seconds that each waits for the others to start.
+      heartbeat_timeout: seconds without a sign of life until a process counts as dead.
+    """
+
+    address: str | None
+    count: int | None
+    number: int | None
+    initialization_timeout: int = 300
+    heartbeat_timeout: int = 30
+
+    def environment(self) -> dict[str, str]:
+        """The same as variables, for a child process."""
+        values = {
+            ADDRESS: self.address,
+            COUNT: self.count,
+            NUMBER: self.number,
+            INITIALIZATION: self.initialization_timeout,
+            HEARTBEAT: self.heartbeat_timeout,
+        }
+        return {VARIABLES[name]: str(v) for name, v in values.items() if v is not None}
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the five flags of this module's docstring."""
+    for name, variable in VARIABLES.items():
+        parser.add_argument(f"--{name}", help=f"of several processes; default: ${variable}")
+
+
+def read(argv: Sequence[str], env: Mapping[str, str]) -> Processes | None:
+    """The processes that flags or variables describe; None if there is only this one.
+
+    Raises:
+      ProcessesError: only some are set, or one has a value that cannot be.
+    """
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    add_flags(parser)
+    flags = vars(parser.parse_known_args(list(argv))[0])
+    found = {name: flags[name] or env.get(variable, "") for name, variable in VARIABLES.items()}
+    timeouts = {
+        name: _integer(name, found[name], 1, None)
+        for name in (INITIALIZATION, HEARTBEAT)
+        if found[name]
+    }
+    missing = [name for name in (ADDRESS, COUNT, NUMBER) if not found[name]]
+    if len(missing) == 3:
+        automatic = env.get(AUTOMATIC) == "1"
+        return Processes(None, None, None, **timeouts) if automatic else None
+    if missing:
+        raise ProcessesError(
+            f"to run in several processes set all of --{ADDRESS}, --{COUNT} and --{NUMBER}; "
+            "missing: " + ", ".join(f"--{name} (or {VARIABLES[name]})" for name in missing)
+        )
+    count = _integer(COUNT, found[COUNT], 1, None)
+    number = _integer(NUMBER, found[NUMBER], 0, count - 1)
+    host, _, port = found[ADDRESS].rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ProcessesError(f"--{ADDRESS}: expected HOST:PORT, found {found[ADDRESS]!r}")
+    return Processes(found[ADDRESS], count, number, **timeouts)
+
+
+def _integer(name: str, text: str, low: int, high: int | None) -> int:
+    if not text.isdecimal() or int(text) < low or (high is not None and int(text) > high):
+        bounds = f"at least {low}" if high is None else f"from {low} to {high}"
+        raise ProcessesError(
+            f"--{name} (or {VARIABLES[name]}): expected a whole number {bounds}, found {text!r}"
+        )
+    return int(text)
