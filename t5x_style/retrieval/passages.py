@@ -3,13 +3,17 @@
 corpus.jsonl          {"_id", "title", "text", "source" (optional)}
 queries.jsonl         {"_id", "text"}
 qrels/<split>.tsv     query-id <tab> corpus-id <tab> score, usually with a header
+                      (or qrels.<split>.tsv)
+
+Each may be gzipped (then with ".gz"); a single passage of a gzipped corpus is slow to read.
 """
 
 import dataclasses
+import gzip
 import json
 from collections.abc import Container, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -19,6 +23,27 @@ QRELS_HEADER = ["query-id", "corpus-id", "score"]  # may be absent
 
 class CollectionError(ValueError):
     """A file of a collection is not as BEIR lays it out; the message names file and line."""
+
+
+def find(corpus: str | Path, *names: str) -> Path:
+    """The first of these files of a collection, or of the same gzipped.
+
+    Raises:
+      FileNotFoundError: none is there; says what is.
+    """
+    for name in names:
+        for path in (Path(corpus) / name, Path(corpus) / f"{name}.gz"):
+            if path.is_file():
+                return path
+    there = sorted(path.name for path in Path(corpus).glob("*"))[:20]
+    raise FileNotFoundError(
+        f"{Path(corpus) / names[0]}: not found (nor {names[0]}.gz). Expected a folder in BEIR's "
+        f"layout; it holds {there}"
+    )
+
+
+def _open(path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +66,9 @@ class Passages:
 
     def __init__(self, corpus: str | Path):
         """Reads the file once, to find where each line begins."""
-        self.path = Path(corpus) / "corpus.jsonl"
-        if not self.path.is_file():
-            raise FileNotFoundError(f"{self.path}: not found. Expected a folder in BEIR's layout")
+        self.path = find(corpus, "corpus.jsonl")
         starts, self.ids = [], []
-        with self.path.open("rb") as file:
+        with _open(self.path) as file:
             for start, number, line in _lines(file):
                 starts.append(start)
                 self.ids.append(_parse(line, self.path, number).id)
@@ -64,7 +87,7 @@ class Passages:
         return name in self._rows
 
     def __iter__(self) -> Iterator[Passage]:
-        with self.path.open("rb") as file:
+        with _open(self.path) as file:
             for _, number, line in _lines(file):
                 yield _parse(line, self.path, number)
 
@@ -76,18 +99,16 @@ class Passages:
 
     def passage(self, row: int) -> Passage:
         """The passage in this row."""
-        with self.path.open("rb") as file:
+        with _open(self.path) as file:
             file.seek(int(self._starts[row]))
             return _parse(file.readline(), self.path, row + 1)
 
 
 def read_queries(corpus: str | Path) -> dict[str, str]:
     """Query id -> text, in the order of the file."""
-    path = Path(corpus) / "queries.jsonl"
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: not found. Expected a corpus folder in BEIR's layout")
+    path = find(corpus, "queries.jsonl")
     queries: dict[str, str] = {}
-    with path.open("rb") as file:
+    with _open(path) as file:
         for _, number, line in _lines(file):
             record = _record(line, path, number, ("_id", "text"))
             if record["_id"] in queries:
@@ -103,19 +124,18 @@ def read_qrels(
 
     Args:
       corpus: a folder in BEIR's layout.
-      split: the name of a file under qrels/, without '.tsv'.
+      split: as its file is called.
       queries, passages: ids that exist.
 
     Raises:
       CollectionError: a malformed line, a query or passage that does not exist, a pair judged
         twice, or a query of which nothing is relevant (its every metric would be 0 for any system).
     """
-    path = Path(corpus) / "qrels" / f"{split}.tsv"
-    if not path.is_file():
-        splits = sorted(file.stem for file in path.parent.glob("*.tsv"))
-        raise FileNotFoundError(f"{path}: not found; this corpus has judgements for {splits}")
+    path = find(corpus, f"qrels/{split}.tsv", f"qrels.{split}.tsv")
     qrels: Qrels = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    with _open(path) as file:
+        lines = file.read().decode("utf-8").splitlines()
+    for number, line in enumerate(lines, start=1):
         if line.strip() and not (number == 1 and line.split("\t") == QRELS_HEADER):
             query, passage, relevance = _judgement(line, f"{path}:{number}")
             for kind, name, known in (("query", query, queries), ("passage", passage, passages)):
