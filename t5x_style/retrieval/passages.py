@@ -35,7 +35,8 @@ def find(corpus: str | Path, *names: str) -> Path:
         for path in (Path(corpus) / name, Path(corpus) / f"{name}.gz"):
             if path.is_file():
                 return path
-    there = sorted(path.name for path in Path(corpus).glob("*"))[:20]
+    files = [*Path(corpus).glob("*"), *Path(corpus).glob("qrels/*")]
+    there = sorted(str(path.relative_to(corpus)) for path in files if path.is_file())[:20]
     raise FileNotFoundError(
         f"{Path(corpus) / names[0]}: not found (nor {names[0]}.gz). Expected a folder in BEIR's "
         f"layout; it holds {there}"
