@@ -12,7 +12,7 @@ import pytest
 from gin import config as gin_config
 
 from models import mlm
-from t5x_style import gin_utils, recipe_file, step_program, train_step
+from t5x_style import fingerprints, gin_utils, recipe_file, stage, step_program, train_step
 from t5x_style.metrics import Mean
 from t5x_style.preflight import command, configuration, program
 from t5x_style.trainer import Cadence, Trainer
@@ -36,7 +36,7 @@ def clean_gin(monkeypatch):
 
 
 def flags(*more, **changed):
-    """MLM with a network of width 32, bfloat16."""
+    """MLM with one layer of width 32, bfloat16."""
     files = ["runs/train", "models/tiny", "objectives/mlm", "data/packed"]
     values = {
         "STORE": "/nowhere/store",
@@ -52,6 +52,7 @@ def flags(*more, **changed):
         "WARMUP_STEPS": 1,
         "bert.BertConfig.hidden": 32,
         "bert.BertConfig.mlp": 64,
+        "bert.BertConfig.layers": 1,
         "bert.BertConfig.unroll": 1,
         "bert.BertConfig.dtype": "bfloat16",
         **changed,
@@ -73,6 +74,12 @@ def run(*words):
     ):
         command.main(list(words))
     return ended.value.code, out.getvalue(), err.getvalue()
+
+
+def vocabulary(size):
+    """The text of a tokenizer's vocabulary.json."""
+    ids = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4, "special_ids": [0, 1, 2, 3, 4]}
+    return json.dumps({"size": size, "fingerprint": "made", **ids})
 
 
 def traced():
@@ -192,9 +199,7 @@ def test_a_tokenizer_that_does_not_exist_must_be_stated():
 
 
 def test_a_size_that_nothing_needs_is_refused(tmp_path, monkeypatch):
-    fields = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4, "special_ids": [0, 1, 2, 3, 4]}
-    text = json.dumps(fields | {"size": 200, "fingerprint": "made"})
-    (tmp_path / "vocabulary.json").write_text(text)
+    (tmp_path / "vocabulary.json").write_text(vocabulary(size=200))
     monkeypatch.setattr(program, "examine", fake_cost)
     words = [*flags(TOKENIZER=tmp_path), f"--topology={SLICE}"]
     assert run(*words)[0] == 0
@@ -265,6 +270,29 @@ def test_the_papers_recipe_is_known_before_anything_exists(monkeypatch):
     recipe = recipe_file.load(gin_utils.parse_flags([paper]))
     assert recipe_file.is_recipe(gin_utils.parse_flags([paper]).read())
     assert [one.name for one in recipe.stages][-1] == "finetune"
+
+
+def test_a_tokenizer_that_a_recipe_has_made_is_read(monkeypatch, tmp_path):
+    monkeypatch.setattr(program, "examine", fake_cost)
+    words = ["--gin_file=gin_configs/recipes/beir.gin", f"--gin.RUN_DIR={tmp_path}"]
+    words.append(f"--gin.CORPUS={tmp_path}/corpus")
+    parsed = gin_utils.parse_flags(words)
+    recipe = recipe_file.load(parsed)
+    config = recipe_file.stage_flags(recipe, recipe.stages[0], parsed, {}).read()
+    bindings = fingerprints.of_bindings(config, stage.input_macros(config))
+    made = tmp_path / "tokenizer" / "tokenizer"
+    made.mkdir(parents=True)
+    (made / "vocabulary.json").write_text(vocabulary(size=300))
+
+    def check(bindings):
+        record = {"fingerprint": "", "bindings": bindings, "outputs": {"tokenizer": "tokenizer"}}
+        (tmp_path / "tokenizer" / "stage.json").write_text(json.dumps(record))
+        out = run(*words, f"--topology={SLICE}", "--json", "--stage=pretrain")[1]
+        return json.loads(out.splitlines()[-1])["stages"]["pretrain"]["assumptions"]
+
+    assert check(bindings) == []
+    (stale,) = check(bindings | {"other": "1"})
+    assert "8,192 tokens" in stale
 
 
 def test_one_stage_of_a_recipe(monkeypatch, tmp_path):
