@@ -23,7 +23,7 @@ def test_recipes_fit_together(name, tmp_path):
         argv.append(f"--gin.CORPUS={tmp_path}/corpus")
     recipe = recipe_file.load(gin_utils.parse_flags(argv))
     names = [stage.name for stage in recipe.stages]
-    assert {"pretrain", "retromae", "no_pretraining", "evaluation", "search", "report"} <= set(
+    assert {"pretrain", "retromae", "no_pretraining", "evaluation", "search", "export"} <= set(
         names
     )
     assert ("corpus" in names) == (name != "beir")
