@@ -1,6 +1,6 @@
 """Memory of plain and fused attention by row length, compiled for a TPU slice that is not at hand.
 
-    TPU_SKIP_MDS_QUERY=1 JAX_PLATFORMS=cpu python -m benchmarks.attention
+    JAX_PLATFORMS=cpu python -m benchmarks.attention
 
 One layer of BERT-base, forward and backward with remat, bfloat16, on v5e:4x4 as data=4, tensor=4,
 with the same number of tokens at every length. Needs libtpu; prints the table of docs/attention.md.
@@ -9,15 +9,14 @@ with the same number of tokens at every length. Needs libtpu; prints the table o
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.experimental import topologies
 
 from models import bert
 from t5x_style.partitioning import MeshShape, Partitioner
+from t5x_style.preflight import topology
 
 LENGTHS = (128, 256, 384, 512, 1024, 2048)
 TOKENS = 32_768  # for each share of the batch
 MESH = MeshShape(data=4, fsdp=1, tensor=4)
-KERNEL = "tpu_custom_call"  # what a Pallas kernel is called in a compiled program
 
 
 def compile_layer(devices: list[jax.Device], kind: str, length: int) -> jax.stages.Compiled:
@@ -56,7 +55,7 @@ def compile_layer(devices: list[jax.Device], kind: str, length: int) -> jax.stag
 
 def main() -> None:
     """Prints the table."""
-    devices = list(topologies.get_topology_desc("v5e:4x4", platform="tpu").devices)
+    devices = topology.devices("v5e:4x4")
     print("| length | plain, MiB | fused, MiB |\n|---|---|---|")
     for length in LENGTHS:
         programs = [compile_layer(devices, kind, length) for kind in ("plain", "fused")]
