@@ -60,7 +60,8 @@ class Tokenizer:
         """Loads and verifies.
 
         Raises:
-          TokenizerError: a file is missing, or tokenizer.json is not the one vocabulary.json names.
+          TokenizerError: a file is missing, or tokenizer.json is not the one vocabulary.json names,
+            or has ids beyond the size there.
         """
         for name in ("tokenizer.json", "vocabulary.json"):
             if not os.path.isfile(os.path.join(folder, name)):
@@ -83,6 +84,12 @@ class Tokenizer:
         self._backend = tokenizers.Tokenizer.from_str(text)
         self._backend.encode_special_tokens = True
         self._backend.no_padding()
+        size = max(self._backend.get_vocab(with_added_tokens=True).values()) + 1
+        if self.size != size:  # a model sized by it would be asked for rows that it does not have
+            raise TokenizerError(
+                f"tokenizer folder {folder}: vocabulary.json says size {self.size}, but the ids of "
+                f"tokenizer.json need {size}. Train or import the tokenizer again"
+            )
 
     @property
     def fingerprint(self) -> str:

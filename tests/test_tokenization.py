@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -174,6 +175,17 @@ def test_a_changed_or_missing_file_is_refused(folder, tmp_path):
     (tmp_path / "tokenizer.json").write_text(text.replace('"fox"', '"fix"'), encoding="utf-8")
     with pytest.raises(TokenizerError, match="one of them was changed"):
         Tokenizer(str(tmp_path))
+
+
+def test_a_size_that_is_not_the_tokenizers_is_refused(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    path = copy / "vocabulary.json"
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps({**fields, "size": fields["size"] - 1}))
+    with pytest.raises(
+        TokenizerError, match=rf"says size {fields['size'] - 1}, but .* {fields['size']}"
+    ):
+        Tokenizer(str(copy))
 
 
 def test_a_store_of_another_tokenizer_is_refused(folder):
