@@ -1,8 +1,8 @@
 """A trained objective's embed functions as a TensorFlow SavedModel, which needs no JAX to run.
 
 Each function becomes a signature from token ids to vectors. Ids and masks are checked inside the
-graph, so that a bad request is an error wherever the model is served: XLA would clamp an id that
-is outside the table, and return a vector.
+graph, so that a bad request is an error wherever the model is served: an id outside the vocabulary
+would give a vector like any other, or NaN.
 """
 
 import dataclasses
