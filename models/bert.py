@@ -163,9 +163,30 @@ class Embeddings(nnx.Module):
         """[B, L, D] from int32 `tokens`, `positions`, `token_types` (None: all 0), each [B, L]."""
         if token_types is None:
             token_types = jnp.zeros_like(tokens)
+        return self._projected(self._sum(self.word(tokens), positions, token_types, key))
+
+    def around(
+        self, vectors: jax.Array, positions: jax.Array, key: jax.Array | None = None
+    ) -> jax.Array:
+        """[B, L, D]: the block with `vectors` [B, L, D] in place of words, and type 0.
+
+        Raises:
+            ValueError: the tables are narrower than the layers, so that nothing can be added.
+        """
+        if self.project is not None:
+            raise ValueError(
+                "Embeddings.around: expected tables as wide as the layers (BertConfig."
+                f"embedding_size None), found {self.word.embedding.shape[-1]} for vectors of "
+                f"{vectors.shape[-1]}"
+            )
+        return self._sum(vectors, positions, jnp.zeros_like(positions), key)
+
+    def _sum(
+        self, first: jax.Array, positions: jax.Array, types: jax.Array, key: jax.Array | None
+    ) -> jax.Array:
+        """LN(first + position + type), with dropout."""
         at = self.position(positions + self.position_offset)
-        summed = self.word(tokens) + at + self.type(token_types)
-        return self._projected(self.dropout(self.norm(summed), key))
+        return self.dropout(self.norm(first + at + self.type(types)), key)
 
     def position_rows(self, positions: jax.Array) -> jax.Array:
         """[B, L, D]: the rows of the position table, without LayerNorm, type or dropout."""

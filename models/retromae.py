@@ -3,7 +3,9 @@
 Xiao et al. 2022, arXiv:2205.12035, with the enhanced decoder of the official code. The encoder
 reads a lightly masked passage (30 %) and has the usual MLM loss. A one-layer decoder sees the [CLS]
 vector and, for each position, another random half of the clean passage; it predicts every token.
-Facts and pitfalls are in docs/retromae.md.
+DupMAE (Liu et al. 2022, arXiv:2211.08769) is this with two options set: the other form of the
+decoder's query, and a loss on the passage's bag of words. Facts and pitfalls are in
+docs/retromae.md.
 
 Per segment of a packed row, so that packed and unpacked passages have the same loss.
 Letters: B rows, L row length, S segments a row, D hidden width.
@@ -14,10 +16,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models import bert, corruption, embedding, heads, layers
-from models.losses import cross_entropy
+from models.losses import bag_of_words, cross_entropy
 from t5x_style.contract import Contract, Vocabulary
 from t5x_style.metrics import Mean
 from t5x_style.objective import Batch, Fn, GroupShape, Objective
+
+QUERIES = ("position", "embedded")
 
 
 class RetroMAE(Objective):
@@ -34,6 +38,9 @@ class RetroMAE(Objective):
         max_predictions: cap on the tokens of one mask. The default is the official code's, which
             lowers both rates for passages longer than 512 / rate.
         encoder_weight, decoder_weight: of the two losses.
+        decoder_query: `position`, the raw position row plus [CLS] (RetroMAE); or `embedded`, the
+            whole embedding block around [CLS] (DupMAE, and FlagEmbedding's copy of RetroMAE).
+        bow_weight: of the loss on the bag of words: 0.1 in DupMAE; 0, where it is not computed.
         rngs: stream `params`.
     """
 
@@ -52,13 +59,14 @@ class RetroMAE(Objective):
         max_predictions: int = corruption.MAX_PREDICTIONS,
         encoder_weight: float = 1.0,
         decoder_weight: float = 1.0,
+        decoder_query: str = "position",
+        bow_weight: float = 0.0,
         *,
         rngs: nnx.Rngs,
     ) -> None:
         embedding.require_fit(config, embedding_config, vocabulary)
         _require_cls(embedding_config)
-        if base_masks < 1:
-            raise ValueError(f"RetroMAE.base_masks: expected at least 1, found {base_masks}")
+        _require_decoder(config, base_masks, decoder_query)
         self.config = config
         self.embedding_config = embedding_config
         self.vocabulary = vocabulary
@@ -69,6 +77,8 @@ class RetroMAE(Objective):
         self.base_masks = base_masks
         self.encoder_weight = encoder_weight
         self.decoder_weight = decoder_weight
+        self.decoder_query = decoder_query
+        self.bow_weight = bow_weight
         self.chunk = chunk
         self.encoder = bert.Encoder(config, rngs=rngs)
         self.head = heads.MlmHead(config, rngs=rngs)
@@ -106,7 +116,10 @@ class RetroMAE(Objective):
         return {**batch, "text": {**text, **added}}
 
     def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
-        """The encoder's mean cross-entropy plus the decoder's, in nats per predicted token."""
+        """The encoder's mean cross-entropy plus the decoder's, in nats per predicted token.
+
+        With `bow_weight` also that of the bag of words, in nats per passage.
+        """
         text = batch["text"]
         encoder_key, decoder_key = layers.split_key(key, 2)
         hidden = self.encode(text, encoder_key)
@@ -123,6 +136,11 @@ class RetroMAE(Objective):
             **_shares(text),
         }
         loss = self.encoder_weight * encoder_loss + self.decoder_weight * decoder_loss
+        if self.bow_weight:
+            metrics["bow_loss"] = bag_of_words.bag_of_words(
+                self.largest_logits(text, hidden), text["decoder_labels"], text["segment_ids"]
+            )
+            loss = loss + self.bow_weight * metrics["bow_loss"]
         return loss, metrics
 
     def encode(self, text: dict[str, jax.Array], key: jax.Array | None = None) -> jax.Array:
@@ -146,10 +164,10 @@ class RetroMAE(Objective):
             key: for dropout; None turns it off.
 
         Returns:
-            (query_i = position_embedding[i] + cls, decoded), both [B, L, D]; cls is that of the
-            position's own segment.
+            (queries, decoded), both [B, L, D]; see `_queries`, where cls is that of the position's
+            own segment.
         """
-        embedding_key, layer_key = layers.split_key(key, 2)
+        embedding_key, layer_key, query_key = layers.split_key(key, 3)
         positions, segment_ids = text["positions"], text["segment_ids"]
         cls = heads.pool_cls(hidden, text["cls_at"])  # [B, S, D]
         own = jnp.maximum(segment_ids - 1, 0)
@@ -157,12 +175,29 @@ class RetroMAE(Objective):
         clean = self.encoder.embeddings(text["tokens"], positions, key=embedding_key)
         # The first key of each segment is the passage's vector, not the embedding of [CLS].
         memory = jnp.where((positions == 0)[:, :, None], cls, clean)
-        query = self.decoder_query(positions, cls)
+        query = self._queries(positions, cls, query_key)
         return query, self.decoder(query, memory, text["decoder_visible"], layer_key)
 
-    def decoder_query(self, positions: jax.Array, cls: jax.Array) -> jax.Array:
-        """[B, L, D]: the raw position row plus the vector, without LayerNorm, type or dropout."""
-        return self.encoder.embeddings.position_rows(positions) + cls
+    def largest_logits(self, text: dict[str, jax.Array], hidden: jax.Array) -> jax.Array:
+        """[B, S, V] float32: over each segment's tokens but the first, from states [B, L, D]."""
+        return bag_of_words.largest_logits(
+            self.head.transform(hidden),
+            self.encoder.word_table,
+            self.head.bias[...],
+            jnp.where(text["positions"] > 0, text["segment_ids"], 0),
+            segments=text["example_id"].shape[1],
+            vocab_size=self.config.vocab_size,
+            chunk=self.chunk,
+        )
+
+    def _queries(self, positions: jax.Array, cls: jax.Array, key: jax.Array | None) -> jax.Array:
+        """[B, L, D]: the raw position row plus the vector, without LayerNorm, type or dropout; or,
+        `embedded`, LN(cls + position + type 0) with dropout.
+        """
+        embeddings = self.encoder.embeddings
+        if self.decoder_query == "embedded":
+            return embeddings.around(cls, positions, key)
+        return embeddings.position_rows(positions) + cls
 
     def _predict(self, hidden: jax.Array, labels: jax.Array) -> tuple[Mean, Mean]:
         """Loss and accuracy through the shared, tied MLM head."""
@@ -181,6 +216,18 @@ def _require_cls(config: embedding.EmbeddingConfig) -> None:
         raise ValueError(
             "RetroMAE trains the [CLS] vector: expected EmbeddingConfig.pooling 'cls', "
             f"found {config.pooling!r}."
+        )
+
+
+def _require_decoder(config: bert.BertConfig, base_masks: int, query: str) -> None:
+    if base_masks < 1:
+        raise ValueError(f"RetroMAE.base_masks: expected at least 1, found {base_masks}")
+    if query not in QUERIES:
+        raise ValueError(f"RetroMAE.decoder_query: expected one of {QUERIES}, found {query!r}")
+    if query == "embedded" and config.embedding_size is not None:
+        raise ValueError(
+            "RetroMAE.decoder_query 'embedded' adds [CLS] to rows of the embedding tables: expected "
+            f"BertConfig.embedding_size None, found {config.embedding_size}. Use 'position'"
         )
 
 

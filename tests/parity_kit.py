@@ -143,8 +143,14 @@ def bound_objective(lines: list[str], overrides: list[str]) -> Objective:
 
 
 def weights_file(case: Case) -> Path:
-    """The case's weights. Raises CaseError if there are none."""
+    """The case's weights. Raises CaseError if there are none.
+
+    A case of DupMAE has those of RetroMAE's case of the same name.
+    """
     file = case.folder / "weights.safetensors"
+    if case.config.get("architecture") == "DupMAEForPretraining" and not file.is_file():
+        folder = case.folder.resolve()
+        file = folder.parent.parent / "retromae" / folder.name / "weights.safetensors"
     if not file.is_file():
         raise CaseError(f"{case.folder}: expected weights.safetensors, missing.")
     return file

@@ -17,6 +17,7 @@ FILES = ["config.json", "batch.npz", "expected.json", "expected.npz", "weights.s
 PERTURBED = {
     "bert/seed11": "bert.BertConfig.layer_norm_eps = 1e-4",
     "retromae/seed11": "retromae.RetroMAE.decoder_weight = 1.001",
+    "dupmae/seed11": "retromae.RetroMAE.bow_weight = 0.1001",
     "retromae_collator/seed11": "retromae.RetroMAE.decoder_mask_rate = 0.45",
 }
 

@@ -27,12 +27,17 @@ retromae.RetroMAE.chunk = 32
 def quantities(case: Case, overrides: list[str]) -> list[Quantity]:
     """Compares the case with our objective."""
     model = parity_kit.objective_from_gin(case, bindings(case), overrides)
-    text = corrupted(case)
+    return compare(case, model, corrupted(case), ("encoder_loss", "decoder_loss"))
+
+
+def compare(
+    case: Case, model: nnx.Module, text: dict[str, jax.Array], losses: tuple[str, ...]
+) -> list[Quantity]:
+    """The total and its terms, activations and gradients of a model with the case's weights."""
     values, gradients = parity_kit.value_and_gradients(model, {"text": text})
     return [
         parity_kit.loss(case, "total_loss", values["loss"]),
-        parity_kit.loss(case, "encoder_loss", values["encoder_loss"]),
-        parity_kit.loss(case, "decoder_loss", values["decoder_loss"]),
+        *(parity_kit.loss(case, name, values[name]) for name in losses),
         _labels(case, text),
         *_activations(case, model, text),
         *parity_kit.gradients(case, gradients, group_of),
