@@ -226,7 +226,7 @@ def _require_decoder(config: bert.BertConfig, base_masks: int, query: str) -> No
         raise ValueError(f"RetroMAE.decoder_query: expected one of {QUERIES}, found {query!r}")
     if query == "embedded" and config.embedding_size is not None:
         raise ValueError(
-            "RetroMAE.decoder_query 'embedded' adds [CLS] to rows of the embedding tables: expected "
+            "RetroMAE.decoder_query 'embedded' adds [CLS] to rows of the tables: expected "
             f"BertConfig.embedding_size None, found {config.embedding_size}. Use 'position'"
         )
 

@@ -1,4 +1,4 @@
-"""DupMAE's loss: against the obvious form, packed and sharded, ties, memory, and in the objective."""
+"""DupMAE's loss: the obvious form, ties, memory, meshes, and in the objective, packed or not."""
 
 import dataclasses
 import functools
