@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from t5x_style import runtime
 from t5x_style.encode_corpus import encode_corpus
 from t5x_style.partitioning import MeshShape, Partitioner
 from t5x_style.retrieval import embedding_shards, encoding, exact
@@ -206,9 +208,10 @@ def test_shards_are_made_without_holding_the_corpus(tmp_path, monkeypatch):
     assert sizes == [12, 12, 12, 12, 2]
 
 
-def run(folder: Path, hold_at: int | None = None) -> subprocess.Popen:
+def run(folder: Path, hold_at: int | None = None, devices: int = 1, **env: str) -> subprocess.Popen:
     """This file as a process that encodes; it stops before shard `hold_at` until it is killed."""
-    env = os.environ | {"XLA_FLAGS": "", "PYTHONPATH": str(REPOSITORY)}
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    env = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(REPOSITORY)} | env
     command = [sys.executable, "-m", "tests.test_embedding_shards", str(folder), str(hold_at)]
     return subprocess.Popen(
         command, env=env, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -229,6 +232,27 @@ def test_a_killed_run_continues_and_ends_with_the_same_bits(tmp_path):
     assert bytes_of(tmp_path / "killed") == bytes_of(tmp_path / "whole")
 
 
+def test_two_processes_write_what_one_does(tmp_path):
+    encode(tmp_path / "one")
+    helpers.write_embeddings(tmp_path / "two", helpers.vectors(COUNT), IDS, 12, version="other")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    shared = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
+    # only process 0 sees the folder, in which every shard has to be made anew
+    folders = [tmp_path / "two", tmp_path / "elsewhere"]
+    both = [
+        run(folder, devices=4, JAX_PROCESS_ID=str(number), **shared)
+        for number, folder in enumerate(folders)
+    ]
+    for process in both:
+        output, error = process.communicate(timeout=120)
+        assert "made 5" in output, error
+    one, two = (encoding.load_embeddings(tmp_path / name) for name in ("one", "two"))
+    np.testing.assert_allclose(two.vectors[:], one.vectors[:], atol=1e-6)
+    assert two.ids == one.ids and not folders[1].exists()
+
+
 class Held(helpers.Source):
     """Stops before a shard once the first is written, as long as the process lives."""
 
@@ -243,5 +267,6 @@ class Held(helpers.Source):
 
 
 if __name__ == "__main__":
-    made = encode(Path(sys.argv[1]), mesh=MeshShape(1, 1, 1), source=Held(IDS, rows=8))
-    print("made", made)
+    runtime.start()
+    mesh = MeshShape(data=-1, fsdp=1, tensor=1)
+    print("made", encode(Path(sys.argv[1]), mesh=mesh, source=Held(IDS, rows=8)))

@@ -281,6 +281,35 @@ def test_encoding_shows_every_passage_once_in_full_batches(folders: list[str]) -
     assert source.padding_share == pytest.approx(1 - tokens / (len(groups) * 8 * 64))
 
 
+def test_a_part_is_packed_as_if_it_were_alone(folders: list[str]) -> None:
+    source, part = encode(folders[0]), encode(folders[0]).part(10, 25)
+    assert part.ids == source.ids[10:25] and len(part) == 15
+    groups = list(part.batches())
+    numbers = np.concatenate([group["example_id"][group["segment_valid"]] for group in groups])
+    assert sorted(numbers.tolist()) == list(range(15))
+    (first,) = np.argwhere(groups[0]["example_id"] == 3).tolist()
+    at = groups[0]["cls_at"][tuple(first)]
+    passage = source.store.read(np.array([13]))
+    found = groups[0]["tokens"][first[0], at : at + len(passage.tokens)]
+    np.testing.assert_array_equal(found, passage.tokens)
+    for start, end in ((5, 5), (-1, 3), (0, len(source) + 1)):
+        with pytest.raises(ValueError, match=f"found {start} to {end}"):
+            source.part(start, end)
+
+
+def test_the_fingerprint_of_a_source_follows_texts_and_shapes(folders: list[str]) -> None:
+    same = encode(folders[0]).fingerprint
+    assert encode(folders[0]).fingerprint == same
+    others = [
+        encode(folders[1]),
+        encode(folders[0], rows=16),
+        encode(folders[0], segment_length=16),
+        encode(folders[0], sample=20, seed=1),
+        encode(folders[0]).part(0, 20),
+    ]
+    assert len({same, *(source.fingerprint for source in others)}) == 6
+
+
 def test_encoding_cuts_passages_to_the_contracts_length(folders: list[str]) -> None:
     for group in encode(folders[0], segment_length=10).batches():
         assert group["positions"].max() < 10
