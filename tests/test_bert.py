@@ -1,6 +1,7 @@
 """The encoder: packing, padding, remat, dropout, dtypes and the names of its parameters."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import jax
@@ -220,3 +221,16 @@ def test_sizes_that_cannot_work_are_refused() -> None:
 def test_the_word_table_is_padded_to_a_multiple() -> None:
     assert encoder(vocab_size=50, vocab_multiple=32).word_table.shape == (64, 16)
     assert encoder(vocab_size=64, vocab_multiple=32).word_table.shape == (64, 16)
+
+
+def test_gelu_is_exact_in_both_dtypes() -> None:
+    x = np.linspace(-6, 6, 2001)
+    exact = 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+    assert np.abs(np.asarray(layers.gelu(jnp.asarray(x, jnp.float32))) - exact).max() < 1e-6
+    narrow = jnp.asarray(x, jnp.bfloat16)
+    exact = jax.nn.gelu(narrow.astype(jnp.float32), approximate=False)
+    found = layers.gelu(narrow)
+    assert found.dtype == jnp.bfloat16
+    np.testing.assert_allclose(found.astype(jnp.float32), exact, rtol=2**-8, atol=1e-6)
+    slopes = jax.vmap(jax.grad(layers.gelu))(jnp.asarray([-2.0, 0.0, 2.0]))
+    np.testing.assert_allclose(slopes, [-0.085231, 0.5, 1.085232], atol=1e-5)
