@@ -15,7 +15,8 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks import corpora
-from input_pipelines import pipeline, plan
+from input_pipelines import packing, pair_plan, pipeline, plan
+from input_pipelines.negatives import Pairs
 from input_pipelines.token_store import TokenStore
 
 _STORES = flags.DEFINE_multi_string("store", [], "Token store folders.")
@@ -25,6 +26,7 @@ _SEGMENTS = flags.DEFINE_list("segments", ["2", "4", "6", "8", "12", "16"], "Seg
 _BLOCKS = flags.DEFINE_list("blocks", ["64", "1024", "4096", "16384"], "Passages in a block.")
 
 PASSAGE_LENGTH = 128  # tokens at which the main job cuts passages
+QUERIES, GROUP_SIZE, STEPS = 64, 2, 200  # of a fine-tuning batch; how many batches are looked at
 
 
 def stores() -> Iterator[tuple[str, TokenStore]]:
@@ -52,7 +54,7 @@ def report(name: str, store: TokenStore) -> None:
     quartiles = np.percentile(lengths, [10, 50, 90]).astype(int).tolist()
     print(f"\n{name}: {len(store)} passages, {lengths.mean():.1f} tokens (10/50/90 %: {quartiles})")
     print(f"  one passage a row of {store.max_length}: "
-          f"{percent(1 - lengths.mean() / store.max_length)} padding, as in pairs")  # fmt: skip
+          f"{percent(1 - lengths.mean() / store.max_length)} padding")  # fmt: skip
     print(f"  packed, {_ROWS.value} rows of {length}:")
     print("  segments" + "".join(f"  block {block:>6}" for block in _BLOCKS.value) + "      encode")
     for segments in map(int, _SEGMENTS.value):
@@ -68,6 +70,31 @@ def report(name: str, store: TokenStore) -> None:
         )
         row = "".join(f"  {percent(cell):>12}" for cell in [*cells, source.padding_share])
         print(f"  {segments:8d}{row}")
+
+
+def report_pairs(store: TokenStore) -> None:
+    """Prints the passages of fine-tuning: a fixed number in a fixed number of rows."""
+    ids, queries, group = np.arange(len(store)), QUERIES, GROUP_SIZE
+    # Each passage answers one query of 2 tokens; its negatives are random passages.
+    pairs = Pairs(ids, ids[:, None], np.full((len(store), 1), packing.NONE), 0)
+    query_rows = packing.Rows(queries, 2, 1)
+    print(f"  fine-tuning, {queries} queries with {group} passages each, over {STEPS} steps:")
+    for times, segments in ((1, 1), (1, 8), (2, 8), (4, 16)):
+        length = times * store.max_length
+        made = pair_plan.PairPlan(
+            pairs, np.full(len(store), 2), store.lengths, batch=queries, group_size=group,
+            query_rows=query_rows, passage_rows=packing.Rows(queries * group, length, segments),
+            seed=0,
+        )  # fmt: skip
+        steps = range(STEPS)
+        started = time.perf_counter()
+        used = [(made.slots(step)[1] != packing.NONE).any(axis=1).sum() for step in steps]
+        seconds = (time.perf_counter() - started) / STEPS
+        share = 1 - (1 - made.padding_shares(steps)[1]) * queries * group / max(used)
+        print(
+            f"  {segments:8d} segments in rows of {length:4d}: {min(used)} to {max(used)} rows "
+            f"needed, {percent(share)} padding with the most, {1e3 * seconds:.2f} ms a step to plan"
+        )
 
 
 def report_speed(lengths: np.ndarray, count: int) -> None:
@@ -86,6 +113,7 @@ def main(_: list[str]) -> None:
     """Prints a table for each store, then the speed of planning."""
     for name, store in stores():
         report(name, store)
+        report_pairs(store)
     for count in (1_000_000, 13_000_000):
         report_speed(store.lengths, count)
 

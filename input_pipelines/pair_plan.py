@@ -1,4 +1,6 @@
-"""Which queries stand in which step, with which passages, and in which rows: from (seed, step) alone.
+"""Which queries stand in which step, with which passages, and in which rows.
+
+All of it is a pure function of (seed, step).
 
 An epoch orders the queries by a hash of (seed, epoch); that order is cut into blocks of thousands
 of queries, and a block is dealt out to its steps by length: the queries whose passages are about

@@ -121,16 +121,10 @@ class PairsPipeline:
         asked = _at(query_id, query_slots)
         document_id = _at(documents.reshape(-1), passage_slots)
         owner = _at(np.repeat(query_id, self.plan.group_size), passage_slots)
-        query = _group(
-            self.query_store, asked, asked, self.query_length, self.plan.query_rows.length
-        )
-        passage = _group(
-            self.passage_store,
-            document_id,
-            owner,
-            self.passage_length,
-            self.plan.passage_rows.length,
-        )
+        row_length = self.plan.query_rows.length
+        query = _group(self.query_store, asked, asked, self.query_length, row_length)
+        row_length = self.plan.passage_rows.length
+        passage = _group(self.passage_store, document_id, owner, self.passage_length, row_length)
         first = (passage_slots != packing.NONE) & (passage_slots % self.plan.group_size == 0)
         passage["relevance"] = first.astype(np.int32)
         passage["document_id"] = document_id.astype(np.int32)
@@ -163,8 +157,8 @@ class PairsPipeline:
 def _check_length(name: str, length: int, rows: packing.Rows) -> None:
     if not 2 <= length <= rows.length:
         raise ValueError(
-            f"PairsPipeline.{name}_length: expected room for [CLS] and [SEP], 2 or more tokens, and "
-            f"at most {rows.length}, the length of a row; found {length}"
+            f"PairsPipeline.{name}_length: expected room for [CLS] and [SEP], 2 or more tokens, "
+            f"and at most {rows.length}, the length of a row; found {length}"
         )
 
 
@@ -173,7 +167,7 @@ def _base_rows(query_rows: packing.Rows, passage_rows: packing.Rows) -> int:
     base, other = sorted((query_rows.rows, passage_rows.rows))
     if other % base:
         raise ValueError(
-            f"PairsPipeline: {query_rows.rows} rows of queries and {passage_rows.rows} of passages: "
+            f"PairsPipeline: {query_rows.rows} rows of queries, {passage_rows.rows} of passages: "
             f"expected a multiple of {base}, so that both can be cut alike; the next is "
             f"{other + base - other % base}"
         )
