@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models import layers
+from t5x_style import partitioning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,6 +138,12 @@ def _projection(config: BertConfig, rngs: nnx.Rngs) -> layers.Dense:
     )
 
 
+def _rows(table: nnx.Embed, at: jax.Array) -> jax.Array:
+    """[..., table_width] float32: the rows `at` [...]."""
+    whole = partitioning.gathered(table.embedding[...], (None, "embed"))
+    return jnp.take(whole, at, axis=0)
+
+
 class Embeddings(nnx.Module):
     """LN(word + position + type), projected where the tables are narrower than the layers.
 
@@ -163,7 +170,7 @@ class Embeddings(nnx.Module):
         """[B, L, D] from int32 `tokens`, `positions`, `token_types` (None: all 0), each [B, L]."""
         if token_types is None:
             token_types = jnp.zeros_like(tokens)
-        return self._projected(self._sum(self.word(tokens), positions, token_types, key))
+        return self._projected(self._sum(_rows(self.word, tokens), positions, token_types, key))
 
     def around(
         self, vectors: jax.Array, positions: jax.Array, key: jax.Array | None = None
@@ -185,12 +192,12 @@ class Embeddings(nnx.Module):
         self, first: jax.Array, positions: jax.Array, types: jax.Array, key: jax.Array | None
     ) -> jax.Array:
         """LN(first + position + type), with dropout."""
-        at = self.position(positions + self.position_offset)
-        return self.dropout(self.norm(first + at + self.type(types)), key)
+        at = _rows(self.position, positions + self.position_offset)
+        return self.dropout(self.norm(first + at + _rows(self.type, types)), key)
 
     def position_rows(self, positions: jax.Array) -> jax.Array:
         """[B, L, D]: the rows of the position table, without LayerNorm, type or dropout."""
-        return self._projected(self.position(positions + self.position_offset))
+        return self._projected(_rows(self.position, positions + self.position_offset))
 
     def _projected(self, embedded: jax.Array) -> jax.Array:
         """[..., table_width] -> [..., D]."""

@@ -194,6 +194,27 @@ class Partitioner:
         return jax.tree.map(placed, shapes, shardings), shardings
 
 
+def gathered(parameter: jax.Array, names: tuple[str | None, ...]) -> jax.Array:
+    """A parameter as a network should use it: with the axes named 'embed' whole on every device.
+
+    'fsdp' cuts both the rows of a batch and, by the standard rules, the features of parameters.
+    Left alone, the partitioner may bring together the activations, which are much larger. Asked for
+    where a parameter is used, as in ZeRO-3 (arXiv:1910.02054), only one layer is whole at a time,
+    and its gradient goes back to its pieces. No effect unless a mesh of several devices is in
+    context (`jax.sharding.use_abstract_mesh`).
+
+    Args:
+      parameter: already in the dtype of the computation: fewer bytes to gather.
+      names: logical name of each axis.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return parameter
+    free = PartitionSpec.UNCONSTRAINED
+    spec = PartitionSpec(*(None if name == "embed" else free for name in names))
+    return jax.lax.with_sharding_constraint(parameter, spec)
+
+
 def logical_names(abstract: Any) -> dict[str, tuple[str | None, ...]]:
     """Path -> logical axis names of every Variable in the tree; () where it carries none."""
     found: dict[str, tuple[str | None, ...]] = {}

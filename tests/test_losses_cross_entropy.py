@@ -165,18 +165,18 @@ def largest(jaxpr):
 
 
 @pytest.mark.parametrize(
-    ("positions", "inner", "chunk", "expected"),
+    ("positions", "chunk", "expected"),
     [
-        (8192, 256, 1024, 8),
-        (8192, 256, 3000, 4),
-        (320, 40, 60, 8),  # 8 divides 40; 6 would pad, 10 is more
-        (37, 37, 12, 4),
-        (5, 5, 64, 1),
-        (96, 7, 10, 12),
+        (8192, 1024, 8),
+        (8192, 3000, 4),
+        (320, 60, 8),  # 6 would pad
+        (37, 12, 4),  # prime: pads
+        (5, 64, 1),
+        (96, 10, 12),
     ],
 )
-def test_number_of_chunks(positions, inner, chunk, expected):
-    assert ce.number_of_chunks(positions, inner, chunk) == expected
+def test_number_of_chunks(positions, chunk, expected):
+    assert ce.number_of_chunks(positions, chunk) == expected
 
 
 @settings(max_examples=20, deadline=None)
