@@ -352,13 +352,19 @@ def test_a_feature_that_ids_cannot_tell_is_named(model, monkeypatch):
         saved_model.portable(broken)
 
 
-def test_a_kernel_that_tensorflow_lacks_is_named(model, monkeypatch):
-    def embed(group):  # a triangular solve is LAPACK's on CPUs, a call by name
-        square = jnp.eye(3) + group["tokens"].sum()
-        return jax.scipy.linalg.solve_triangular(square, jnp.ones((3, 4)), lower=True)[None]
+def solve(tokens):  # LAPACK's on CPUs, a call by name
+    square = jnp.eye(3) + tokens.sum()
+    return jax.scipy.linalg.solve_triangular(square, jnp.ones((3, 4)), lower=True)[None]
 
-    broken = with_function(model, monkeypatch, embed)
-    with pytest.raises(ExportError, match=r"embed_query calls \['.*trsm.*'\], which TensorFlow"):
+
+def erf(tokens):  # a composite, which TensorFlow cannot expand where sizes are unknown
+    return jax.lax.erf(tokens.astype(jnp.float32))[:, None]
+
+
+@pytest.mark.parametrize(("function", "name"), [(solve, "trsm"), (erf, "chlo.erf")])
+def test_a_kernel_that_tensorflow_lacks_is_named(model, monkeypatch, function, name):
+    broken = with_function(model, monkeypatch, lambda group: function(group["tokens"]))
+    with pytest.raises(ExportError, match=rf"embed_query calls \['.*{name}.*'\], which TensorFlow"):
         saved_model.portable(broken)
 
 
