@@ -28,8 +28,9 @@ def write_collection(
 ) -> dict[str, str]:
     """The job of a stage: writes corpus.jsonl, queries.jsonl and qrels/<split>.tsv, streaming.
 
-    Queries that no split judges are left out. A judgement that names what is not there is
-    a malformed record.
+    Queries that no split judges are left out, and from a split those of which nothing is relevant:
+    every metric would be 0 whatever the system. A judgement that names what is not there, or that
+    was given before, is a malformed record.
 
     Args:
       passages, queries: with ids that the judgements name.
@@ -47,16 +48,18 @@ def write_collection(
     os.makedirs(os.path.join(folder, "qrels"), exist_ok=True)
     bad = BadRecords(max_bad_records)
     known = _Written(os.path.join(folder, "corpus.jsonl"), passages, bad)
-    counts, judged = {}, set()
+    counts, unanswered, judged = {}, {}, set()
     asked = {record.id for record in queries.records(BadRecords.counted_before())}
     for split, given in judgements.items():
-        counts[split], names = _write_qrels(folder, split, given, asked, known, bad)
-        judged |= names
+        qrels, unanswered[split] = _answered(given, asked, known, bad)
+        counts[split] = _write_qrels(folder, split, qrels)
+        judged |= qrels.keys()
     written = _Written(os.path.join(folder, "queries.jsonl"), queries, bad, judged)
     report = {
         "passages": known.count,
         "queries": written.count,
         "judgements": counts,
+        "queries_without_answer": unanswered,
         "bad_records": dict(bad.counts),
         "examples": bad.examples,
     }
@@ -90,22 +93,31 @@ def _row(record: Record) -> dict[str, str]:
     return {"_id": record.id, **title, "text": record.text}
 
 
-def _write_qrels(
-    folder: str, split: str, given: Judgements, asked: set[str], known: _Written, bad: BadRecords
-) -> tuple[int, set[str]]:
-    """Writes one split; returns the number of its judgements and the queries they name."""
-    count, names = 0, set()
+def _answered(
+    given: Judgements, asked: set[str], known: _Written, bad: BadRecords
+) -> tuple[dict[str, dict[str, int]], int]:
+    """Query -> passage -> relevance, and how many queries were left out for want of an answer."""
+    found: dict[str, dict[str, int]] = {}
+    for query, passage, relevance, where in given.judgements(bad):
+        if query not in asked:
+            detail = f"this judgement names query {query!r}, which is not there"
+            bad.add(where, "qrel_names_no_query", detail, query)
+        elif passage not in known:
+            detail = f"this judgement names passage {passage!r}, which is not there"
+            bad.add(where, "qrel_names_no_passage", detail, passage)
+        elif passage in found.setdefault(query, {}):
+            detail = f"query {query!r} and passage {passage!r} were judged before"
+            bad.add(where, "judged_twice", detail, f"{query} {passage} {relevance}")
+        else:
+            found[query][passage] = relevance
+    kept = {query: judged for query, judged in found.items() if max(judged.values(), default=0) > 0}
+    return kept, len(found) - len(kept)
+
+
+def _write_qrels(folder: str, split: str, qrels: Mapping[str, Mapping[str, int]]) -> int:
+    """Writes one split; returns the number of its judgements."""
     with open(os.path.join(folder, "qrels", f"{split}.tsv"), "w", encoding="utf-8") as file:
         file.write("query-id\tcorpus-id\tscore\n")
-        for query, passage, relevance, where in given.judgements(bad):
-            if query not in asked:
-                detail = f"this judgement names query {query!r}, which is not there"
-                bad.add(where, "qrel_names_no_query", detail, query)
-            elif passage not in known:
-                detail = f"this judgement names passage {passage!r}, which is not there"
-                bad.add(where, "qrel_names_no_passage", detail, passage)
-            else:
-                file.write(f"{query}\t{passage}\t{relevance}\n")
-                count += 1
-                names.add(query)
-    return count, names
+        for query, judged in qrels.items():
+            file.writelines(f"{query}\t{passage}\t{score}\n" for passage, score in judged.items())
+    return sum(map(len, qrels.values()))

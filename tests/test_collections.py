@@ -14,6 +14,7 @@ from input_pipelines.ir_datasets_source import IrDocuments, IrQrels, IrQueries
 from input_pipelines.msmarco import TrecQrels, Tsv
 from input_pipelines.sources import BadRecords, Chain, SourceError
 from input_pipelines.tfds_source import Tfds
+from t5x_style.retrieval import passages
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -133,8 +134,8 @@ def marco(tmp_path):
 def test_msmarco_becomes_a_beir_folder(marco, tmp_path):
     to_beir.write_collection(**marco, max_bad_records=0, model_dir=str(tmp_path / "out"))
     folder = str(tmp_path / "out/corpus")
-    passages = list(beir.BeirCorpus(folder, 1000).records(BadRecords(0)))
-    assert [(p.id, p.text) for p in passages] == [
+    corpus = list(beir.BeirCorpus(folder, 1000).records(BadRecords(0)))
+    assert [(p.id, p.text) for p in corpus] == [
         ("0", "one"), ("1", "two\twith a tab"), ("2", "three"),
     ]  # fmt: skip
     queries = beir.BeirQueries(folder, ("train", "dev"), 1000).records(BadRecords(0))
@@ -154,6 +155,7 @@ def test_msmarco_becomes_a_beir_folder(marco, tmp_path):
         ("train", "10\t1\t1", "bad_qrel"),
         ("train", "10 0 99 1", "qrel_names_no_passage"),
         ("train", "99 0 1 1", "qrel_names_no_query"),
+        ("train", "10 0 1 2", "judged_twice"),
     ],
 )
 def test_malformed_lines_are_counted_and_named(marco, tmp_path, part, line, reason):
@@ -166,6 +168,18 @@ def test_malformed_lines_are_counted_and_named(marco, tmp_path, part, line, reas
     to_beir.write_collection(**marco, max_bad_records=1, model_dir=str(tmp_path / "b"))
     report = json.loads((tmp_path / "b/corpus/report.json").read_text())
     assert report["bad_records"] == {reason: 1}
+
+
+def test_a_query_without_an_answer_is_left_out_and_counted(marco, tmp_path):
+    with open(tmp_path / "train.tsv", "a") as file:
+        file.write("11 0 1 0\n11 0 2 -1\n")
+    to_beir.write_collection(**marco, max_bad_records=0, model_dir=str(tmp_path / "out"))
+    report = json.loads((tmp_path / "out/corpus/report.json").read_text())
+    assert report["queries_without_answer"] == {"train": 1, "dev": 0}
+    assert report["queries"] == 2
+    corpus = tmp_path / "out/corpus"
+    held = passages.Passages(corpus), passages.read_queries(corpus)
+    assert passages.read_qrels(corpus, "train", held[1], held[0]) == {"10": {"1": 1, "2": 0}}
 
 
 def test_a_chain_refuses_an_id_twice(tmp_path):
@@ -200,8 +214,8 @@ def test_ir_datasets_become_a_beir_folder(registered, tmp_path):
         {"test": IrQrels(registered)}, 0, str(tmp_path),
     )  # fmt: skip
     folder = str(tmp_path / "corpus")
-    passages = list(beir.BeirCorpus(folder, 1000).records(BadRecords(0)))
-    assert [(p.id, p.text) for p in passages] == [("d1", "one word"), ("d2", "two words")]
+    corpus = list(beir.BeirCorpus(folder, 1000).records(BadRecords(0)))
+    assert [(p.id, p.text) for p in corpus] == [("d1", "one word"), ("d2", "two words")]
     queries = list(beir.BeirQueries(folder, ("test",), 1000).records(BadRecords(0)))
     assert [(q.id, q.text) for q in queries] == [("q1", "which is first?")]
 

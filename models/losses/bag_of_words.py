@@ -2,11 +2,13 @@
 
 Liu et al. 2022, arXiv:2211.08769, with the weights of the official code. For a passage with tokens
 0..n+1, of which the first and last are special, and MLM logits z,
-    m_v = max over tokens 1..n+1 of z_v,    loss = -(1/n) sum over distinct words v of log_softmax(m)_v.
 
-The maxima [B, S, V] are held, the logits [B, L, V] never are: columns are taken a few at a time with
-a running maximum. The backward pass needs no logits either. It knows which column gave each maximum,
-so there are three matrix products in all.
+    m_v = max over tokens 1..n+1 of z_v
+    loss = -(1/n) sum over distinct words v of log_softmax(m)_v
+
+The maxima [B, S, V] are held, the logits [B, L, V] never are: columns are taken a few at a time,
+with a running maximum. The backward pass needs no logits either: it knows which column gave each
+maximum. So there are three matrix products in all.
 
 On a mesh, the one in context (`jax.sharding.use_abstract_mesh`), each device has its own rows and
 its own part of the vocabulary (`jax.shard_map`), so that gradients cross devices once.
