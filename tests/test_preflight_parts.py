@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from t5x_style.preflight import collectives, flops, hlo, program, topology, traffic
 
@@ -35,6 +36,16 @@ def test_products_are_counted_as_often_as_they_run():
         return jax.lax.cond(a[0, 0] > 0, product, lambda a, b: jnp.zeros((8, 32)), a, b)
 
     assert count(chosen, *shapes).flops == ONE
+
+
+def test_products_of_shards_are_those_of_all_devices():
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    for axes in ({"a"}, {"a", "b"}):
+        split = P(tuple(sorted(axes)))
+        local = jax.shard_map(
+            jnp.matmul, mesh=mesh, in_specs=(split, P()), out_specs=split, axis_names=axes
+        )
+        assert count(local, (8, 16), (16, 32)).flops == ONE
 
 
 def test_recomputed_products_count_again():

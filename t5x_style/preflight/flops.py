@@ -59,8 +59,9 @@ def _of_equation(equation: Any) -> Count:
         return total.times(params["length"])
     if name == "while" and total.flops:
         return total + Count(unknown_loops=1)
-    if name == "shard_map":  # shapes inside are those of one device
-        return total.times(math.prod(params["mesh"].shape.values()))
+    if name == "shard_map":  # shapes inside are those of one device along these axes
+        sizes = params["mesh"].shape
+        return total.times(math.prod(sizes[axis] for axis in params["newly_manual_axes"]))
     if name == "pallas_call":  # shapes inside are those of one block
         return total.times(math.prod(params["grid_mapping"].grid))
     return total
