@@ -247,6 +247,13 @@ def test_import_says_what_is_missing(tmp_path):
         import_tokenizer.import_tokenizer(str(tmp_path), str(tmp_path))
 
 
+def test_import_of_another_size_is_refused(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(tokenization.BERT_SPECIALS) + "\nfox\n")
+    with pytest.raises(TokenizerError, match="expected 30522 tokens, found 6"):
+        import_tokenizer.import_tokenizer(str(tmp_path), str(tmp_path), vocabulary_size=30522)
+    import_tokenizer.import_tokenizer(str(tmp_path), str(tmp_path), vocabulary_size=6)
+
+
 def test_transformers_opens_the_folder_and_gives_the_same_ids(folder):
     from transformers import AutoTokenizer
 
