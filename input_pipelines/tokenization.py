@@ -84,6 +84,7 @@ class Tokenizer:
         self._backend = tokenizers.Tokenizer.from_str(text)
         self._backend.encode_special_tokens = True
         self._backend.no_padding()
+        self._wordpiece = isinstance(self._backend.model, models.WordPiece)
         size = max(self._backend.get_vocab(with_added_tokens=True).values()) + 1
         if self.size != size:  # a model sized by it would be asked for rows that it does not have
             raise TokenizerError(
@@ -126,7 +127,7 @@ class Tokenizer:
         return [self._tokenized(t, e) for t, e in zip(texts, encodings, strict=True)]
 
     def _tokenized(self, text: str, encoding: tokenizers.Encoding) -> Tokenized:
-        starts = words.word_starts(text, encoding.word_ids, encoding.offsets)
+        starts = words.word_starts(text, encoding.word_ids, encoding.offsets, self._wordpiece)
         return Tokenized(np.array(encoding.ids, np.int32), starts, bool(encoding.overflowing))
 
 

@@ -5,8 +5,9 @@ and Chinese characters, and each punctuation mark and Chinese character by itsel
 only cut at spaces (SentencePiece) would make one word of "world," and of a whole Chinese sentence,
 which no mask budget holds. A piece that spans such a boundary, like "▁world,", stays whole.
 
-Scripts that are written without spaces and are not Chinese characters (kana, Thai) keep one word up
-to the next space or mark, as in BERT.
+Other scripts that are written without spaces (kana, Thai) have no such boundaries. There each piece
+is a word: SentencePiece's pieces are word-like, and a whole sentence would never be masked. Only
+WordPiece keeps one word up to the next space or mark: "##" says so, and the official routine obeys.
 """
 
 import functools
@@ -27,6 +28,15 @@ _IDEOGRAPHS = (
     (0x2F800, 0x2FA1F),
 )
 _ASCII_MARKS = ((33, 47), (58, 64), (91, 96), (123, 126))  # "$" and "^" are marks too, for BERT
+_UNSPACED = (  # scripts written without spaces between words
+    (0x0E00, 0x0EFF),  # Thai, Lao
+    (0x0F00, 0x0FFF),  # Tibetan
+    (0x1000, 0x109F),  # Myanmar
+    (0x1780, 0x17FF),  # Khmer
+    (0x3040, 0x30FF),  # kana
+    (0x31F0, 0x31FF),
+    (0xFF66, 0xFF9D),
+)
 _CODE_POINTS = 0x110000
 
 
@@ -46,8 +56,21 @@ def _spaces() -> np.ndarray:
     return np.fromiter((chr(i).isspace() for i in range(_CODE_POINTS)), np.bool_, _CODE_POINTS)
 
 
+@functools.cache
+def _unspaced() -> np.ndarray:
+    """bool [code points]: characters of scripts without spaces; not signs that join the last."""
+    unspaced = np.zeros(_CODE_POINTS, np.bool_)
+    for first, last in _UNSPACED:
+        for i in range(first, last + 1):
+            unspaced[i] = unicodedata.category(chr(i))[0] != "M"
+    return unspaced
+
+
 def word_starts(
-    text: str, words: Sequence[int | None], offsets: Sequence[tuple[int, int]]
+    text: str,
+    words: Sequence[int | None],
+    offsets: Sequence[tuple[int, int]],
+    wordpiece: bool = False,
 ) -> np.ndarray:
     """Which pieces start a word: bool [n].
 
@@ -56,6 +79,7 @@ def word_starts(
       words: for each piece, the number of the stretch of text that the tokenizer cut first; None
         for a special token, which is a word by itself.
       offsets: for each piece, the characters of `text` it stands for.
+      wordpiece: whether pieces inside a stretch are marked as such ("##").
 
     Example, pieces of XLM-R: "Oh, 東京 it"  ->  ▁O h , ▁ 東京 ▁it
                                                  1  0 1 1  0    1
@@ -73,5 +97,8 @@ def word_starts(
     fresh = np.flatnonzero(inside & (begin > 0) & (begin < len(characters)))
     fresh = fresh[begin[fresh] >= end[fresh - 1]]
     at = begin[fresh]
-    starts[fresh] = (alone[at] | alone[at - 1]) & ~space[at - 1] & ~space[at]
+    boundary = alone[at] | alone[at - 1]
+    if not wordpiece:
+        boundary |= _unspaced()[characters[at]]
+    starts[fresh] = boundary & ~space[at - 1] & ~space[at]
     return starts

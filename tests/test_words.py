@@ -51,7 +51,8 @@ def wordpiece():
 
 def starts_of(tokenizer, text):
     encoding = tokenizer.encode(text)
-    return encoding.tokens, word_starts(text, encoding.word_ids, encoding.offsets)
+    marked = isinstance(tokenizer.model, models.WordPiece)
+    return encoding.tokens, word_starts(text, encoding.word_ids, encoding.offsets, marked)
 
 
 def shown(tokens, starts):
@@ -76,6 +77,32 @@ def test_wordpiece_is_as_bert_has_it():
     tokens, starts = starts_of(wordpiece(), SENTENCE)
     assert starts.tolist() == [not t.startswith("##") for t in tokens]
     assert "|東|京|に|行|く|😀|" in shown(tokens, starts)
+
+
+def test_scripts_without_spaces_have_a_word_a_piece():
+    text = "ไทยดี ペンです"  # Thai with a vowel sign above, kana
+    words = [0, 0, 0, 0, 1, 1]
+    offsets = [(0, 3), (3, 4), (4, 5), (4, 5), (5, 8), (8, 10)]
+    assert word_starts(text, words, offsets).tolist() == [1, 1, 0, 0, 1, 1]
+    assert word_starts(text, words, offsets, wordpiece=True).tolist() == [1, 0, 0, 0, 1, 0]
+
+
+def test_a_loaded_wordpiece_joins_pieces_of_such_scripts_and_a_unigram_does_not(tmp_path):
+    pieces = ["これ", "##は", "##ペン"]
+    wordpiece = tokenizers.Tokenizer(
+        models.WordPiece({t: i for i, t in enumerate([*BERT, *pieces])}, unk_token="[UNK]")
+    )
+    wordpiece.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    entries = [(t, -1.0) for t in [*XLMR, "▁これ", "は", "ペン"]]
+    unigram = tokenizers.Tokenizer(models.Unigram(entries, unk_id=3))
+    unigram.pre_tokenizer = pre_tokenizers.Metaspace()
+    for made, expected in ((wordpiece, [1, 0, 0]), (unigram, [1, 1, 1])):
+        folder = tmp_path / type(made.model).__name__
+        folder.mkdir()
+        made.save(str(folder / "tokenizer.json"))
+        import_tokenizer.import_tokenizer(str(folder / "out"), str(folder))
+        (one,) = Tokenizer(str(folder / "out/tokenizer")).encode_batch(["これはペン"], 9)
+        assert one.word_starts.tolist() == expected
 
 
 def test_a_piece_over_a_boundary_stays_whole():
