@@ -31,6 +31,10 @@ A recipe is a gin file that is read, never executed, so this program starts in a
 Every stage writes `run_dir/<name>`. A stage is done when its `stage.json` matches; a changed
 binding, input or source file runs again what depends on it. Stop it anywhere (Ctrl-C, SIGTERM):
 the running stage saves if it can, and the same command continues. `--dry_run` says what would run.
+
+Exit code: 0 done, or stopped as asked; 1 an error; 143 the running stage was stopped by a signal
+that did not come through the recipe. Flags of several processes (`t5x_style.processes`) go to every
+stage; the same recipe is started once for each process.
 """
 
 import os
@@ -44,10 +48,11 @@ from types import FrameType
 from rich.console import Console
 from rich.table import Table
 
-from t5x_style import gin_utils, recipe_file, stage, stage_main
+from t5x_style import gin_utils, processes, recipe_file, stage, stage_main
 from t5x_style.gin_reader import REPOSITORY
 from t5x_style.recipe_file import Recipe, Stage
 
+STOPPED = 128 + signal.SIGTERM  # exit code: someone else stopped the stage; see `_run`
 CONSOLE = Console(highlight=False, soft_wrap=True)
 
 
@@ -98,7 +103,8 @@ def _environment() -> dict[str, str]:
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
     own = {"PYTHONPATH": path, stage_main.PARENT: str(os.getpid())}
-    return {**defaults, **os.environ, **own}
+    described = processes.read(sys.argv[1:], os.environ)
+    return {**defaults, **os.environ, **own, **(described.environment() if described else {})}
 
 
 def survey(recipe: Recipe, flags: gin_utils.Flags) -> list[Row]:
@@ -144,7 +150,9 @@ def execute(recipe: Recipe, flags: gin_utils.Flags) -> int:
             if code is not None:
                 return code
         rows.append(_row(item, planned, decision))
-    publish(recipe)
+    described = processes.read(sys.argv[1:], os.environ)
+    if described is None or not described.number:  # one of several is enough
+        publish(recipe)
     show(rows, f"{recipe.run_dir}: all {len(rows)} stages done")
     return 0
 
@@ -159,7 +167,12 @@ def _row(item: Stage, planned: stage.Plan, decision: stage.Decision) -> Row:
 def _run(
     children: Children, recipe: Recipe, item: Stage, flags: gin_utils.Flags, planned: stage.Plan
 ) -> int | None:
-    """Runs one stage as planned; None when it is done, else the exit code to stop with."""
+    """Runs one stage as planned; None when it is done, else the exit code to stop with.
+
+    0 if the recipe was asked to stop, for then it did what it was asked; 143 if the stage alone
+    was, by a signal of its own or with another process, and saved: the recipe is not done, and
+    whoever waits for it must not take it for done; 1 for an error.
+    """
     code = 0
     if not children.stopping:
         code = children.call(item.entry, recipe_file.stage_flags(recipe, item, flags, {}))
@@ -179,7 +192,7 @@ def _run(
             )
             return 1
     CONSOLE.print(f"stopped in stage {item.name}; the same command continues there.")
-    return 0
+    return 0 if children.stopping else STOPPED
 
 
 def _ending(code: int) -> str:

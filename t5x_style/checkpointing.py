@@ -24,7 +24,7 @@ import orbax.checkpoint as ocp
 from flax import nnx
 from jax.experimental import multihost_utils
 
-from t5x_style import checkpoint_folder, checkpoint_items, integrity
+from t5x_style import checkpoint_folder, checkpoint_items, integrity, peers
 from t5x_style.checkpoint_folder import find as find
 from t5x_style.checkpoint_items import CheckpointError as CheckpointError
 from t5x_style.train_state import TrainState
@@ -116,6 +116,7 @@ class Checkpointer:
         self.last_saved = step
         self._finishing = threading.Thread(target=self._finish, args=(step, needed))
         self._finishing.start()
+        peers.let_finish(self._finishing)
         if not self.settings.asynchronous:
             self.wait()
 
@@ -162,6 +163,11 @@ class Checkpointer:
         except CheckpointError:  # the best and the last are among those that are there
             self._best, self.last_saved = checkpoint_folder.best(self.folder), self.latest()
             raise
+
+    def finish_alone(self) -> None:
+        """Lets the last save complete on the way out of an error that may be this process's own."""
+        if self._finishing is not None:
+            self._finishing.join()
 
     def close(self) -> None:
         """Waits and frees the writer."""

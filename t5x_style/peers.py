@@ -34,6 +34,14 @@ POLL_SECONDS = 0.2
 TURN_MILLISECONDS = 1000  # a blocking read of this long lets Python see signals in between
 
 
+_to_finish: list[threading.Thread] = []  # this process is not ended from outside before they are
+
+
+def let_finish(thread: threading.Thread) -> None:
+    """Another process that ends may not cut this thread short, unless it takes very long."""
+    _to_finish[:] = [other for other in _to_finish if other.is_alive()] + [thread]
+
+
 class Peers:
     """What this process hears of the others, and tells them."""
 
@@ -180,8 +188,10 @@ class Peers:
 
     def _leave(self, code: int) -> None:
         """Process 0 goes last: JAX aborts the others, in the middle of a message, when it does."""
-        self._tell(f"gone/{self.number}", "")
         deadline = time.monotonic() + self._heartbeat
+        for thread in _to_finish:
+            thread.join(max(deadline - time.monotonic(), 0.0))
+        self._tell(f"gone/{self.number}", "")
         while self.number == 0 and time.monotonic() < deadline:
             try:
                 if len(self._all("gone")) == self.count:

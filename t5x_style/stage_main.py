@@ -64,10 +64,13 @@ def guarded(action: Callable[[gin_utils.Flags], int], argv: Sequence[str]) -> in
 
 
 def _tell(error: Exception) -> None:
-    # gin names the configurables on the way to the error, and their addresses in memory
-    text = re.sub(r"(?m)^(  In call to configurable '.*?') \(<.*?>\)", r"\1", str(error))
-    print(f"error: {text}", file=sys.stderr)
+    print(f"error: {_in_words(error)}", file=sys.stderr)
     print("(--traceback shows where this arose)", file=sys.stderr, flush=True)
+
+
+def _in_words(error: Exception) -> str:
+    # gin names the configurables on the way to the error, and their addresses in memory
+    return re.sub(r"(?m)^(  In call to configurable '.*?') \(<.*?>\)", r"\1", str(error))
 
 
 def is_users(error: Exception) -> bool:
@@ -120,7 +123,7 @@ def _run_among(peers: "Peers", flags: gin_utils.Flags, job: str) -> int:
             _tell(error)
         if peers.is_loss(error):
             peers.wait_for_the_cause()
-        peers.end(1, f"failed: {type(error).__name__}: {error}")
+        peers.end(1, f"failed: {type(error).__name__}: {_in_words(error)}")
     return 0
 
 

@@ -214,12 +214,17 @@ class Trainer:
                 )
             )
         try:
-            return self._loop(after_step, log_hook)
+            finished = self._loop(after_step, log_hook)
+        except BaseException:
+            # not `wait`, in which processes agree: the others may be anywhere
+            self.checkpointer.finish_alone()
+            raise
         finally:
             preemption.close()
             progress.close()
             log.close()
-            self.checkpointer.wait()
+        self.checkpointer.wait()
+        return finished
 
     def _loop(self, after_step: list[hooks.Hook], log_hook: hooks.Log) -> bool:
         first, last = int(self.state.step), self.cadence.steps

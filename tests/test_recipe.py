@@ -222,6 +222,16 @@ def test_runs_stops_and_continues_inside_a_stage(house):
     assert output.count("skipped") == 3
 
 
+def test_a_stage_stopped_by_a_signal_of_its_own_leaves_the_recipe_undone(house):
+    house(RECIPE.replace("STOP_AT = -1", "STOP_AT = 1"))
+    process = start()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143 and "stopped in stage second" in output, output
+    process = start()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and "all 3 stages done" in output, output
+
+
 def test_a_killed_recipe_takes_its_stage_along(house):
     house(RECIPE.replace("STOP_AT = -1", "STOP_AT = 1"))
     process = start(TOY_STOPS_PARENT="1", TOY_SIGNAL="KILL")
@@ -262,7 +272,7 @@ def test_code_that_changes_while_its_stage_runs(house, monkeypatch, capfd):
             return 0
 
     children = Children()
-    assert recipe._run(children, loaded, item, flags, planned) == 0
+    assert recipe._run(children, loaded, item, flags, planned) == 143  # nobody asked the recipe
     assert "stopped in stage first" in capfd.readouterr().out
     children.edited = True
     assert recipe._run(children, loaded, item, flags, planned) == 1
