@@ -8,7 +8,7 @@ from typing import Any
 import tokenizers
 from tokenizers import models
 
-from input_pipelines import tokenization
+from input_pipelines import sentencepiece_model, tokenization
 from input_pipelines.tokenization import TokenizerError
 
 # Names that tokenizers of other families use for the same roles.
@@ -24,8 +24,8 @@ _ROLE_NAMES: Mapping[str, tuple[str, ...]] = {
 def import_tokenizer(
     model_dir: str, folder: str, vocabulary_size: int | None = None
 ) -> dict[str, str]:
-    """Makes a tokenizer folder of a Hugging Face one: tokenizer.json, vocab.txt, or what
-    transformers can convert (a sentencepiece model).
+    """Makes a tokenizer folder of a Hugging Face one: tokenizer.json, vocab.txt, or
+    sentencepiece.bpe.model with fairseq's ids (XLM-R).
 
     Args:
       model_dir: stage folder; the tokenizer goes into `tokenizer/` in it.
@@ -42,7 +42,7 @@ def import_tokenizer(
     readers: dict[str, Callable[[str, dict[str, Any]], tokenizers.Tokenizer]] = {
         "tokenizer.json": lambda path, _: tokenizers.Tokenizer.from_file(path),
         "vocab.txt": _from_vocab,
-        "sentencepiece.bpe.model": lambda path, _: _by_transformers(os.path.dirname(path)),
+        "sentencepiece.bpe.model": lambda path, _: _from_sentencepiece(path),
     }
     found = next((n for n in readers if os.path.isfile(os.path.join(folder, n))), None)
     if found is None:
@@ -82,11 +82,11 @@ def _from_vocab(path: str, config: dict[str, Any]) -> tokenizers.Tokenizer:
     )
 
 
-def _by_transformers(folder: str) -> tokenizers.Tokenizer:
-    import transformers  # slow, and needed for this conversion only
-
-    loaded = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    return loaded.backend_tokenizer
+def _from_sentencepiece(path: str) -> tokenizers.Tokenizer:
+    try:
+        return sentencepiece_model.read(path)
+    except ValueError as error:
+        raise TokenizerError(str(error)) from error
 
 
 def _special(
