@@ -28,6 +28,7 @@ STAGES = (
     "t5x_style.gin_utils",
     "t5x_style.gin_reader",
     "t5x_style.fingerprints",
+    "t5x_style.processes",
 )
 # Floors of the engine: a module imports its own floor and those below. Files that are on no list
 # stand where the first file that needs them stands; add them when it matters.
