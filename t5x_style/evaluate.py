@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 from rich.console import Console
 from rich.table import Table
 
@@ -45,11 +46,29 @@ def evaluate(
     folder = Path(model_dir)
     (folder / "runs").mkdir(parents=True, exist_ok=True)
     scores = {}
+    main = jax.process_index() == 0  # all processes compute, for models spread over them
     for name in bench.systems:
         run = bench.run(name, split)
-        ranking.write_run(folder / "runs" / f"{name}.trec", run, name)
+        if main:
+            ranking.write_run(folder / "runs" / f"{name}.trec", run, name)
         scores[name] = ranking.score_run(run, bench.qrels(split))
-        print(f"evaluate: {name} {scores[name].means()}", file=sys.stderr)
+        if main:
+            print(f"evaluate: {name} {scores[name].means()}", file=sys.stderr)
+    if main:
+        _write(folder, split, bench, scores, baseline, samples, seed)
+    return {"metrics": "metrics.json", "per_query": "per_query.json", "runs": "runs"}
+
+
+def _write(
+    folder: Path,
+    split: str,
+    bench: systems.Bench,
+    scores: dict[str, ranking.Scores],
+    baseline: str,
+    samples: int,
+    seed: int,
+) -> None:
+    """Writes metrics.json and per_query.json, and prints the table."""
     report = _report(bench, scores, baseline, samples, seed) | {"split": split}
     publish.write_atomically(folder / "metrics.json", json.dumps(report, indent=1) + "\n")
     per_query = {
@@ -59,7 +78,6 @@ def evaluate(
     publish.write_atomically(folder / "per_query.json", json.dumps(per_query) + "\n")
     # A file or a pipe has no width; rich would take 80 columns and break the cells.
     Console(width=None if sys.stdout.isatty() else 120).print(table(report))
-    return {"metrics": "metrics.json", "per_query": "per_query.json", "runs": "runs"}
 
 
 def _bench(

@@ -108,7 +108,11 @@ class Log:
 
 
 class Evaluator(Protocol):
-    """Something that measures a model while it trains."""
+    """Something that measures a model while it trains.
+
+    One with an attribute `metrics`, the names of what `evaluate` gives, has a development metric
+    checked before step 0.
+    """
 
     name: str
 

@@ -5,7 +5,7 @@ Leaves in MODEL_DIR: `checkpoints/`, `contract.json`, `metrics.jsonl`, `tensorbo
 same, bit for bit, as if it had never stopped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -56,7 +56,9 @@ def train(
       ValueError: no evaluator gives the development metric.
       stage.Interrupted: SIGTERM came; everything is saved.
     """
-    check_development_metric(development_metric, [evaluator.name for evaluator in evaluators])
+    check_development_metric(
+        development_metric, {e.name: getattr(e, "metrics", None) for e in evaluators}
+    )
     folder = Path(model_dir)
     main = jax.process_index() == 0
     checkpointer = Checkpointer(folder / "checkpoints", checkpointing)
@@ -86,13 +88,27 @@ def train(
     return {"checkpoint": "checkpoints", "model": ".", "metrics": metric_log.JSONL}
 
 
-def check_development_metric(metric: str | None, evaluators: Sequence[str]) -> None:
-    """Raises ValueError unless one of the evaluators, given by name, can give the metric."""
-    if metric is not None and metric.partition("/")[0] not in evaluators:
-        found = ", ".join(evaluators) or "no evaluators"
+def check_development_metric(
+    metric: str | None, evaluators: Mapping[str, Sequence[str] | None]
+) -> None:
+    """Before step 0; an evaluator that does not tell its metrics is believed until it runs.
+
+    Args:
+      metric: 'evaluator/metric', or None for none.
+      evaluators: name -> names of its metrics, or None if it does not tell.
+
+    Raises:
+      ValueError: none of the evaluators gives the metric.
+    """
+    if metric is None:
+        return
+    evaluator, _, name = metric.partition("/")
+    told = evaluators.get(evaluator)
+    if evaluator not in evaluators or (told is not None and name not in told):
+        found = [f"{e}/{m}" for e, names in evaluators.items() for m in names or ("...",)]
         raise ValueError(
             f"train.development_metric: expected 'evaluator/metric', found {metric!r}; "
-            f"train.evaluators holds {found}"
+            f"train.evaluators gives {', '.join(found) or 'nothing: it holds no evaluators'}"
         )
 
 
