@@ -200,15 +200,16 @@ def gathered(parameter: jax.Array, names: tuple[str | None, ...]) -> jax.Array:
     'fsdp' cuts both the rows of a batch and, by the standard rules, the features of parameters.
     Left alone, the partitioner may bring together the activations, which are much larger. Asked for
     where a parameter is used, as in ZeRO-3 (arXiv:1910.02054), only one layer is whole at a time,
-    and its gradient goes back to its pieces. No effect unless a mesh of several devices is in
-    context (`jax.sharding.use_abstract_mesh`).
+    and its gradient goes back to its pieces. No effect unless the mesh in context
+    (`jax.sharding.use_abstract_mesh`) has several devices on 'fsdp': asking at each use also keeps
+    the gradients of two uses from being summed before they cross devices.
 
     Args:
       parameter: already in the dtype of the computation: fewer bytes to gather.
       names: logical name of each axis.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1:
+    if mesh.empty or mesh.shape["fsdp"] == 1:
         return parameter
     free = PartitionSpec.UNCONSTRAINED
     spec = PartitionSpec(*(None if name == "embed" else free for name in names))

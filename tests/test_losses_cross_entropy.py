@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from jax.extend.core import jaxprs_in_params
 
 from models.losses import cross_entropy as ce
+from t5x_style.preflight import hlo
 
 N, D, V, PADDED = 37, 8, 29, 32
 ARGUMENTS = (0, 1, 2)
@@ -220,21 +222,34 @@ def test_errors_name_what_is_wrong(change, message):
         ce.cross_entropy(**arguments)
 
 
-@pytest.mark.parametrize("shape", [(8, 1, 1), (2, 4, 1), (2, 2, 2)])
-@pytest.mark.parametrize("form", [mean, lambda c: lambda *a: per_position(c)(*a).mean()])
-def test_sharded_equals_one_device(form, shape):
+FORMS = [mean, lambda c: lambda *a: per_position(c)(*a).mean()]
+
+
+def mesh_of(shape):
     axes = ("data", "fsdp", "tensor")
-    mesh = jax.make_mesh(shape, axes, axis_types=(jax.sharding.AxisType.Auto,) * 3)
+    return jax.make_mesh(shape, axes, axis_types=(jax.sharding.AxisType.Auto,) * 3)
+
+
+def under(mesh, loss):
+    """`loss` traced as the train step does it."""
+
+    def under_mesh(*arguments):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return loss(*arguments)
+
+    return under_mesh
+
+
+@pytest.mark.parametrize("shape", [(8, 1, 1), (2, 4, 1), (2, 2, 2)])
+@pytest.mark.parametrize("form", FORMS)
+def test_sharded_equals_one_device(form, shape):
+    mesh = mesh_of(shape)
     hidden, table, bias, labels = problem(n=192)
     hidden, labels = hidden.reshape(8, 24, D), labels.reshape(8, 24)
     kernel = jnp.asarray(np.random.default_rng(2).normal(size=(D, D)), jnp.float32)
 
     def loss(hidden, kernel, table, bias, labels):
         return form(16)(hidden @ kernel, table, bias, labels)
-
-    def under_mesh(*arguments):
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return loss(*arguments)
 
     arguments = (hidden, kernel, table, bias, labels)
     rows = ("data", "fsdp")
@@ -243,8 +258,60 @@ def test_sharded_equals_one_device(form, shape):
         jax.device_put(a, jax.NamedSharding(mesh, jax.P(*spec)))
         for a, spec in zip(arguments, specs, strict=True)
     ]
-    found, gradients = jax.jit(jax.value_and_grad(under_mesh, (0, 1, 2, 3)))(*placed)
-    expected, single = jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3)))(*arguments)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-    for ours, theirs in zip(gradients, single, strict=True):
+    require_equal(
+        jax.jit(jax.value_and_grad(under(mesh, loss), (0, 1, 2, 3)))(*placed),
+        jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3)))(*arguments),
+    )
+
+
+def require_equal(found, expected):
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
+    for ours, theirs in zip(found[1], expected[1], strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_sizes_that_no_mesh_axis_divides(form):
+    hidden, table, bias, labels = problem()  # 37 positions
+    arguments = (hidden[:, :7], table[:31, :7], bias[:31], labels)
+    mesh = mesh_of((2, 2, 2))
+    placed = jax.device_put(arguments, jax.NamedSharding(mesh, jax.P()))
+    require_equal(
+        jax.jit(jax.value_and_grad(under(mesh, form(16)), ARGUMENTS))(*placed),
+        jax.value_and_grad(form(16), ARGUMENTS)(*arguments),
+    )
+
+
+@pytest.mark.parametrize("shape", [(8, 1, 1), (1, 8, 1), (2, 2, 2)])
+@pytest.mark.parametrize("form", FORMS)
+def test_the_table_gradient_crosses_devices_once_however_many_chunks(form, shape):
+    mesh = mesh_of(shape)
+    rows, vocabulary = ("data", "fsdp"), 128
+    specs = {
+        (192, D): jax.P(rows),
+        (vocabulary, D): jax.P("tensor", "fsdp"),
+        (vocabulary,): jax.P("tensor"),
+    }
+    shapes = [
+        jax.ShapeDtypeStruct(size, jnp.float32, sharding=jax.NamedSharding(mesh, spec))
+        for size, spec in specs.items()
+    ] + [jax.ShapeDtypeStruct((192,), jnp.int32, sharding=jax.NamedSharding(mesh, jax.P(rows)))]
+
+    def reductions(chunk):
+        gradient = jax.grad(under(mesh, form(chunk)), ARGUMENTS)
+        kept = tuple(one.sharding for one in shapes[:3])
+        program = jax.jit(gradient, out_shardings=kept).lower(*shapes).compile()
+        return sum(
+            visit.times
+            for visit in hlo.walk(hlo.parse(program.as_text()), into_fusions=True)
+            if visit.instruction.op in ("all-reduce", "reduce-scatter")
+            and is_table(visit.instruction, visit.computation)
+        )
+
+    def is_table(instruction, computation):
+        types = " ".join(computation[name].type for name in instruction.operands)
+        return re.search(rf"f32\[{vocabulary // shape[2]},\d+\]", types)
+
+    # With 'data' and 'fsdp' both in use: scattered over one, then its piece summed over the other.
+    expected = 2 if shape == (2, 2, 2) else 1
+    assert [reductions(chunk) for chunk in (192, 16)] == [expected, expected]

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from models import bi_encoder, retromae
-from t5x_style import optim, partitioning, train_state, train_step
+from t5x_style import optim, partitioning, step_program, train_state, train_step
 from t5x_style.objective import GroupShape
+from t5x_style.preflight import collectives, hlo
 from tests import packed_rows, tiny_models
 
 MESHES = [(8, 1, 1), (2, 4, 1), (2, 2, 2)]
@@ -58,10 +59,14 @@ def pairs(step):
     return {"query": query, "passage": passage}
 
 
+def partitioner_of(mesh):
+    devices = jax.devices()[: int(np.prod(mesh))]
+    return partitioning.Partitioner(partitioning.MeshShape(*mesh), devices=devices)
+
+
 def run(make, batch_of, mesh, steps=5):
     """Losses, the gradients of the first step, and the parameters at the end."""
-    devices = jax.devices()[: int(np.prod(mesh))]
-    partitioner = partitioning.Partitioner(partitioning.MeshShape(*mesh), devices=devices)
+    partitioner = partitioner_of(mesh)
     definition, state, shardings = train_state.create(make, OPTIMIZER, partitioner, 0)
 
     def place(step):
@@ -100,3 +105,25 @@ def test_five_steps_equal_one_device(name, mesh):
     for part in (1, 2):  # gradients, parameters
         for a, b in zip(found[part], expected[part], strict=True):
             np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("mesh", [(1, 8, 1), (2, 2, 2)], ids=str)
+def test_devices_exchange_parameters_and_never_the_rows_of_others(mesh):
+    partitioner = partitioner_of(mesh)
+    definition, state, shardings = train_state.create(
+        RETROMAE, OPTIMIZER, partitioner, 0, abstract=True
+    )
+    specs = definition.module(state.params, state.variables).batch_specs()[0]
+    step = step_program.jit(definition, partitioner, shardings)
+    program = step_program.trace(step, partitioner, state, specs).lower().compile()
+
+    # Hidden states of a device's own rows may be summed over 'tensor'; here they are as large as
+    # the largest parameter, and those of another device's rows would be more than either.
+    own = 4 * TEXT.rows * TEXT.length * CONFIG.hidden // (mesh[0] * mesh[1])
+    largest = max([own, *(4 * leaf.size for leaf in jax.tree.leaves(state.params))])
+    exchanged = {}
+    for visit in hlo.walk(hlo.parse(program.as_text()), into_fusions=True):
+        if visit.instruction.op.removesuffix("-start") in collectives.KINDS:
+            sizes = [array.size for array in hlo.arrays(visit.instruction.type)]
+            exchanged[max(sizes)] = visit.instruction.label()
+    assert max(exchanged) <= largest, exchanged[max(exchanged)]
