@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import pytest
 from gin import config as gin_config
+from jax.experimental.compilation_cache import compilation_cache
 
 from models import mlm
 from t5x_style import fingerprints, gin_utils, recipe_file, stage, step_program, train_step
@@ -29,9 +30,13 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def clean_gin(monkeypatch):
     monkeypatch.chdir(REPOSITORY)
-    # Programs for another machine than this one are not for its cache.
-    monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "false")
+    # Programs for TPUs cannot be read back from JAX's cache; the other tests' programs can.
+    enabled = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # JAX asks only once whether to use it
     yield
+    jax.config.update("jax_enable_compilation_cache", enabled)
+    compilation_cache.reset_cache()
     gin_config.clear_config()
 
 

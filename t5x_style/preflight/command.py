@@ -43,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options, rest = parser.parse_known_args(words)
     # No device of this machine is touched, whatever it has.
     jax.config.update("jax_platforms", "cpu")
+    # JAX would keep such programs, and then cannot read them without a TPU.
+    jax.config.update("jax_enable_compilation_cache", False)
     sys.exit(stage_main.guarded(lambda flags: run(flags, options), rest))
 
 
