@@ -153,20 +153,20 @@ def _lead(peers: "Peers", flags: gin_utils.Flags, planned: stage.Plan) -> str:
 
 def _follow(peers: "Peers", flags: gin_utils.Flags, planned: stage.Plan) -> None:
     """Any other process: runs the job where all do, and waits until process 0 has ended."""
-    if peers.verdict() == "run":
-        if peers.together:
-            try:
-                _call(flags, planned, first=False)
-            except stage.Signalled:
-                raise
-            except stage.Interrupted:
-                pass  # all have agreed on it; process 0 says so
-        else:
-            print(f"process {peers.number} waits: process 0 runs this stage", flush=True)
-    while True:
+    runs = peers.verdict() == "run"
+    if runs and peers.together:
         try:
+            _call(flags, planned, first=False)
+        except stage.Signalled:
+            raise
+        except stage.Interrupted:
+            pass  # all have agreed on it; process 0 says so
+    outcome = None
+    while outcome is None:
+        try:
+            if runs and not peers.together:
+                print(f"process {peers.number} waits: process 0 runs this stage", flush=True)
             outcome = peers.wait_for_the_end()
-            break
         except stage.Signalled:
             peers.ask_to_stop()
     if outcome:

@@ -6,6 +6,7 @@ both processes still run the same stage.
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 from tests.toy_objective import ToyPipeline
@@ -28,6 +29,9 @@ class AccidentPipeline(ToyPipeline):
 
     def batch(self, step, rows=None):
         accident(step)
+        if os.environ.get("ACCIDENT") == "SIGTERM" and step > int(os.environ["ACCIDENT_STEP"]):
+            # the processes take about a second to agree, in which a toy would come to its end
+            threading.Event().wait(0.05)
         return super().batch(step, rows)
 
 
