@@ -1,6 +1,9 @@
 """Eight virtual devices and a compilation cache; `shared` is the optional test data."""
 
+import gc
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -24,3 +27,12 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip(f"needs the data folder {folder.name}/ beside the checkout")
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_programs_go() -> Iterator[None]:
+    """A worker that keeps the programs of every file grows to several GiB."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
