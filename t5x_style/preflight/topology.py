@@ -9,6 +9,8 @@ import os
 import jax
 from jax.experimental import topologies
 
+from t5x_style import runtime
+
 GIB = 2**30
 
 # Smaller slices than a host of four chips need to be told so; libtpu assumes 2x2x1 a host.
@@ -104,6 +106,7 @@ def devices(name: str) -> list[jax.Device]:
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v4-8")
     # No chip is taken, so that several compilations may go on at the same time.
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    runtime.widen_compiler_stack()
     options: dict[str, object] = dict(_ONE_CHIP) if topology.size == 1 else {}
     if name.startswith("v4"):
         options["chip_config_name"] = "megacore"  # both cores of a chip as one device
