@@ -37,6 +37,13 @@ _REQUIRED = [
     "type_vocab_size",
     "hidden_act",
 ]
+_OWN_FIELD = {"roberta": "pad_token_id", "electra": "embedding_size"}  # by family
+_NUMBERS = (
+    "layer_norm_eps",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "initializer_range",
+)
 _ROBERTA_PAD = 1  # transformers' default, where config.json does not say
 
 
@@ -103,12 +110,13 @@ def read_fields(folder: str | Path) -> dict[str, Any]:
         )
     try:
         fields = dict(json.loads(file.read_text(encoding="utf-8")))
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{file}: expected a JSON object: {error}") from error
     missing = [name for name in _REQUIRED if name not in fields]
     if missing:
         raise ValueError(f"{file}: expected the fields {_REQUIRED}, missing {missing}.")
     _require_supported(fields, file)
+    _require_numbers(fields, file)
     return fields
 
 
@@ -130,6 +138,19 @@ def _require_supported(fields: Mapping[str, Any], file: Path) -> None:
     ):
         if fields.get(name, allowed[0]) not in allowed:
             raise ValueError(f"{file}: expected {name} in {allowed}, found {fields[name]!r}.")
+
+
+def _require_numbers(fields: Mapping[str, Any], file: Path) -> None:
+    own = _OWN_FIELD.get(family(fields))
+    whole = [name for name in (*_REQUIRED, own) if name not in ("model_type", "hidden_act")]
+    for names, kind, words in (
+        (whole, int, "a whole number"),
+        (_NUMBERS, (int, float), "a number"),
+    ):
+        for name in names:
+            found = fields.get(name, 0)
+            if not isinstance(found, kind) or isinstance(found, bool):
+                raise ValueError(f"{file}: expected {words} as {name}, found {found!r}.")
 
 
 def family_of(config: bert.BertConfig) -> str:

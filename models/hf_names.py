@@ -143,14 +143,26 @@ MAY_STAY = (
     "bert.embeddings.token_type_ids",
     "cls.predictions.decoder.weight",
     "cls.predictions.decoder.bias",
+    "decoder_embeddings.*",
     "discriminator_predictions.*",
 )
 
 
-# (copy, original) of tied tensors, which old files hold twice.
+# (copy, original) of tied tensors, which old files hold twice; `decoder_embeddings` is the name by
+# which the official RetroMAE hands the encoder's embeddings to its decoder.
 TIED = (
     ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
     ("cls.predictions.decoder.bias", "cls.predictions.bias"),
+    *(
+        (f"decoder_embeddings.{name}", f"bert.embeddings.{name}")
+        for name in (
+            "word_embeddings.weight",
+            "position_embeddings.weight",
+            "token_type_embeddings.weight",
+            "LayerNorm.weight",
+            "LayerNorm.bias",
+        )
+    ),
 )
 
 # Family -> (their beginning of a name, the canonical one); the first that fits is taken.
@@ -197,12 +209,6 @@ def spelled(name: str, family: str) -> str:
         if name.startswith(ours):
             return theirs + name.removeprefix(ours)
     return name
-
-
-def layer_count(names: set[str]) -> int:
-    """Number of encoder layers among canonical `names`: the highest layer number plus one."""
-    found = [re.match(r"bert\.encoder\.layer\.(\d+)\.", name) for name in names]
-    return 1 + max((int(match[1]) for match in found if match), default=-1)
 
 
 def export_arrays(arrays: Mapping[str, np.ndarray], vocab_size: int) -> dict[str, np.ndarray]:

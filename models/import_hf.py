@@ -199,12 +199,29 @@ def _warn_of_modules(folder: Path) -> None:
     modules = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
     kinds = [module["type"].rpartition(".")[2] for module in modules]
     left = [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]
+    for kind, module in zip(kinds, modules, strict=True):
+        modes = _pooling_modes(folder / module["path"]) if kind == "Pooling" else []
+        left += [f"Pooling ({' + '.join(modes)})"] if modes not in ([], ["cls"], ["mean"]) else []
     if left:
         warnings.warn(
             f"{folder}: only the encoder is taken over, not the modules {left} of {file.name}; "
             "its vectors are not those that sentence-transformers gives.",
             stacklevel=3,
         )
+
+
+def _pooling_modes(folder: Path) -> list[str]:
+    """`cls`, `mean`, `max`, ... of a Pooling module; several are concatenated."""
+    file = folder / "config.json"
+    fields = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if "pooling_mode" in fields:  # newer files have one field
+        mode = fields["pooling_mode"]
+        return [mode] if isinstance(mode, str) else list(mode)
+    switches = [name for name, on in fields.items() if name.startswith("pooling_mode_") and on]
+    return [
+        n.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
+        for n in switches
+    ]
 
 
 def _files(path: Path) -> list[Path]:
@@ -221,8 +238,8 @@ def _files(path: Path) -> list[Path]:
         if file.suffix in _PICKLES:
             raise WeightsError(
                 f"{file} is a pickle; loading one runs the code inside it, so it is not opened. "
-                "Convert it where you trust it: AutoModel.from_pretrained(folder)"
-                ".save_pretrained(new_folder, safe_serialization=True) writes safetensors."
+                "Convert it with PyTorch's reader of bare tensors, torch.load(..., weights_only="
+                "True), and safetensors.torch.save_file; docs/weights.md has the line."
             )
     raise FileNotFoundError(
         f"expected {path} to be a .safetensors file, or a folder with model.safetensors or "
@@ -266,4 +283,7 @@ def _header(file: Path) -> list[Stored]:
                 for name, found in slices.items()
             ]
     except (safetensors.SafetensorError, OSError) as error:
-        raise WeightsError(f"{file}: expected a whole safetensors file: {error}") from error
+        raise WeightsError(
+            f"{file}: expected a whole safetensors file: {error}. Copy it again; one of some "
+            "hundred bytes is a pointer of Git LFS, which `git lfs pull` replaces."
+        ) from error

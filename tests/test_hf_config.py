@@ -66,6 +66,12 @@ def test_config_json_there_and_back(tmp_path: Path, family: str) -> None:
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ({"is_decoder": True}, "is_decoder"),
         ({"hidden_act": "silu"}, "hidden_act"),
+        ({"hidden_size": "16"}, "expected a whole number as hidden_size, found '16'"),
+        ({"layer_norm_eps": "1e-5"}, "expected a number as layer_norm_eps"),
+        (
+            {"model_type": "electra", "hidden_act": "gelu", "embedding_size": "8"},
+            "expected a whole number as embedding_size",
+        ),
         ({"hidden_size": None}, r"missing \['hidden_size'\]"),
     ],
 )
@@ -76,6 +82,9 @@ def test_other_architectures_are_refused(tmp_path: Path, change: dict, message: 
 
 def test_a_config_that_is_no_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config\.json: expected a JSON object"):
+        hf_config.read_fields(tmp_path)
+    (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(ValueError, match=r"config\.json: expected a JSON object"):
         hf_config.read_fields(tmp_path)
     shutil.rmtree(tmp_path)
@@ -94,3 +103,10 @@ def test_a_config_that_is_no_json_is_refused(tmp_path: Path) -> None:
 def test_an_encoder_that_no_family_has_is_refused(change: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         hf_config.config_to_hf(dataclasses.replace(CONFIG, **change), 0, "Any")
+
+
+def test_a_pad_id_of_null_leaves_positions_unknown(tmp_path: Path) -> None:
+    fields = HF_CONFIG | {"model_type": "roberta", "hidden_act": "gelu", "pad_token_id": None}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(ValueError, match="expected a whole number as pad_token_id, found None"):
+        hf_config.read_fields(tmp_path)

@@ -279,15 +279,45 @@ def test_what_retrieval_has_no_use_for_may_stay(tmp_path: Path) -> None:
 
 def test_modules_of_sentence_transformers_that_are_not_taken_are_named(tmp_path: Path) -> None:
     write(tmp_path, official())
-    modules = [{"type": f"sentence_transformers.models.{m}"} for m in ("Transformer", "Pooling")]
+    modules = [
+        {"path": "", "type": f"sentence_transformers.models.{m}"}
+        for m in ("Transformer", "Pooling")
+    ]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         read(tmp_path)
-    modules.append({"type": "sentence_transformers.models.Dense"})
+    modules.append({"path": "2_Dense", "type": "sentence_transformers.models.Dense"})
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     with pytest.warns(UserWarning, match=r"not the modules \['Dense'\]"):
         assert_same(read(tmp_path), random_arrays())
+
+
+@pytest.mark.parametrize(
+    ("pooling", "named"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, None),
+        ({"pooling_mode": "mean"}, None),
+        ({"pooling_mode_max_tokens": True}, r"Pooling \(max\)"),
+        ({"pooling_mode": "weightedmean"}, r"Pooling \(weightedmean\)"),
+        (
+            {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
+            r"Pooling \(cls \+ mean\)",
+        ),
+    ],
+)
+def test_a_pooling_that_we_do_not_have_is_named(
+    tmp_path: Path, pooling: dict, named: str | None
+) -> None:
+    write(tmp_path, official())
+    modules = [{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling/config.json").write_text(json.dumps(pooling))
+    with pytest.warns(UserWarning, match=named) if named else warnings.catch_warnings():
+        if not named:
+            warnings.simplefilter("error")
+        read(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "weights.pth"])
@@ -296,7 +326,7 @@ def test_pickles_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "model.safetensors").unlink()
     (tmp_path / name).write_bytes(b"\x80\x04.")
     message = refusal(tmp_path)
-    assert f"{name} is a pickle" in message and "save_pretrained(new_folder" in message
+    assert f"{name} is a pickle" in message and "safetensors.torch.save_file" in message
     with pytest.raises(import_hf.WeightsError, match="is a pickle"):
         import_hf.HuggingFace(str(tmp_path / name), 50)
 
@@ -312,3 +342,24 @@ def test_nothing_to_read_is_said(tmp_path: Path) -> None:
 def test_two_spellings_of_one_tensor_are_refused(tmp_path: Path) -> None:
     twice = official() | {"lm.cls.predictions.bias": np.zeros(50, np.float32)}
     assert "both mean 'cls.predictions.bias'" in refusal(write(tmp_path, twice))
+
+
+def test_the_embeddings_that_the_official_retromae_repeats_must_be_copies(tmp_path: Path) -> None:
+    plain = official()
+    embeddings = {n: a for n, a in plain.items() if n.startswith("bert.embeddings.")}
+    whole = {n if n.startswith("c_head.") else f"lm.{n}": a for n, a in plain.items()}
+    whole |= {
+        n.replace("bert.embeddings.", "decoder_embeddings."): a for n, a in embeddings.items()
+    }
+    whole["decoder_embeddings.position_ids"] = np.arange(24)[None]
+    assert_same(read(write(tmp_path, whole)), random_arrays())
+    whole["decoder_embeddings.LayerNorm.bias"] = np.ones(16, np.float32)
+    message = refusal(write(tmp_path, whole))
+    assert "decoder_embeddings.LayerNorm.bias: expected a copy of" in message
+
+
+def test_a_pointer_of_git_lfs_is_explained(tmp_path: Path) -> None:
+    write(tmp_path, official())
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 4\n"
+    (tmp_path / "model.safetensors").write_text(pointer)
+    assert "git lfs pull" in refusal(tmp_path)
