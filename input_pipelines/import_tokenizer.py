@@ -42,7 +42,7 @@ def import_tokenizer(
     readers: dict[str, Callable[[str, dict[str, Any]], tokenizers.Tokenizer]] = {
         "tokenizer.json": lambda path, _: tokenizers.Tokenizer.from_file(path),
         "vocab.txt": _from_vocab,
-        "sentencepiece.bpe.model": lambda path, _: _from_sentencepiece(path),
+        "sentencepiece.bpe.model": _from_sentencepiece,
     }
     found = next((n for n in readers if os.path.isfile(os.path.join(folder, n))), None)
     if found is None:
@@ -71,6 +71,11 @@ def _from_vocab(path: str, config: dict[str, Any]) -> tokenizers.Tokenizer:
     """A BERT tokenizer of a vocab.txt; lower-cased unless tokenizer_config.json says otherwise."""
     lowercase = bool(config.get("do_lower_case", True))
     strip = config.get("strip_accents")
+    if not config.get("tokenize_chinese_chars", True):
+        raise TokenizerError(
+            f"{path}: tokenizer_config.json says tokenize_chinese_chars false, which is read "
+            "from a tokenizer.json only: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        )
     vocabulary = models.WordPiece.read_file(path)
     missing = [t for t in tokenization.BERT_SPECIALS if t not in vocabulary]
     if missing:
@@ -82,7 +87,17 @@ def _from_vocab(path: str, config: dict[str, Any]) -> tokenizers.Tokenizer:
     )
 
 
-def _from_sentencepiece(path: str) -> tokenizers.Tokenizer:
+def _from_sentencepiece(path: str, config: dict[str, Any]) -> tokenizers.Tokenizer:
+    """XLM-R's; CamemBERT, mBART and others have files of this name, and other ids for pieces."""
+    folder = os.path.dirname(path)
+    stated = config.get("tokenizer_class") or _json(folder, "config.json").get("model_type")
+    if stated and not stated.lower().replace("-", "").startswith("xlmroberta"):
+        raise TokenizerError(
+            f"{path}: read with XLM-R's ids, but the folder says {stated!r}, which numbers pieces "
+            "in its own way. Have transformers write a tokenizer.json: AutoTokenizer.from_pretrained("
+            "folder).save_pretrained(folder); or, if the ids are XLM-R's, set tokenizer_class to "
+            "XLMRobertaTokenizer in tokenizer_config.json"
+        )
     try:
         return sentencepiece_model.read(path)
     except ValueError as error:

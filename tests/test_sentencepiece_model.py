@@ -1,5 +1,6 @@
 """SentencePiece's own models as tokenizers: the library's ids, moved to where fairseq has them."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -49,3 +50,19 @@ def test_other_models_and_damaged_ones_are_refused(tmp_path):
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(TokenizerError, match="cut short at byte"):
         imported(folder, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.json", {"model_type": "camembert"}),
+        ("tokenizer_config.json", {"tokenizer_class": "MBartTokenizer"}),
+    ],
+)
+def test_a_file_of_that_name_with_other_ids_is_refused(tmp_path, file, content):
+    folder = train(tmp_path)
+    (folder / "config.json").write_text(json.dumps({"model_type": "xlm-roberta"}))
+    imported(folder, tmp_path / "out")
+    (folder / file).write_text(json.dumps(content))
+    with pytest.raises(TokenizerError, match="numbers pieces in its own way"):
+        imported(folder, tmp_path / "other")

@@ -247,6 +247,13 @@ def test_import_says_what_is_missing(tmp_path):
         import_tokenizer.import_tokenizer(str(tmp_path), str(tmp_path))
 
 
+def test_import_of_chinese_left_in_words_is_refused(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nfox\n")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenize_chinese_chars": false}')
+    with pytest.raises(TokenizerError, match="tokenize_chinese_chars false"):
+        import_tokenizer.import_tokenizer(str(tmp_path), str(tmp_path))
+
+
 def test_import_of_another_size_is_refused(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(tokenization.BERT_SPECIALS) + "\nfox\n")
     with pytest.raises(TokenizerError, match="expected 30522 tokens, found 6"):
