@@ -3,7 +3,8 @@
 Two forms of file are read (each may be gzipped): the official one in a `.json`, that is
 `{"data": [{"title", "paragraphs": [{"context", "qas"}]}]}`; and one paragraph a line in a `.jsonl`,
 `{"title", "para", "context", "qas"}`. Whole articles are held out for development, so that no
-development question asks for a paragraph near one that was trained on.
+development question asks for a paragraph near one that was trained on. Questions that SQuAD 2 marks
+`is_impossible` are left out: no paragraph answers them.
 """
 
 import json
@@ -138,6 +139,8 @@ def _write(
         for question in paragraph["qas"]:
             try:
                 row = {"_id": text_field(question, "id", True), "text": _question(question)}
+                if question.get("is_impossible"):  # SQuAD 2: the paragraph does not answer it
+                    continue
                 if unique.first(row["_id"], "question", len(questions)):
                     raise FieldError("duplicate_id", f"id {row['_id']!r} was given before")
             except (FieldError, TypeError) as error:

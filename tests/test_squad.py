@@ -94,3 +94,11 @@ def test_another_form_of_json_is_named(tmp_path, files):
     (tmp_path / "wrong.json").write_text('{"rows": []}')
     with pytest.raises(SourceError, match="SQuAD's own form"):
         make(tmp_path, str(tmp_path / "wrong.json"), files[1])
+
+
+def test_questions_that_no_paragraph_answers_are_left_out(tmp_path, files):
+    row = paragraph("Test_article", 9, questions=3)
+    row["qas"][1]["is_impossible"] = True
+    folder = make(tmp_path, files[0], write_lines(tmp_path / "two.jsonl", [row]))
+    judged = Path(folder, "qrels/test.tsv").read_text().splitlines()[1:]
+    assert [line.split("\t")[0] for line in judged] == ["Test_article-9-0", "Test_article-9-2"]
