@@ -74,7 +74,8 @@ def _from_vocab(path: str, config: dict[str, Any]) -> tokenizers.Tokenizer:
     if not config.get("tokenize_chinese_chars", True):
         raise TokenizerError(
             f"{path}: tokenizer_config.json says tokenize_chinese_chars false, which is read "
-            "from a tokenizer.json only: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+            "from a tokenizer.json only, which transformers writes: AutoTokenizer.from_pretrained("
+            "folder).save_pretrained(folder)"
         )
     vocabulary = models.WordPiece.read_file(path)
     missing = [t for t in tokenization.BERT_SPECIALS if t not in vocabulary]
@@ -94,8 +95,8 @@ def _from_sentencepiece(path: str, config: dict[str, Any]) -> tokenizers.Tokeniz
     if stated and not stated.lower().replace("-", "").startswith("xlmroberta"):
         raise TokenizerError(
             f"{path}: read with XLM-R's ids, but the folder says {stated!r}, which numbers pieces "
-            "in its own way. Have transformers write a tokenizer.json: AutoTokenizer.from_pretrained("
-            "folder).save_pretrained(folder); or, if the ids are XLM-R's, set tokenizer_class to "
+            "in its own way. Have transformers write a tokenizer.json: AutoTokenizer."
+            "from_pretrained(folder).save_pretrained(folder); or, if the ids are XLM-R's, set tokenizer_class to "
             "XLMRobertaTokenizer in tokenizer_config.json"
         )
     try:
