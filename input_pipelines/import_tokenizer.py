@@ -96,8 +96,8 @@ def _from_sentencepiece(path: str, config: dict[str, Any]) -> tokenizers.Tokeniz
         raise TokenizerError(
             f"{path}: read with XLM-R's ids, but the folder says {stated!r}, which numbers pieces "
             "in its own way. Have transformers write a tokenizer.json: AutoTokenizer."
-            "from_pretrained(folder).save_pretrained(folder); or, if the ids are XLM-R's, set tokenizer_class to "
-            "XLMRobertaTokenizer in tokenizer_config.json"
+            "from_pretrained(folder).save_pretrained(folder); or, if the ids are XLM-R's, set "
+            "tokenizer_class to XLMRobertaTokenizer in tokenizer_config.json"
         )
     try:
         return sentencepiece_model.read(path)
