@@ -4,7 +4,8 @@
 
 Prints tokens that are not padding per second and peak memory of three: ours (packed rows, masks
 drawn on the device, inside the step), the peer over length-sorted batches padded to their longest
-passage, and the peer padded to the full length. float32 on CPU, bfloat16 on an accelerator.
+passage, and the peer padded to the full length. float32 on CPU, bfloat16 on an accelerator. Beside
+them the matrix products of each, a token that is not padding, and how fast they ran.
 
 Each runs in a process of its own, and they take turns, so that other load on the machine meets all
 alike. Compilation, tokenizing and the peer's masks, which it is given for nothing, are not counted.
@@ -22,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from absl import app, flags
@@ -49,17 +51,43 @@ NAMES = {
 }
 
 
-Run = Callable[[int, int], Round]  # (first step, count)
+PRODUCT = 2048  # rows and columns of the matrices whose product shows what the machine can do
 
 
-def peer(store: TokenStore, sort: bool) -> Run:
+class Contestant(NamedTuple):
+    """What a worker runs.
+
+    Attributes:
+        run: (first step, count) -> what was timed.
+        flops: of all matrix products of a step, a token of the batch, padding included.
+        product_rate: FLOP/s of its library in the product of two large square matrices.
+    """
+
+    run: Callable[[int, int], Round]
+    flops: float
+    product_rate: float
+
+
+def ours(store: TokenStore) -> Contestant:
+    """The trainer's own program."""
+    from benchmarks.retromae_step import RetroMaeStep
+
+    shape = Shape(_SIZE.value, _VOCABULARY.value, _ROWS.value, _LENGTH.value)
+    step = RetroMaeStep(store, _TOKENIZER.value, shape)
+    return Contestant(step.run, step.flops(), step.product_rate(PRODUCT))
+
+
+def peer(store: TokenStore, sort: bool) -> Contestant:
     """The same passages, one a row; as many rows as bring about the tokens of our batch."""
     import torch
+    from torch.utils.benchmark import Timer
+    from torch.utils.flop_counter import FlopCounterMode
     from transformers import BertConfig
 
     from benchmarks import torch_retromae
 
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    threads = len(os.sched_getaffinity(0))
+    torch.set_num_threads(threads)
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     layers, width, heads = SIZES[_SIZE.value]
@@ -94,40 +122,46 @@ def peer(store: TokenStore, sort: bool) -> Run:
         )  # fmt: skip
         return {name: tensor.to(device) for name, tensor in made.items()}
 
+    def step(one: dict) -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16, enabled=device == "cuda"):
+            loss = model(one)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.detach()
+
     def run(first: int, count: int) -> Round:
         batches = [batch(number) for number in range(first, first + count)]
         started = time.perf_counter()
         for one in batches:
-            optimizer.zero_grad(set_to_none=True)
-            with torch.autocast("cuda", torch.bfloat16, enabled=device == "cuda"):
-                loss = model(one)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
+            loss = step(one)
         value = loss.item()  # waits for the device
         seconds = time.perf_counter() - started
         assert np.isfinite(value)
         real = sum(int(one["attention_mask"].sum()) for one in batches)
         return Round(seconds, real, sum(one["tokens"].numel() for one in batches))
 
-    return run
+    counted = batch(0)
+    with FlopCounterMode(display=False) as counter:
+        step(counted)
+    matrix = torch.ones(PRODUCT, PRODUCT, device=device)
+    matrix = matrix if device == "cpu" else matrix.bfloat16()
+    timer = Timer("matrix @ matrix", globals={"matrix": matrix}, num_threads=threads)
+    best = min(timer.timeit(1).mean for _ in range(10))
+    flops = counter.get_total_flops() / counted["tokens"].numel()
+    return Contestant(run, flops, 2 * PRODUCT**3 / best)
 
 
 def work() -> None:
-    """A worker: answers each line (first step, count) with a Round, as JSON."""
+    """A worker: says that it is ready, answers each line (first step, count) with a Round; JSON."""
     store = TokenStore.open(_STORE.value)
-    run: Run
-    if _WORKER.value == "ours":
-        from benchmarks.retromae_step import RetroMaeStep
-
-        shape = Shape(_SIZE.value, _VOCABULARY.value, _ROWS.value, _LENGTH.value)
-        run = RetroMaeStep(store, _TOKENIZER.value, shape).run
-    else:
-        run = peer(store, _WORKER.value == "sorted")
-    run(0, WARMUP)
-    print(json.dumps({"peak": peak_bytes()}), flush=True)
+    runs = ours(store) if _WORKER.value == "ours" else peer(store, _WORKER.value == "sorted")
+    runs.run(0, WARMUP)
+    rates = {"flops": runs.flops, "product_rate": runs.product_rate}
+    print(json.dumps({"peak": peak_bytes(), **rates}), flush=True)
     for line in sys.stdin:
-        timed = run(*json.loads(line))
+        timed = runs.run(*json.loads(line))
         print(json.dumps({**dataclasses.asdict(timed), "peak": peak_bytes()}), flush=True)
 
 
@@ -158,7 +192,25 @@ class Worker:
             command, stdin=pipe, stdout=pipe, text=True, cwd=corpora.ROOT
         )
         self.rounds: list[Round] = []
-        self.peak = self._answer()["peak"]  # ready: compiled and warm
+        ready = self._answer()  # compiled and warm
+        self.peak, self.flops, self.product_rate = (
+            ready[name] for name in ("peak", "flops", "product_rate")
+        )
+
+    @property
+    def places(self) -> int:
+        """Tokens of all batches, padding included."""
+        return sum(one.places for one in self.rounds)
+
+    @property
+    def tokens(self) -> int:
+        """Those that are not padding."""
+        return sum(one.tokens for one in self.rounds)
+
+    @property
+    def rate(self) -> float:
+        """FLOP/s of the steps."""
+        return self.flops * self.places / sum(one.seconds for one in self.rounds)
 
     def run(self, first: int, count: int) -> None:
         """One more round."""
@@ -184,21 +236,31 @@ class Worker:
 
 
 def table(workers: dict[str, Worker]) -> None:
-    """Speed, ratio and memory of each."""
+    """Speed, ratio and memory of each; its arithmetic; and what the machine allows."""
     speeds = {n: [r.tokens / r.seconds for r in w.rounds] for n, w in workers.items()}
-    head = ("tokens/s", "(low to high)", "ours / it", "padding", "peak MiB")
     print(
-        f"{'':<30}" + "".join(f"{h:>{w}}" for h, w in zip(head, (10, 18, 11, 9, 10), strict=True))
+        f"{'':<30}{'tokens/s':>10}{'(low to high)':>18}{'ours / it':>11}{'padding':>9}"
+        f"{'peak MiB':>10}{'MFLOP/token':>13}{'GFLOP/s':>9}"
     )
     for name, worker in workers.items():
         # Rounds are paired: what slows one slows its neighbours.
         ratio = statistics.median(a / b for a, b in zip(speeds["ours"], speeds[name], strict=True))
-        padding = 1 - sum(r.tokens for r in worker.rounds) / sum(r.places for r in worker.rounds)
         spread = f"{min(speeds[name]):,.0f} to {max(speeds[name]):,.0f}"
         print(
             f"{NAMES[name]:<30}{statistics.median(speeds[name]):>10,.0f}{spread:>18}{ratio:>11.2f}"
-            f"{padding:>9.1%}{worker.peak / 2**20:>10,.0f}"
+            f"{1 - worker.tokens / worker.places:>9.1%}{worker.peak / 2**20:>10,.0f}"
+            f"{worker.flops * worker.places / worker.tokens / 1e6:>13,.0f}"
+            f"{worker.rate / 1e9:>9,.0f}"
         )
+    first, other = workers["ours"], workers["sorted"]
+    highest = max(worker.product_rate for worker in workers.values())
+    bound = first.tokens / (first.flops * first.places) * highest
+    print(
+        f"one product of {PRODUCT} x {PRODUCT} matrices: {first.product_rate / 1e9:,.0f} GFLOP/s "
+        f"in JAX, {other.product_rate / 1e9:,.0f} in PyTorch; a step of ours that did nothing but "
+        f"its products, at that rate, would be {bound / statistics.median(speeds['sorted']):.2f} "
+        "times as fast as the sorted peer"
+    )
 
 
 def main(_: list[str]) -> None:
