@@ -79,7 +79,8 @@ class Partitioner:
         devices = jax.devices() if devices is None else devices
         shape = mesh_shape.resolve(len(devices))
         # Data outermost: gradients cross the slow network between slices, the rest stays inside.
-        grid = mesh_utils.create_device_mesh(shape, devices)
+        # Axes that do not match a pod's physical ones are cut across them; others are unaffected.
+        grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
         self.mesh = Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
         self.rules = tuple((name, _axes(axis)) for name, axis in rules)
         self._check_rules()
