@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from t5x_style import runtime
+from t5x_style import partitioning, runtime
 from t5x_style.preflight import collectives, flops, hlo, program, topology, traffic
 
 ONE = 2 * 8 * 16 * 32  # of [8, 16] @ [16, 32]
@@ -165,6 +165,14 @@ def test_known_slices(name):
     found = topology.parse(name)
     assert found.size == 64
     assert found.chip.hbm > 15 * topology.GIB
+
+
+@pytest.mark.parametrize("shape", [(16, 1, 1), (4, 4, 1), (2, 8, 1), (2, 4, 2)])
+def test_meshes_may_cut_physical_axes(shape):
+    devices = topology.devices("v5e:4x4")
+    mesh = partitioning.Partitioner(partitioning.MeshShape(*shape), devices=devices).mesh
+    assert mesh.devices.shape == shape
+    assert len({device.id for device in mesh.devices.flat}) == 16
 
 
 @pytest.mark.parametrize(
