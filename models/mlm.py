@@ -22,7 +22,7 @@ class Mlm(Objective):
         vocabulary: of the tokenizer.
         text: size of the token group of a global batch.
         mask_rate: share of each segment's tokens that is predicted (BERT: 0.15).
-        chunk: positions whose logits exist at a time.
+        chunk: positions whose logits exist at a time on a device.
         rngs: stream `params`.
     """
 

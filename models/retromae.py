@@ -33,7 +33,8 @@ class RetroMAE(Objective):
         vocabulary: of the tokenizer.
         text: size of the token group `text` of a global batch.
         encoder_mask_rate, decoder_mask_rate: 0.3 and 0.5 in the paper.
-        chunk: positions whose logits exist at a time; memory is chunk x vocabulary x 4 bytes.
+        chunk: positions whose logits exist at a time on a device; memory is chunk x vocabulary x
+            4 bytes.
         base_masks: whole-word masks drawn for a passage; each decoder row picks one.
         max_predictions: cap on the tokens of one mask. The default is the official code's, which
             lowers both rates for passages longer than 512 / rate.

@@ -51,13 +51,13 @@ def largest_logits(
         segment_ids: [B, L] int32, s + 1 for the tokens of segment s that count, 0 for others.
         segments: S.
         vocab_size: true size; padded entries get -inf.
-        chunk: positions whose logits exist at a time, at most (but one column of all rows).
+        chunk: positions whose logits exist at a time on a device, at most (but one column of all
+            its rows).
 
     Returns:
         [B, S, V] float32; a segment without tokens gets the bias alone.
     """
-    columns = max(1, min(chunk // hidden.shape[0], hidden.shape[1]))
-    best = _on_mesh(hidden, table.astype(hidden.dtype), segment_ids, segments, columns)
+    best = _on_mesh(hidden, table.astype(hidden.dtype), segment_ids, segments, chunk)
     best = jnp.where(_member(segment_ids, segments).any(2)[:, :, None], best, 0.0)
     real = np.arange(table.shape[0]) < vocab_size
     return best + jnp.where(real, bias.astype(jnp.float32), -jnp.inf)
@@ -105,11 +105,12 @@ def _member(segment_ids: jax.Array, segments: int) -> jax.Array:
 
 
 def _on_mesh(
-    hidden: jax.Array, table: jax.Array, segment_ids: jax.Array, segments: int, columns: int
+    hidden: jax.Array, table: jax.Array, segment_ids: jax.Array, segments: int, chunk: int
 ) -> jax.Array:
     """`_largest` on each device of the mesh in context."""
 
     def largest(hidden: jax.Array, table: jax.Array, segment_ids: jax.Array) -> jax.Array:
+        columns = max(1, min(chunk // hidden.shape[0], hidden.shape[1]))
         return _largest(hidden, table, segment_ids, segments, columns)
 
     mesh = jax.sharding.get_abstract_mesh()

@@ -9,9 +9,9 @@ Positions are taken a chunk at a time; only one chunk of logits [chunk, V] exist
                       (as in Liger kernels, arXiv:2410.10989): three products, one softmax.
 
 On a mesh, the one in context (`jax.sharding.use_abstract_mesh`), each device loops over its own
-positions and its own part of the vocabulary (`jax.shard_map`). A chunk is then a share of every
-device; the table's gradient is added up on each device and reduced over the mesh once, behind the
-loop. Left to the partitioner it would be reduced in every chunk.
+positions and its own part of the vocabulary (`jax.shard_map`), a chunk of its own at a time; the
+table's gradient is added up on each device and reduced over the mesh once, behind the loop. Left to
+the partitioner it would be reduced in every chunk.
 
 The table may be padded: rows from `vocab_size` on get a logit of -inf, and no gradient.
 """
@@ -50,7 +50,7 @@ def cross_entropy(
       bias: [V_padded].
       labels: [...] int32, `IGNORED` (-100) where nothing is predicted.
       vocab_size: the true vocabulary size.
-      chunk: how many positions have logits at a time, at most; of all devices together.
+      chunk: how many positions have logits at a time, at most, on each device.
 
     Returns:
       [...] float32, 0 at ignored positions. Softmax and sums are float32.
@@ -160,7 +160,7 @@ def number_of_chunks(positions: int, chunk: int) -> int:
     return next((count for count in range(least, 2 * least) if positions % count == 0), least)
 
 
-def _chunked(split: Split, chunk: int, labels: jax.Array) -> Callable[..., Any]:
+def _chunked(chunk: int, labels: jax.Array) -> Callable[..., Any]:
     """A loop over chunks of this device's [N] labels and whatever else has N rows.
 
     Returns:
@@ -168,7 +168,7 @@ def _chunked(split: Split, chunk: int, labels: jax.Array) -> Callable[..., Any]:
       a tuple of one chunk of each array. Where the last chunk is not full, labels are `IGNORED`.
     """
     positions = labels.shape[0]
-    count = number_of_chunks(positions, math.ceil(chunk / split.devices))
+    count = number_of_chunks(positions, chunk)
     missing = -positions % count
 
     def cut(x: jax.Array, fill: int) -> jax.Array:
@@ -216,7 +216,7 @@ def _per_position_forward(
             lse = top + jnp.log(total)
             return None, (jnp.where(targets != IGNORED, lse - gold, 0.0), lse)
 
-        return _chunked(split, chunk, labels)(one, None, hidden)[1]
+        return _chunked(chunk, labels)(one, None, hidden)[1]
 
     arguments = (hidden, table.astype(hidden.dtype), bias, labels)
     losses, lse = split.run(local, arguments, ("position", "position"))
@@ -240,7 +240,7 @@ def _per_position_backward(
             to_hidden, *new = head.products(error, rows)
             return jax.tree.map(jnp.add, carry, tuple(new)), (to_hidden,)
 
-        loop = _chunked(split, chunk, labels)
+        loop = _chunked(chunk, labels)
         (to_table, to_bias), (to_hidden,) = loop(one, head.zeros(), hidden, *rest)
         return head.reduced(to_hidden, to_table, to_bias)
 
@@ -284,7 +284,7 @@ def _summed(
             return jax.tree.map(jnp.add, carry, new), ()
 
         zeros = (jnp.zeros(()), jnp.zeros(()))
-        sums, _ = _chunked(split, chunk, labels)(one, zeros, hidden)
+        sums, _ = _chunked(chunk, labels)(one, zeros, hidden)
         return jax.lax.psum(sums, split.positions)
 
     arguments = (hidden, table.astype(hidden.dtype), bias, labels)
@@ -313,7 +313,7 @@ def _summed_forward(
             return jax.tree.map(jnp.add, carry, new), (to_hidden,)
 
         zeros = (jnp.zeros(()), jnp.zeros(()), *head.zeros())
-        carry, (to_hidden,) = _chunked(split, chunk, labels)(one, zeros, hidden)
+        carry, (to_hidden,) = _chunked(chunk, labels)(one, zeros, hidden)
         sums = jax.lax.psum(carry[:2], split.positions)
         return (*sums, *head.reduced(to_hidden, *carry[2:]))
 
