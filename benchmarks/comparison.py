@@ -12,12 +12,14 @@ from pathlib import Path
 
 from absl import app
 
+OWN = "evaluation"  # of the collection that the models were fine-tuned on; it comes first
 METRICS = ("MRR@10", "nDCG@10", "Recall@10", "Recall@100")
 
 
 def evaluations(run: Path) -> dict[str, dict]:
     """Name of an evaluation stage -> its metrics.json."""
-    found = {path.parent.name: path for path in sorted(run.glob("*evaluation/metrics.json"))}
+    paths = sorted(run.glob("*evaluation/metrics.json"), key=lambda path: path.parent.name != OWN)
+    found = {path.parent.name: path for path in paths}
     return {name: json.loads(path.read_text("utf-8")) for name, path in found.items()}
 
 
@@ -56,7 +58,8 @@ def main(argv: list[str]) -> None:
         raise SystemExit(f"expected folders of finished runs, found no evaluation in {empty}")
     for name in runs[0]:
         if all(name in run for run in runs):
-            print(f"\n{name}: " + "\n".join(table([run[name] for run in runs])))
+            heading = "own test questions" if name == OWN else name.removesuffix("_evaluation")
+            print(f"\n### {heading}\n\n" + "\n".join(table([run[name] for run in runs])))
 
 
 if __name__ == "__main__":
