@@ -2,7 +2,7 @@
 
     python -m benchmarks.comparison runs/squad_1 runs/squad_2 runs/squad_3
 
-Each folder is a finished run of one seed. A cell is the mean over the runs and, where they differ,
+Each folder is a finished run of one seed, or what docs/results/squad keeps of it. A cell is the mean over the runs and, where they differ,
 the lowest and the highest.
 """
 
@@ -18,9 +18,9 @@ METRICS = ("MRR@10", "nDCG@10", "Recall@10", "Recall@100")
 
 def evaluations(run: Path) -> dict[str, dict]:
     """Name of an evaluation stage -> its metrics.json."""
-    paths = sorted(run.glob("*evaluation/metrics.json"), key=lambda path: path.parent.name != OWN)
-    found = {path.parent.name: path for path in paths}
-    return {name: json.loads(path.read_text("utf-8")) for name, path in found.items()}
+    found = {path.parent.name: path for path in run.glob("*evaluation/metrics.json")}
+    names = sorted(found, key=lambda name: (name != OWN, name))
+    return {name: json.loads(found[name].read_text("utf-8")) for name in names}
 
 
 def cell(values: list[float]) -> str:
