@@ -2,8 +2,8 @@
 
     python -m benchmarks.comparison runs/squad_1 runs/squad_2 runs/squad_3
 
-Each folder is a finished run of one seed, or what docs/results/squad keeps of it. A cell is the mean
-over the runs and, where they differ, the lowest and the highest.
+Each folder is a finished run of one seed, or what docs/results/squad keeps of it. A cell is the
+mean over the runs and, where they differ, the lowest and the highest.
 """
 
 import json
