@@ -17,7 +17,12 @@ CHUNK = 256  # positions whose logits exist at a time
 
 
 class RetroMaeStep:
-    """The program that the trainer runs, fed by the pipeline; float32 on CPU, else bfloat16."""
+    """The program that the trainer runs, fed by the pipeline.
+
+    Attributes:
+        dtype: name of the model's: float32 on CPU, else bfloat16.
+        pipeline: where its batches come from.
+    """
 
     def __init__(self, store: TokenStore, tokenizer: str, shape: Shape):
         vocabulary = contract.Vocabulary.load(tokenizer)
@@ -37,7 +42,7 @@ class RetroMaeStep:
             group = objective.GroupShape(rows, length, SEGMENTS)
             return retromae.RetroMAE(config, pooled, vocabulary, group, 0.3, 0.5, CHUNK, rngs=rngs)
 
-        self._dtype = config.dtype
+        self.dtype = config.dtype
         self.pipeline = Pipeline(
             [store], weights=None, temperature=1.0, seed=0, rows=rows, length=length,
             segments=SEGMENTS, block=4096,
@@ -50,22 +55,10 @@ class RetroMaeStep:
         self._step = step_program.jit(definition, self._partitioner, shardings)
 
     def flops(self) -> float:
-        """Of a token of the batch, padding included: all matrix products of a step."""
+        """FLOPs of a step's matrix products divided by the tokens of its batch, with padding."""
         batch = self.pipeline.batch(0)
         traced = self._step.trace(self._state, batch)
         return flops.count(traced.jaxpr).flops / batch["text"]["segment_ids"].size
-
-    def product_rate(self, size: int) -> float:
-        """FLOP/s of the product of two matrices of `size` rows and columns, the best of ten."""
-        matrix = jax.numpy.ones((size, size), self._dtype)
-        product = jax.jit(jax.numpy.matmul)
-
-        def seconds() -> float:
-            started = time.perf_counter()
-            jax.block_until_ready(product(matrix, matrix))
-            return time.perf_counter() - started
-
-        return 2 * size**3 / min(seconds() for _ in range(10))
 
     def run(self, first: int, count: int) -> Round:
         """Steps first, first + 1, ...; making the batches is not counted."""

@@ -43,7 +43,8 @@ _STORE = flags.DEFINE_string("store", "", "A token store; by default of SQuAD's 
 _TOKENIZER = flags.DEFINE_string("tokenizer", "", "The tokenizer's folder, with --store.")
 _WORKER = flags.DEFINE_enum("worker", None, ["ours", "sorted", "padded"], "Internal: one of three.")
 
-WARMUP = 2
+WARMUP = 2  # steps
+PRODUCT = 2048  # rows and columns of the matrices whose product shows what the machine can do
 NAMES = {
     "ours": "kennel, packed",
     "sorted": "PyTorch, sorted by length",
@@ -51,15 +52,13 @@ NAMES = {
 }
 
 
-PRODUCT = 2048  # rows and columns of the matrices whose product shows what the machine can do
-
-
 class Contestant(NamedTuple):
     """What a worker runs.
 
     Attributes:
         run: (first step, count) -> what was timed.
-        flops: of all matrix products of a step, a token of the batch, padding included.
+        flops: FLOPs of a step's matrix products divided by the tokens of its batch, padding
+            included.
         product_rate: FLOP/s of its library in the product of two large square matrices.
     """
 
@@ -68,26 +67,40 @@ class Contestant(NamedTuple):
     product_rate: float
 
 
+def product_rate(multiply: Callable[[], object]) -> float:
+    """FLOP/s of a product of two PRODUCT x PRODUCT matrices, the best of ten; it waits itself."""
+
+    def seconds() -> float:
+        started = time.perf_counter()
+        multiply()
+        return time.perf_counter() - started
+
+    return 2 * PRODUCT**3 / min(seconds() for _ in range(10))
+
+
 def ours(store: TokenStore) -> Contestant:
     """The trainer's own program."""
+    import jax
+
     from benchmarks.retromae_step import RetroMaeStep
 
     shape = Shape(_SIZE.value, _VOCABULARY.value, _ROWS.value, _LENGTH.value)
     step = RetroMaeStep(store, _TOKENIZER.value, shape)
-    return Contestant(step.run, step.flops(), step.product_rate(PRODUCT))
+    matrix = jax.numpy.ones((PRODUCT, PRODUCT), step.dtype)
+    product = jax.jit(jax.numpy.matmul)
+    rate = product_rate(lambda: product(matrix, matrix).block_until_ready())
+    return Contestant(step.run, step.flops(), rate)
 
 
 def peer(store: TokenStore, sort: bool) -> Contestant:
     """The same passages, one a row; as many rows as bring about the tokens of our batch."""
     import torch
-    from torch.utils.benchmark import Timer
     from torch.utils.flop_counter import FlopCounterMode
     from transformers import BertConfig
 
     from benchmarks import torch_retromae
 
-    threads = len(os.sched_getaffinity(0))
-    torch.set_num_threads(threads)
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     layers, width, heads = SIZES[_SIZE.value]
@@ -145,12 +158,16 @@ def peer(store: TokenStore, sort: bool) -> Contestant:
     counted = batch(0)
     with FlopCounterMode(display=False) as counter:
         step(counted)
+    flops = counter.get_total_flops() / counted["tokens"].numel()
     matrix = torch.ones(PRODUCT, PRODUCT, device=device)
     matrix = matrix if device == "cpu" else matrix.bfloat16()
-    timer = Timer("matrix @ matrix", globals={"matrix": matrix}, num_threads=threads)
-    best = min(timer.timeit(1).mean for _ in range(10))
-    flops = counter.get_total_flops() / counted["tokens"].numel()
-    return Contestant(run, flops, 2 * PRODUCT**3 / best)
+
+    def multiply() -> None:
+        torch.mm(matrix, matrix)
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    return Contestant(run, flops, product_rate(multiply))
 
 
 def work() -> None:
@@ -184,12 +201,22 @@ def peak_bytes() -> int:
 
 
 class Worker:
-    """One of the three in its own process."""
+    """One of the three in its own process.
+
+    Args:
+        name: a key of NAMES.
+        store: the token store's folder.
+        tokenizer: its tokenizer's folder.
+        cache: folder where JAX keeps compiled programs.
+
+    Attributes:
+        rounds: what was timed so far.
+        peak: bytes, the most that the process held so far.
+        flops: as in `Contestant`.
+        product_rate: as in `Contestant`.
+    """
 
     def __init__(self, name: str, store: Path, tokenizer: Path, cache: str):
-        """Args:
-        cache: folder where JAX keeps compiled programs.
-        """
         command = [sys.executable, "-m", "benchmarks.train_step", *sys.argv[1:]]
         command += [f"--worker={name}", f"--store={store}", f"--tokenizer={tokenizer}"]
         pipe = subprocess.PIPE
@@ -258,13 +285,14 @@ def table(workers: dict[str, Worker]) -> None:
             f"{worker.flops * worker.places / worker.tokens / 1e6:>13,.0f}"
             f"{worker.rate / 1e9:>9,.0f}"
         )
-    first, other = workers["ours"], workers["sorted"]
-    highest = max(worker.product_rate for worker in workers.values())
-    bound = first.tokens / (first.flops * first.places) * highest
+    ours, careful = workers["ours"], workers["sorted"]
+    flops_per_token = ours.flops * ours.places / ours.tokens
+    products_alone = max(w.product_rate for w in workers.values()) / flops_per_token  # tokens/s
     print(
-        f"one product of {PRODUCT} x {PRODUCT} matrices: {first.product_rate / 1e9:,.0f} GFLOP/s "
-        f"in JAX, {other.product_rate / 1e9:,.0f} in PyTorch; a step of ours that did nothing but "
-        f"its products, at that rate, would be {bound / statistics.median(speeds['sorted']):.2f} "
+        f"one product of {PRODUCT} x {PRODUCT} matrices: {ours.product_rate / 1e9:,.0f} GFLOP/s "
+        f"in JAX, {careful.product_rate / 1e9:,.0f} in PyTorch; a step of ours that did nothing "
+        "but its products, at that rate, would be "
+        f"{products_alone / statistics.median(speeds['sorted']):.2f} "
         "times as fast as the sorted peer"
     )
 

@@ -53,7 +53,12 @@ NOT_OBJECTIVES = {
 
 
 def sources(*folders):
-    return sorted(path for folder in folders for path in (REPOSITORY / folder).rglob("*.py"))
+    """Files of each folder; a folder without any would let every check pass."""
+    found = {folder: sorted((REPOSITORY / folder).rglob("*.py")) for folder in folders}
+    empty = [folder for folder, paths in found.items() if not paths]
+    if empty:
+        raise FileNotFoundError(f"no Python file in {empty} of {REPOSITORY}")
+    return [path for paths in found.values() for path in paths]
 
 
 def module_name(path):
@@ -93,27 +98,24 @@ def floor_of(part, floors):
     return found[0] if found else None
 
 
-def report(problems):
-    problems = sorted(problems)
-    assert not problems, "\n".join(["", *problems])
-
-
 def test_models_import_only_the_seam():
-    report(
+    problems = [
         f"{path}: {name}"
         for path in sources("models")
         for name in our_imports(path)
         if not name.startswith("models") and name not in SEAM
-    )
+    ]
+    assert problems == []
 
 
 def test_input_pipelines_import_nothing_of_ours():
-    report(
+    problems = [
         f"{path}: {name}"
         for path in sources("input_pipelines")
         for name in our_imports(path)
         if not name.startswith("input_pipelines")
-    )
+    ]
+    assert problems == []
 
 
 def test_input_pipelines_do_not_touch_jax():
@@ -124,31 +126,34 @@ def test_input_pipelines_do_not_touch_jax():
             elif isinstance(node, ast.ImportFrom):
                 yield (node.module or "").split(".")[0]
 
-    report(
+    problems = [
         f"{path}: imports {head}"
         for path in sources("input_pipelines")
         for head in heads(path)
         if head in ("jax", "flax", "optax", "orbax")
-    )
+    ]
+    assert problems == []
 
 
 def test_engine_imports_neither_models_nor_pipelines():
-    report(
+    problems = [
         f"{path}: {name}"
         for path in sources("t5x_style")
         for name in our_imports(path)
         if not name.startswith("t5x_style")
-    )
+    ]
+    assert problems == []
 
 
 def test_launch_imports_only_stages():
-    report(
+    problems = [
         f"{path}: {name}"
         for path in sources("launch")
         if path.name != "serve.py"
         for name in our_imports(path)
         if not name.startswith("launch") and name not in (*STAGES, "t5x_style")
-    )
+    ]
+    assert problems == []
 
 
 def test_engine_floors():
@@ -161,17 +166,18 @@ def test_engine_floors():
             other = floor_of((name.split(".") + [""])[1], ENGINE_FLOORS)
             if own is not None and other is not None and other > own:
                 problems.append(f"{path}: {name} is on a higher floor")
-    report(problems)
+    assert problems == []
 
 
 def test_entry_points_do_not_import_each_other():
     entries = {f"t5x_style.{name}" for name in ENGINE_FLOORS[-1]}
-    report(
+    problems = [
         f"{path}: {name}"
         for path in sources("t5x_style")
         if module_name(path) in entries
         for name in (our_imports(path) & entries) - {module_name(path)}
-    )
+    ]
+    assert problems == []
 
 
 def test_model_floors_and_objectives():
@@ -188,7 +194,7 @@ def test_model_floors_and_objectives():
                 problems.append(f"{path}: imports {name}, which is an objective")
             elif own is not None and other is not None and other > own:
                 problems.append(f"{path}: {name} is on a higher floor")
-    report(problems)
+    assert problems == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -196,20 +202,22 @@ def test_no_two_modules_import_each_other(package):
     """Pairs of files, and pairs of files with their own folder's __init__ left out."""
     found = {module_name(path): our_imports(path) - {package} for path in sources(package)}
     pairs = {("t5x_style.stage", "t5x_style.stage_main")}  # main's body lives beside the records
-    report(
+    problems = [
         f"{one} and {other} import each other"
         for one, names in found.items()
         for other in names
         if one < other and one in found.get(other, ()) and (one, other) not in pairs
-    )
+    ]
+    assert problems == []
 
 
 def test_no_drawers():
-    report(
+    problems = [
         f"{path}: no file is called {path.stem}"
         for path in sources(*PACKAGES, "tests", "benchmarks")
         if path.stem in ("utils", "util", "common", "helpers", "misc")
-    )
+    ]
+    assert problems == []
 
 
 def test_sizes():
@@ -224,7 +232,7 @@ def test_sizes():
                 length = node.end_lineno - node.lineno + 1
                 if length > FUNCTION_LINES:
                     problems.append(f"{path}:{node.lineno}: {node.name} has {length} lines")
-    report(problems)
+    assert problems == []
 
 
 def test_no_pickle_and_no_eval():
@@ -243,19 +251,20 @@ def test_no_pickle_and_no_eval():
                 names = {"pickle"} if ast.unparse(node.value) != "False" else set()
             for name in {n.split(".")[0] for n in names} & (forbidden_modules | {"eval", "exec"}):
                 problems.append(f"{path}:{getattr(node, 'lineno', '?')}: {name}")
-    report(problems)
+    assert problems == []
 
 
 def test_every_raise_is_raised():
     """`ValueError(...)` as a statement is a forgotten `raise`."""
-    report(
+    problems = [
         f"{path}:{node.lineno}: {ast.unparse(node.value.func)} is built, but not raised"
         for path in sources(*PACKAGES)
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Call)
         and ast.unparse(node.value.func).endswith(("Error", "Exception"))
-    )
+    ]
+    assert problems == []
 
 
 def test_imports_are_found_in_every_form():

@@ -140,14 +140,14 @@ def _forward(
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     rows, length, _ = hidden.shape
 
-    def one(chunk: int, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def one(number: int, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         best, found = state
-        at = _columns(chunk, columns, length)
+        at = _columns(number, columns, length)
         states, ids = _take(hidden, at), _take(segment_ids, at)
         logits = jnp.einsum("bnd,vd->bnv", states, table, preferred_element_type=jnp.float32)
 
-        def of_segment(number: jax.Array) -> tuple[jax.Array, jax.Array]:
-            mine = jnp.where((ids == number)[:, :, None], logits, -jnp.inf)
+        def of_segment(segment: jax.Array) -> tuple[jax.Array, jax.Array]:
+            mine = jnp.where((ids == segment)[:, :, None], logits, -jnp.inf)
             top = jnp.max(mine, axis=1)  # [B, V]
             # The first column with the maximum; a variadic argmax is slow on CPUs.
             return top, jnp.min(jnp.where(mine == top[:, None], at[:, None], length), axis=1)
@@ -169,9 +169,9 @@ def _backward(
     hidden, table, segment_ids, found = saved
     length = hidden.shape[1]
 
-    def one(chunk: int, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def one(number: int, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         to_hidden, to_table = state
-        at = _columns(chunk, columns, length)
+        at = _columns(number, columns, length)
         own = jnp.maximum(_take(segment_ids, at) - 1, 0)[:, :, None]  # [B, n, 1]
         mine = jnp.take_along_axis(found, own, axis=1) == at[:, None]  # [B, n, V]
         error = jnp.where(mine, jnp.take_along_axis(cotangent, own, axis=1), 0.0)
@@ -189,9 +189,9 @@ def _backward(
 _largest.defvjp(_forward, _backward)
 
 
-def _columns(chunk: jax.Array | int, columns: int, length: int) -> jax.Array:
-    """[n] int32: the columns of a chunk; those past the end have numbers from `length` on."""
-    return chunk * columns + jnp.arange(columns, dtype=jnp.int32)
+def _columns(number: jax.Array | int, columns: int, length: int) -> jax.Array:
+    """[n] int32: the columns of a chunk, by its number; those past the end are `length` and up."""
+    return number * columns + jnp.arange(columns, dtype=jnp.int32)
 
 
 def _take(array: jax.Array, at: jax.Array) -> jax.Array:
