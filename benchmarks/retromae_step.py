@@ -9,7 +9,7 @@ from benchmarks.shapes import SIZES, Round, Shape
 from input_pipelines.pipeline import Pipeline
 from input_pipelines.token_store import TokenStore
 from models import bert, embedding, retromae
-from t5x_style import contract, objective, optim, partitioning, step_program, train_state
+from t5x_style import contract, objective, optim, partitioning, runtime, step_program, train_state
 from t5x_style.preflight import flops
 
 SEGMENTS = 8
@@ -25,6 +25,7 @@ class RetroMaeStep:
     """
 
     def __init__(self, store: TokenStore, tokenizer: str, shape: Shape):
+        runtime.schedule_for_memory()  # as every entry point does
         vocabulary = contract.Vocabulary.load(tokenizer)
         if shape.vocabulary is not None:
             vocabulary = dataclasses.replace(vocabulary, size=shape.vocabulary)

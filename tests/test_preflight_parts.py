@@ -1,13 +1,11 @@
 """The parts of preflight that need no compiler: products counted, programs read, slices named."""
 
-import os
-
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from t5x_style import partitioning, runtime
+from t5x_style import partitioning
 from t5x_style.preflight import collectives, flops, hlo, program, topology, traffic
 
 ONE = 2 * 8 * 16 * 32  # of [8, 16] @ [16, 32]
@@ -198,10 +196,3 @@ def test_refusals_say_how_much_was_needed(message, needed):
 
 def test_other_errors_are_no_refusals():
     assert program._refused("INTERNAL: something else", 0, 1.0) is None
-
-
-def test_the_compilers_stack_is_widened_once_beside_what_a_user_asks(monkeypatch):
-    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--mine=1")
-    runtime.widen_compiler_stack()
-    runtime.widen_compiler_stack()
-    assert os.environ["LIBTPU_INIT_ARGS"] == "--mine=1 --fibers_default_thread_stack_size=4194304"
