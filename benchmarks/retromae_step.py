@@ -25,7 +25,7 @@ class RetroMaeStep:
     """
 
     def __init__(self, store: TokenStore, tokenizer: str, shape: Shape):
-        runtime.schedule_for_memory()  # as every entry point does
+        runtime.schedule_for_memory()  # as every command that trains or encodes does
         vocabulary = contract.Vocabulary.load(tokenizer)
         if shape.vocabulary is not None:
             vocabulary = dataclasses.replace(vocabulary, size=shape.vocabulary)

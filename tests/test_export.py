@@ -136,6 +136,7 @@ def test_the_folder_is_complete_and_hashed(exported, version, tokenizer, model):
         "embed_passage": {"longest": PASSAGE},
     }
     assert manifest["serving_default"] == "embed_query"
+    assert manifest["platforms"] == ["cpu", "cuda", "tpu"]
     assert 0 <= manifest["largest_difference"] <= 1e-5
     assert {"saved_model.pb", "assets/tokenizer.json"} <= set(manifest["files"])
     assert Contract.load(version / "assets") == model.contract
@@ -156,6 +157,17 @@ def test_signatures_are_named_and_polymorphic(loaded):
         (output,) = signature.structured_outputs.items()
         assert output[0] == "embedding" and output[1].shape.as_list() == [None, 16]
         assert output[1].dtype.name == "float32"
+
+
+def test_every_program_is_for_cpu_cuda_and_tpu(version):
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    written = saved_model_pb2.SavedModel.FromString((version / "saved_model.pb").read_bytes())
+    functions = written.meta_graphs[0].graph_def.library.function
+    nodes = (node for f in functions for node in f.node_def if node.op == "XlaCallModule")
+    programs = [list(node.attr["platforms"].list.s) for node in nodes]
+    assert len(programs) >= 2  # one for each signature's function
+    assert all(platforms == [b"CPU", b"CUDA", b"TPU"] for platforms in programs)
 
 
 def test_parameters_are_stored_once_and_only_those_that_embedding_reads(loaded, model):

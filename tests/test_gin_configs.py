@@ -46,6 +46,19 @@ def test_the_comparison_on_squad_fits_together(name, tmp_path):
     assert {"no_pretraining", "mlm", "retromae", "evaluation", "scifact_evaluation"} <= set(names)
 
 
+def test_the_vectors_of_wikipedia_fit_together(tmp_path):
+    macros = {name: str(tmp_path / name) for name in ("CHECKPOINT", "TOKENIZER", "QUESTIONS")}
+    recipe = recipe_file.load(
+        gin_utils.parse_flags(
+            [
+                f"--gin_file={REPOSITORY}/gin_configs/recipes/wiki_vectors.gin",
+                *(f"--gin.{name}={path}" for name, path in macros.items()),
+            ]
+        )
+    )
+    assert [stage.name for stage in recipe.stages] == ["wikipedia", "passages", "questions"]
+
+
 def prepare(source, corpus, tokenizer, folder, *more):
     """Runs the prepare stage as a user would; returns its report."""
     command = [

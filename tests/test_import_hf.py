@@ -224,15 +224,16 @@ def test_an_output_table_of_its_own_is_refused(tmp_path: Path) -> None:
     assert "expected a copy of bert.embeddings.word" in refusal(tmp_path)
 
 
-def test_the_vocabulary_is_resized_with_a_warning(tmp_path: Path) -> None:
-    write(tmp_path, official())
+@pytest.mark.parametrize("family", CONFIGS)
+def test_the_vocabulary_is_resized_with_a_warning(tmp_path: Path, family: str) -> None:
+    write(tmp_path, official(family), family)
     vocabulary = ("encoder/embeddings/word/embedding", "head/bias")
     with pytest.warns(UserWarning, match=r"has 50 tokens, the tokenizer 47: the last 3 rows are"):
         found = read(tmp_path, 47)
     with pytest.warns(UserWarning, match=r"has 50 tokens, the tokenizer 60: 10 rows start fresh"):
         grown = read(tmp_path, 60)
-    assert_same(grown, random_arrays())  # who takes them over has fresh rows for the rest
-    for path, array in random_arrays().items():
+    assert_same(grown, random_arrays(family))  # who takes them over has fresh rows for the rest
+    for path, array in random_arrays(family).items():
         assert len(found[path]) == (47 if path in vocabulary else len(array))
         np.testing.assert_array_equal(found[path], array[: len(found[path])], err_msg=path)
 

@@ -17,8 +17,10 @@ from flax import nnx
 from safetensors.numpy import save_file
 
 from input_pipelines import beir, import_tokenizer, prepare, tokenization
-from models import bert, embedding, hf_config, hf_names, import_hf
+from models import bert, embedding, hf_config, hf_names, import_hf, retromae
 from t5x_style import initialise
+from t5x_style.contract import Vocabulary
+from t5x_style.objective import GroupShape
 from tests import parity_kit
 from tests.interop import needs_interop
 
@@ -41,25 +43,34 @@ def real() -> Path:
     return Path(spec.submodule_search_locations[0]) / "model"
 
 
-def small(folder: Path) -> Path:
-    """An encoder of a few numbers with our own tokenizer, as others would publish it."""
+def small(folder: Path, whole: bool) -> Path:
+    """A few numbers with our own tokenizer: an encoder as others publish it, or, `whole`, with
+    RetroMAE's head and decoder as `export_hf` writes them into `pretraining/`.
+    """
     tokenization.train_tokenizer(str(folder), corpus(folder), 200, 64, 1, True, True, 0, 0, 0)
     size = len((folder / "tokenizer/vocab.txt").read_text().splitlines())
     config = bert.BertConfig(size, 16, 2, 2, 32, 32, initializer_range=0.2, vocab_multiple=1)
-    encoder = nnx.Dict(encoder=bert.Encoder(config, rngs=nnx.Rngs(5)))
-    arrays = {p: np.asarray(v[...]) for p, v in parity_kit.parameters(encoder).items()}
+    module: nnx.Module = nnx.Dict(encoder=bert.Encoder(config, rngs=nnx.Rngs(5)))
+    if whole:
+        vocabulary = Vocabulary.load(str(folder / "tokenizer"))
+        pooled = embedding.EmbeddingConfig("cls", True, "cosine", 0.05, 32, 32, "", "")
+        module = retromae.RetroMAE(
+            config, pooled, vocabulary, GroupShape(2, 32, 2), 0.3, 0.5, 32, rngs=nnx.Rngs(5)
+        )
+    arrays = {p: np.asarray(v[...]) for p, v in parity_kit.parameters(module).items()}
     tensors = hf_names.export_arrays(arrays, size)
-    plain = {n.removeprefix("bert."): np.ascontiguousarray(a) for n, a in tensors.items()}
+    prefix = "" if whole else "bert."
+    plain = {n.removeprefix(prefix): np.ascontiguousarray(a) for n, a in tensors.items()}
     save_file(plain, folder / "tokenizer/model.safetensors")
     fields = hf_config.config_to_hf(config, 0, "BertModel")
     (folder / "tokenizer/config.json").write_text(json.dumps(fields))
     return folder / "tokenizer"
 
 
-@pytest.mark.parametrize("which", ["small", "real"])
+@pytest.mark.parametrize("which", ["small", "whole", "real"])
 def test_pretraining_continues_from_a_published_encoder(which: str, tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
-    published = real() if which == "real" else small(tmp_path / "made")
+    published = real() if which == "real" else small(tmp_path / "made", which == "whole")
     import_tokenizer.import_tokenizer(str(tmp_path), str(published))
     tokenizer = str(tmp_path / "tokenizer")
     prepare.prepare(
@@ -80,11 +91,16 @@ def test_pretraining_continues_from_a_published_encoder(which: str, tmp_path: Pa
     one_device = {**os.environ, "XLA_FLAGS": ""}
     done = subprocess.run(command, cwd=REPOSITORY, env=one_device, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "in no source, so fresh: decoder (16 parameters), head (5 parameters)" in done.stdout
+    fresh = "in no source, so fresh: decoder (16 parameters), head (5 parameters)"
+    assert (fresh in done.stdout) == (which != "whole")
+    assert ("in no source" in done.stdout) == (which != "whole")
     found = initialise.Checkpoint(str(tmp_path / "train")).arrays()
     source = import_hf.HuggingFace(str(published), rows(published)).arrays()
+    assert {path.split("/")[0] for path in source} >= (
+        {"encoder", "head", "decoder"} if which == "whole" else {"encoder"}
+    )
     for path, array in source.items():
-        if path.startswith("encoder/"):
+        if which == "whole" or path.startswith("encoder/"):
             np.testing.assert_allclose(found[path][: len(array)], array, atol=1e-9, err_msg=path)
 
 

@@ -37,7 +37,7 @@ def temporaries(tmp_path, flags):
 def test_a_cpu_program_is_ordered_by_memory_unless_the_user_says_otherwise(tmp_path):
     by_memory = temporaries(tmp_path / "memory", "")
     by_concurrency = temporaries(tmp_path / "concurrency", f"{runtime._CPU_SCHEDULER}=true")
-    assert by_memory <= 4 < 8 <= by_concurrency
+    assert 0 < by_memory <= by_concurrency / 2
 
 
 def test_other_flags_stay_and_the_scheduler_is_named_once(monkeypatch):
