@@ -74,7 +74,7 @@ def schedule_for_memory() -> None:
     """Lets XLA order a CPU program's operations by memory; to be called before the first one.
 
     By itself it orders them so that many could run at once. A BERT-base step then holds 832 MiB
-    more, most of it in the optimizer, and no step was faster for it (docs/results/benchmarks.md).
+    more, most of it in the optimizer, and BERT-mini's was no faster (docs/results/benchmarks.md).
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if _CPU_SCHEDULER not in flags:
