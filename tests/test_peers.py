@@ -106,11 +106,7 @@ def test_the_command_names_who_is_missing_and_partial_flags(tmp_path):
 @pytest.mark.parametrize("how", ["a value", "a file"])
 def test_another_gin_value_or_file_is_named_on_all(how, tmp_path):
     other = tmp_path / "other.gin"
-    other.write_text(
-        "from __gin__ import dynamic_registration\n"
-        "from t5x_style import train\n"
-        "train.train.seed = 5\n"
-    )
+    other.write_text("SEED = 5\n")
     each = {1: ["--gin.SEED=5"] if how == "a value" else [f"--gin_file={other}"]}
     command = process_group.train(tmp_path / "run")
     for code, output in process_group.run(command, each=each):
