@@ -149,8 +149,8 @@ def main(_: list[str]) -> None:
             for setting, own in zip(settings, rates, strict=True):
                 own.append(speed(setting.search, queries))
         rows = [
-            (setting, index_lib.recall_against(rows, truth), statistics.median(own))
-            for setting, rows, own in zip(settings, found, rates, strict=True)
+            (setting, index_lib.recall_against(own_found, truth), statistics.median(own))
+            for setting, own_found, own in zip(settings, found, rates, strict=True)
         ]
     count, dimension = passages.vectors.shape
     print(
