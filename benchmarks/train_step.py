@@ -7,9 +7,9 @@ drawn on the device, inside the step), the peer over length-sorted batches padde
 passage, and the peer padded to the full length. float32 on CPU, bfloat16 on an accelerator. Beside
 them the matrix products of each, a token that is not padding, and how fast they ran.
 
-Each runs in a process of its own, and they take turns, so that other load on the machine meets all
-alike. The first step of a turn, compilation, tokenizing and the peer's masks, which it is given for
-nothing, are not counted. Needs the extra `interop`.
+Each runs in a process of its own, with memory in huge pages, and they take turns, so that other
+load on the machine meets all alike. The first step of a turn, compilation, tokenizing and the
+peer's masks, which it is given for nothing, are not counted. Needs the extra `interop`.
 """
 
 import dataclasses
@@ -32,6 +32,7 @@ from benchmarks import corpora
 from benchmarks.shapes import SIZES, Round, Shape
 from input_pipelines.token_store import TokenStore
 from input_pipelines.tokenization import Tokenizer
+from t5x_style import stage_main
 
 _SIZE = flags.DEFINE_enum("size", "mini", list(SIZES), "Of the encoder; Turc et al. 2019.")
 _LENGTH = flags.DEFINE_integer("length", 128, "Tokens at which passages are cut, and of a row.")
@@ -222,7 +223,7 @@ class Worker:
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, text=True, cwd=corpora.ROOT,
-            env=os.environ | {"JAX_COMPILATION_CACHE_DIR": cache},
+            env=stage_main.HUGE_PAGES | os.environ | {"JAX_COMPILATION_CACHE_DIR": cache},
         )  # fmt: skip
         self.rounds: list[Round] = []
         ready = self._answer()  # compiled and warm

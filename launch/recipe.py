@@ -95,9 +95,10 @@ class Children:
 
 
 def _environment() -> dict[str, str]:
-    """The stage's environment: our sources first, output unbuffered, compiled programs kept."""
+    """The stage's environment: our sources first, output unbuffered, compiled programs kept, and
+    memory in huge pages."""
     path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))))
-    defaults = {
+    defaults = stage_main.HUGE_PAGES | {
         "JAX_COMPILATION_CACHE_DIR": str(REPOSITORY / ".jax_cache"),
         "PYTHONUNBUFFERED": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",

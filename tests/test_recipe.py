@@ -190,6 +190,13 @@ def test_an_output_that_the_job_did_not_return(house):
         recipe_file.output_path(loaded, recipe_file.Output("second", "lines"), {})
 
 
+def test_a_stage_has_its_memory_in_huge_pages_unless_the_user_says_otherwise(monkeypatch):
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    assert recipe._environment()["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=1")
+    assert recipe._environment()["GLIBC_TUNABLES"] == "glibc.malloc.check=1"
+
+
 def start(**environment):
     """Starts the recipe as a user does, in a process of its own."""
     command = [sys.executable, "-m", "launch.recipe", "--gin_file=recipe.gin", "--gin_allow=tests"]
