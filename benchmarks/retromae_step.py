@@ -16,6 +16,17 @@ SEGMENTS = 8
 CHUNK = 256  # positions whose logits exist at a time
 
 
+def encoder_config(shape: Shape, vocabulary: int) -> bert.BertConfig:
+    """Without dropout; float32 and one unrolled loop on CPU, else bfloat16."""
+    layers, width, heads = SIZES[shape.size]
+    on_cpu = jax.devices()[0].platform == "cpu"
+    return bert.BertConfig(
+        vocab_size=vocabulary, hidden=width, layers=layers, heads=heads, mlp=4 * width,
+        max_positions=max(512, shape.length), dropout=0.0, attention_dropout=0.0,
+        dtype="float32" if on_cpu else "bfloat16", unroll=layers if on_cpu else 1,
+    )  # fmt: skip
+
+
 class RetroMaeStep:
     """The program that the trainer runs, fed by the pipeline.
 
@@ -29,13 +40,7 @@ class RetroMaeStep:
         vocabulary = contract.Vocabulary.load(tokenizer)
         if shape.vocabulary is not None:
             vocabulary = dataclasses.replace(vocabulary, size=shape.vocabulary)
-        layers, width, heads = SIZES[shape.size]
-        on_cpu = jax.devices()[0].platform == "cpu"
-        config = bert.BertConfig(
-            vocab_size=vocabulary.size, hidden=width, layers=layers, heads=heads, mlp=4 * width,
-            max_positions=max(512, shape.length), dropout=0.0, attention_dropout=0.0,
-            dtype="float32" if on_cpu else "bfloat16", unroll=layers if on_cpu else 1,
-        )  # fmt: skip
+        config = encoder_config(shape, vocabulary.size)
         rows, length = shape.rows, shape.length
         pooled = embedding.EmbeddingConfig("cls", False, "dot", 1.0, length, length, "", "")
 

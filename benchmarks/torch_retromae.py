@@ -8,7 +8,20 @@ import torch
 import torch.nn.functional as F
 from transformers import BertConfig, BertForMaskedLM
 
+from benchmarks.shapes import SIZES, Shape
+
 IGNORED = -100
+
+
+def hugging_face_config(shape: Shape, vocabulary: int) -> BertConfig:
+    """An encoder without dropout, with PyTorch's fused attention."""
+    layers, width, heads = SIZES[shape.size]
+    return BertConfig(
+        vocab_size=vocabulary, hidden_size=width, num_hidden_layers=layers,
+        num_attention_heads=heads, intermediate_size=4 * width,
+        max_position_embeddings=max(512, shape.length), hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0, attn_implementation="sdpa",
+    )  # fmt: skip
 
 
 class DecoderLayer(torch.nn.Module):

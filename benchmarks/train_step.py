@@ -97,20 +97,14 @@ def peer(store: TokenStore, sort: bool) -> Contestant:
     """The same passages, one a row; as many rows as bring about the tokens of our batch."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
-    from transformers import BertConfig
 
     from benchmarks import torch_retromae
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    layers, width, heads = SIZES[_SIZE.value]
-    config = BertConfig(
-        vocab_size=_VOCABULARY.value, hidden_size=width, num_hidden_layers=layers,
-        num_attention_heads=heads, intermediate_size=4 * width,
-        max_position_embeddings=max(512, _LENGTH.value), hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0, attn_implementation="sdpa",
-    )  # fmt: skip
+    shape = Shape(_SIZE.value, _VOCABULARY.value, _ROWS.value, _LENGTH.value)
+    config = torch_retromae.hugging_face_config(shape, _VOCABULARY.value)
     model = torch_retromae.RetroMAE(config).to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
     generator = torch.Generator().manual_seed(0)

@@ -1,0 +1,137 @@
+"""Encoding a corpus by batches of several sizes, beside PyTorch and transformers.
+
+    GLIBC_TUNABLES=glibc.malloc.hugetlb=1 \\
+        python -m benchmarks.encode --size=mini [--rows=8,16,32,64,128] [--length=128]
+
+Prints passages and tokens that are not padding per second, of the same passages: ours as
+`encode_corpus` does it (packed rows, [CLS]) for each number of rows in a batch, and a transformers
+BertModel as sentence-transformers runs it, 32 passages at a time, sorted by length and padded to
+their longest. They take turns in one process, after a first batch each that is not counted. Nor is
+tokenizing. Needs the extra `interop`.
+"""
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+from absl import app, flags
+from flax import nnx
+
+from benchmarks import corpora
+from benchmarks.retromae_step import encoder_config
+from benchmarks.shapes import SIZES, Shape
+from input_pipelines.pipeline import EncodeSource
+from input_pipelines.token_store import TokenStore
+from models import bert, embedding
+from t5x_style import contract
+from t5x_style.retrieval import encoding
+
+_SIZE = flags.DEFINE_enum("size", "mini", list(SIZES), "Of the encoder; Turc et al. 2019.")
+_ROWS = flags.DEFINE_list("rows", ["8", "16", "32", "64", "128"], "Rows of our batches.")
+_LENGTH = flags.DEFINE_integer("length", 128, "Tokens at which passages are cut, and of a row.")
+_PASSAGES = flags.DEFINE_integer("passages", 2000, "How many are encoded.")
+_ROUNDS = flags.DEFINE_integer("rounds", 3, "Rounds; the median counts.")
+_STORE = flags.DEFINE_string("store", "", "A token store; by default of SQuAD's paragraphs.")
+_TOKENIZER = flags.DEFINE_string("tokenizer", "", "The tokenizer's folder, with --store.")
+
+SEGMENTS = 16
+PEER_BATCH = 32  # passages, sentence-transformers' default
+
+
+def ours(store: TokenStore, shape: Shape) -> Callable[[], object]:
+    """Encodes the passages once."""
+    assert shape.vocabulary is not None
+    encoder = bert.Encoder(encoder_config(shape, shape.vocabulary), rngs=nnx.Rngs(0))
+    encoder.eval()
+    pooled = embedding.EmbeddingConfig("cls", False, "dot", 1.0, shape.length, shape.length, "", "")
+    graph, state = nnx.split(encoder)
+
+    @jax.jit
+    def compiled(state, group):
+        return embedding.embed(nnx.merge(graph, state), group, pooled)
+
+    source = EncodeSource(
+        store, shape.length, SEGMENTS, shape.rows, segment_length=shape.length,
+        sample=_PASSAGES.value,
+    )  # fmt: skip
+    compiled(state, next(iter(source.batches()))).block_until_ready()
+    return lambda: encoding.encode(lambda group: compiled(state, group), source)
+
+
+def peer(store: TokenStore, chosen: np.ndarray, shape: Shape) -> Callable[[], object]:
+    """Encodes the passages `chosen` (rows of the store) once."""
+    import torch
+    from transformers import BertModel
+
+    from benchmarks import torch_retromae
+
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    assert shape.vocabulary is not None
+    config = torch_retromae.hugging_face_config(shape, shape.vocabulary)
+    model = BertModel(config, add_pooling_layer=False).to(device).eval()
+    lengths = np.minimum(store.lengths[chosen], shape.length)
+    ordered = chosen[np.argsort(-lengths, kind="stable")]
+    batches = []
+    for first in range(0, len(ordered), PEER_BATCH):
+        passages = store.read(ordered[first : first + PEER_BATCH])
+        sizes = np.minimum(passages.lengths, shape.length)
+        tokens = np.zeros((len(sizes), sizes.max()), np.int64)
+        starts = np.concatenate([[0], np.cumsum(passages.lengths)])
+        for row, size in enumerate(sizes):
+            tokens[row, :size] = passages.tokens[starts[row] : starts[row] + size]
+        mask = (np.arange(sizes.max()) < sizes[:, None]).astype(np.int64)
+        batches.append((torch.from_numpy(tokens), torch.from_numpy(mask)))
+
+    def encode(batches) -> None:
+        with torch.inference_mode(), torch.autocast("cuda", torch.bfloat16, device == "cuda"):
+            for tokens, mask in batches:
+                hidden = model(tokens.to(device), attention_mask=mask.to(device))
+                hidden.last_hidden_state[:, 0].float().cpu().numpy()
+
+    encode(batches[:1])
+    return lambda: encode(batches)
+
+
+def main(_: list[str]) -> None:
+    """Prints the table."""
+    with tempfile.TemporaryDirectory() as scratch:
+        path, tokenizer = Path(_STORE.value), Path(_TOKENIZER.value)
+        if not _STORE.value:
+            path, tokenizer = corpora.tokenized(corpora.squad(Path(scratch)), _LENGTH.value)
+        store = TokenStore.open(path)
+        vocabulary = contract.Vocabulary.load(str(tokenizer)).size
+        shapes = [Shape(_SIZE.value, vocabulary, int(rows), _LENGTH.value) for rows in _ROWS.value]
+        runs = {f"kennel, {shape.rows} rows": ours(store, shape) for shape in shapes}
+        sampled = EncodeSource(
+            store, _LENGTH.value, SEGMENTS, 1, segment_length=_LENGTH.value,
+            sample=_PASSAGES.value,
+        )  # fmt: skip
+        runs[f"PyTorch, {PEER_BATCH} passages"] = peer(store, sampled.rows, shapes[0])
+        tokens = int(np.minimum(store.lengths[sampled.rows], _LENGTH.value).sum())
+        seconds: dict[str, list[float]] = {name: [] for name in runs}
+        for _round in range(_ROUNDS.value):
+            for name, run in runs.items():
+                started = time.perf_counter()
+                run()
+                seconds[name].append(time.perf_counter() - started)
+    print(
+        f"{_SIZE.value}: {SIZES[_SIZE.value]} layers, width, heads; {len(sampled.ids):,} passages "
+        f"of {tokens / len(sampled.ids):.0f} tokens, rows of {_LENGTH.value}; "
+        f"{len(os.sched_getaffinity(0))} cores"
+    )
+    print(f"{'':<24}{'passages/s':>12}{'tokens/s':>12}{'it / PyTorch':>14}")
+    *_, last = seconds
+    for name, own in seconds.items():
+        ratio = statistics.median(b / a for a, b in zip(own, seconds[last], strict=True))
+        took = statistics.median(own)
+        print(f"{name:<24}{len(sampled.ids) / took:>12,.0f}{tokens / took:>12,.0f}{ratio:>14.2f}")
+
+
+if __name__ == "__main__":
+    app.run(main)
