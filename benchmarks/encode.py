@@ -24,7 +24,7 @@ from flax import nnx
 
 from benchmarks import corpora
 from benchmarks.retromae_step import encoder_config
-from benchmarks.shapes import SIZES, Shape
+from benchmarks.shapes import SIZES
 from input_pipelines.pipeline import EncodeSource
 from input_pipelines.token_store import TokenStore
 from models import bert, embedding
@@ -43,49 +43,49 @@ SEGMENTS = 16
 PEER_BATCH = 32  # passages, sentence-transformers' default
 
 
-def ours(store: TokenStore, shape: Shape) -> Callable[[], object]:
-    """Encodes the passages once."""
-    assert shape.vocabulary is not None
-    encoder = bert.Encoder(encoder_config(shape, shape.vocabulary), rngs=nnx.Rngs(0))
+def ours(store: TokenStore, vocabulary: int, rows: int) -> Callable[[], object]:
+    """What encodes the passages once, compiled, in batches of `rows` rows."""
+    length = _LENGTH.value
+    encoder = bert.Encoder(encoder_config(_SIZE.value, vocabulary, length), rngs=nnx.Rngs(0))
     encoder.eval()
-    pooled = embedding.EmbeddingConfig("cls", False, "dot", 1.0, shape.length, shape.length, "", "")
+    pooled = embedding.EmbeddingConfig("cls", False, "dot", 1.0, length, length, "", "")
     graph, state = nnx.split(encoder)
 
     @jax.jit
     def compiled(state, group):
         return embedding.embed(nnx.merge(graph, state), group, pooled)
 
-    source = EncodeSource(
-        store, shape.length, SEGMENTS, shape.rows, segment_length=shape.length,
-        sample=_PASSAGES.value,
-    )  # fmt: skip
+    source = sampled(store, rows)
     compiled(state, next(iter(source.batches()))).block_until_ready()
     return lambda: encoding.encode(lambda group: compiled(state, group), source)
 
 
-def peer(store: TokenStore, chosen: np.ndarray, shape: Shape) -> Callable[[], object]:
-    """Encodes the passages `chosen` (rows of the store) once."""
+def sampled(store: TokenStore, rows: int) -> EncodeSource:
+    """The same passages whatever the rows of a batch."""
+    length = _LENGTH.value
+    return EncodeSource(
+        store, length, SEGMENTS, rows, segment_length=length, sample=_PASSAGES.value
+    )
+
+
+def peer(store: TokenStore, vocabulary: int, chosen: np.ndarray) -> Callable[[], object]:
+    """What encodes the passages `chosen` ([N] int, rows of the store) once."""
     import torch
     from transformers import BertModel
 
     from benchmarks import torch_retromae
 
+    length = _LENGTH.value
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    assert shape.vocabulary is not None
-    config = torch_retromae.hugging_face_config(shape, shape.vocabulary)
+    config = torch_retromae.hugging_face_config(_SIZE.value, vocabulary, length)
     model = BertModel(config, add_pooling_layer=False).to(device).eval()
-    lengths = np.minimum(store.lengths[chosen], shape.length)
+    lengths = np.minimum(store.lengths[chosen], length)
     ordered = chosen[np.argsort(-lengths, kind="stable")]
     batches = []
     for first in range(0, len(ordered), PEER_BATCH):
-        passages = store.read(ordered[first : first + PEER_BATCH])
-        sizes = np.minimum(passages.lengths, shape.length)
-        tokens = np.zeros((len(sizes), sizes.max()), np.int64)
-        starts = np.concatenate([[0], np.cumsum(passages.lengths)])
-        for row, size in enumerate(sizes):
-            tokens[row, :size] = passages.tokens[starts[row] : starts[row] + size]
-        mask = (np.arange(sizes.max()) < sizes[:, None]).astype(np.int64)
+        tokens, sizes = torch_retromae.padded(store, ordered[first : first + PEER_BATCH], length)
+        mask = (np.arange(tokens.shape[1]) < sizes[:, None]).astype(np.int64)
         batches.append((torch.from_numpy(tokens), torch.from_numpy(mask)))
 
     def encode(batches) -> None:
@@ -106,14 +106,10 @@ def main(_: list[str]) -> None:
             path, tokenizer = corpora.tokenized(corpora.squad(Path(scratch)), _LENGTH.value)
         store = TokenStore.open(path)
         vocabulary = contract.Vocabulary.load(str(tokenizer)).size
-        shapes = [Shape(_SIZE.value, vocabulary, int(rows), _LENGTH.value) for rows in _ROWS.value]
-        runs = {f"kennel, {shape.rows} rows": ours(store, shape) for shape in shapes}
-        sampled = EncodeSource(
-            store, _LENGTH.value, SEGMENTS, 1, segment_length=_LENGTH.value,
-            sample=_PASSAGES.value,
-        )  # fmt: skip
-        runs[f"PyTorch, {PEER_BATCH} passages"] = peer(store, sampled.rows, shapes[0])
-        tokens = int(np.minimum(store.lengths[sampled.rows], _LENGTH.value).sum())
+        runs = {f"kennel, {rows} rows": ours(store, vocabulary, int(rows)) for rows in _ROWS.value}
+        chosen = sampled(store, rows=1).rows
+        runs[f"PyTorch, {PEER_BATCH} passages"] = peer(store, vocabulary, chosen)
+        tokens = int(np.minimum(store.lengths[chosen], _LENGTH.value).sum())
         seconds: dict[str, list[float]] = {name: [] for name in runs}
         for _round in range(_ROUNDS.value):
             for name, run in runs.items():
@@ -121,8 +117,8 @@ def main(_: list[str]) -> None:
                 run()
                 seconds[name].append(time.perf_counter() - started)
     print(
-        f"{_SIZE.value}: {SIZES[_SIZE.value]} layers, width, heads; {len(sampled.ids):,} passages "
-        f"of {tokens / len(sampled.ids):.0f} tokens, rows of {_LENGTH.value}; "
+        f"{_SIZE.value}: {SIZES[_SIZE.value]} layers, width, heads; {len(chosen):,} passages "
+        f"of {tokens / len(chosen):.0f} tokens, rows of {_LENGTH.value}; "
         f"{len(os.sched_getaffinity(0))} cores"
     )
     print(f"{'':<24}{'passages/s':>12}{'tokens/s':>12}{'it / PyTorch':>14}")
@@ -130,7 +126,7 @@ def main(_: list[str]) -> None:
     for name, own in seconds.items():
         ratio = statistics.median(b / a for a, b in zip(own, seconds[last], strict=True))
         took = statistics.median(own)
-        print(f"{name:<24}{len(sampled.ids) / took:>12,.0f}{tokens / took:>12,.0f}{ratio:>14.2f}")
+        print(f"{name:<24}{len(chosen) / took:>12,.0f}{tokens / took:>12,.0f}{ratio:>14.2f}")
 
 
 if __name__ == "__main__":

@@ -16,13 +16,19 @@ SEGMENTS = 8
 CHUNK = 256  # positions whose logits exist at a time
 
 
-def encoder_config(shape: Shape, vocabulary: int) -> bert.BertConfig:
-    """Without dropout; float32 and one unrolled loop on CPU, else bfloat16."""
-    layers, width, heads = SIZES[shape.size]
+def encoder_config(size: str, vocabulary: int, length: int) -> bert.BertConfig:
+    """An encoder without dropout; on CPU float32 and its layers unrolled, else bfloat16.
+
+    Args:
+        size: a key of SIZES.
+        vocabulary: rows of the word table.
+        length: of the longest row, in tokens.
+    """
+    layers, width, heads = SIZES[size]
     on_cpu = jax.devices()[0].platform == "cpu"
     return bert.BertConfig(
         vocab_size=vocabulary, hidden=width, layers=layers, heads=heads, mlp=4 * width,
-        max_positions=max(512, shape.length), dropout=0.0, attention_dropout=0.0,
+        max_positions=max(512, length), dropout=0.0, attention_dropout=0.0,
         dtype="float32" if on_cpu else "bfloat16", unroll=layers if on_cpu else 1,
     )  # fmt: skip
 
@@ -40,7 +46,7 @@ class RetroMaeStep:
         vocabulary = contract.Vocabulary.load(tokenizer)
         if shape.vocabulary is not None:
             vocabulary = dataclasses.replace(vocabulary, size=shape.vocabulary)
-        config = encoder_config(shape, vocabulary.size)
+        config = encoder_config(shape.size, vocabulary.size, shape.length)
         rows, length = shape.rows, shape.length
         pooled = embedding.EmbeddingConfig("cls", False, "dot", 1.0, length, length, "", "")
 

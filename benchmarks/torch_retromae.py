@@ -1,27 +1,58 @@
-"""RetroMAE in plain PyTorch and transformers: the peer of benchmarks/train_step.py.
+"""PyTorch and transformers: the peer of benchmarks/train_step.py, and parts of that of encode.py.
 
-What a careful user writes: Hugging Face's BertForMaskedLM with its fused attention, one decoder
-layer, a head over every position, fused AdamW. Formulas of docs/retromae.md.
+RetroMAE as a careful user writes it: Hugging Face's BertForMaskedLM with its fused attention, one
+decoder layer, a head over every position, fused AdamW. Formulas of docs/retromae.md.
 """
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from transformers import BertConfig, BertForMaskedLM
 
-from benchmarks.shapes import SIZES, Shape
+from benchmarks.shapes import SIZES
+from input_pipelines.token_store import TokenStore
 
 IGNORED = -100
 
 
-def hugging_face_config(shape: Shape, vocabulary: int) -> BertConfig:
-    """An encoder without dropout, with PyTorch's fused attention."""
-    layers, width, heads = SIZES[shape.size]
+def hugging_face_config(size: str, vocabulary: int, length: int) -> BertConfig:
+    """An encoder without dropout, with PyTorch's fused attention.
+
+    Args:
+        size: a key of SIZES.
+        vocabulary: rows of the word table.
+        length: of the longest row, in tokens.
+    """
+    layers, width, heads = SIZES[size]
     return BertConfig(
         vocab_size=vocabulary, hidden_size=width, num_hidden_layers=layers,
         num_attention_heads=heads, intermediate_size=4 * width,
-        max_position_embeddings=max(512, shape.length), hidden_dropout_prob=0.0,
+        max_position_embeddings=max(512, length), hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0, attn_implementation="sdpa",
     )  # fmt: skip
+
+
+def padded(
+    store: TokenStore, chosen: np.ndarray, length: int, width: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Passages one a row, cut at `length` tokens.
+
+    Args:
+        store: where they are.
+        chosen: [B] int, their rows in the store.
+        length: in tokens.
+        width: of the rows; None: the longest passage's.
+
+    Returns:
+        Tokens [B, width] int64, 0 where a row is free; and how many each row has, [B] int64.
+    """
+    passages = store.read(chosen)
+    sizes = np.minimum(passages.lengths, length).astype(np.int64)
+    tokens = np.zeros((len(sizes), width or sizes.max()), np.int64)
+    starts = np.concatenate([[0], np.cumsum(passages.lengths)])
+    for row, size in enumerate(sizes):
+        tokens[row, :size] = passages.tokens[starts[row] : starts[row] + size]
+    return tokens, sizes
 
 
 class DecoderLayer(torch.nn.Module):

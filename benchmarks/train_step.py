@@ -103,8 +103,7 @@ def peer(store: TokenStore, sort: bool) -> Contestant:
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    shape = Shape(_SIZE.value, _VOCABULARY.value, _ROWS.value, _LENGTH.value)
-    config = torch_retromae.hugging_face_config(shape, _VOCABULARY.value)
+    config = torch_retromae.hugging_face_config(_SIZE.value, _VOCABULARY.value, _LENGTH.value)
     model = torch_retromae.RetroMAE(config).to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
     generator = torch.Generator().manual_seed(0)
@@ -118,14 +117,10 @@ def peer(store: TokenStore, sort: bool) -> Contestant:
 
     def batch(number: int) -> dict:
         chosen = order[number * rows : (number + 1) * rows]
-        passages = store.read(chosen)
-        sizes = np.minimum(passages.lengths, _LENGTH.value)
-        tokens = np.zeros((rows, sizes.max() if sort else _LENGTH.value), np.int64)
-        starts = np.concatenate([[0], np.cumsum(passages.lengths)])
-        for row, size in enumerate(sizes):
-            tokens[row, :size] = passages.tokens[starts[row] : starts[row] + size]
+        width = None if sort else _LENGTH.value
+        tokens, sizes = torch_retromae.padded(store, chosen, _LENGTH.value, width)
         made = torch_retromae.masked_batch(
-            torch.from_numpy(tokens), torch.from_numpy(sizes.astype(np.int64)),
+            torch.from_numpy(tokens), torch.from_numpy(sizes),
             Tokenizer(_TOKENIZER.value).vocabulary["mask"], generator,
         )  # fmt: skip
         return {name: tensor.to(device) for name, tensor in made.items()}

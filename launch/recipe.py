@@ -95,8 +95,11 @@ class Children:
 
 
 def _environment() -> dict[str, str]:
-    """The stage's environment: our sources first, output unbuffered, compiled programs kept, and
-    memory in huge pages."""
+    """The stage's environment.
+
+    Our sources come first, output is not buffered, compiled programs are kept, and memory is in
+    huge pages, unless the user's own variables say otherwise.
+    """
     path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))))
     defaults = stage_main.HUGE_PAGES | {
         "JAX_COMPILATION_CACHE_DIR": str(REPOSITORY / ".jax_cache"),

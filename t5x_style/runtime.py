@@ -25,6 +25,8 @@ def start() -> None:
     """
     widen_compiler_stack()
     schedule_for_memory()
+    if os.environ.get("TPU_SKIP_MDS_QUERY") == "1":  # JAX sets it where it finds no chip
+        describe_absent_tpu()
     try:
         join(together=True)
     except (ValueError, OSError) as error:
@@ -68,6 +70,18 @@ def widen_compiler_stack() -> None:
     arguments = os.environ.get("LIBTPU_INIT_ARGS", "")
     if _COMPILER_STACK not in arguments:
         os.environ["LIBTPU_INIT_ARGS"] = f"{arguments} {_COMPILER_STACK}={4 << 20}".strip()
+
+
+def describe_absent_tpu() -> None:
+    """Tells libtpu what it cannot find out without a TPU; to be called before it is loaded.
+
+    It would ask Google Cloud's metadata server which machine this is, and complain of the silence:
+    in preflight, and wherever JAX looks for a TPU that is not there. What it is told describes no
+    slice; preflight names its own to the compiler.
+    """
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v4-8")
 
 
 def schedule_for_memory() -> None:

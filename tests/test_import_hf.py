@@ -311,6 +311,7 @@ def test_a_pooling_that_we_do_not_have_is_named(
     tmp_path: Path, pooling: dict, named: str | None
 ) -> None:
     write(tmp_path, official())
+    without = read(tmp_path)
     modules = [{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     (tmp_path / "1_Pooling").mkdir()
@@ -318,7 +319,7 @@ def test_a_pooling_that_we_do_not_have_is_named(
     with pytest.warns(UserWarning, match=named) if named else warnings.catch_warnings():
         if not named:
             warnings.simplefilter("error")
-        read(tmp_path)
+        assert_same(read(tmp_path), without)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "weights.pth"])

@@ -1,5 +1,6 @@
 """What a process asks of its compilers before it starts."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -38,6 +39,18 @@ def test_a_cpu_program_is_ordered_by_memory_unless_the_user_says_otherwise(tmp_p
     by_memory = temporaries(tmp_path / "memory", "")
     by_concurrency = temporaries(tmp_path / "concurrency", f"{runtime._CPU_SCHEDULER}=true")
     assert 0 < by_memory <= by_concurrency / 2
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="libtpu is not installed")
+def test_looking_for_a_tpu_that_is_not_there_says_nothing(tmp_path):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "TPU_"))}
+    environment["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path)
+    program = "import jax; from t5x_style import runtime; runtime.start(); print(jax.devices()[0])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert "TPU" not in done.stderr
 
 
 def test_other_flags_stay_and_the_scheduler_is_named_once(monkeypatch):

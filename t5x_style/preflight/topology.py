@@ -99,11 +99,7 @@ def devices(name: str) -> list[jax.Device]:
             "libtpu is not installed; it compiles for TPUs on any x86 Linux machine: "
             "pip install libtpu (or the extra `test` or `tpu` of this package)."
         )
-    # libtpu would ask Google Cloud's metadata server which machine this is, and complain of the
-    # silence. What is said here describes no slice: the one to compile for is named below.
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v4-8")
+    runtime.describe_absent_tpu()
     # No chip is taken, so that several compilations may go on at the same time.
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     runtime.widen_compiler_stack()
