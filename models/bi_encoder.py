@@ -4,6 +4,8 @@ Each query sees its positive, its own hard negatives, and every passage that the
 the batch brought.  Pairs are matched by `example_id`, so that rows may be packed and in any order.
 """
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -23,6 +25,8 @@ class BiEncoder(Objective):
         embedding_config: pooling, similarity, temperature, lengths.
         vocabulary: of the tokenizer.
         query, passage: sizes of the two token groups of a global batch.
+        contrastive_config: blocks of the loss, and how devices share it.
+        encode_chunks: pieces in which a batch is encoded, one after another, to save memory.
         rngs: stream `params`.
     """
 
@@ -35,6 +39,8 @@ class BiEncoder(Objective):
         vocabulary: Vocabulary,
         query: GroupShape,
         passage: GroupShape,
+        contrastive_config: contrastive.ContrastiveConfig,
+        encode_chunks: int = 1,
         *,
         rngs: nnx.Rngs,
     ) -> None:
@@ -43,6 +49,8 @@ class BiEncoder(Objective):
         self.embedding_config = embedding_config
         self.query = query
         self.passage = passage
+        self.contrastive_config = contrastive_config
+        self.encode_chunks = _at_least_one(encode_chunks)
         self.vocabulary = vocabulary
         self.encoder = bert.Encoder(config, rngs=rngs)
 
@@ -60,34 +68,45 @@ class BiEncoder(Objective):
         return self.embedding_config.contract(self.config.hidden, self.vocabulary)
 
     def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
-        """InfoNCE, see `contrastive.info_nce`; metrics `accuracy` and `mrr` within the batch."""
+        """See `contrastive.info_nce`."""
+        queries, passages = self.embed(batch, key)
+        temperature = self.embedding_config.temperature
+        return contrastive.info_nce(queries, passages, temperature, self.contrastive_config)
+
+    def embed(
+        self, batch: Batch, key: jax.Array | None = None
+    ) -> tuple[contrastive.Queries, contrastive.Passages]:
+        """What the loss compares; vectors have unit length where similarity is `cosine`."""
         query, passage = batch["query"], batch["passage"]
-        logits = self._scores(query, passage, key)
-        candidates = contrastive.match(
+        query_key, passage_key = layers.split_key(key, 2)
+        queries = contrastive.Queries(
+            self._vectors(query, query_key),
             query["example_id"].reshape(-1),
-            passage["example_id"].reshape(-1),
-            passage["relevance"].reshape(-1),
-            passage["document_id"].reshape(-1),
             query["segment_valid"].reshape(-1),
+            jnp.zeros((query["example_id"].size, 0), jnp.int32),
+        )
+        passages = contrastive.Passages(
+            self._vectors(passage, passage_key),
+            passage["example_id"].reshape(-1),
+            passage["document_id"].reshape(-1),
+            passage["relevance"].reshape(-1) == 1,
             passage["segment_valid"].reshape(-1),
         )
-        metrics = contrastive.ranking_metrics(jax.lax.stop_gradient(logits), candidates)
-        return contrastive.info_nce(logits, candidates), metrics
+        return queries, passages
 
-    def _scores(
-        self, query: dict[str, jax.Array], passage: dict[str, jax.Array], key: jax.Array | None
-    ) -> jax.Array:
-        """[Bq*Sq, Bp*Sp] float32, divided by the temperature."""
+    def _vectors(self, group: Mapping[str, jax.Array], key: jax.Array | None) -> jax.Array:
+        """[B*S, D] float32."""
         config = self.embedding_config
-        query_key, passage_key = layers.split_key(key, 2)
-        q = embedding.embed(self.encoder, query, config, query_key)
-        p = embedding.embed(self.encoder, passage, config, passage_key)
-        if config.similarity == "cosine":
-            q, p = embedding.unit(q), embedding.unit(p)
-        dimension = q.shape[-1]
-        flat_q, flat_p = q.reshape(-1, dimension), p.reshape(-1, dimension)
-        return contrastive.scores(flat_q, flat_p, config.temperature)
+        vectors = embedding.embed_in_chunks(self.encoder, group, config, self.encode_chunks, key)
+        vectors = vectors.reshape(-1, vectors.shape[-1])
+        return embedding.unit(vectors) if config.similarity == "cosine" else vectors
 
     def functions(self) -> dict[str, Fn]:
         """See `Objective`."""
         return embedding.functions(self.encoder, self.embedding_config, self.query, self.passage)
+
+
+def _at_least_one(encode_chunks: int) -> int:
+    if encode_chunks < 1:
+        raise ValueError(f"BiEncoder.encode_chunks: expected 1 or more, found {encode_chunks}")
+    return encode_chunks

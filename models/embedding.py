@@ -4,12 +4,16 @@ Letters: B rows, L row length, S segments per row, D hidden width.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from models import bert, heads
+from t5x_style import collectives
 from t5x_style.contract import Contract, Vocabulary
 from t5x_style.objective import Fn, GroupShape
 
@@ -111,6 +115,37 @@ def embed(
         pooled = heads.pool_mean(hidden, segment_ids, group["cls_at"].shape[1])
     pooled = jnp.where(group["segment_valid"][:, :, None], pooled, 0.0)
     return unit(pooled) if config.normalise else pooled
+
+
+def embed_in_chunks(
+    encoder: bert.Encoder,
+    group: Mapping[str, jax.Array],
+    config: EmbeddingConfig,
+    chunks: int,
+    key: jax.Array | None = None,
+) -> jax.Array:
+    """`embed`, with the activations of one chunk of rows at a time; GradCache (arXiv:2101.06983).
+
+    Only the vectors are kept. A loss may then compare all of them; going back, each chunk is
+    encoded again, with the same dropout, and gets the gradient of its vectors. Without dropout the
+    numbers are those of `embed`; with it, each chunk draws from a key of its own.
+
+    Args:
+        chunks: number of them; rows have to divide by chunks times devices.
+        encoder, group, config, key: see `embed`.
+    """
+    if chunks == 1:
+        return embed(encoder, group, config, key)
+    graph, state = nnx.split(encoder)
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)  # a loop shares nothing with its outside
+    def one(state: nnx.State, part: Any, key: jax.Array | None) -> jax.Array:
+        return embed(nnx.merge(graph, state), part, config, key)
+
+    parts = {name: collectives.strided(array, chunks) for name, array in group.items()}
+    keys = None if key is None else jax.random.split(key, chunks)
+    vectors = jax.lax.map(lambda part: one(state, *part), (parts, keys))
+    return collectives.joined(vectors)
 
 
 def functions(

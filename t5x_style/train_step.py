@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jax.sharding import NamedSharding, PartitionSpec
 
+from t5x_style import collectives
 from t5x_style.metrics import Mean
 from t5x_style.objective import Batch
-from t5x_style.partitioning import BATCH_AXES
 from t5x_style.train_state import Definition, TrainState
 
 Metrics = dict[str, Mean]
@@ -101,7 +100,8 @@ def loss_and_gradients(
 
     # Only the weights of the whole batch are used here: the compiler drops the network.
     whole = loss_of(state.params, batch, key)[0].weight
-    pieces = split_batch(batch, definition.micro_batches, mesh)
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        pieces = split_batch(batch, definition.micro_batches)
     keys = jax.random.split(key, definition.micro_batches)
 
     def accumulate(carry: Any, piece_and_key: Any) -> tuple[Any, None]:
@@ -116,23 +116,16 @@ def loss_and_gradients(
     return gradients, loss, metrics
 
 
-def split_batch(batch: Batch, pieces: int, mesh: jax.sharding.Mesh) -> Batch:
+def split_batch(batch: Batch, pieces: int) -> Batch:
     """Cuts every feature [R, ...] into [pieces, R / pieces, ...], strided over devices.
 
     A group with K times as many rows as the smallest one holds K rows for each of its rows, in
-    order; these stay together. Piece c takes rows c, c + pieces, ...: then every device works on
-    its own share of each piece. Consecutive rows would put a whole piece on a few devices.
+    order; these stay together.
     """
     base = min(leaf.shape[0] for leaf in jax.tree.leaves(batch))
-    sharding = NamedSharding(mesh, PartitionSpec(None, BATCH_AXES))
-
-    def cut(leaf: jax.Array) -> jax.Array:
-        each = leaf.shape[0] // base
-        leaf = leaf.reshape(base // pieces, pieces, each, *leaf.shape[1:]).swapaxes(0, 1)
-        leaf = leaf.reshape(pieces, base // pieces * each, *leaf.shape[3:])
-        return jax.lax.with_sharding_constraint(leaf, sharding)
-
-    return jax.tree.map(cut, batch)
+    return jax.tree.map(
+        lambda leaf: collectives.strided(leaf, pieces, together=leaf.shape[0] // base), batch
+    )
 
 
 def padding_share(batch: Batch) -> Mean:

@@ -36,3 +36,18 @@ def _compiled_programs_go() -> Iterator[None]:
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
         gc.collect()
+
+
+@pytest.fixture
+def for_tpus() -> Iterator[None]:
+    """Programs for TPUs can be compiled; JAX's cache, which cannot read them back, is off."""
+    pytest.importorskip("libtpu", reason="needs libtpu, which compiles for TPUs: pip install libtpu")
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    enabled = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # JAX asks only once whether to use it
+    yield
+    jax.config.update("jax_enable_compilation_cache", enabled)
+    compilation_cache.reset_cache()

@@ -161,9 +161,8 @@ def test_a_gpu_needs_bfloat16_and_fitting_heads(monkeypatch, dtype, dimension):
     assert attention.fused(query, query, query, segments, "auto").shape == query.shape
 
 
-@pytest.fixture(scope="module")
-def v5e():
-    pytest.importorskip("libtpu")
+@pytest.fixture
+def v5e(for_tpus):
     return topology.devices("v5e:4x4")
 
 

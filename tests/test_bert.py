@@ -11,6 +11,7 @@ import pytest
 from flax import nnx
 
 from models import attention, bert, bi_encoder, heads, layers, mlm, retromae
+from models.losses import contrastive
 from t5x_style import partitioning
 from t5x_style.objective import GroupShape, Objective
 from tests import tiny_models
@@ -39,7 +40,13 @@ OBJECTIVES: dict[str, Callable[[], Objective]] = {
         rngs=nnx.Rngs(0),
     ),
     "bi_encoder": lambda: bi_encoder.BiEncoder(
-        CONFIG, tiny_models.EMBEDDING, tiny_models.VOCABULARY, SHAPE, SHAPE, rngs=nnx.Rngs(0)
+        CONFIG,
+        tiny_models.EMBEDDING,
+        tiny_models.VOCABULARY,
+        SHAPE,
+        SHAPE,
+        contrastive.ContrastiveConfig(),
+        rngs=nnx.Rngs(0),
     ),
 }
 

@@ -1,114 +1,45 @@
-"""InfoNCE against the formula written out, and the bi-encoder around it."""
+"""The bi-encoder: its batch, its vectors, its loss."""
 
 import dataclasses
+import math
+import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jax.test_util import check_grads
 
-from models import bi_encoder, embedding
+from models import bert, bi_encoder, embedding
 from models.losses import contrastive
 from t5x_style import partitioning
 from t5x_style.objective import Batch, GroupShape, check_batch
+from t5x_style.preflight import hlo
 from tests import parity_kit, tiny_models
 
 QUERIES, GROUP = 4, 3
+QUERY = GroupShape(rows=QUERIES, length=12, segments=1)
+PASSAGE = GroupShape(rows=QUERIES * GROUP, length=12, segments=1)
+PLAIN = contrastive.ContrastiveConfig()
 
 
-def candidates(
-    query_id: list[int], owner: list[int], relevance: list[int], document: list[int]
-) -> contrastive.Candidates:
-    arrays = [jnp.array(x) for x in (query_id, owner, relevance, document)]
-    valid = jnp.ones(len(query_id), bool), jnp.array(owner) >= 0
-    return contrastive.match(*arrays, *valid)
-
-
-def test_matching_as_a_table() -> None:
-    # Query 8's positive, document 5, is also a hard negative of query 7: no negative of query 8.
-    # The last passage is padding.
-    found = candidates([7, 8], [7, 7, 8, 8, -1], [1, 0, 1, 0, 1], [4, 5, 5, 6, 9])
-    np.testing.assert_array_equal(found.positive.astype(int), [[1, 0, 0, 0, 0], [0, 0, 1, 0, 0]])
-    np.testing.assert_array_equal(found.negative.astype(int), [[0, 1, 1, 1, 0], [1, 0, 0, 1, 0]])
-
-
-def naive_info_nce(logits: np.ndarray, found: contrastive.Candidates) -> float:
-    losses = []
-    for row, positive, negative in zip(logits, *map(np.asarray, found), strict=True):
-        rest = np.exp(row[negative]).sum()
-        terms = [
-            -np.log(np.exp(row[p]) / (np.exp(row[p]) + rest)) for p in np.flatnonzero(positive)
-        ]
-        losses += [np.mean(terms)] if terms else []
-    return float(np.mean(losses))
-
-
-def test_info_nce_equals_the_formula_written_out() -> None:
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(3, 7)) * 3
-    # Query 1 has two positives, query 2 none; passage 4 repeats passage 0's document.
-    found = candidates(
-        [0, 1, 2], [0, 0, 1, 1, 1, 2, 2], [1, 0, 1, 1, 0, 0, 0], [3, 4, 5, 6, 3, 7, 8]
-    )
-    loss = contrastive.info_nce(jnp.asarray(logits, jnp.float32), found)
-    assert float(loss.value()) == pytest.approx(naive_info_nce(logits, found), rel=1e-5)
-    assert float(loss.weight.sum()) == 2
-
-
-def test_info_nce_is_softmax_cross_entropy_for_one_positive_each() -> None:
-    logits = jnp.asarray(np.random.default_rng(1).normal(size=(3, 6)), jnp.float32)
-    found = candidates([0, 1, 2], [0, 0, 1, 1, 2, 2], [1, 0] * 3, list(range(6)))
-    expected = -jax.nn.log_softmax(logits)[jnp.arange(3), jnp.arange(3) * 2].mean()
-    assert float(contrastive.info_nce(logits, found).value()) == pytest.approx(
-        float(expected), 1e-6
-    )
-
-
-def test_info_nce_gradients_also_where_nothing_can_be_learnt() -> None:
-    rng = np.random.default_rng(2)
-    found = candidates([0, 1, 2], [0, 0, 1, 1, -1], [1, 0, 1, 0, 0], [0, 1, 2, 3, 4])
-
-    @jax.jit
-    def loss(logits: jax.Array) -> jax.Array:
-        return contrastive.info_nce(logits, found).value()
-
-    check_grads(loss, (jnp.asarray(rng.normal(size=(3, 5)), jnp.float32),), 1, ("rev",), rtol=1e-2)
-    alone = contrastive.Candidates(jnp.eye(2, dtype=bool), jnp.zeros((2, 2), bool))
-    total = lambda x: contrastive.info_nce(x, alone).value()  # noqa: E731
-    value, gradient = jax.value_and_grad(total)(jnp.full((2, 2), 90.0))
-    assert float(value) == 0.0 and not np.asarray(gradient).any()
-    nobody = contrastive.Candidates(jnp.zeros((2, 2), bool), jnp.ones((2, 2), bool))
-    empty = contrastive.info_nce(jnp.ones((2, 2)), nobody)
-    assert float(empty.weight.sum()) == 0 and float(empty.value()) == 0.0
-
-
-def test_info_nce_survives_a_small_temperature() -> None:
-    logits = jnp.array([[5e3, -5e3], [-5e3, 5e3]])
-    found = candidates([0, 1], [0, 1], [1, 1], [0, 1])
-    grads = jax.grad(lambda x: contrastive.info_nce(x, found).value())(-logits)
-    assert np.isfinite(grads).all()
-    assert float(contrastive.info_nce(-logits, found).value()) == pytest.approx(1e4)
-
-
-def test_ranking_counts_ties_against_the_positive() -> None:
-    found = candidates([0, 1], [0, 0, 1], [1, 0, 1], [0, 1, 2])
-    metrics = contrastive.ranking_metrics(jnp.array([[1.0, 1.0, 0.5], [0.1, 0.2, 0.3]]), found)
-    assert float(metrics["accuracy"].value()) == 0.5
-    assert float(metrics["mrr"].value()) == 0.75
-
-
-# --- the objective --------------------------------------------------------------------------------
-
-
-def objective(**changes: object) -> bi_encoder.BiEncoder:
+def objective(
+    config: bert.BertConfig = tiny_models.CONFIG,
+    query: GroupShape = QUERY,
+    passage: GroupShape = PASSAGE,
+    encode_chunks: int = 1,
+    contrastive_config: contrastive.ContrastiveConfig = PLAIN,
+    **vectors: object,
+) -> bi_encoder.BiEncoder:
     return bi_encoder.BiEncoder(
-        tiny_models.CONFIG,
-        dataclasses.replace(tiny_models.EMBEDDING, **changes),
+        config,
+        dataclasses.replace(tiny_models.EMBEDDING, **vectors),
         tiny_models.VOCABULARY,
-        GroupShape(rows=QUERIES, length=12, segments=1),
-        GroupShape(rows=QUERIES * GROUP, length=12, segments=1),
+        query,
+        passage,
+        contrastive_config,
+        encode_chunks,
         rngs=nnx.Rngs(0),
     )
 
@@ -159,12 +90,12 @@ def test_loss_equals_info_nce_of_its_own_vectors() -> None:
     q = np.asarray(functions["embed_query"].call(UNPACKED["query"]))[:, 0]
     p = np.asarray(functions["embed_passage"].call(UNPACKED["passage"]))[:, 0]
     np.testing.assert_allclose(np.linalg.norm(q, axis=1), 1.0, rtol=1e-5)
-    owners = [100 + i // GROUP for i in range(QUERIES * GROUP)]
-    relevance = [int(i % GROUP == 0) for i in range(QUERIES * GROUP)]
-    found = candidates([100, 101, 102, 103], owners, relevance, DOCUMENTS)
-    assert not found.negative[0, 4], "a copy of the positive is no negative"
+    scores = np.exp(q @ p.T / 0.1)  # [Q, Q * GROUP]; query i's positive is passage i * GROUP
+    scores[0, 4] = 0.0  # a copy of query 0's positive is no negative of it
+    own = scores[np.arange(QUERIES), np.arange(QUERIES) * GROUP]
     loss, metrics = module.loss(UNPACKED, jax.random.key(0))
-    assert float(loss.value()) == pytest.approx(naive_info_nce(q @ p.T / 0.1, found), rel=1e-4)
+    expected = np.mean(np.log(scores.sum(1) / own))
+    assert float(loss.value()) == pytest.approx(expected, rel=1e-4)
     assert set(metrics) == {"accuracy", "mrr"}
 
 
@@ -200,3 +131,108 @@ def test_a_zero_vector_has_no_direction_and_no_gradient() -> None:
     value, pull = jax.vjp(embedding.unit, jnp.zeros((1, 4)))
     assert not np.asarray(value).any()
     assert np.isfinite(pull(jnp.ones((1, 4)))[0]).all()
+
+
+# --- encoding in chunks ---------------------------------------------------------------------------
+
+
+def dropping(chunks: int) -> bi_encoder.BiEncoder:
+    config = dataclasses.replace(tiny_models.CONFIG, dropout=0.3, attention_dropout=0.3)
+    return objective(config=config, normalise=True, temperature=0.1, encode_chunks=chunks)
+
+
+def gradients_with_dropout(module: bi_encoder.BiEncoder, chunked_by_hand: int) -> nnx.State:
+    """Of the loss; `chunked_by_hand` encodes chunk by chunk, and differentiates through it all."""
+    graph, params, rest = nnx.split(module, nnx.Param, ...)
+
+    def encode(module: bi_encoder.BiEncoder, group: dict, key: jax.Array) -> jax.Array:
+        keys = jax.random.split(key, chunked_by_hand)
+        rows = group["tokens"].shape[0]
+        vectors = jnp.zeros((rows, tiny_models.CONFIG.hidden))
+        for c, one in enumerate(keys):
+            part = {name: array[c::chunked_by_hand] for name, array in group.items()}
+            found = embedding.embed(module.encoder, part, module.embedding_config, one)
+            vectors = vectors.at[c::chunked_by_hand].set(found[:, 0])
+        return vectors
+
+    def total(params: nnx.State) -> jax.Array:
+        module = nnx.merge(graph, params, rest)
+        module.train()
+        key = jax.random.key(3)
+        queries, passages = module.embed(UNPACKED, key)
+        if chunked_by_hand:
+            keys = jax.random.split(key)
+            queries = queries._replace(vectors=encode(module, UNPACKED["query"], keys[0]))
+            passages = passages._replace(vectors=encode(module, UNPACKED["passage"], keys[1]))
+        loss, _ = contrastive.info_nce(queries, passages, 0.1, module.contrastive_config)
+        return loss.value()
+
+    return jax.jit(jax.grad(total))(params)
+
+
+@pytest.mark.parametrize("chunks", [2, 4])
+def test_chunks_are_encoded_with_the_same_dropout_both_times(chunks: int) -> None:
+    found = gradients_with_dropout(dropping(chunks), 0)
+    expected = gradients_with_dropout(dropping(1), chunks)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, expected)
+    other = gradients_with_dropout(dropping(1), 0)
+    differs = jax.tree.map(lambda a, b: not np.allclose(a, b, atol=1e-3), found, other)
+    assert any(jax.tree.leaves(differs)), "dropout did something"
+
+
+MANY_QUERIES = 32  # on 8 devices in 4 chunks
+
+
+def compiled(chunks: int, way: str) -> Any:
+    """The gradient's program on 8 devices, for rows of 64 tokens."""
+    mesh = partitioning.Partitioner(partitioning.MeshShape(8, 1, 1))
+    config = dataclasses.replace(tiny_models.CONFIG, max_positions=64, layers=4, hidden=64, mlp=256)
+    shape = GroupShape(rows=MANY_QUERIES, length=64, segments=1)
+    module = objective(
+        config=config, query=shape, passage=shape, encode_chunks=chunks,
+        contrastive_config=contrastive.ContrastiveConfig(way=way),
+    )  # fmt: skip
+    graph, params, rest = nnx.split(module, nnx.Param, ...)
+
+    def total(params: nnx.State, batch: Batch) -> jax.Array:
+        with jax.sharding.use_abstract_mesh(mesh.mesh.abstract_mesh):
+            return nnx.merge(graph, params, rest).loss(batch, jax.random.key(0))[0].value()
+
+    batch = jax.tree.map(
+        lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=mesh.batch_sharding),
+        module.batch_specs()[0],
+    )
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=mesh.replicated), params
+    )
+    return jax.jit(jax.grad(total)).lower(shapes, batch).compile()
+
+
+def products(program: Any) -> int:
+    """FLOPs of one device's matrix products, loops times their trips."""
+    module, total = hlo.parse(program.as_text()), 0
+    for visit in hlo.walk(module, into_fusions=True):
+        item = visit.instruction
+        if item.op == "dot":
+            shape = re.search(r"\[([\d,]*)\]", item.type)
+            left = re.search(r"\[([\d,]*)\]", visit.computation[item.operands[0]].type)
+            over = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", item.attributes)
+            assert shape and left and over and not visit.unknown
+            sides = [int(side) for side in left[1].split(",")]
+            contracted = [sides[int(axis)] for axis in over[1].split(",")]
+            total += 2 * visit.times * math.prod([*map(int, shape[1].split(",")), *contracted])
+    return total
+
+
+def test_chunks_cost_little_more_and_hold_less() -> None:
+    whole, chunked = compiled(1, "ring"), compiled(4, "ring")
+    assert 1.2 < products(chunked) / products(whole) <= 1.4, "one more forward pass: 4/3"
+    sizes = [p.memory_analysis().temp_size_in_bytes for p in (whole, chunked)]
+    assert sizes[1] < 0.6 * sizes[0]
+
+
+def test_chunks_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(ValueError, match="encode_chunks: expected 1 or more, found 0"):
+        objective(encode_chunks=0)
+    with pytest.raises(ValueError, match="3 pieces .*found 4 rows"):
+        objective(encode_chunks=3).loss(UNPACKED, jax.random.key(0))

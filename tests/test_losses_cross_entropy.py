@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.extend.core import jaxprs_in_params
 
+from models.losses import chunked
 from models.losses import cross_entropy as ce
 from t5x_style.preflight import hlo
 
@@ -178,7 +179,7 @@ def largest(jaxpr):
     ],
 )
 def test_number_of_chunks(positions, chunk, expected):
-    assert ce.number_of_chunks(positions, chunk) == expected
+    assert chunked.number_of_chunks(positions, chunk) == expected
 
 
 @settings(max_examples=20, deadline=None)

@@ -14,6 +14,7 @@ from flax import nnx
 from input_pipelines import packing, pair_plan
 from input_pipelines.pairs import PairsPipeline
 from models import bi_encoder
+from models.losses import contrastive
 from t5x_style import partitioning
 from t5x_style.objective import GroupShape, check_batch
 from tests import parity_kit, tiny_models
@@ -205,7 +206,8 @@ def objective(pipeline: PairsPipeline) -> bi_encoder.BiEncoder:
     vocabulary = dataclasses.replace(tiny_models.VOCABULARY, size=300)
     config = dataclasses.replace(tiny_models.CONFIG, vocab_size=300)
     embedding = dataclasses.replace(tiny_models.EMBEDDING, normalise=True, temperature=0.1)
-    module = bi_encoder.BiEncoder(config, embedding, vocabulary, *shapes, rngs=nnx.Rngs(0))
+    plain = contrastive.ContrastiveConfig()
+    module = bi_encoder.BiEncoder(config, embedding, vocabulary, *shapes, plain, rngs=nnx.Rngs(0))
     check_batch(module.batch_specs()[0], pipeline.batch(0), "the test")
     return module
 

@@ -19,6 +19,8 @@ PERTURBED = {
     "retromae/seed11": "retromae.RetroMAE.decoder_weight = 1.001",
     "dupmae/seed11": "retromae.RetroMAE.bow_weight = 0.1001",
     "retromae_collator/seed11": "retromae.RetroMAE.decoder_mask_rate = 0.45",
+    "simlm_finetune/seed11": "simlm_finetune.settings.contrastive_weight = 0.201",
+    "gradcache/seed11": "embedding.EmbeddingConfig.temperature = 0.0501",
 }
 
 

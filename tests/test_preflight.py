@@ -1,7 +1,6 @@
 """Preflight as a command, on slices of four chips and models of a few thousand parameters."""
 
 import contextlib
-import importlib.util
 import io
 import json
 import re
@@ -10,7 +9,6 @@ from pathlib import Path
 import jax
 import pytest
 from gin import config as gin_config
-from jax.experimental.compilation_cache import compilation_cache
 
 from models import mlm, retromae
 from t5x_style import fingerprints, gin_utils, recipe_file, stage, step_program, train_step
@@ -21,22 +19,13 @@ from t5x_style.trainer import Cadence, Trainer
 REPOSITORY = Path(__file__).resolve().parent.parent
 SLICE = "v5e:2x2"
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None,
-    reason="needs libtpu, which compiles for TPUs on any x86 Linux machine: pip install libtpu",
-)
+pytestmark = pytest.mark.usefixtures("for_tpus")
 
 
 @pytest.fixture(autouse=True)
 def clean_gin(monkeypatch):
     monkeypatch.chdir(REPOSITORY)
-    # Programs for TPUs cannot be read back from JAX's cache; the other tests' programs can.
-    enabled = jax.config.jax_enable_compilation_cache
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()  # JAX asks only once whether to use it
     yield
-    jax.config.update("jax_enable_compilation_cache", enabled)
-    compilation_cache.reset_cache()
     gin_config.clear_config()
 
 

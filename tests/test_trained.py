@@ -10,6 +10,7 @@ from flax import nnx
 from models.bert import BertConfig
 from models.bi_encoder import BiEncoder
 from models.embedding import EmbeddingConfig
+from models.losses.contrastive import ContrastiveConfig
 from t5x_style import checkpointing, inference, optim, train_state, trained
 from t5x_style.contract import Contract, ContractError, Vocabulary
 from t5x_style.encode_corpus import encode_corpus
@@ -37,6 +38,7 @@ def make_objective(hidden: int = 16, pooling: str = "cls"):
             vocabulary=VOCABULARY,
             query=SHAPE,
             passage=SHAPE,
+            contrastive_config=ContrastiveConfig(),
             rngs=rngs,
         )
 

@@ -1,93 +1,225 @@
-"""Contrastive losses over explicit vectors.
+"""Contrastive learning over the global batch: one loss with a choice of blocks.
 
-Letters: Q queries and P passages of the global batch, D dimension.
+A query is to tell its positive from its negatives. Each block compares a left side with a right
+side of the whole batch: with q a query and p+ its positive, both cut over devices,
+
+    query_passage      q . every passage: in-batch negatives and hard ones; nearly all systems
+    positive_query     p+ . every query
+    query_query        q . every query
+    positive_positive  p+ . every positive; all four: SimLM's (arXiv:2207.02578, official code)
+
+and all blocks share one softmax. Pairs are matched by example id, wherever they stand in the batch.
+
+Letters: Q queries and P passages of the global batch, D dimension, G passages that come with a
+query, K documents known to answer it.
 """
 
+import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from models.losses import negatives
+from models.losses.negatives import NOBODY, Columns, Rows
+from t5x_style import collectives
 from t5x_style.metrics import Mean
 
-
-class Candidates(NamedTuple):
-    """Which passages a query is compared with; both [Q, P] bool, and disjoint."""
-
-    positive: jax.Array
-    negative: jax.Array
+BLOCKS = ("query_passage", "positive_query", "query_query", "positive_positive")
 
 
-def match(
-    query_id: jax.Array,
-    passage_query_id: jax.Array,
-    relevance: jax.Array,
-    document_id: jax.Array,
-    query_valid: jax.Array,
-    passage_valid: jax.Array,
-) -> Candidates:
-    """Pairs queries with passages by identity, wherever they stand in the batch.
+class Queries(NamedTuple):
+    """Queries of the global batch.
+
+    Attributes:
+        vectors: [Q, D] float32.
+        id: [Q] int32, example ids; no two valid ones are the same.
+        valid: [Q] bool.
+        known: [Q, K] int32, documents that answer it and so are no negatives, NOBODY where there
+            are fewer; its positive in the batch need not be among them.
+    """
+
+    vectors: jax.Array
+    id: jax.Array
+    valid: jax.Array
+    known: jax.Array
+
+
+class Passages(NamedTuple):
+    """Passages of the global batch.
+
+    Attributes:
+        vectors: [P, D] float32.
+        owner: [P] int32, the id of the query that it came with.
+        document: [P] int32, its row in its store.
+        relevant: [P] bool, whether it answers that query.
+        valid: [P] bool.
+    """
+
+    vectors: jax.Array
+    owner: jax.Array
+    document: jax.Array
+    relevant: jax.Array
+    valid: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class ContrastiveConfig:
+    """How the loss is made.
+
+    Attributes:
+        blocks: names of BLOCKS that share the softmax; query_passage has to be among them.
+        both_directions: adds the loss of p+ telling its query from all others (LaBSE).
+        margin: what is taken from the positive's inner product before it is scaled.
+        own_negatives: whether the negatives that came with a query are its negatives here; False
+            where a teacher's scores speak for them.
+        way: 'gather' holds the vectors of all devices at a time, 'ring' those of one.
+        chunk: queries whose scores exist at a time on a device.
+    """
+
+    blocks: tuple[str, ...] = ("query_passage",)
+    both_directions: bool = False
+    margin: float = 0.0
+    own_negatives: bool = True
+    way: str = "gather"
+    chunk: int = 1024
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.blocks if name not in BLOCKS]
+        repeated = len(set(self.blocks)) != len(self.blocks)
+        if unknown or repeated or "query_passage" not in self.blocks:
+            raise ValueError(
+                "ContrastiveConfig.blocks: expected 'query_passage' and any other names of "
+                f"{BLOCKS}, each once, found {tuple(self.blocks)}"
+            )
+        collectives.require_way(self.way, "ContrastiveConfig.way")
+        if self.chunk < 1:
+            raise ValueError(f"ContrastiveConfig.chunk: expected 1 or more, found {self.chunk}")
+
+
+def info_nce(
+    queries: Queries, passages: Passages, temperature: float, config: ContrastiveConfig
+) -> tuple[Mean, dict[str, Mean]]:
+    """Mean over queries of -log( e^s / (e^s + sum over negatives n of e^s_n) ), in nats.
+
+    A negative is a valid passage (or query, or positive of a query) of the blocks, except: what
+    came with the query and answers it; copies of its positive's document, and documents known to
+    answer it, which other queries may have brought; in the other blocks, what belongs to itself.
 
     Args:
-        query_id: [Q] int32, the example id of each query.
-        passage_query_id: [P] int32, the example id of the query that each passage came with.
-        relevance: [P] int32, 1 where the passage answers that query.
-        document_id: [P] int32, row of the passage in its store.
-        query_valid: [Q] bool.
-        passage_valid: [P] bool.
+        queries, passages: of the global batch; brought to unit length where that is wanted.
+        temperature: what inner products are divided by.
+        config: see there.
 
     Returns:
-        Positives: the relevant passages that came with the query.  Negatives: all other valid
-        passages, except copies of a positive's document, which other queries may have brought.
+        The loss, its weight being the number of queries whose positive is in the batch (the others
+        count nothing); with both directions, the sum of two. And metrics: `accuracy` and `mrr` of
+        the positive among its negatives, ties counting against it.
     """
-    own = (query_id[:, None] == passage_query_id[None]) & (relevance == 1)[None]
-    positive = own & query_valid[:, None] & passage_valid[None]
-    # Documents as dense numbers, so that nothing of size [P, P] is needed.
-    _, number = jnp.unique(document_id, return_inverse=True, size=document_id.shape[0])
-    has = jax.ops.segment_max(positive.T, number, num_segments=document_id.shape[0])  # [P, Q]
-    copies = has[number].T  # [Q, P]: of a document that is one of the query's positives
-    negative = query_valid[:, None] & passage_valid[None] & ~copies & ~positive
-    return Candidates(positive, negative)
+    own = own_passages(queries, passages, 1)[:, 0]
+    has = (own < passages.owner.shape[0]) & _at(passages.relevant, own, False)
+    positive = collectives.take_rows(passages.vectors, own, config.way)
+    score = jnp.einsum("qd,qd->q", queries.vectors, positive, precision="highest")
+    left = _Left(queries, positive, _at(passages.document, own, NOBODY), has)
+    columns = {
+        "passage": _passage_columns(passages, config.own_negatives),
+        "query": left.columns(queries.vectors),
+        "positive": left.columns(positive),
+    }
+
+    def rest(side: str, blocks: Sequence[str]) -> tuple[jax.Array, jax.Array]:
+        rights = [columns[block.removeprefix(side + "_")] for block in blocks]
+        return negatives.log_sum_exp(
+            left.rows(side),
+            rights,
+            jax.lax.stop_gradient(score / temperature),
+            scale=1 / temperature,
+            way=config.way,
+            chunk=config.chunk,
+        )
+
+    of_query = [block for block in config.blocks if block.startswith("query_")]
+    of_positive = [block for block in config.blocks if block.startswith("positive_")]
+    others, above = rest("query", of_query)
+    if of_positive:
+        more, higher = rest("positive", of_positive)
+        others, above = jnp.logaddexp(others, more), above + higher
+    with_margin = (score - config.margin) / temperature
+    # softplus(rest - s) is the loss without subtracting two nearly equal numbers.
+    losses = jax.nn.softplus(others - with_margin)
+    if config.both_directions:
+        losses += jax.nn.softplus(rest("positive", ["positive_query"])[0] - with_margin)
+    metrics = {"accuracy": Mean.of(above == 0, has), "mrr": Mean.of(1 / (1 + above), has)}
+    return Mean.of(losses, has), metrics
 
 
-def scores(query: jax.Array, passage: jax.Array, temperature: float) -> jax.Array:
-    """Inner products over the temperature: [Q, P] float32 from [Q, D] and [P, D]."""
-    products = jnp.einsum("qd,pd->qp", query, passage, preferred_element_type=jnp.float32)
-    return products / temperature
-
-
-def info_nce(logits: jax.Array, candidates: Candidates) -> Mean:
-    """Mean over queries of the InfoNCE loss, in nats.
-
-    For query i with positives P_i (one, as a rule) and negatives N_i,
-        L_i = mean over p in P_i of  -log( e^s_ip / (e^s_ip + sum over n in N_i of e^s_in) ),
-    so that several positives never push each other away.
+def own_passages(queries: Queries, passages: Passages, count: int) -> jax.Array:
+    """The passages that came with each query, those that answer it first, else in their order.
 
     Args:
-        logits: [Q, P] float32, already divided by the temperature.
-        candidates: from `match`.
+        queries, passages: of the global batch.
+        count: how many, at most.
 
     Returns:
-        Its weight is the number of queries that have a positive; the others count nothing.
+        [Q, count] int32, rows of `passages`; P, which is none of them, where there are fewer.
     """
-    positive, negative = candidates
-    lowest = jnp.finfo(jnp.float32).min  # finite: a query without negatives has loss 0, not NaN
-    rest = jax.nn.logsumexp(jnp.where(negative, logits, lowest), axis=1, keepdims=True)
-    # softplus(rest - s) is the term above without subtracting two nearly equal numbers.
-    pairs = jnp.where(positive, jax.nn.softplus(rest - logits), 0.0)
-    count = jnp.sum(positive, axis=1)
-    return Mean.of(jnp.sum(pairs, axis=1) / jnp.maximum(count, 1), count > 0)
+    size = passages.owner.shape[0]
+    last = jnp.iinfo(jnp.int32).max  # an owner behind all others
+    owner = jnp.where(passages.valid, passages.owner, last)
+    order = jnp.lexsort((~passages.relevant, owner))
+    owner = owner[order]
+    at = jnp.searchsorted(owner, queries.id)[:, None] + jnp.arange(count)
+    own = jnp.take(owner, at, mode="fill", fill_value=last) == queries.id[:, None]
+    return jnp.where(own & queries.valid[:, None], order[jnp.minimum(at, size - 1)], size)
 
 
-def ranking_metrics(logits: jax.Array, candidates: Candidates) -> dict[str, Mean]:
-    """Accuracy and reciprocal rank of the best positive among the batch; ties count against it.
+def own_scores(
+    queries: Queries, passages: Passages, count: int, temperature: float, way: str
+) -> tuple[jax.Array, jax.Array]:
+    """Each query's scores of the passages that came with it, for a teacher.
 
     Args:
-        logits: [Q, P].
-        candidates: from `match`.
+        queries, passages: of the global batch.
+        count: G, how many come with a query, at most.
+        temperature: what inner products are divided by.
+        way: see `collectives.take_rows`.
+
+    Returns:
+        (scores [Q, G] float32, rows of `passages` [Q, G] int32 as in `own_passages`).
     """
-    positive, negative = candidates
-    best = jnp.max(jnp.where(positive, logits, -jnp.inf), axis=1, keepdims=True)
-    rank = 1 + jnp.sum(negative & (logits >= best), axis=1)  # [Q]
-    has = jnp.any(positive, axis=1)
-    return {"accuracy": Mean.of(rank == 1, has), "mrr": Mean.of(1.0 / rank, has)}
+    own = own_passages(queries, passages, count)
+    vectors = collectives.take_rows(passages.vectors, own.reshape(-1), way)
+    vectors = vectors.reshape(*own.shape, -1)
+    scores = jnp.einsum("qd,qgd->qg", queries.vectors, vectors, precision="highest")
+    return scores / temperature, own
+
+
+class _Left(NamedTuple):
+    """Queries with their positives: the left sides of all blocks, and three right ones."""
+
+    queries: Queries
+    positive: jax.Array  # [Q, D]
+    document: jax.Array  # [Q], of the positive
+    has: jax.Array  # [Q]
+
+    def rows(self, side: str) -> Rows:
+        vectors = self.queries.vectors if side == "query" else self.positive
+        excluded = jnp.concatenate([self.document[:, None], self.queries.known], axis=1)
+        return Rows(vectors, self.queries.id, excluded, self.has)
+
+    def columns(self, vectors: jax.Array) -> Columns:
+        """Copies of a query, or of its positive, are told by the positive's document."""
+        return Columns(vectors, self.queries.id, self.document, self.has)
+
+
+def _passage_columns(passages: Passages, own_negatives: bool) -> Columns:
+    theirs = passages.owner if not own_negatives else jnp.where(
+        passages.relevant, passages.owner, NOBODY
+    )  # fmt: skip
+    return Columns(passages.vectors, theirs, passages.document, passages.valid)
+
+
+def _at(values: jax.Array, index: jax.Array, otherwise: int | bool) -> jax.Array:
+    """values[index], `otherwise` beyond their end."""
+    return jnp.take(values, index, mode="fill", fill_value=otherwise)

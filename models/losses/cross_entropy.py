@@ -17,7 +17,6 @@ The table may be padded: rows from `vocab_size` on get a logit of -inf, and no g
 """
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from models.losses import chunked
 from models.losses.output_layer import Arrays, Head, Split, split_of
 from t5x_style.metrics import Mean
 
@@ -151,15 +151,6 @@ def _flat(
     return rows, table, jnp.where(real, bias.astype(jnp.float32), -jnp.inf), labels
 
 
-def number_of_chunks(positions: int, chunk: int) -> int:
-    """Smallest number of chunks of at most `chunk` positions, preferably one that divides evenly.
-
-    An even division needs no padding; it is taken where it makes less than twice as many chunks.
-    """
-    least = max(1, math.ceil(positions / chunk))
-    return next((count for count in range(least, 2 * least) if positions % count == 0), least)
-
-
 def _chunked(chunk: int, labels: jax.Array) -> Callable[..., Any]:
     """A loop over chunks of this device's [N] labels and whatever else has N rows.
 
@@ -167,19 +158,10 @@ def _chunked(chunk: int, labels: jax.Array) -> Callable[..., Any]:
       (body, carry, arrays [N, ...]) -> (carry, results [N, ...]), where the body takes a carry and
       a tuple of one chunk of each array. Where the last chunk is not full, labels are `IGNORED`.
     """
-    positions = labels.shape[0]
-    count = number_of_chunks(positions, chunk)
-    missing = -positions % count
-
-    def cut(x: jax.Array, fill: int) -> jax.Array:
-        if missing:
-            x = jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1), constant_values=fill)
-        return x.reshape(count, -1, *x.shape[1:])
 
     def loop(body: Callable[..., Any], carry: Any, *arrays: jax.Array) -> Any:
-        chunks = (cut(labels, IGNORED), *(cut(x, 0) for x in arrays))
-        carry, results = jax.lax.scan(body, carry, chunks)
-        return carry, tuple(x.reshape(-1, *x.shape[2:])[:positions] for x in results)
+        fills = (IGNORED, *(0 for _ in arrays))
+        return chunked.scan_rows(body, carry, (labels, *arrays), chunk, fills)
 
     return loop
 
