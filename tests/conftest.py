@@ -41,7 +41,7 @@ def _compiled_programs_go() -> Iterator[None]:
 @pytest.fixture
 def for_tpus() -> Iterator[None]:
     """Programs for TPUs can be compiled; JAX's cache, which cannot read them back, is off."""
-    pytest.importorskip("libtpu", reason="needs libtpu, which compiles for TPUs: pip install libtpu")
+    pytest.importorskip("libtpu", reason="needs libtpu to compile for TPUs: pip install libtpu")
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
