@@ -292,6 +292,20 @@ def replace_selected(
     return jnp.where(selected, new, tokens), jnp.where(selected, tokens, IGNORED)
 
 
+def mask_selected(
+    group: Group, selected: jax.Array, vocabulary: Vocabulary
+) -> tuple[jax.Array, jax.Array]:
+    """[MASK] wherever selected: as `replace_selected`, without chance."""
+    tokens = group["tokens"]
+    selected = selected & ~is_any(tokens, vocabulary.special_ids)
+    return jnp.where(selected, vocabulary.mask, tokens), jnp.where(selected, tokens, IGNORED)
+
+
+def token_numbers(group: Group, key: jax.Array) -> jax.Array:
+    """[B, L] uint32: a random number for each token, from its example and position."""
+    return _words(_token_keys(group, _REPLACEMENT, key))[1]
+
+
 def _token_keys(group: Group, purpose: int, key: jax.Array) -> jax.Array:
     """A key for each token, [B, L], from its example and its position in the segment."""
     example_id = _by_token(group["example_id"], group["segment_ids"])

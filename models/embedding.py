@@ -82,6 +82,15 @@ def require_fit(
             )
 
 
+def require_cls(config: EmbeddingConfig, objective: str) -> None:
+    """Raises ValueError unless vectors are [CLS] states, which `objective` trains."""
+    if config.pooling != "cls":
+        raise ValueError(
+            f"{objective} trains the [CLS] vector: expected EmbeddingConfig.pooling 'cls', "
+            f"found {config.pooling!r}."
+        )
+
+
 def unit(vectors: jax.Array) -> jax.Array:
     """`vectors` [..., D] at unit length; a zero vector stays zero, with zero gradient."""
     square = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)

@@ -4,6 +4,8 @@ Letters: B rows, L row length, S segments per row, D hidden width, E width of th
 (D but in ELECTRA's layout), V padded vocabulary.
 """
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -58,6 +60,17 @@ class Pooler(nnx.Module):
 def pool_cls(hidden: jax.Array, cls_at: jax.Array) -> jax.Array:
     """The state at each segment's [CLS]: [B, S, D] from `hidden` [B, L, D] and `cls_at` [B, S]."""
     return jnp.take_along_axis(hidden, cls_at[:, :, None], axis=1)
+
+
+def own_cls(hidden: jax.Array, group: Mapping[str, jax.Array]) -> jax.Array:
+    """[B, L, D]: for each token the state at its own segment's [CLS]; at padding the first's.
+
+    Args:
+        hidden: [B, L, D].
+        group: `cls_at` [B, S] and `segment_ids` [B, L] count.
+    """
+    own = jnp.maximum(group["segment_ids"] - 1, 0)
+    return jnp.take_along_axis(pool_cls(hidden, group["cls_at"]), own[:, :, None], axis=1)
 
 
 def pool_mean(hidden: jax.Array, segment_ids: jax.Array, segments: int) -> jax.Array:

@@ -66,7 +66,7 @@ class RetroMAE(Objective):
         rngs: nnx.Rngs,
     ) -> None:
         embedding.require_fit(config, embedding_config, vocabulary)
-        _require_cls(embedding_config)
+        embedding.require_cls(embedding_config, "RetroMAE")
         _require_decoder(config, base_masks, decoder_query)
         self.config = config
         self.embedding_config = embedding_config
@@ -169,10 +169,8 @@ class RetroMAE(Objective):
             own segment.
         """
         embedding_key, layer_key, query_key = layers.split_key(key, 3)
-        positions, segment_ids = text["positions"], text["segment_ids"]
-        cls = heads.pool_cls(hidden, text["cls_at"])  # [B, S, D]
-        own = jnp.maximum(segment_ids - 1, 0)
-        cls = jnp.take_along_axis(cls, own[:, :, None], axis=1)  # [B, L, D]
+        positions = text["positions"]
+        cls = heads.own_cls(hidden, text)
         clean = self.encoder.embeddings(text["tokens"], positions, key=embedding_key)
         # The first key of each segment is the passage's vector, not the embedding of [CLS].
         memory = jnp.where((positions == 0)[:, :, None], cls, clean)
@@ -209,14 +207,6 @@ class RetroMAE(Objective):
             labels,
             vocab_size=self.config.vocab_size,
             chunk=self.chunk,
-        )
-
-
-def _require_cls(config: embedding.EmbeddingConfig) -> None:
-    if config.pooling != "cls":
-        raise ValueError(
-            "RetroMAE trains the [CLS] vector: expected EmbeddingConfig.pooling 'cls', "
-            f"found {config.pooling!r}."
         )
 
 

@@ -37,21 +37,27 @@ class RowMesh(NamedTuple):
         """Number of shares."""
         return math.prod(self.mesh.shape[axis] for axis in self.axes) if self.mesh else 1
 
-    def run(self, local: Callable[..., Any], *arguments: Any) -> Any:
+    def run(self, local: Callable[..., Any], *rows: Any, whole: tuple[Any, ...] = ()) -> Any:
         """`local` on each device's share of rows; its results are such shares, too.
 
-        Gradients do not pass: to be called inside `jax.custom_vjp`.
+        Gradients do not pass: to be called inside `jax.custom_vjp`, or where none are wanted.
 
         Args:
-          local: function of `arguments`, pytrees of arrays [rows, ...].
+          local: function of `rows` and `whole`.
+          rows: pytrees of arrays [rows, ...], which are cut.
+          whole: pytrees of arrays that every device has.
         """
         if self.mesh is None:
-            return local(*arguments)
-        spec = PartitionSpec(self.axes)
+            return local(*rows, *whole)
+        cut, copied = PartitionSpec(self.axes), PartitionSpec()
         # Axes that hold copies compute alike, which the check of replication cannot see.
-        return jax.shard_map(local, mesh=self.mesh, in_specs=spec, out_specs=spec, check_vma=False)(
-            *arguments
-        )
+        return jax.shard_map(
+            local,
+            mesh=self.mesh,
+            in_specs=(*(cut for _ in rows), *(copied for _ in whole)),
+            out_specs=cut,
+            check_vma=False,
+        )(*rows, *whole)
 
     def visit(self, way: str, step: Step, carry: Any, shown: Any, zeros: Any = ()) -> Any:
         """Inside `run`: shows every device the rows of all.

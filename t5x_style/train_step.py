@@ -36,8 +36,10 @@ def train_step(
     corrupt_key, retrieve_key, loss_key, after_key = keys
     module = definition.module(state.params, state.variables)
     module.train()
-    batch = jax.lax.stop_gradient(module.corrupt(batch, corrupt_key))
-    batch = jax.lax.stop_gradient(module.retrieve(batch, retrieve_key))
+    # With the mesh in context, an objective may say where arrays inside its loops must live.
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        batch = jax.lax.stop_gradient(module.corrupt(batch, corrupt_key))
+        batch = jax.lax.stop_gradient(module.retrieve(batch, retrieve_key))
 
     gradients, loss, metrics = loss_and_gradients(definition, mesh, state, batch, loss_key)
     norm = optax.tree.norm(gradients)
@@ -82,7 +84,6 @@ def loss_and_gradients(
     def loss_of(params: nnx.State, piece: Batch, key: jax.Array) -> tuple[Mean, Metrics]:
         module = definition.module(params, state.variables)
         module.train()
-        # With the mesh in context, a loss may say where arrays inside its loops must live.
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             return module.loss(piece, key)
 

@@ -7,7 +7,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import gin
 import jax
@@ -38,6 +38,18 @@ EMBEDDING = embedding.EmbeddingConfig(
     query_prefix="",
     passage_prefix="",
 )
+
+
+Export = Callable[[Mapping[str, np.ndarray], int], dict[str, np.ndarray]]
+
+
+class Source(Protocol):
+    """Where weights come from."""
+
+    path: Path
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Our path -> array."""
 
 
 class CaseError(ValueError):
@@ -179,7 +191,7 @@ def parameters(module: nnx.Module) -> dict[str, nnx.Variable]:
     return {"/".join(map(str, path)): variable for path, variable in flat}
 
 
-def fill(module: nnx.Module, source: import_hf.HuggingFace) -> None:
+def fill(module: nnx.Module, source: Source) -> None:
     """Puts the source's weights into `module`; every parameter must get one, padding rows get 0."""
     wanted, arrays = parameters(module), source.arrays()
     if absent := sorted(wanted.keys() - arrays.keys()):
@@ -212,9 +224,15 @@ def token_group(
 
 
 def value_and_gradients(
-    objective: Objective, batch: Batch
+    objective: Objective, batch: Batch, export: Export = hf_names.export_arrays
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """The loss and metrics of `Objective.loss`, and gradients under canonical official names."""
+    """The loss and metrics of `Objective.loss`, and gradients under canonical official names.
+
+    Args:
+        objective: in evaluation mode.
+        batch: corrupted.
+        export: (our path -> array, vocabulary size) -> official name -> array.
+    """
     graph, params, rest = nnx.split(objective, nnx.Param, ...)
 
     def total(params: nnx.State) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -225,7 +243,7 @@ def value_and_gradients(
     (loss, metrics), grads = jax.jit(jax.value_and_grad(total, has_aux=True))(params)
     flat = {"/".join(map(str, p)): np.asarray(v[...]) for p, v in nnx.to_flat_state(grads)}
     values = {"loss": float(loss)} | {name: float(value) for name, value in metrics.items()}
-    return values, hf_names.export_arrays(flat, objective.config.vocab_size)
+    return values, export(flat, objective.config.vocab_size)
 
 
 # --- comparing ------------------------------------------------------------------------------------

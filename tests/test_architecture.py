@@ -43,7 +43,7 @@ ENGINE_FLOORS = (
 MODEL_FLOORS = (
     ("attention",),
     ("layers",),
-    ("bert", "seq2seq", "electra", "heads", "embedding", "losses", "corruption"),
+    ("bert", "seq2seq", "electra", "heads", "embedding", "losses", "corruption", "sampling"),
 )
 # Files in models that are no objectives.
 NOT_OBJECTIVES = {

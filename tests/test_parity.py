@@ -20,6 +20,8 @@ PERTURBED = {
     "dupmae/seed11": "retromae.RetroMAE.bow_weight = 0.1001",
     "retromae_collator/seed11": "retromae.RetroMAE.decoder_mask_rate = 0.45",
     "simlm_finetune/seed11": "simlm_finetune.settings.contrastive_weight = 0.201",
+    "simlm/seed11": "encoder/bert.BertConfig.layer_norm_eps = 1e-4",
+    "simlm_collator/seed11": "simlm.SimLM.decoder_mask_rate = 0.45",
     "gradcache/seed11": "embedding.EmbeddingConfig.temperature = 0.0501",
 }
 

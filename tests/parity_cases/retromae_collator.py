@@ -4,24 +4,17 @@ Not exact: two samples of the same distribution. The tolerance of a rate is five
 the difference plus one draw; a histogram passes if chi-square has p > 1e-4.
 """
 
-import functools
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from scipy import stats
 
 from models.corruption import IGNORED
 from t5x_style.objective import Objective
 from tests import parity_kit
+from tests import parity_statistics as statistics
 from tests.parity_kit import Case, Quantity
 
 ARCHITECTURES = ()  # config.json names none: the parent folder's name says it
-
-DRAWS = 8192  # at least 6,000
-ROWS = 512
-SMALLEST_P = 1e-4
 
 GIN = """
 from models import retromae
@@ -71,7 +64,7 @@ def _bindings(case: Case, length: int) -> list[str]:
         GIN,
         f"bert.BertConfig.vocab_size = {case.config['vocab_size']}",
         f"bert.BertConfig.max_positions = {length}",
-        f"objective.GroupShape.rows = {ROWS}",
+        f"objective.GroupShape.rows = {statistics.ROWS}",
         f"objective.GroupShape.length = {length}",
         f"retromae.RetroMAE.encoder_mask_rate = {case.config['encoder_mlm_probability']}",
         f"retromae.RetroMAE.decoder_mask_rate = {case.config['decoder_mlm_probability']}",
@@ -80,40 +73,20 @@ def _bindings(case: Case, length: int) -> list[str]:
 
 def _draw(objective: Objective, tokens: np.ndarray, starts: np.ndarray) -> dict[str, np.ndarray]:
     """Masks of DRAWS examples, all this text: visible [n, L, L], selected and new tokens [n, L]."""
-    group = parity_kit.token_group(np.tile(tokens, (ROWS, 1)), np.ones((ROWS, len(tokens)), int))
-    group["word_starts"] = jnp.asarray(np.tile(starts, (ROWS, 1)))
-
-    @jax.jit
-    def corrupt(example_id: jax.Array) -> dict[str, jax.Array]:
-        text = group | {"example_id": example_id[:, None]}
-        return objective.corrupt({"text": text}, jax.random.key(2))["text"]
-
-    parts = [corrupt(jnp.arange(at, at + ROWS)) for at in range(0, DRAWS, ROWS)]
-    join = functools.partial(np.concatenate, axis=0)
-    return {
-        "visible": join([np.asarray(p["decoder_visible"]) for p in parts]),
-        "selected": join([np.asarray(p["encoder_labels"] != IGNORED) for p in parts]),
-        "tokens": join([np.asarray(p["encoder_tokens"]) for p in parts]),
-    }
-
-
-def _rate(name: str, ours: Any, theirs: Any, our_n: float, their_n: float) -> Quantity:
-    """Rates cell by cell; the error is in units of the tolerance."""
-    ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
-    variance = np.clip(theirs * (1 - theirs), 0, None)
-    allowed = 5 * np.sqrt(variance * (1 / their_n + 1 / our_n)) + 1 / our_n
-    return Quantity(name, float(np.max(np.abs(ours - theirs) / allowed)), 1.0, f"n={our_n:.0f}")
+    features = ("decoder_visible", "encoder_labels", "encoder_tokens")
+    visible, labels, drawn = statistics.corrupted(objective, tokens, starts, features)
+    return {"visible": visible, "selected": labels != IGNORED, "tokens": drawn}
 
 
 def _rates(case: Case, name: str, drawn: dict[str, np.ndarray]) -> list[Quantity]:
     their_n = case.config["n_samples"]
     pairs = {"decoder_visible_rate": "visible", "encoder_masked_rate": "selected"}
     return [
-        _rate(
+        statistics.rate(
             f"{name}/{rate}",
             drawn[ours].mean(0),
             case.arrays[f"{name}/{rate}"],
-            DRAWS,
+            statistics.DRAWS,
             their_n,
         )
         for rate, ours in pairs.items()
@@ -127,16 +100,7 @@ def _histograms(name: str, truth: dict[str, Any], drawn: dict[str, np.ndarray]) 
         "decoder_hidden_count_hist_excl_self": others,
         "encoder_masked_count_hist": drawn["selected"].sum(1),
     }
-    return [_histogram(f"{name}/{key}", ours, truth[key]) for key, ours in counts.items()]
-
-
-def _histogram(name: str, ours: np.ndarray, theirs: dict[str, int]) -> Quantity:
-    """Chi-square of homogeneity; the error is -log10 p."""
-    theirs_by_value = {int(value): count for value, count in theirs.items()}
-    values = sorted(set(theirs_by_value) | set(np.unique(ours).tolist()))
-    table = [[theirs_by_value.get(v, 0) for v in values], [int((ours == v).sum()) for v in values]]
-    p = 1.0 if len(values) == 1 else stats.chi2_contingency(table, correction=False).pvalue
-    return Quantity(name, float(-np.log10(max(p, 1e-300))), -np.log10(SMALLEST_P), f"p={p:.3g}")
+    return [statistics.histogram(f"{name}/{key}", ours, truth[key]) for key, ours in counts.items()]
 
 
 def _replacements(
@@ -155,7 +119,7 @@ def _replacements(
     if not their_n or not selected.any():
         return [Quantity(f"{name}/encoder_replacement", np.inf, 1.0, "only one side masks")]
     return [
-        _rate(f"{name}/{key}", chosen.mean(), expected[key], chosen.size, their_n)
+        statistics.rate(f"{name}/{key}", chosen.mean(), expected[key], chosen.size, their_n)
         for key, chosen in ours.items()
     ]
 
@@ -168,4 +132,6 @@ def _shared_masks(name: str, truth: dict[str, Any], visible: np.ndarray) -> Quan
         i, j = rng.choice(np.arange(1, block.shape[0]), 2, replace=False)
         agreeing.append(np.array_equal(np.delete(block[i], [i, j]), np.delete(block[j], [i, j])))
     key = "prob_two_rows_share_base_mask"
-    return _rate(f"{name}/{key}", np.mean(agreeing), truth[key], len(agreeing), truth["n_pairs"])
+    return statistics.rate(
+        f"{name}/{key}", np.mean(agreeing), truth[key], len(agreeing), truth["n_pairs"]
+    )

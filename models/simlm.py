@@ -1,0 +1,246 @@
+"""SimLM: pre-training by telling and mending what a generator has replaced, through one vector.
+
+Wang et al. 2022, arXiv:2207.02578, with the facts of the official code. A generator fills masked
+tokens with samples, in two copies of a passage: lightly for the encoder, more heavily (a superset
+of the positions, samples of its own) for a decoder of two layers that sees the rest of the passage
+only through the encoder's [CLS] state. Both predict every original token, replaced or not. Facts
+and pitfalls are in docs/simlm.md.
+
+Without a generator it is the paper's Enc-Dec MLM: [MASK] stays, and only masked tokens count.
+
+Per segment of a packed row. Letters: B rows, L row length, D hidden width.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from models import bert, corruption, electra, embedding, heads, layers
+from models.losses import cross_entropy
+from t5x_style.contract import Contract, Vocabulary
+from t5x_style.metrics import Mean
+from t5x_style.objective import Batch, Fn, GroupShape, Objective
+
+Group = dict[str, jax.Array]
+
+
+class SimLM(Objective):
+    """See the module's docstring.
+
+    Args:
+        config: the encoder.
+        embedding_config: what the trained encoder offers; pooling must be `cls`.
+        vocabulary: of the tokenizer, which the generator shares.
+        text: size of the token group `text` of a global batch.
+        encoder_mask_rate, decoder_mask_rate: 0.3 and 0.5 in the paper; the second is larger.
+        chunk: positions whose logits exist at a time on a device.
+        generator_config: sizes of the generator; None: there is none (Enc-Dec MLM).
+        generator_weight: of the generator's own loss: 0.2 in the official code where it is
+            trained; 0, where it is not computed and the optimizer must freeze `^generator/`.
+        decoder_layers: 2 in the paper; initialised from the encoder's last ones.
+        max_predictions: cap on the tokens of one mask.
+        rngs: stream `params`.
+    """
+
+    def __init__(
+        self,
+        config: bert.BertConfig,
+        embedding_config: embedding.EmbeddingConfig,
+        vocabulary: Vocabulary,
+        text: GroupShape,
+        encoder_mask_rate: float,
+        decoder_mask_rate: float,
+        chunk: int,
+        generator_config: bert.BertConfig | None,
+        generator_weight: float = 0.0,
+        decoder_layers: int = 2,
+        max_predictions: int = corruption.MAX_PREDICTIONS,
+        *,
+        rngs: nnx.Rngs,
+    ) -> None:
+        embedding.require_fit(config, embedding_config, vocabulary)
+        embedding.require_cls(embedding_config, "SimLM")
+        _require_generator(config, generator_config, generator_weight)
+        self.config = config
+        self.embedding_config = embedding_config
+        self.vocabulary = vocabulary
+        self.text = text
+        outside = (vocabulary.cls, vocabulary.sep)
+        extra = extra_rate(encoder_mask_rate, decoder_mask_rate)
+        self.encoder_mask = corruption.WholeWordMask(encoder_mask_rate, outside, max_predictions)
+        self.extra_mask = corruption.WholeWordMask(extra, outside, max_predictions)
+        self.generator_weight = generator_weight
+        self.decoder_layers = decoder_layers
+        self.chunk = chunk
+        self.encoder = bert.Encoder(config, rngs=rngs)
+        self.head = heads.MlmHead(config, rngs=rngs)
+        self.decoder = layers.stack(config.block, decoder_layers, rngs)
+        self.generator = (
+            electra.Generator(generator_config, chunk, rngs=rngs) if generator_config else None
+        )
+
+    def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
+        """One bucket: the group `text`."""
+        return [{"text": self.text.spec()}]
+
+    def contract(self) -> Contract:
+        """See `EmbeddingConfig`."""
+        return self.embedding_config.contract(self.config.hidden, self.vocabulary)
+
+    def functions(self) -> dict[str, Fn]:
+        """`embed_query` and `embed_passage`: the [CLS] state of the text as it is."""
+        return embedding.functions(self.encoder, self.embedding_config, self.text, self.text)
+
+    def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
+        """Adds to the group `text`, all [B, L] int32:
+
+        encoder_tokens, decoder_tokens, what each reads; encoder_labels, decoder_labels, what each
+        predicts; with a generator that is trained generator_tokens and generator_labels.
+        """
+        text = batch["text"]
+        keys = jax.random.split(key, 4)
+        lightly = corruption.whole_word_mask(text, self.encoder_mask, keys[0])
+        heavily = lightly | corruption.whole_word_mask(text, self.extra_mask, keys[1])
+        masked = [corruption.mask_selected(text, m, self.vocabulary) for m in (lightly, heavily)]
+        (encoder_tokens, encoder_labels), (decoder_tokens, decoder_labels) = masked
+        added = {}
+        if self.generator is not None:
+            if self.generator_weight:
+                added = {"generator_tokens": encoder_tokens, "generator_labels": encoder_labels}
+            light, heavy = self._budgets(text)
+            encoder_tokens = self.generator.replace(
+                text, encoder_tokens, encoder_labels, light, keys[2]
+            )
+            decoder_tokens = self.generator.replace(
+                text, decoder_tokens, decoder_labels, heavy, keys[3]
+            )
+            encoder_labels = decoder_labels = labels_of(text, self.vocabulary)
+        added |= {"encoder_tokens": encoder_tokens, "encoder_labels": encoder_labels}
+        added |= {"decoder_tokens": decoder_tokens, "decoder_labels": decoder_labels}
+        return {**batch, "text": {**text, **added}}
+
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
+        """The encoder's mean cross-entropy plus the decoder's, in nats per predicted token.
+
+        With `generator_weight` also the generator's, per masked token.
+        """
+        text = batch["text"]
+        encoder_key, decoder_key, generator_key = layers.split_key(key, 3)
+        hidden = self.encode(text, encoder_key)
+        _, decoded = self.decode(text, hidden, decoder_key)
+        encoder_loss, encoder_accuracy = self._predict(hidden, text["encoder_labels"])
+        decoder_loss, decoder_accuracy = self._predict(decoded, text["decoder_labels"])
+        real = text["segment_ids"] > 0
+        predicted = text["encoder_labels"] != corruption.IGNORED
+        metrics = {
+            "encoder_loss": encoder_loss,
+            "encoder_accuracy": encoder_accuracy,
+            "decoder_loss": decoder_loss,
+            "decoder_accuracy": decoder_accuracy,
+            "replaced_share": Mean.of(
+                predicted & (text["encoder_tokens"] != text["encoder_labels"]), real
+            ),
+        }
+        loss = encoder_loss + decoder_loss
+        if self.generator is not None and self.generator_weight:
+            metrics["generator_loss"] = self.generator.loss(
+                text,
+                text["generator_tokens"],
+                text["generator_labels"],
+                self._budgets(text)[0],
+                generator_key,
+            )
+            loss = loss + self.generator_weight * metrics["generator_loss"]
+        return loss, metrics
+
+    def encode(self, text: Group, key: jax.Array | None = None) -> jax.Array:
+        """[B, L, D]: the encoder's states of its copy of the text."""
+        return self.encoder(
+            text["encoder_tokens"],
+            text["positions"],
+            text["segment_ids"],
+            text.get("token_types"),
+            key,
+        )
+
+    def decode(
+        self, text: Group, hidden: jax.Array, key: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """What the decoder reads, and its states, both [B, L, D].
+
+        Args:
+            text: corrupted group.
+            hidden: [B, L, D], the encoder's states.
+            key: for dropout; None turns it off.
+        """
+        embedding_key, layers_key = layers.split_key(key, 2)
+        # Token types are all 0 here, whatever the encoder had: so it is in the official code.
+        embedded = self.encoder.embeddings(
+            text["decoder_tokens"], text["positions"], key=embedding_key
+        )
+        first = (text["positions"] == 0)[:, :, None]
+        memory = jnp.where(first, heads.own_cls(hidden, text), embedded)
+        visible = self.decoder.attention.within(text["segment_ids"], layers_key)
+        decoded = layers.run_stack(
+            self.decoder,
+            self.decoder_layers,
+            memory,
+            visible,
+            key=layers_key,
+            remat=self.config.remat,
+            unroll=self.decoder_layers,
+        )
+        return memory, decoded
+
+    def _budgets(self, text: Group) -> tuple[int, int]:
+        """The most tokens of a row that the encoder's and the decoder's mask can select."""
+        length, segments = text["tokens"].shape[1], text["example_id"].shape[1]
+        light = self.encoder_mask.row_budget(length, segments)
+        return light, min(length, light + self.extra_mask.row_budget(length, segments))
+
+    def _predict(self, hidden: jax.Array, labels: jax.Array) -> tuple[Mean, Mean]:
+        """Loss and accuracy through the shared, tied MLM head."""
+        return cross_entropy.cross_entropy_mean(
+            self.head.transform(hidden),
+            self.encoder.word_table,
+            self.head.bias[...],
+            labels,
+            vocab_size=self.config.vocab_size,
+            chunk=self.chunk,
+        )
+
+
+def extra_rate(encoder: float, decoder: float) -> float:
+    """The rate of a second mask, so that both together have the decoder's rate.
+
+    Raises:
+        ValueError: the rates are not 0 < encoder < decoder <= 1.
+    """
+    if not 0 < encoder < decoder <= 1:
+        raise ValueError(
+            "SimLM: expected 0 < encoder_mask_rate < decoder_mask_rate <= 1, found "
+            f"{encoder} and {decoder}"
+        )
+    return (decoder - encoder) / (1 - encoder)
+
+
+def labels_of(text: Group, vocabulary: Vocabulary) -> jax.Array:
+    """[B, L] int32: every clean token but special ones and padding, which are -100."""
+    counts = (text["segment_ids"] > 0) & ~corruption.is_any(text["tokens"], vocabulary.special_ids)
+    return jnp.where(counts, text["tokens"], corruption.IGNORED)
+
+
+def _require_generator(
+    config: bert.BertConfig, generator: bert.BertConfig | None, weight: float
+) -> None:
+    if generator is None:
+        if weight:
+            raise ValueError(f"SimLM.generator_weight: expected 0 without one, found {weight}")
+        return
+    shorter = generator.max_positions < config.max_positions
+    if generator.vocab_size != config.vocab_size or shorter:
+        raise ValueError(
+            "SimLM.generator_config: expected the encoder's vocabulary of "
+            f"{config.vocab_size} and at least its {config.max_positions} positions, found "
+            f"{generator.vocab_size} and {generator.max_positions}"
+        )
