@@ -10,6 +10,8 @@ import numpy as np
 from models.losses import chunked
 from t5x_style import collectives
 
+BLOCK = 128  # tokens whose probabilities are added up first
+
 
 def sample_tokens(
     hidden: jax.Array,
@@ -55,9 +57,26 @@ def sample_tokens(
 def _drawn(
     hidden: jax.Array, numbers: jax.Array, table: jax.Array, bias: jax.Array, vocab_size: int
 ) -> jax.Array:
+    """[n] int32: the block of tokens in which the number falls, then the token of that block.
+
+    Adding up in two steps costs a third of one long running sum, and rounds less.
+    """
     product = jnp.einsum("ne,ve->nv", hidden, table, preferred_element_type=jnp.float32)
     logits = product + bias
-    cumulated = jnp.cumsum(jnp.exp(logits - jnp.max(logits, axis=1, keepdims=True)), axis=1)
+    weights = jnp.exp(logits - jnp.max(logits, axis=1, keepdims=True))
+    weights = jnp.pad(weights, [(0, 0), (0, -weights.shape[1] % BLOCK)])
+    blocks = weights.reshape(weights.shape[0], -1, BLOCK)
+    ends = jnp.cumsum(jnp.sum(blocks, axis=2), axis=1)  # [n, blocks]
     uniform = (numbers >> 8).astype(jnp.float32) * 2.0**-24  # [0, 1), exactly
-    passed = cumulated <= (uniform * cumulated[:, -1])[:, None]
-    return jnp.minimum(jnp.sum(passed, axis=1, dtype=jnp.int32), vocab_size - 1)
+    sought = (uniform * ends[:, -1])[:, None]
+    block = _first_above(ends, sought)
+    before = jnp.where(block > 0, jnp.take_along_axis(ends, jnp.maximum(block - 1, 0), axis=1), 0.0)
+    inside = jnp.take_along_axis(blocks, block[:, :, None], axis=1)[:, 0]
+    token = block * BLOCK + _first_above(jnp.cumsum(inside, axis=1), sought - before)
+    return jnp.minimum(token[:, 0], vocab_size - 1)
+
+
+def _first_above(sums: jax.Array, sought: jax.Array) -> jax.Array:
+    """[n, 1] int32: where `sums` [n, m], which do not fall, first exceed `sought` [n, 1]."""
+    passed = jnp.sum(sums <= sought, axis=1, keepdims=True, dtype=jnp.int32)
+    return jnp.minimum(passed, sums.shape[1] - 1)

@@ -145,9 +145,9 @@ def test_the_generator_learns_only_where_it_is_weighed() -> None:
 # --- sampling -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("chunk", [64, 1000])
-def test_samples_follow_the_softmax_and_not_the_chunks(chunk: int) -> None:
-    draws, size = 20_000, 7  # the last row of the table is padding
+@pytest.mark.parametrize("size, chunk", [(7, 64), (7, 1000), (300, 1000)])
+def test_samples_follow_the_softmax_and_not_the_chunks(size: int, chunk: int) -> None:
+    draws = 20_000  # the last row of the table is padding
     table = jnp.asarray(np.random.default_rng(0).normal(size=(size + 1, 3)), jnp.float32)
     hidden = jnp.broadcast_to(jnp.array([0.5, -1.0, 0.3]), (draws, 3))
     numbers = jax.random.bits(jax.random.key(1), (draws,))
