@@ -255,3 +255,31 @@ class Encoder(nnx.Module):
             remat=config.remat,
             unroll=config.unroll,
         )
+
+    def early_and_late(
+        self,
+        tokens: jax.Array,
+        positions: jax.Array,
+        segment_ids: jax.Array,
+        early: int,
+        token_types: jax.Array | None = None,
+        key: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array]:
+        """The states after `early` layers (0: the embeddings) and after all, both [B, L, D].
+
+        Other arguments as when called; dropout draws other numbers.
+        """
+        first, before, after = layers.split_key(key, 3)
+        hidden = self.embeddings(tokens, positions, token_types, first)
+        visible = self.layers.attention.within(segment_ids, after)
+        states = [hidden]
+        for start, end, own in ((0, early, before), (early, self.config.layers, after)):
+            if end > start:
+                part = layers.part_of(self.layers, start, end)
+                options = {
+                    "remat": self.config.remat,
+                    "unroll": min(self.config.unroll, end - start),
+                }
+                hidden = layers.run_stack(part, end - start, hidden, visible, key=own, **options)
+            states.append(hidden)
+        return states[1], states[2]

@@ -283,6 +283,12 @@ def stack(config: BlockConfig, count: int, rngs: nnx.Rngs) -> BertLayer:
     return make(rngs)
 
 
+def part_of(layers: BertLayer, start: int, end: int) -> BertLayer:
+    """Layers `start` to `end` - 1 of a stack, as a stack."""
+    graph, state = nnx.split(layers)
+    return nnx.merge(graph, jax.tree.map(lambda array: array[start:end], state))
+
+
 def with_remat(f: Callable[..., jax.Array], policy: str) -> Callable[..., jax.Array]:
     """`f`, recomputed in the backward pass as `policy` (one of `REMAT_POLICIES`) says."""
     if policy not in REMAT_POLICIES:

@@ -22,6 +22,7 @@ PERTURBED = {
     "simlm_finetune/seed11": "simlm_finetune.settings.contrastive_weight = 0.201",
     "simlm/seed11": "encoder/bert.BertConfig.layer_norm_eps = 1e-4",
     "simlm_collator/seed11": "simlm.SimLM.decoder_mask_rate = 0.45",
+    "condenser/seed11": "condenser.Condenser.skip_from = 1",
     "gradcache/seed11": "embedding.EmbeddingConfig.temperature = 0.0501",
 }
 

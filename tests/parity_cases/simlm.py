@@ -1,20 +1,20 @@
 """Golden cases `simlm`: losses, activations and all gradients, from the official samples."""
 
 import dataclasses
+import functools
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from safetensors import numpy as safetensors
 
-from models import hf_config, hf_names, simlm
+from models import hf_config, simlm
 from models.losses import cross_entropy
-from tests import parity_kit
+from tests import parity_kit, parity_names
 from tests.parity_cases import bert as bert_case
 from tests.parity_kit import Case, Quantity
 
@@ -34,35 +34,16 @@ objective.GroupShape.segments = 1
 """
 
 
-class Weights:
-    """The case's weights under our paths."""
-
-    def __init__(self, case: Case) -> None:
-        self.path = case.folder / "weights.safetensors"
-        self._case = case
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Our path -> array, without padded rows of tables."""
-        theirs, found = safetensors.load_file(self.path), {}
-        for path, entry, names in tensors(self._case):
-            if names[0] in theirs:
-                shape = theirs[names[0]].shape
-                arrays = [
-                    entry.from_theirs(theirs[n], _ours(path, shape, self._case)) for n in names
-                ]
-                found[path] = np.stack(arrays) if len(names) > 1 or _stacked(path) else arrays[0]
-        return found
-
-
 def quantities(case: Case, overrides: list[str]) -> list[Quantity]:
     """Compares the case with our objective."""
     model = parity_kit.bound_objective(bindings(case), overrides)
     assert isinstance(model, simlm.SimLM)
-    parity_kit.fill(model, Weights(case))
+    named = names(case)
+    parity_kit.fill(model, parity_names.Weights(parity_kit.weights_file(case), named))
     model.eval()
     text = corrupted(case, model)
     values, gradients = parity_kit.value_and_gradients(
-        model, {"text": text}, lambda flat, size: export(case, flat, size)
+        model, {"text": text}, functools.partial(parity_names.export, named)
     )
     losses = {"total_loss": "loss", "encoder_loss": "encoder_loss", "decoder_loss": "decoder_loss"}
     if model.generator_weight:
@@ -185,56 +166,14 @@ def _activations(case: Case, model: simlm.SimLM, text: dict[str, jax.Array]) -> 
     ]
 
 
-# --- names ----------------------------------------------------------------------------------------
-
-
-def _stacked(path: str) -> bool:
-    return "/layers/" in path or path.startswith("decoder/")
-
-
-def _count(path: str, case: Case) -> int:
-    if path.startswith("decoder/"):
-        return case.config["rlm_decoder_layers"]
-    part = "generator" if path.startswith("generator/") else "encoder"
-    return case.config[part]["num_hidden_layers"]
-
-
-def tensors(case: Case) -> Iterator[tuple[str, hf_names.Entry, list[str]]]:
-    """Our path, how it is laid out, and the case's names for its layers."""
-    for entry in hf_names.TABLE:
-        if entry.part in ("encoder", "head"):
-            for prefix, family in (("", "bert"), ("generator/", "electra")):
-                path = prefix + entry.path
-                names = entry.names(_count(path, case))
-                outer = "generator." if prefix else "encoder."
-                yield path, entry, [outer + hf_names.spelled(name, family) for name in names]
-        elif entry.part == "decoder":
-            layers = range(_count(entry.path, case))
-            yield entry.path, entry, [entry.name.replace("c_head", f"decoder.{i}") for i in layers]
-
-
-def _ours(path: str, theirs: tuple[int, ...], case: Case) -> tuple[int, ...]:
-    """Shape of one layer of ours, for theirs."""
-    part = "generator" if path.startswith("generator/") else "encoder"
-    heads = case.config[part]["num_attention_heads"]
-    if "/attention/" not in path:
-        return theirs[::-1] if path.endswith("kernel") else theirs
-    if path.endswith("out/kernel"):
-        return (heads, theirs[1] // heads, theirs[0])
-    if path.endswith("kernel"):
-        return (theirs[1], heads, theirs[0] // heads)
-    return theirs if path.endswith("out/bias") else (heads, theirs[0] // heads)
-
-
-def export(case: Case, ours: Mapping[str, np.ndarray], vocab_size: int) -> dict[str, np.ndarray]:
-    """Our arrays under the case's names and in its layout."""
-    found = {}
-    for path, entry, names in tensors(case):
-        if path in ours:
-            parts = list(ours[path]) if _stacked(path) else [ours[path]]
-            for name, part in zip(names, parts, strict=True):
-                found[hf_names.canonical(name)] = entry.to_theirs(np.asarray(part), vocab_size)
-    return found
+def names(case: Case) -> list[parity_names.Named]:
+    """The encoder with its head, the decoder's layers, the generator."""
+    encoder, generator = (bert_config(case, part) for part in ("encoder", "generator"))
+    return [
+        *parity_names.encoder_and_head(encoder, "", "encoder.", "bert"),
+        *parity_names.decoder(encoder, case.config["rlm_decoder_layers"], "decoder."),
+        *parity_names.encoder_and_head(generator, "generator/", "generator.", "electra"),
+    ]
 
 
 def group_of(name: str) -> str:
