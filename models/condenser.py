@@ -9,26 +9,21 @@ Per segment of a packed row. Letters: B rows, L row length, D hidden width.
 """
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from models import bert, corruption, embedding, heads, layers
-from models.losses import cross_entropy
-from t5x_style.contract import Contract, Vocabulary
+from models.pretraining import TextObjective
+from t5x_style.contract import Vocabulary
 from t5x_style.metrics import Mean
-from t5x_style.objective import Batch, Fn, GroupShape, Objective
+from t5x_style.objective import Batch, GroupShape
 
 
-class Condenser(Objective):
+class Condenser(TextObjective):
     """See the module's docstring.
 
     Args:
-        config: the encoder.
-        embedding_config: what the trained encoder offers; pooling must be `cls`.
-        vocabulary: of the tokenizer.
-        text: size of the token group `text` of a global batch.
+        config, embedding_config, vocabulary, text, chunk: see `TextObjective`; pooling is `cls`.
         mask_rate: share of each segment's tokens that is predicted; 0.15 in the paper.
-        chunk: positions whose logits exist at a time on a device.
         skip_from: the early layer, 0 being the embeddings; half of the layers in the paper.
         head_layers: 2 in the paper.
         late_mlm: whether the last states predict the masked tokens, too.
@@ -49,44 +44,23 @@ class Condenser(Objective):
         *,
         rngs: nnx.Rngs,
     ) -> None:
-        embedding.require_fit(config, embedding_config, vocabulary)
         embedding.require_cls(embedding_config, "Condenser")
         if not (0 <= skip_from < config.layers and head_layers >= 1):
             raise ValueError(
                 f"Condenser: expected skip_from from 0 to {config.layers - 1}, below the last "
                 f"layer, and head_layers of at least 1, found {skip_from} and {head_layers}"
             )
-        self.config = config
-        self.embedding_config = embedding_config
-        self.vocabulary = vocabulary
-        self.text = text
+        super().__init__(config, embedding_config, vocabulary, text, chunk, rngs=rngs)
         self.mask = corruption.WholeWordMask(mask_rate, (vocabulary.cls, vocabulary.sep))
-        self.chunk = chunk
         self.skip_from = skip_from
         self.head_layers = head_layers
         self.late_mlm = late_mlm
-        self.encoder = bert.Encoder(config, rngs=rngs)
-        self.head = heads.MlmHead(config, rngs=rngs)
         self.decoder = layers.stack(config.block, head_layers, rngs)
-
-    def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
-        """One bucket: the group `text`."""
-        return [{"text": self.text.spec()}]
-
-    def contract(self) -> Contract:
-        """See `EmbeddingConfig`."""
-        return self.embedding_config.contract(self.config.hidden, self.vocabulary)
-
-    def functions(self) -> dict[str, Fn]:
-        """`embed_query` and `embed_passage`: the last [CLS] state of unmasked text."""
-        return embedding.functions(self.encoder, self.embedding_config, self.text, self.text)
 
     def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
         """Replaces selected tokens; adds `labels` [B, L], the original id there and else -100."""
-        text = batch["text"]
-        selected = corruption.whole_word_mask(text, self.mask, key)
-        tokens, labels = corruption.replace_selected(text, selected, self.vocabulary, key)
-        return {**batch, "text": {**text, "tokens": tokens, "labels": labels}}
+        text = corruption.mask_and_label(batch["text"], self.mask, self.vocabulary, key)
+        return {**batch, "text": text}
 
     def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
         """The head's mean cross-entropy at `labels` != -100, plus the encoder's if `late_mlm`."""
@@ -94,11 +68,13 @@ class Condenser(Objective):
         encoder_key, head_key = layers.split_key(key, 2)
         early, late = self.encode(text, encoder_key)
         _, condensed = self.condense(text, early, late, head_key)
-        loss, accuracy = self._predict(condensed, text)
+        budget = self.mask.row_budget(late.shape[1], text["example_id"].shape[1])
+        loss, accuracy = self.predict(condensed, text["labels"], budget)
         metrics = {"head_loss": loss, "head_accuracy": accuracy}
         if self.late_mlm:
-            metrics["late_loss"], metrics["late_accuracy"] = self._predict(late, text)
-            loss = loss + metrics["late_loss"]
+            late_loss, metrics["late_accuracy"] = self.predict(late, text["labels"], budget)
+            metrics["late_loss"] = late_loss
+            loss = loss + late_loss
         return loss, metrics
 
     def encode(
@@ -128,8 +104,7 @@ class Condenser(Objective):
             early, late: [B, L, D], from `encode`.
             key: for dropout; None turns it off.
         """
-        first = (text["positions"] == 0)[:, :, None]
-        memory = jnp.where(first, heads.own_cls(late, text), early)
+        memory = heads.behind_cls(late, early, text)
         visible = self.decoder.attention.within(text["segment_ids"], key)
         return memory, layers.run_stack(
             self.decoder,
@@ -139,17 +114,4 @@ class Condenser(Objective):
             key=key,
             remat=self.config.remat,
             unroll=self.head_layers,
-        )
-
-    def _predict(self, hidden: jax.Array, text: dict[str, jax.Array]) -> tuple[Mean, Mean]:
-        """Loss and accuracy through the shared, tied MLM head."""
-        budget = self.mask.row_budget(hidden.shape[1], text["example_id"].shape[1])
-        picked, labels = cross_entropy.gather_predicted(hidden, text["labels"], budget)
-        return cross_entropy.cross_entropy_mean(
-            self.head.transform(picked),
-            self.encoder.word_table,
-            self.head.bias[...],
-            labels,
-            vocab_size=self.config.vocab_size,
-            chunk=self.chunk,
         )

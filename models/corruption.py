@@ -292,6 +292,15 @@ def replace_selected(
     return jnp.where(selected, new, tokens), jnp.where(selected, tokens, IGNORED)
 
 
+def mask_and_label(
+    group: Group, mask: WholeWordMask, vocabulary: Vocabulary, key: jax.Array
+) -> dict[str, jax.Array]:
+    """The group as BERT is trained on it: `tokens` replaced, and `labels` as `replace_selected`."""
+    selected = whole_word_mask(group, mask, key)
+    tokens, labels = replace_selected(group, selected, vocabulary, key)
+    return {**group, "tokens": tokens, "labels": labels}
+
+
 def mask_selected(
     group: Group, selected: jax.Array, vocabulary: Vocabulary
 ) -> tuple[jax.Array, jax.Array]:

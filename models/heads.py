@@ -73,6 +73,17 @@ def own_cls(hidden: jax.Array, group: Mapping[str, jax.Array]) -> jax.Array:
     return jnp.take_along_axis(pool_cls(hidden, group["cls_at"]), own[:, :, None], axis=1)
 
 
+def behind_cls(hidden: jax.Array, others: jax.Array, group: Mapping[str, jax.Array]) -> jax.Array:
+    """[B, L, D]: each segment's [CLS] of `hidden` at its first place, `others` elsewhere.
+
+    Args:
+        hidden, others: [B, L, D].
+        group: `positions` and `segment_ids` [B, L] and `cls_at` [B, S] count.
+    """
+    first = (group["positions"] == 0)[:, :, None]
+    return jnp.where(first, own_cls(hidden, group), others)
+
+
 def pool_mean(hidden: jax.Array, segment_ids: jax.Array, segments: int) -> jax.Array:
     """The mean state of each segment, [CLS] and [SEP] included.
 

@@ -17,24 +17,21 @@ from flax import nnx
 
 from models import bert, corruption, embedding, heads, layers
 from models.losses import bag_of_words, cross_entropy
-from t5x_style.contract import Contract, Vocabulary
+from models.pretraining import TextObjective
+from t5x_style.contract import Vocabulary
 from t5x_style.metrics import Mean
-from t5x_style.objective import Batch, Fn, GroupShape, Objective
+from t5x_style.objective import Batch, GroupShape
 
 QUERIES = ("position", "embedded")
 
 
-class RetroMAE(Objective):
+class RetroMAE(TextObjective):
     """See the module's docstring.
 
     Args:
-        config: the encoder; the decoder is one layer of the same sizes, and is never exported.
-        embedding_config: what the trained encoder offers; pooling must be `cls`.
-        vocabulary: of the tokenizer.
-        text: size of the token group `text` of a global batch.
+        config, embedding_config, vocabulary, text, chunk: see `TextObjective`; pooling is `cls`.
+            The decoder is one layer of the encoder's sizes, and is never exported.
         encoder_mask_rate, decoder_mask_rate: 0.3 and 0.5 in the paper.
-        chunk: positions whose logits exist at a time on a device; memory is chunk x vocabulary x
-            4 bytes.
         base_masks: whole-word masks drawn for a passage; each decoder row picks one.
         max_predictions: cap on the tokens of one mask. The default is the official code's, which
             lowers both rates for passages longer than 512 / rate.
@@ -65,13 +62,9 @@ class RetroMAE(Objective):
         *,
         rngs: nnx.Rngs,
     ) -> None:
-        embedding.require_fit(config, embedding_config, vocabulary)
         embedding.require_cls(embedding_config, "RetroMAE")
         _require_decoder(config, base_masks, decoder_query)
-        self.config = config
-        self.embedding_config = embedding_config
-        self.vocabulary = vocabulary
-        self.text = text
+        super().__init__(config, embedding_config, vocabulary, text, chunk, rngs=rngs)
         outside = (vocabulary.cls, vocabulary.sep)
         self.encoder_mask = corruption.WholeWordMask(encoder_mask_rate, outside, max_predictions)
         self.decoder_mask = corruption.WholeWordMask(decoder_mask_rate, outside, max_predictions)
@@ -80,22 +73,7 @@ class RetroMAE(Objective):
         self.decoder_weight = decoder_weight
         self.decoder_query = decoder_query
         self.bow_weight = bow_weight
-        self.chunk = chunk
-        self.encoder = bert.Encoder(config, rngs=rngs)
-        self.head = heads.MlmHead(config, rngs=rngs)
         self.decoder = layers.BertLayer(config.block, rngs=rngs)
-
-    def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
-        """One bucket: the group `text`."""
-        return [{"text": self.text.spec()}]
-
-    def contract(self) -> Contract:
-        """See `EmbeddingConfig`."""
-        return self.embedding_config.contract(self.config.hidden, self.vocabulary)
-
-    def functions(self) -> dict[str, Fn]:
-        """`embed_query` and `embed_passage`: the [CLS] state of unmasked text."""
-        return embedding.functions(self.encoder, self.embedding_config, self.text, self.text)
 
     def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
         """Adds to the group `text`, whose `tokens` stay clean for the decoder:
@@ -126,9 +104,8 @@ class RetroMAE(Objective):
         hidden = self.encode(text, encoder_key)
         _, decoded = self.decode(text, hidden, decoder_key)
         budget = self.encoder_mask.row_budget(hidden.shape[1], text["example_id"].shape[1])
-        predicted = cross_entropy.gather_predicted(hidden, text["encoder_labels"], budget)
-        encoder_loss, encoder_accuracy = self._predict(*predicted)
-        decoder_loss, decoder_accuracy = self._predict(decoded, text["decoder_labels"])
+        encoder_loss, encoder_accuracy = self.predict(hidden, text["encoder_labels"], budget)
+        decoder_loss, decoder_accuracy = self.predict(decoded, text["decoder_labels"])
         metrics = {
             "encoder_loss": encoder_loss,
             "encoder_accuracy": encoder_accuracy,
@@ -197,17 +174,6 @@ class RetroMAE(Objective):
         if self.decoder_query == "embedded":
             return embeddings.around(cls, positions, key)
         return embeddings.position_rows(positions) + cls
-
-    def _predict(self, hidden: jax.Array, labels: jax.Array) -> tuple[Mean, Mean]:
-        """Loss and accuracy through the shared, tied MLM head."""
-        return cross_entropy.cross_entropy_mean(
-            self.head.transform(hidden),
-            self.encoder.word_table,
-            self.head.bias[...],
-            labels,
-            vocab_size=self.config.vocab_size,
-            chunk=self.chunk,
-        )
 
 
 def _require_decoder(config: bert.BertConfig, base_masks: int, query: str) -> None:

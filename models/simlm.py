@@ -16,24 +16,21 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models import bert, corruption, electra, embedding, heads, layers
-from models.losses import cross_entropy
-from t5x_style.contract import Contract, Vocabulary
+from models.pretraining import TextObjective
+from t5x_style.contract import Vocabulary
 from t5x_style.metrics import Mean
-from t5x_style.objective import Batch, Fn, GroupShape, Objective
+from t5x_style.objective import Batch, GroupShape
 
 Group = dict[str, jax.Array]
 
 
-class SimLM(Objective):
+class SimLM(TextObjective):
     """See the module's docstring.
 
     Args:
-        config: the encoder.
-        embedding_config: what the trained encoder offers; pooling must be `cls`.
-        vocabulary: of the tokenizer, which the generator shares.
-        text: size of the token group `text` of a global batch.
+        config, embedding_config, vocabulary, text, chunk: see `TextObjective`; pooling is `cls`,
+            and the generator shares the vocabulary.
         encoder_mask_rate, decoder_mask_rate: 0.3 and 0.5 in the paper; the second is larger.
-        chunk: positions whose logits exist at a time on a device.
         generator_config: sizes of the generator; None: there is none (Enc-Dec MLM).
         generator_weight: of the generator's own loss: 0.2 in the official code where it is
             trained; 0, where it is not computed and the optimizer must freeze `^generator/`.
@@ -58,38 +55,19 @@ class SimLM(Objective):
         *,
         rngs: nnx.Rngs,
     ) -> None:
-        embedding.require_fit(config, embedding_config, vocabulary)
         embedding.require_cls(embedding_config, "SimLM")
         _require_generator(config, generator_config, generator_weight)
-        self.config = config
-        self.embedding_config = embedding_config
-        self.vocabulary = vocabulary
-        self.text = text
+        super().__init__(config, embedding_config, vocabulary, text, chunk, rngs=rngs)
         outside = (vocabulary.cls, vocabulary.sep)
         extra = extra_rate(encoder_mask_rate, decoder_mask_rate)
         self.encoder_mask = corruption.WholeWordMask(encoder_mask_rate, outside, max_predictions)
         self.extra_mask = corruption.WholeWordMask(extra, outside, max_predictions)
         self.generator_weight = generator_weight
         self.decoder_layers = decoder_layers
-        self.chunk = chunk
-        self.encoder = bert.Encoder(config, rngs=rngs)
-        self.head = heads.MlmHead(config, rngs=rngs)
         self.decoder = layers.stack(config.block, decoder_layers, rngs)
         self.generator = (
             electra.Generator(generator_config, chunk, rngs=rngs) if generator_config else None
         )
-
-    def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
-        """One bucket: the group `text`."""
-        return [{"text": self.text.spec()}]
-
-    def contract(self) -> Contract:
-        """See `EmbeddingConfig`."""
-        return self.embedding_config.contract(self.config.hidden, self.vocabulary)
-
-    def functions(self) -> dict[str, Fn]:
-        """`embed_query` and `embed_passage`: the [CLS] state of the text as it is."""
-        return embedding.functions(self.encoder, self.embedding_config, self.text, self.text)
 
     def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
         """Adds to the group `text`, all [B, L] int32:
@@ -128,8 +106,8 @@ class SimLM(Objective):
         encoder_key, decoder_key, generator_key = layers.split_key(key, 3)
         hidden = self.encode(text, encoder_key)
         _, decoded = self.decode(text, hidden, decoder_key)
-        encoder_loss, encoder_accuracy = self._predict(hidden, text["encoder_labels"])
-        decoder_loss, decoder_accuracy = self._predict(decoded, text["decoder_labels"])
+        encoder_loss, encoder_accuracy = self.predict(hidden, text["encoder_labels"])
+        decoder_loss, decoder_accuracy = self.predict(decoded, text["decoder_labels"])
         real = text["segment_ids"] > 0
         predicted = text["encoder_labels"] != corruption.IGNORED
         metrics = {
@@ -178,8 +156,7 @@ class SimLM(Objective):
         embedded = self.encoder.embeddings(
             text["decoder_tokens"], text["positions"], key=embedding_key
         )
-        first = (text["positions"] == 0)[:, :, None]
-        memory = jnp.where(first, heads.own_cls(hidden, text), embedded)
+        memory = heads.behind_cls(hidden, embedded, text)
         visible = self.decoder.attention.within(text["segment_ids"], layers_key)
         decoded = layers.run_stack(
             self.decoder,
@@ -197,17 +174,6 @@ class SimLM(Objective):
         length, segments = text["tokens"].shape[1], text["example_id"].shape[1]
         light = self.encoder_mask.row_budget(length, segments)
         return light, min(length, light + self.extra_mask.row_budget(length, segments))
-
-    def _predict(self, hidden: jax.Array, labels: jax.Array) -> tuple[Mean, Mean]:
-        """Loss and accuracy through the shared, tied MLM head."""
-        return cross_entropy.cross_entropy_mean(
-            self.head.transform(hidden),
-            self.encoder.word_table,
-            self.head.bias[...],
-            labels,
-            vocab_size=self.config.vocab_size,
-            chunk=self.chunk,
-        )
 
 
 def extra_rate(encoder: float, decoder: float) -> float:

@@ -1,0 +1,76 @@
+"""What objectives over packed text share: an encoder, its tied MLM head, and what both offer."""
+
+import jax
+from flax import nnx
+
+from models import bert, embedding, heads
+from models.losses import cross_entropy
+from t5x_style.contract import Contract, Vocabulary
+from t5x_style.metrics import Mean
+from t5x_style.objective import Fn, GroupShape, Objective
+
+
+class TextObjective(Objective):
+    """An objective whose batches are one token group, `text`; subclasses add `corrupt` and `loss`.
+
+    Args:
+        config: the encoder.
+        embedding_config: how its states become vectors.
+        vocabulary: of the tokenizer.
+        text: size of the token group of a global batch.
+        chunk: positions whose logits exist at a time on a device; memory is chunk x vocabulary x
+            4 bytes.
+        rngs: stream `params`.
+    """
+
+    def __init__(
+        self,
+        config: bert.BertConfig,
+        embedding_config: embedding.EmbeddingConfig,
+        vocabulary: Vocabulary,
+        text: GroupShape,
+        chunk: int,
+        *,
+        rngs: nnx.Rngs,
+    ) -> None:
+        embedding.require_fit(config, embedding_config, vocabulary)
+        self.config = config
+        self.embedding_config = embedding_config
+        self.vocabulary = vocabulary
+        self.text = text
+        self.chunk = chunk
+        self.encoder = bert.Encoder(config, rngs=rngs)
+        self.head = heads.MlmHead(config, rngs=rngs)
+
+    def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
+        """One bucket: the group `text`."""
+        return [{"text": self.text.spec()}]
+
+    def contract(self) -> Contract:
+        """See `EmbeddingConfig`."""
+        return self.embedding_config.contract(self.config.hidden, self.vocabulary)
+
+    def functions(self) -> dict[str, Fn]:
+        """`embed_query` and `embed_passage`: of text as it is."""
+        return embedding.functions(self.encoder, self.embedding_config, self.text, self.text)
+
+    def predict(
+        self, hidden: jax.Array, labels: jax.Array, budget: int | None = None
+    ) -> tuple[Mean, Mean]:
+        """Mean cross-entropy in nats, and accuracy, through the tied MLM head.
+
+        Args:
+            hidden: [B, L, D], states of the encoder or of a decoder.
+            labels: [B, L] int32, -100 where nothing is predicted.
+            budget: a bound on the labels of a row, so that the others cost nothing; None: many.
+        """
+        if budget is not None:
+            hidden, labels = cross_entropy.gather_predicted(hidden, labels, budget)
+        return cross_entropy.cross_entropy_mean(
+            self.head.transform(hidden),
+            self.encoder.word_table,
+            self.head.bias[...],
+            labels,
+            vocab_size=self.config.vocab_size,
+            chunk=self.chunk,
+        )
