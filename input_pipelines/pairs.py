@@ -47,6 +47,7 @@ class PairsPipeline:
         passage_rows: packing.Rows,
         seed: int,
         tokenizer: str | None = None,
+        known_positives: int = 0,
     ):
         """
         Args:
@@ -61,6 +62,8 @@ class PairsPipeline:
             that both can be cut over processes alike.
           seed: decides order and random fill.
           tokenizer: a tokenizer's folder that both stores have to fit.
+          known_positives: K, the most passages that answer a query; each query then says which
+            they are, so that none is its negative when another query brings it. 0: it does not.
 
         Raises:
           ValueError, StoreError, PairsError: a size out of range, stores or a file that do not fit.
@@ -77,6 +80,8 @@ class PairsPipeline:
                 f"{needed} or more, all positives of a query and {group_size - 1} negatives"
             )
         self.query_length, self.passage_length = query_length, passage_length
+        self.known_positives = known_positives
+        self._check_known(negatives)
         self._base = _base_rows(query_rows, passage_rows)
         self.plan = PairPlan(
             self.pairs,
@@ -96,7 +101,11 @@ class PairsPipeline:
         passage = packing.group_spec(*dataclasses.astuple(rows))
         for feature in ("relevance", "document_id"):
             passage[feature] = ((rows.rows, rows.segments), np.dtype(np.int32))
-        query = packing.group_spec(*dataclasses.astuple(self.plan.query_rows))
+        rows = self.plan.query_rows
+        query = packing.group_spec(*dataclasses.astuple(rows))
+        if self.known_positives:
+            shape = (rows.rows, rows.segments, self.known_positives)
+            query["known"] = (shape, np.dtype(np.int32))
         return {"query": query, "passage": passage}
 
     def batch(self, step: int, rows: np.ndarray | None = None) -> stream.Batch:
@@ -108,7 +117,9 @@ class PairsPipeline:
             each as there are. None takes all.
 
         Returns:
-          `query`: example_id is the row in the query store. `passage`: example_id is that of the
+          `query`: example_id is the row in the query store; with known_positives, `known`
+          [R, S, K] holds the rows in the passage store of all that answer it, -1 where fewer.
+          `passage`: example_id is that of the
           query, document_id the row in the passage store, -1 where free; relevance is 1 for the
           positive, 0 for negatives.
         """
@@ -128,6 +139,11 @@ class PairsPipeline:
         first = (passage_slots != packing.NONE) & (passage_slots % self.plan.group_size == 0)
         passage["relevance"] = first.astype(np.int32)
         passage["document_id"] = document_id.astype(np.int32)
+        if self.known_positives:
+            known = self.pairs.positives[picked]  # [B, at most K]
+            missing = self.known_positives - known.shape[1]
+            known = np.pad(known, [(0, 0), (0, missing)], constant_values=packing.NONE)
+            query["known"] = _at(known, query_slots).astype(np.int32)
         return {"query": query, "passage": passage}
 
     def batches(self, start_step: int, rows: np.ndarray | None = None) -> stream.Prefetched:
@@ -136,6 +152,14 @@ class PairsPipeline:
         return stream.Prefetched(
             lambda step: self.batch(step, rows), self.specs(), start_step, None, PREFETCH
         )
+
+    def _check_known(self, negatives: str) -> None:
+        most = self.pairs.positives.shape[1]
+        if self.known_positives < 0 or 0 < self.known_positives < most:
+            raise ValueError(
+                "PairsPipeline.known_positives: expected 0, or the most positives that a query of "
+                f"{negatives} has, {most}, or more; found {self.known_positives}"
+            )
 
     def _hash(self) -> str:
         shapes = [dataclasses.astuple(r) for r in (self.plan.query_rows, self.plan.passage_rows)]
@@ -150,6 +174,7 @@ class PairsPipeline:
             "lengths": [self.query_length, self.passage_length],
             "rows": shapes,
             "seed": self.plan.seed,
+            "known": self.known_positives,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -180,8 +205,9 @@ def _own(slots: np.ndarray, rows: np.ndarray, base: int) -> np.ndarray:
 
 
 def _at(values: np.ndarray, slots: np.ndarray) -> np.ndarray:
-    """values[slots], NONE where a slot is free."""
-    return np.where(slots == packing.NONE, packing.NONE, values[slots])
+    """values[slots], NONE where a slot is free; `values` may have further axes."""
+    free = (slots == packing.NONE).reshape(*slots.shape, *(1,) * (values.ndim - 1))
+    return np.where(free, packing.NONE, values[slots])
 
 
 def _group(

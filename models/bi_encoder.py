@@ -27,6 +27,8 @@ class BiEncoder(Objective):
         query, passage: sizes of the two token groups of a global batch.
         contrastive_config: blocks of the loss, and how devices share it.
         encode_chunks: pieces in which a batch is encoded, one after another, to save memory.
+        known_positives: K, how many documents known to answer it a query names in `known`
+            [B, S, K]; they are none of its negatives.
         rngs: stream `params`.
     """
 
@@ -41,6 +43,7 @@ class BiEncoder(Objective):
         passage: GroupShape,
         contrastive_config: contrastive.ContrastiveConfig,
         encode_chunks: int = 1,
+        known_positives: int = 0,
         *,
         rngs: nnx.Rngs,
     ) -> None:
@@ -50,6 +53,7 @@ class BiEncoder(Objective):
         self.query = query
         self.passage = passage
         self.contrastive_config = contrastive_config
+        self.known_positives = known_positives
         self.encode_chunks = _at_least_one(encode_chunks)
         self.vocabulary = vocabulary
         self.encoder = bert.Encoder(config, rngs=rngs)
@@ -61,7 +65,11 @@ class BiEncoder(Objective):
             name: jax.ShapeDtypeStruct(per_segment, jnp.int32)
             for name in ("relevance", "document_id")
         }
-        return [{"query": self.query.spec(), "passage": {**self.passage.spec(), **extra}}]
+        query = self.query.spec()
+        if self.known_positives:
+            shape = (self.query.rows, self.query.segments, self.known_positives)
+            query["known"] = jax.ShapeDtypeStruct(shape, jnp.int32)
+        return [{"query": query, "passage": {**self.passage.spec(), **extra}}]
 
     def contract(self) -> Contract:
         """See `Objective`."""
@@ -79,11 +87,13 @@ class BiEncoder(Objective):
         """What the loss compares; vectors have unit length where similarity is `cosine`."""
         query, passage = batch["query"], batch["passage"]
         query_key, passage_key = layers.split_key(key, 2)
+        count = query["example_id"].size
+        known = query["known"] if self.known_positives else jnp.zeros((count, 0), jnp.int32)
         queries = contrastive.Queries(
             self._vectors(query, query_key),
             query["example_id"].reshape(-1),
             query["segment_valid"].reshape(-1),
-            jnp.zeros((query["example_id"].size, 0), jnp.int32),
+            known.reshape(count, self.known_positives),
         )
         passages = contrastive.Passages(
             self._vectors(passage, passage_key),

@@ -29,6 +29,7 @@ def objective(
     query: GroupShape = QUERY,
     passage: GroupShape = PASSAGE,
     encode_chunks: int = 1,
+    known_positives: int = 0,
     contrastive_config: contrastive.ContrastiveConfig = PLAIN,
     **vectors: object,
 ) -> bi_encoder.BiEncoder:
@@ -40,6 +41,7 @@ def objective(
         passage,
         contrastive_config,
         encode_chunks,
+        known_positives,
         rngs=nnx.Rngs(0),
     )
 
@@ -97,6 +99,24 @@ def test_loss_equals_info_nce_of_its_own_vectors() -> None:
     expected = np.mean(np.log(scores.sum(1) / own))
     assert float(loss.value()) == pytest.approx(expected, rel=1e-4)
     assert set(metrics) == {"accuracy", "mrr"}
+
+
+def test_what_is_known_to_answer_is_no_negative() -> None:
+    settings = {"normalise": True, "temperature": 0.1}
+    known = np.full((QUERIES, 1, 2), -1, np.int32)
+    known[1, 0, 1] = DOCUMENTS[6]  # query 2's positive answers query 1, too
+    batch = {**UNPACKED, "query": {**UNPACKED["query"], "known": jnp.asarray(known)}}
+    module = objective(**settings, known_positives=2)
+    check_batch(module.batch_specs()[0], batch, "the test")
+    found = module.loss(batch, jax.random.key(0))[0]
+    queries, passages = module.embed(batch)
+    scores = np.exp(np.asarray(queries.vectors @ passages.vectors.T) / 0.1)
+    scores[0, 4] = scores[1, 6] = 0.0
+    own = scores[np.arange(QUERIES), np.arange(QUERIES) * GROUP]
+    assert float(found.value()) == pytest.approx(np.mean(np.log(scores.sum(1) / own)), rel=1e-4)
+    assert float(objective(**settings).loss(UNPACKED, jax.random.key(0))[0].value()) > float(
+        found.value()
+    )
 
 
 def test_cosine_does_not_depend_on_lengths() -> None:

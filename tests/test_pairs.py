@@ -280,3 +280,27 @@ def test_both_stores_have_to_share_a_tokenizer(
 def test_steps_start_at_zero(stores: tuple[str, str], negatives: str) -> None:
     with pytest.raises(ValueError, match="step: expected 0 or more, found -1"):
         make(stores, negatives).batch(-1)
+
+
+def test_a_query_names_all_that_answers_it(stores: tuple[str, str], negatives: str) -> None:
+    pipeline = make(stores, negatives, known_positives=4)
+    assert pipeline.specs()["query"]["known"] == ((3, 1, 4), np.dtype(np.int32))
+    seen = set()
+    for step in range(4):
+        query = pipeline.batch(step)["query"]
+        for name, known in zip(query["example_id"][:, 0], query["known"][:, 0], strict=True):
+            assert known.dtype == np.int32
+            expected = [int(p[1:]) for p in LINES[f"q{name}"][0] if p != "gone"]
+            assert known.tolist() == expected + [-1] * (4 - len(expected))
+            seen.add(int(name))
+    assert {1, 5} <= seen, "queries of several positives"
+    assert pipeline.fingerprint != make(stores, negatives).fingerprint
+    assert "known" not in make(stores, negatives).batch(0)["query"]
+
+
+@pytest.mark.parametrize("known", [-1, 1])
+def test_too_little_room_for_what_is_known(
+    stores: tuple[str, str], negatives: str, known: int
+) -> None:
+    with pytest.raises(ValueError, match=f"negatives.jsonl has, 2, or more; found {known}"):
+        make(stores, negatives, known_positives=known)
