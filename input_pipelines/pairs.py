@@ -119,9 +119,8 @@ class PairsPipeline:
         Returns:
           `query`: example_id is the row in the query store; with known_positives, `known`
           [R, S, K] holds the rows in the passage store of all that answer it, -1 where fewer.
-          `passage`: example_id is that of the
-          query, document_id the row in the passage store, -1 where free; relevance is 1 for the
-          positive, 0 for negatives.
+          `passage`: example_id is that of the query, document_id the row in the passage store, -1
+          where free; relevance is 1 for the positive, 0 for negatives.
         """
         rows = stream.own_rows(rows, self._base)
         picked, documents = self.plan.choose(step)
@@ -174,8 +173,9 @@ class PairsPipeline:
             "lengths": [self.query_length, self.passage_length],
             "rows": shapes,
             "seed": self.plan.seed,
-            "known": self.known_positives,
         }
+        if self.known_positives:  # without, what earlier versions gave
+            parts["known"] = self.known_positives
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

@@ -26,7 +26,8 @@ class BiEncoder(Objective):
         vocabulary: of the tokenizer.
         query, passage: sizes of the two token groups of a global batch.
         contrastive_config: blocks of the loss, and how devices share it.
-        encode_chunks: pieces in which a batch is encoded, one after another, to save memory.
+        encode_chunks: pieces in which a batch is encoded, one after another, to save memory; the
+            rows of both groups have to divide by it times the devices.
         known_positives: K, how many documents known to answer it a query names in `known`
             [B, S, K]; they are none of its negatives.
         rngs: stream `params`.

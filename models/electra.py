@@ -1,7 +1,8 @@
 """A generator in ELECTRA's manner (arXiv:2003.10555): a small masked language model that replaces.
 
-Its layout is that of published generators: embedding tables narrower than the layers, an MLM head
-tied to them. `models/mlm.py` trains one on a user's own text; `import_hf` reads published ones.
+Its layout is that of published generators: embedding tables of another width than the layers, and
+an MLM head tied to them. `models/mlm.py` trains one on a user's own text; `import_hf` reads
+published ones.
 
 Letters: B rows, L row length, N positions of all rows, E width of the tables.
 """
@@ -13,7 +14,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models import bert, corruption, heads, sampling
-from models.losses import cross_entropy
 from t5x_style.metrics import Mean
 
 Group = Mapping[str, jax.Array]
@@ -70,15 +70,7 @@ class Generator(nnx.Module):
     ) -> Mean:
         """Mean cross-entropy at the labels, in nats; arguments as in `replace`, key for dropout."""
         hidden = self.states(group, tokens, key)
-        picked, labels = cross_entropy.gather_predicted(hidden, labels, budget)
-        return cross_entropy.cross_entropy_mean(
-            self.head.transform(picked),
-            self.encoder.word_table,
-            self.head.bias[...],
-            labels,
-            vocab_size=self.config.vocab_size,
-            chunk=self.chunk,
-        )[0]
+        return heads.predict(self.encoder, self.head, hidden, labels, budget, self.chunk)[0]
 
     def states(self, group: Group, tokens: jax.Array, key: jax.Array | None) -> jax.Array:
         """[B, L, D] of the encoder, for `tokens` [B, L] in place of the group's."""

@@ -94,7 +94,8 @@ def require_cls(config: EmbeddingConfig, objective: str) -> None:
 def unit(vectors: jax.Array) -> jax.Array:
     """`vectors` [..., D] at unit length; a zero vector stays zero, with zero gradient."""
     square = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
-    return vectors * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
+    direction = vectors * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
+    return jnp.where(square > 1e-24, direction, 0.0)
 
 
 def embed(
@@ -142,6 +143,12 @@ def embed_in_chunks(
     Args:
         chunks: number of them; rows have to divide by chunks times devices.
         encoder, group, config, key: see `embed`.
+
+    Returns:
+        [B, S, D] float32, as `embed`.
+
+    Raises:
+        ValueError: rows that do not divide.
     """
     if chunks == 1:
         return embed(encoder, group, config, key)

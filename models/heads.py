@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models import bert, layers
+from models.losses import cross_entropy
+from t5x_style.metrics import Mean
 
 
 def _projection(config: bert.BertConfig, outputs: int, rngs: nnx.Rngs) -> layers.Dense:
@@ -44,6 +46,35 @@ class MlmHead(nnx.Module):
     def transform(self, hidden: jax.Array) -> jax.Array:
         """[..., D] -> [..., E], what is multiplied with the word table."""
         return self.norm(layers.ACTIVATIONS[self.activation](self.dense(hidden)))
+
+
+def predict(
+    encoder: bert.Encoder,
+    head: MlmHead,
+    hidden: jax.Array,
+    labels: jax.Array,
+    budget: int | None,
+    chunk: int,
+) -> tuple[Mean, Mean]:
+    """Mean cross-entropy in nats, and accuracy, through an MLM head tied to the encoder's table.
+
+    Args:
+        encoder, head: whose table and head.
+        hidden: [B, L, D], states of the encoder or of a decoder.
+        labels: [B, L] int32, -100 where nothing is predicted.
+        budget: a bound on the labels of a row, so that the others cost nothing; None: many.
+        chunk: positions whose logits exist at a time on a device.
+    """
+    if budget is not None:
+        hidden, labels = cross_entropy.gather_predicted(hidden, labels, budget)
+    return cross_entropy.cross_entropy_mean(
+        head.transform(hidden),
+        encoder.word_table,
+        head.bias[...],
+        labels,
+        vocab_size=encoder.config.vocab_size,
+        chunk=chunk,
+    )
 
 
 class Pooler(nnx.Module):

@@ -4,7 +4,6 @@ import jax
 from flax import nnx
 
 from models import bert, embedding, heads
-from models.losses import cross_entropy
 from t5x_style.contract import Contract, Vocabulary
 from t5x_style.metrics import Mean
 from t5x_style.objective import Fn, GroupShape, Objective
@@ -57,20 +56,5 @@ class TextObjective(Objective):
     def predict(
         self, hidden: jax.Array, labels: jax.Array, budget: int | None = None
     ) -> tuple[Mean, Mean]:
-        """Mean cross-entropy in nats, and accuracy, through the tied MLM head.
-
-        Args:
-            hidden: [B, L, D], states of the encoder or of a decoder.
-            labels: [B, L] int32, -100 where nothing is predicted.
-            budget: a bound on the labels of a row, so that the others cost nothing; None: many.
-        """
-        if budget is not None:
-            hidden, labels = cross_entropy.gather_predicted(hidden, labels, budget)
-        return cross_entropy.cross_entropy_mean(
-            self.head.transform(hidden),
-            self.encoder.word_table,
-            self.head.bias[...],
-            labels,
-            vocab_size=self.config.vocab_size,
-            chunk=self.chunk,
-        )
+        """`heads.predict` with the own encoder's table and head."""
+        return heads.predict(self.encoder, self.head, hidden, labels, budget, self.chunk)

@@ -33,7 +33,8 @@ class SimLM(TextObjective):
         encoder_mask_rate, decoder_mask_rate: 0.3 and 0.5 in the paper; the second is larger.
         generator_config: sizes of the generator; None: there is none (Enc-Dec MLM).
         generator_weight: of the generator's own loss: 0.2 in the official code where it is
-            trained; 0, where it is not computed and the optimizer must freeze `^generator/`.
+            trained; 0, where it is not computed and the optimizer must freeze `^generator/`, or
+            weight decay would wear it down.
         decoder_layers: 2 in the paper; initialised from the encoder's last ones.
         max_predictions: cap on the tokens of one mask.
         rngs: stream `params`.
@@ -62,6 +63,8 @@ class SimLM(TextObjective):
         extra = extra_rate(encoder_mask_rate, decoder_mask_rate)
         self.encoder_mask = corruption.WholeWordMask(encoder_mask_rate, outside, max_predictions)
         self.extra_mask = corruption.WholeWordMask(extra, outside, max_predictions)
+        if decoder_layers < 1:
+            raise ValueError(f"SimLM.decoder_layers: expected at least 1, found {decoder_layers}")
         self.generator_weight = generator_weight
         self.decoder_layers = decoder_layers
         self.decoder = layers.stack(config.block, decoder_layers, rngs)

@@ -149,7 +149,11 @@ def take_rows(source: jax.Array, index: jax.Array, way: str) -> jax.Array:
 
     Returns:
       [M, ...].
+
+    Raises:
+      ValueError: an unknown way; N or M that the devices do not divide.
     """
+    require_way(way, "take_rows: way")
     return _take_rows(source, index, way, row_mesh())
 
 

@@ -1,6 +1,7 @@
 """The configurations that are shipped: recipes fit together, and sources are read through gin."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -85,3 +86,34 @@ def test_jsonl_and_lines_are_prepared_through_gin(tmp_path):
     lines = tmp_path / "lines.txt"
     lines.write_text("sort these words\n\nand these\n")
     assert prepare("lines", lines, tokenizer, tmp_path / "b")["count"] == 2
+
+
+@pytest.mark.parametrize("name", ["mlm", "retromae", "simlm", "condenser"])
+def test_fine_tuning_takes_the_encoder_of_any_pretraining(name):
+    """Whatever else a checkpoint holds, runs/initialise.gin lets it stay."""
+    import gin
+    from flax import nnx
+
+    from models import condenser, mlm, retromae, simlm
+    from t5x_style.objective import GroupShape
+    from tests import parity_kit, tiny_models
+
+    made = {
+        "mlm": (mlm.Mlm, (0.15, 16)),
+        "retromae": (retromae.RetroMAE, (0.3, 0.5, 16)),
+        "simlm": (simlm.SimLM, (0.3, 0.5, 16, tiny_models.CONFIG)),
+        "condenser": (condenser.Condenser, (0.15, 16, 1)),
+    }
+    factory, settings = made[name]
+    common = (tiny_models.CONFIG, tiny_models.EMBEDDING, tiny_models.VOCABULARY)
+    shape = GroupShape(rows=8, length=16, segments=1)
+    module = nnx.eval_shape(lambda: factory(*common, shape, *settings, rngs=nnx.Rngs(0)))
+    gin.clear_config()
+    try:
+        with gin.unlock_config():
+            gin.parse_config_file(str(REPOSITORY / "gin_configs/runs/initialise.gin"))
+            unused = gin.query_parameter("t5x_style.initialise.Initialise.unused")
+    finally:
+        gin.clear_config()
+    rest = [p for p in parity_kit.parameters(module) if not p.startswith("encoder/")]
+    assert rest and all(any(re.search(pattern, p) for pattern in unused) for p in rest)

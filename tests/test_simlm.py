@@ -180,6 +180,7 @@ def test_the_largest_random_number_still_draws_a_token_of_the_vocabulary() -> No
     [
         ({"encoder_mask_rate": 0.5}, "encoder_mask_rate < decoder_mask_rate"),
         ({"decoder_mask_rate": 1.1}, "found 0.3 and 1.1"),
+        ({"decoder_layers": 0}, "decoder_layers: expected at least 1, found 0"),
         ({"generator": None, "weight": 0.2}, "expected 0 without one, found 0.2"),
         ({"generator": dataclasses.replace(GENERATOR, vocab_size=51)}, "found 51 and 32"),
         ({"generator": dataclasses.replace(GENERATOR, max_positions=8)}, "found .* and 8"),

@@ -53,7 +53,8 @@ class Passages(NamedTuple):
         vectors: [P, D] float32.
         owner: [P] int32, the id of the query that it came with.
         document: [P] int32, its row in its store.
-        relevant: [P] bool, whether it answers that query.
+        relevant: [P] bool, whether it answers that query. The first that does is the query's
+            positive; others are none of its negatives, but copies of them are, unless `known`.
         valid: [P] bool.
     """
 

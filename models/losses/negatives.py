@@ -22,8 +22,6 @@ NOBODY = -1  # an owner that no row has, a document that no column has
 
 LOWEST = jnp.finfo(jnp.float32).min  # finite: a row without negatives has loss 0, not NaN
 
-Residuals = tuple["Rows", "Columns", jax.Array]
-
 
 class Rows(NamedTuple):
     """What looks for its positive.
@@ -91,7 +89,11 @@ def log_sum_exp(
     Returns:
         (log of the sum of exp(score) [R] float32, about -3.4e38 where there is no negative;
         number of negatives that score `threshold` or more [R] int32, without gradient).
+
+    Raises:
+        ValueError: an unknown way.
     """
+    collectives.require_way(way, "log_sum_exp: way")
     tiles = Tiles(collectives.row_mesh(), way, chunk, scale)
     return _log_sum_exp(rows, tuple(columns), threshold, tiles)
 
