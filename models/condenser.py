@@ -105,13 +105,4 @@ class Condenser(TextObjective):
             key: for dropout; None turns it off.
         """
         memory = heads.behind_cls(late, early, text)
-        visible = self.decoder.attention.within(text["segment_ids"], key)
-        return memory, layers.run_stack(
-            self.decoder,
-            self.head_layers,
-            memory,
-            visible,
-            key=key,
-            remat=self.config.remat,
-            unroll=self.head_layers,
-        )
+        return memory, self.read(self.decoder, self.head_layers, memory, text, key)

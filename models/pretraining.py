@@ -1,9 +1,11 @@
 """What objectives over packed text share: an encoder, its tied MLM head, and what both offer."""
 
+from collections.abc import Mapping
+
 import jax
 from flax import nnx
 
-from models import bert, embedding, heads
+from models import bert, embedding, heads, layers
 from t5x_style.contract import Contract, Vocabulary
 from t5x_style.metrics import Mean
 from t5x_style.objective import Fn, GroupShape, Objective
@@ -58,3 +60,24 @@ class TextObjective(Objective):
     ) -> tuple[Mean, Mean]:
         """`heads.predict` with the own encoder's table and head."""
         return heads.predict(self.encoder, self.head, hidden, labels, budget, self.chunk)
+
+    def read(
+        self,
+        stack: layers.BertLayer,
+        count: int,
+        memory: jax.Array,
+        text: Mapping[str, jax.Array],
+        key: jax.Array | None,
+    ) -> jax.Array:
+        """[B, L, D]: `memory` [B, L, D] through a few layers, all of a segment visible to itself.
+
+        Args:
+            stack: `count` layers, see `layers.stack`.
+            memory: what they read.
+            text: the group, whose `segment_ids` [B, L] count.
+            key: for dropout; None turns it off.
+        """
+        visible = stack.attention.within(text["segment_ids"], key)
+        return layers.run_stack(
+            stack, count, memory, visible, key=key, remat=self.config.remat, unroll=count
+        )

@@ -160,17 +160,7 @@ class SimLM(TextObjective):
             text["decoder_tokens"], text["positions"], key=embedding_key
         )
         memory = heads.behind_cls(hidden, embedded, text)
-        visible = self.decoder.attention.within(text["segment_ids"], layers_key)
-        decoded = layers.run_stack(
-            self.decoder,
-            self.decoder_layers,
-            memory,
-            visible,
-            key=layers_key,
-            remat=self.config.remat,
-            unroll=self.decoder_layers,
-        )
-        return memory, decoded
+        return memory, self.read(self.decoder, self.decoder_layers, memory, text, layers_key)
 
     def _budgets(self, text: Group) -> tuple[int, int]:
         """The most tokens of a row that the encoder's and the decoder's mask can select."""
