@@ -25,8 +25,7 @@ def start() -> None:
     """
     widen_compiler_stack()
     schedule_for_memory()
-    if os.environ.get("TPU_SKIP_MDS_QUERY") == "1":  # JAX sets it where it finds no chip
-        describe_absent_tpu()
+    tolerate_absent_tpu()
     try:
         join(together=True)
     except (ValueError, OSError) as error:
@@ -70,6 +69,12 @@ def widen_compiler_stack() -> None:
     arguments = os.environ.get("LIBTPU_INIT_ARGS", "")
     if _COMPILER_STACK not in arguments:
         os.environ["LIBTPU_INIT_ARGS"] = f"{arguments} {_COMPILER_STACK}={4 << 20}".strip()
+
+
+def tolerate_absent_tpu() -> None:
+    """`describe_absent_tpu` where there is no TPU; to be called before JAX runs anything."""
+    if os.environ.get("TPU_SKIP_MDS_QUERY") == "1":  # JAX sets it where it finds no chip
+        describe_absent_tpu()
 
 
 def describe_absent_tpu() -> None:

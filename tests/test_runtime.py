@@ -40,10 +40,18 @@ def test_a_cpu_program_is_ordered_by_memory_unless_the_user_says_otherwise(tmp_p
     assert 0 < by_memory <= by_concurrency / 2
 
 
-def test_looking_for_a_tpu_that_is_not_there_says_nothing(tmp_path):
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import jax; from t5x_style import runtime; runtime.start(); print(jax.devices()[0])",
+        "from t5x_style.retrieval import bm25; assert bm25.stem(['rankings'])",
+    ],
+    ids=["devices", "bm25"],
+)
+def test_looking_for_a_tpu_that_is_not_there_says_nothing(tmp_path, program):
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "TPU_"))}
     environment["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path)
-    program = "import jax; from t5x_style import runtime; runtime.start(); print(jax.devices()[0])"
+    environment["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # else it is silent while others look for one
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True
     )
