@@ -37,6 +37,7 @@ def build_index(
 
 
 if __name__ == "__main__":
-    from t5x_style import stage
+    from t5x_style import runtime, stage
 
+    runtime.tolerate_absent_tpu()
     stage.main("t5x_style.build_index.build_index")
