@@ -9,11 +9,10 @@ of them, as in training, and process 0 writes.
 import sys
 
 import jax
-import numpy as np
 from jax.experimental import multihost_utils
 
 from t5x_style import runtime, trained
-from t5x_style.retrieval import embedding_shards, encoding
+from t5x_style.retrieval import embedding_shards, encoding, parts
 
 
 def encode_corpus(
@@ -42,12 +41,12 @@ def encode_corpus(
     bounds = storage.bounds(len(source.ids))
     first = jax.process_index() == 0
     with embedding_shards.ShardWriter(model_dir, version, storage, source.ids) as writer:
-        missing = _agreed(writer.missing() if first else [], len(bounds))
+        missing = parts.agreed(writer.missing() if first else [], len(bounds))
         if first and len(missing) < len(bounds):
             kept = len(bounds) - len(missing)
             print(f"encode_corpus: {kept} of {len(bounds)} shards are there", file=sys.stderr)
-        parts = model.encode_parts(function, source, [bounds[number] for number in missing])
-        for number, vectors in zip(missing, parts, strict=True):
+        vectors_of = model.encode_parts(function, source, [bounds[number] for number in missing])
+        for number, vectors in zip(missing, vectors_of, strict=True):
             if first:
                 writer.write(number, vectors)
         if first:
@@ -55,14 +54,6 @@ def encode_corpus(
     if jax.process_count() > 1:  # no process reports an end that the writer has not reached
         multihost_utils.sync_global_devices("encode_corpus: written")
     return {"embeddings": "."}
-
-
-def _agreed(missing: list[int], shards: int) -> list[int]:
-    """What process 0 found missing, in every process: only it need see the folder."""
-    marked = np.isin(np.arange(shards), missing)
-    if jax.process_count() > 1:
-        marked = np.asarray(multihost_utils.broadcast_one_to_all(marked))
-    return np.flatnonzero(marked).tolist()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ import ml_dtypes
 import numpy as np
 
 from t5x_style.contract import Contract
+from t5x_style.retrieval import parts as parts_lib
 from t5x_style.retrieval import publish
 from t5x_style.retrieval.index import IndexDamaged
 
@@ -53,8 +54,7 @@ class Storage:
 
     def bounds(self, count: int) -> list[tuple[int, int]]:
         """First text and end of each shard of `count` texts."""
-        starts = range(0, count, self.shard_size)
-        return [(start, min(start + self.shard_size, count)) for start in starts]
+        return parts_lib.bounds(count, self.shard_size)
 
 
 def version(contract: Contract, **parts: Any) -> str:

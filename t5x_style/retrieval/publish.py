@@ -14,7 +14,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from t5x_style.retrieval.index import IndexDamaged
 
@@ -143,9 +143,16 @@ def sha256(path: Path) -> str:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replaces `path`; after a crash it holds the old text or the new one."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
+    with replaced(path) as file:
         file.write(text)
+
+
+@contextlib.contextmanager
+def replaced(path: Path) -> Iterator[TextIO]:
+    """A text file to write; on leaving without an error it takes the place of `path` at once."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8", newline="\n") as file:
+        yield file
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
