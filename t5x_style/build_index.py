@@ -26,7 +26,14 @@ def build_index(
     """
     stored = encoding.load_embeddings(embeddings)
     index = scann_index.build(
-        model_dir, stored.vectors, stored.ids, stored.contract, settings, keep, minimum_recall
+        model_dir,
+        stored.vectors,
+        stored.ids,
+        stored.contract,
+        settings,
+        keep,
+        minimum_recall,
+        stored.checkpoint,
     )
     print(
         f"build_index: {len(index.ids):,} passages, recall@10 against exact search "

@@ -50,7 +50,7 @@ def encode_corpus(
             if first:
                 writer.write(number, vectors)
         if first:
-            writer.finish(model.contract)
+            writer.finish(model.contract, model.fingerprint)
     if jax.process_count() > 1:  # no process reports an end that the writer has not reached
         multihost_utils.sync_global_devices("encode_corpus: written")
     return {"embeddings": "."}

@@ -108,6 +108,7 @@ def write_embeddings(
     shard_size: int = 1 << 20,
     dtype: str = "float32",
     version: str = "version",
+    checkpoint: str = "checkpoint",
 ) -> None:
     """What encode_corpus leaves, of these vectors."""
     storage = embedding_shards.Storage(shard_size, dtype)
@@ -115,4 +116,4 @@ def write_embeddings(
         for number in writer.missing():
             start, end = storage.bounds(len(ids))[number]
             writer.write(number, vectors[start:end])
-        writer.finish(CONTRACT)
+        writer.finish(CONTRACT, checkpoint)

@@ -4,7 +4,8 @@
                         ids.json        their n ids
                         manifest.json   sizes and sha256 of both, and the version
     folder/contract.json
-    folder/manifest.json                last: the version, counts, sha256 of the shards' manifests
+    folder/manifest.json                last: the version, the checkpoint's fingerprint, counts,
+                                        sha256 of the shards' manifests
 
 The version is a fingerprint of everything that the vectors depend on. A shard of another version,
 or one that is damaged, is never mixed in: the writer makes it anew and the reader refuses it.
@@ -151,14 +152,20 @@ class ShardWriter:
             np.save(temporary / VECTORS, bits, allow_pickle=False)
             (temporary / IDS).write_text(json.dumps(ids), encoding="utf-8")
 
-    def finish(self, contract: Contract) -> None:
-        """Writes contract.json and the folder's manifest: now it can be read."""
+    def finish(self, contract: Contract, checkpoint: str) -> None:
+        """Writes contract.json and the folder's manifest: now it can be read.
+
+        Args:
+          contract: of the model.
+          checkpoint: fingerprint of the checkpoint that made the vectors.
+        """
         self.wait()
         paths = [self._path(number) for number in range(len(self._bounds))]
         first = json.loads((paths[0] / publish.MANIFEST).read_text(encoding="utf-8"))
         contract.save(self._folder)
         manifest = {
             "version": self._version,
+            "checkpoint": checkpoint,
             "count": len(self._ids),
             "dimension": first["dimension"],
             "dtype": self._storage.dtype,
@@ -215,8 +222,11 @@ class ShardedVectors:
         return found
 
 
-def read(folder: str | Path) -> tuple[ShardedVectors, list[str], Contract]:
-    """Vectors, ids and contract of a folder that a `ShardWriter` finished; every byte is checked.
+def read(folder: str | Path) -> tuple[ShardedVectors, list[str], Contract, str]:
+    """What a `ShardWriter` finished; every byte is checked.
+
+    Returns:
+      Vectors, ids, contract, and the checkpoint's fingerprint, '' if the folder is too old to say.
 
     Raises:
       IndexDamaged: a file is missing or changed, or a shard is of another version.
@@ -240,4 +250,4 @@ def read(folder: str | Path) -> tuple[ShardedVectors, list[str], Contract]:
         part = np.load(folder / shard / VECTORS, mmap_mode="r", allow_pickle=False)
         parts.append(part.view(ml_dtypes.bfloat16) if own["dtype"] == "bfloat16" else part)
         ids += json.loads((folder / shard / IDS).read_text(encoding="utf-8"))
-    return ShardedVectors(parts), ids, Contract.load(folder)
+    return ShardedVectors(parts), ids, Contract.load(folder), manifest.get("checkpoint", "")

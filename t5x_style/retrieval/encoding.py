@@ -69,14 +69,19 @@ class EncodingError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Embeddings:
-    """Vectors [N, D] float32 with their ids, in row order, and the model's contract.
+    """Vectors [N, D] float32 with their ids, in row order.
 
     Vectors read from a folder stay there: what is sliced is read.
+
+    Attributes:
+      contract: of the model.
+      checkpoint: fingerprint of the one that made them, '' where that was not recorded.
     """
 
     vectors: index_lib.Vectors
     ids: list[str]
     contract: Contract
+    checkpoint: str = ""
 
 
 def check_source(source: EncodeSource, contract: Contract, function: str) -> None:
@@ -279,6 +284,6 @@ def load_embeddings(folder: str | Path) -> Embeddings:
     Raises:
       IndexDamaged: a file is missing or changed, or shards are of different models.
     """
-    vectors, ids, contract = embedding_shards.read(folder)
+    vectors, ids, contract, checkpoint = embedding_shards.read(folder)
     index_lib.check_embeddings(vectors, ids)
-    return Embeddings(vectors, ids, contract)
+    return Embeddings(vectors, ids, contract, checkpoint)

@@ -20,17 +20,25 @@ class ExactIndex:
 
     recall = 1.0
 
-    def __init__(self, embeddings: index_lib.Vectors, ids: Sequence[str], contract: Contract):
+    def __init__(
+        self,
+        embeddings: index_lib.Vectors,
+        ids: Sequence[str],
+        contract: Contract,
+        checkpoint: str = "",
+    ):
         """Args:
         embeddings: [N, D] float32, finite; may lie on disk.
         ids: N distinct passage ids, in row order.
         contract: of the model that embedded them.
+        checkpoint: its fingerprint, where it is known.
         """
         index_lib.check_embeddings(embeddings, ids)
         index_lib.check_inner_product(contract, embeddings.shape[1])
         self._embeddings = embeddings
         self.ids = list(ids)
         self.contract = contract
+        self.checkpoint = checkpoint
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As `index.Index.search`."""
@@ -121,4 +129,4 @@ def _merge(
 def load(embeddings: str) -> ExactIndex:
     """The exact index of a folder that `encode_corpus` wrote; vectors stay on disk."""
     stored = encoding.load_embeddings(embeddings)
-    return ExactIndex(stored.vectors, stored.ids, stored.contract)
+    return ExactIndex(stored.vectors, stored.ids, stored.contract, stored.checkpoint)

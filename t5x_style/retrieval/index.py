@@ -53,10 +53,12 @@ class Index(Protocol):
     Attributes:
       contract: of the model whose passages are inside.
       recall: share of the exact top k that `search` finds, measured on a sample when it was built.
+      checkpoint: fingerprint of the one that embedded them, '' where that was not recorded.
     """
 
     contract: Contract
     recall: float
+    checkpoint: str
 
     @property
     def ids(self) -> Sequence[str]:

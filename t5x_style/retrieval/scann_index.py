@@ -63,12 +63,19 @@ class ScannIndex:
     """Implements `index.Index`. Made by `build` or `load`."""
 
     def __init__(
-        self, searcher: Any, ids: Sequence[str], contract: Contract, recall: float, reorder: int
+        self,
+        searcher: Any,
+        ids: Sequence[str],
+        contract: Contract,
+        checkpoint: str,
+        recall: float,
+        reorder: int,
     ):
         self._searcher = searcher
         self._reorder = reorder
         self.ids = list(ids)
         self.contract = contract
+        self.checkpoint = checkpoint
         self.recall = recall
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -93,6 +100,7 @@ def build(
     settings: ScannSettings,
     keep: int,
     minimum_recall: float = 0.0,
+    checkpoint: str = "",
 ) -> ScannIndex:
     """Trains an index, measures its recall on a sample of its own passages, and publishes it.
 
@@ -106,6 +114,7 @@ def build(
       settings: what to build.
       keep: how many versions stay on disk.
       minimum_recall: an index that finds less of the exact top 10 is not published.
+      checkpoint: fingerprint of the one that embedded them, where it is known.
 
     Raises:
       RecallError: recall is below `minimum_recall`; what was published before stays.
@@ -114,7 +123,7 @@ def build(
     index_lib.check_inner_product(contract, vectors.shape[1])
     in_memory = np.ascontiguousarray(vectors[:])
     searcher = _train(in_memory, settings)
-    index = ScannIndex(searcher, ids, contract, 0.0, settings.reorder)
+    index = ScannIndex(searcher, ids, contract, checkpoint, 0.0, settings.reorder)
     index.recall = measure_recall(index, in_memory)
     if index.recall < minimum_recall:
         raise RecallError(
@@ -123,6 +132,7 @@ def build(
         )
     manifest = {
         "kind": "scann",
+        "checkpoint": checkpoint,
         "count": len(ids),
         "dimension": vectors.shape[1],
         "settings": dataclasses.asdict(settings),
@@ -155,14 +165,14 @@ def load(folder: str | Path, fall_back_to_exact: bool = False) -> ScannIndex | e
         )
     manifest = publish.read_manifest(version)
     ids = json.loads((version / "ids.json").read_text(encoding="utf-8"))
-    contract = Contract.load(version)
+    contract, checkpoint = Contract.load(version), manifest.get("checkpoint", "")
     try:
         scann = _scann()
     except UnsupportedCpu:
         if not fall_back_to_exact:
             raise
         vectors = np.load(version / "dataset.npy", mmap_mode="r", allow_pickle=False)
-        return exact.ExactIndex(vectors, ids, contract)
+        return exact.ExactIndex(vectors, ids, contract, checkpoint)
     if "scann_assets.pbtxt" not in manifest["files"]:
         raise index_lib.IndexDamaged(f"{version}: expected scann_assets.pbtxt in its manifest")
     searcher = scann.load_searcher(str(version), assets_backcompat_shim=False)
@@ -171,7 +181,7 @@ def load(folder: str | Path, fall_back_to_exact: bool = False) -> ScannIndex | e
             f"{version}: expected as many ids as vectors, found {len(ids)} and {searcher.size()}"
         )
     recall, reorder = manifest["recall"]["value"], manifest["settings"]["reorder"]
-    return ScannIndex(searcher, ids, contract, recall, reorder)
+    return ScannIndex(searcher, ids, contract, checkpoint, recall, reorder)
 
 
 def measure_recall(index: ScannIndex, vectors: np.ndarray) -> float:
