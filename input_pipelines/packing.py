@@ -123,6 +123,12 @@ def build_group(
     return group
 
 
+def at(values: np.ndarray, slots: np.ndarray, fill: float = NONE) -> np.ndarray:
+    """values[slots], `fill` where a slot is free; `values` may have further axes."""
+    free = (slots == NONE).reshape(*slots.shape, *(1,) * (values.ndim - 1))
+    return np.where(free, np.asarray(fill, values.dtype), values[slots])
+
+
 def _within(lengths: np.ndarray) -> np.ndarray:
     """[2, 3] -> [0, 1, 0, 1, 2]: each token's place in its passage, int64 [sum of lengths]."""
     ends = np.cumsum(lengths)

@@ -7,10 +7,10 @@ import json
 import numpy as np
 
 from input_pipelines import packing, plan, stream
-from input_pipelines.negatives import read_pairs
+from input_pipelines.negatives import NO_SCORE, read_pairs
 from input_pipelines.pair_plan import PairPlan
 from input_pipelines.pipeline import PREFETCH, open_stores
-from input_pipelines.token_store import StoreError, TokenStore
+from input_pipelines.token_store import TokenStore
 
 PAIRS_VERSION = 2  # part of every fingerprint: raise it when the same arguments give other pairs
 
@@ -48,6 +48,8 @@ class PairsPipeline:
         seed: int,
         tokenizer: str | None = None,
         known_positives: int = 0,
+        teacher: bool = False,
+        made_by: str | None = None,
     ):
         """
         Args:
@@ -64,6 +66,8 @@ class PairsPipeline:
           tokenizer: a tokenizer's folder that both stores have to fit.
           known_positives: K, the most passages that answer a query; each query then says which
             they are, so that none is its negative when another query brings it. 0: it does not.
+          teacher: whether passages carry a teacher's scores, which the file then has to have.
+          made_by: fingerprint of the model that has to have mined the file; None does not ask.
 
         Raises:
           ValueError, StoreError, PairsError: a size out of range, stores or a file that do not fit.
@@ -72,13 +76,11 @@ class PairsPipeline:
         _check_length("query", query_length, query_rows)
         _check_length("passage", passage_length, passage_rows)
         self.query_store, self.passage_store = open_stores([queries, passages], tokenizer)
-        self.pairs = read_pairs(negatives, self.query_store, self.passage_store)
-        needed = self.pairs.positives.shape[1] + group_size - 1
-        if len(self.passage_store) < needed:
-            raise StoreError(
-                f"{self.passage_store.folder} holds {len(self.passage_store)} passages: expected "
-                f"{needed} or more, all positives of a query and {group_size - 1} negatives"
-            )
+        _check_group(batch, group_size, teacher)
+        self.teacher = teacher
+        self.pairs = read_pairs(
+            negatives, self.query_store, self.passage_store, teacher=teacher, made_by=made_by
+        )
         self.query_length, self.passage_length = query_length, passage_length
         self.known_positives = known_positives
         self._check_known(negatives)
@@ -101,6 +103,8 @@ class PairsPipeline:
         passage = packing.group_spec(*dataclasses.astuple(rows))
         for feature in ("relevance", "document_id"):
             passage[feature] = ((rows.rows, rows.segments), np.dtype(np.int32))
+        if self.teacher:
+            passage["teacher_score"] = ((rows.rows, rows.segments), np.dtype(np.float32))
         rows = self.plan.query_rows
         query = packing.group_spec(*dataclasses.astuple(rows))
         if self.known_positives:
@@ -120,7 +124,8 @@ class PairsPipeline:
           `query`: example_id is the row in the query store; with known_positives, `known`
           [R, S, K] holds the rows in the passage store of all that answer it, -1 where fewer.
           `passage`: example_id is that of the query, document_id the row in the passage store, -1
-          where free; relevance is 1 for the positive, 0 for negatives.
+          where free; relevance is 1 for the positive, 0 for negatives. With a teacher,
+          `teacher_score` float32, -inf where it has not seen the passage (random ones).
         """
         rows = stream.own_rows(rows, self._base)
         picked, documents = self.plan.choose(step)
@@ -128,9 +133,9 @@ class PairsPipeline:
         query_slots = _own(query_slots, rows, self._base)
         passage_slots = _own(passage_slots, rows, self._base)
         query_id = self.pairs.queries[picked]  # [B]
-        asked = _at(query_id, query_slots)
-        document_id = _at(documents.reshape(-1), passage_slots)
-        owner = _at(np.repeat(query_id, self.plan.group_size), passage_slots)
+        asked = packing.at(query_id, query_slots)
+        document_id = packing.at(documents.reshape(-1), passage_slots)
+        owner = packing.at(np.repeat(query_id, self.plan.group_size), passage_slots)
         row_length = self.plan.query_rows.length
         query = _group(self.query_store, asked, asked, self.query_length, row_length)
         row_length = self.plan.passage_rows.length
@@ -138,11 +143,14 @@ class PairsPipeline:
         first = (passage_slots != packing.NONE) & (passage_slots % self.plan.group_size == 0)
         passage["relevance"] = first.astype(np.int32)
         passage["document_id"] = document_id.astype(np.int32)
+        if self.teacher:
+            scores = self.pairs.teacher_scores(picked, documents).reshape(-1)
+            passage["teacher_score"] = packing.at(scores, passage_slots, NO_SCORE)
         if self.known_positives:
             known = self.pairs.positives[picked]  # [B, at most K]
             missing = self.known_positives - known.shape[1]
             known = np.pad(known, [(0, 0), (0, missing)], constant_values=packing.NONE)
-            query["known"] = _at(known, query_slots).astype(np.int32)
+            query["known"] = packing.at(known, query_slots).astype(np.int32)
         return {"query": query, "passage": passage}
 
     def batches(self, start_step: int, rows: np.ndarray | None = None) -> stream.Prefetched:
@@ -165,10 +173,7 @@ class PairsPipeline:
         parts = {
             "version": PAIRS_VERSION,
             "stores": [self.query_store.fingerprint, self.passage_store.fingerprint],
-            "pairs": [
-                hashlib.sha256(np.ascontiguousarray(table).tobytes()).hexdigest()
-                for table in (self.pairs.queries, self.pairs.positives, self.pairs.negatives)
-            ],
+            "pairs": self.pairs.digests(),
             "batch": [self.plan.batch, self.plan.group_size],
             "lengths": [self.query_length, self.passage_length],
             "rows": shapes,
@@ -177,6 +182,19 @@ class PairsPipeline:
         if self.known_positives:  # without, what earlier versions gave
             parts["known"] = self.known_positives
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _check_group(batch: int, group_size: int, teacher: bool) -> None:
+    if batch == group_size == 1:
+        raise ValueError(
+            "PairsPipeline: a batch of one query with one passage has no negative, and its loss "
+            "would be 0: expected group_size or batch of 2 or more"
+        )
+    if teacher and group_size == 1:
+        raise ValueError(
+            "PairsPipeline.group_size: a teacher's scores compare the passages of a query, and the "
+            "loss of one alone would be 0: expected 2 or more, found 1"
+        )
 
 
 def _check_length(name: str, length: int, rows: packing.Rows) -> None:
@@ -202,12 +220,6 @@ def _base_rows(query_rows: packing.Rows, passage_rows: packing.Rows) -> int:
 def _own(slots: np.ndarray, rows: np.ndarray, base: int) -> np.ndarray:
     """Of the slots of a group, those that go with these of `base` rows."""
     return slots.reshape(base, -1, slots.shape[1])[rows].reshape(-1, slots.shape[1])
-
-
-def _at(values: np.ndarray, slots: np.ndarray) -> np.ndarray:
-    """values[slots], NONE where a slot is free; `values` may have further axes."""
-    free = (slots == packing.NONE).reshape(*slots.shape, *(1,) * (values.ndim - 1))
-    return np.where(free, packing.NONE, values[slots])
 
 
 def _group(

@@ -1,5 +1,6 @@
 """Pairs for the bi-encoder: who stands beside whom, and what a wrong file says."""
 
+import hashlib
 import itertools
 import json
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from input_pipelines import packing
 from input_pipelines.negatives import PairsError
 from input_pipelines.pairs import PairsPipeline
-from input_pipelines.token_store import StoreError
+from input_pipelines.token_store import StoreError, TokenStore
 from tests.tiny_stores import SEP, make_record, write_store
 
 QUERY_LENGTHS = [6, 4, 9, 5, 7, 12, 3]
@@ -182,7 +183,7 @@ def test_random_fill_works_where_there_is_hardly_a_choice(
     for query, documents in groups(pipeline, 0).items():
         assert len(set(documents)) == 11
         assert not {f"p{row}" for row in documents[1:]} & set(LINES[f"q{query}"][0])
-    with pytest.raises(StoreError, match="holds 12 passages: expected 13 or more"):
+    with pytest.raises(ValueError, match="holds 12 passages: expected 13 or more"):
         make(stores, negatives, group_size=12)
 
 
@@ -191,12 +192,100 @@ def test_a_group_of_one_has_no_negatives(stores: tuple[str, str], negatives: str
     assert batch["passage"]["relevance"].tolist() == [[1]] * 3
 
 
-def test_negatives_that_the_store_does_not_have_are_counted(
-    stores: tuple[str, str], tmp_path: Path
+def test_negatives_that_are_left_out_are_told(
+    stores: tuple[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lines = {**LINES, "q0": (["p0"], ["p1", "gone", "lost"])}
-    path = write_lines(tmp_path / "n.jsonl", lines)
-    assert make(stores, path).pairs.unknown_negatives == 2
+    lines = {**LINES, "q0": (["p0"], ["p1", "gone", "lost", "p0"])}
+    with caplog.at_level("WARNING"):
+        pipeline = make(stores, write_lines(tmp_path / "n.jsonl", lines))
+    assert "2 negatives are not in the passage store" in caplog.text
+    assert "2 negatives are positives of the same query" in caplog.text  # q1 has one, too
+    assert "1 of 6 queries have no negative of their own" in caplog.text
+    row = int(np.flatnonzero(pipeline.pairs.queries == 0)[0])
+    assert pipeline.pairs.negatives[row].max() == 1  # p1 alone
+
+
+def test_negatives_that_were_all_filtered_away(stores: tuple[str, str], tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "n.jsonl", {name: (p, []) for name, (p, _) in LINES.items()})
+    with pytest.raises(ValueError, match="not one of 6 queries has a negative, .* set group_size"):
+        make(stores, path)
+    assert make(stores, path, group_size=1).batch(0)["passage"]["relevance"].all()
+
+
+def test_groups_whose_loss_would_be_nothing(stores: tuple[str, str], negatives: str) -> None:
+    with pytest.raises(ValueError, match="one query with one passage .* loss would be 0"):
+        make(stores, negatives, batch=1, group_size=1)
+    with pytest.raises(ValueError, match="loss of one alone would be 0: expected 2 or more"):
+        make(stores, negatives, group_size=1, teacher=True)
+
+
+def scored(path: Path, leave_out: str = "", **scores: Any) -> str:
+    """LINES with a teacher that gives passage pN the score N, but for these."""
+    with path.open("w", encoding="utf-8") as f:
+        for name, (positives, negatives) in LINES.items():
+            record = {"query_id": name, "positive_ids": positives, "negative_ids": negatives}
+            known = [passage for passage in positives + negatives if passage != "gone"]
+            teacher = {passage: float(passage[1:]) for passage in known} | scores
+            teacher.pop(leave_out, None)
+            f.write(json.dumps({**record, "teacher_scores": teacher}) + "\n")
+    return str(path)
+
+
+def test_a_teachers_scores_go_with_their_passages(stores: tuple[str, str], tmp_path: Path) -> None:
+    pipeline = make(stores, scored(tmp_path / "s.jsonl"), teacher=True)
+    scores = pipeline.batch(0)["passage"]["teacher_score"]
+    assert (scores.shape, scores.dtype) == pipeline.specs()["passage"]["teacher_score"]
+    for step in range(4):
+        passage = pipeline.batch(step)["passage"]
+        named = {int(name[1:]): set(p) | set(n) for name, (p, n) in LINES.items()}
+        for document, owner, score in zip(
+            *(passage[f].reshape(-1) for f in ("document_id", "example_id", "teacher_score")),
+            strict=True,
+        ):
+            expected = document if f"p{document}" in named[int(owner)] else -np.inf
+            assert score == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"leave_out": "p2"}, "query 'q0': .* missing for 1 of 6 passages, the first is 'p2'"),
+        ({"p3": float("nan")}, "teacher_scores of 'p3': expected a finite number"),
+        ({"p3": "high"}, "teacher_scores of 'p3': expected a finite number"),
+    ],
+)
+def test_a_teachers_scores_that_are_missing(
+    stores: tuple[str, str], tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PairsError, match=message):
+        make(stores, scored(tmp_path / "s.jsonl", **changes), teacher=True)
+
+
+def test_mined_negatives_carry_no_teachers_scores(stores: tuple[str, str], negatives: str) -> None:
+    with pytest.raises(PairsError, match="the teacher's score is missing for 6 of 6"):
+        make(stores, negatives, teacher=True)
+
+
+def test_a_mined_file_of_other_texts_or_another_model(
+    stores: tuple[str, str], negatives: str
+) -> None:
+    store = TokenStore.open(stores[1])
+    text = store.text(1)
+    digest = hashlib.sha256(
+        json.dumps([text.title, text.text], ensure_ascii=False).encode()
+    ).hexdigest()[:16]
+    origin = Path(negatives).with_suffix(".origin.json")
+    record = {"made_by": "abc", "settings": {}, "queries": {}, "passages": {"p1": digest}}
+    origin.write_text(json.dumps(record))
+    make(stores, negatives, made_by="abc")
+    with pytest.raises(PairsError, match="made by the model abc, expected def"):
+        make(stores, negatives, made_by="def")
+    origin.write_text(json.dumps(record | {"passages": {"p1": "0" * 16}}))
+    with pytest.raises(PairsError, match="made from other passages than .*'p1' has another text"):
+        make(stores, negatives)
+    origin.unlink()
+    with pytest.raises(PairsError, match="not found: expected it to say that the model abc"):
+        make(stores, negatives, made_by="abc")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from absl import logging
 from flax import nnx
 
-from input_pipelines import packing, pair_plan
+from input_pipelines import packing, pair_choice, pair_plan
 from input_pipelines.pairs import PairsPipeline
 from models import bi_encoder
 from models.losses import contrastive
@@ -96,7 +96,7 @@ def test_packed_and_unpacked_hold_the_same_texts(stores: Stores) -> None:
 def test_an_epoch_shows_every_query_once(
     stores: Stores, batch: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pair_plan, "BLOCK", 20)  # several blocks in an epoch
+    monkeypatch.setattr(pair_choice, "BLOCK", 20)  # several blocks in an epoch
     rows = {
         "query_rows": packing.Rows(batch, 16, 4),
         "passage_rows": packing.Rows(3 * batch, 32, 2),
