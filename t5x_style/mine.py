@@ -1,62 +1,107 @@
-"""Stage: BM25 hard negatives for the queries of a split, as negatives.jsonl."""
+"""Stage: hard negatives for the queries of a split, as negatives.jsonl.
 
-import collections
+They are hits of BM25 or of a trained bi-encoder (`retrieval.candidates`). Queries are mined for in
+parts; stopped and started again, the stage mines for the parts that are missing, and ends with the
+bytes of a run that was not stopped. In several processes each mines for its share of a part, and
+process 0 writes.
+"""
+
+import dataclasses
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import jax
 import tqdm
+from jax.experimental import multihost_utils
 
-from t5x_style.retrieval import bm25, mining
+from t5x_style import fingerprints, runtime
+from t5x_style.retrieval import mining, origin, parts, publish
+from t5x_style.retrieval.candidates import Candidates, MakeCandidates
 from t5x_style.retrieval.passages import Passages, read_qrels, read_queries
 
 NEGATIVES = "negatives.jsonl"
 
 
 def mine(
-    corpus: str, split: str, settings: mining.MiningSettings, model_dir: str
+    corpus: str,
+    split: str,
+    candidates: MakeCandidates,
+    settings: mining.MiningSettings,
+    part_size: int,
+    model_dir: str,
 ) -> dict[str, str]:
-    """Writes {"query_id", "positive_ids", "negative_ids", "negative_scores"}, one line a query.
+    """Writes a line for each query that the split judges, in the order of queries.jsonl.
+
+    docs/mining.md tells what a line holds, and what negatives.origin.json beside it is for.
 
     Args:
       corpus: a folder in BEIR's layout.
       split: whose queries; never one that is evaluated on.
+      candidates: what is searched: `candidates.Bm25` or `candidates.Dense`.
       settings: which hits become negatives.
-      model_dir: where negatives.jsonl appears when it is complete.
+      part_size: queries in a part: what a kill costs at most.
+      model_dir: where both files appear when they are complete.
+
+    Raises:
+      mining.MiningError: not one query has a negative.
     """
-    passages, queries = Passages(corpus), read_queries(corpus)
-    qrels = read_qrels(corpus, split, queries, passages)
-    print(f"mine: BM25 over {len(passages):,} passages", file=sys.stderr)
-    mined = mining.mine_negatives(bm25.build(passages), queries, qrels, settings)
-    skipped: collections.Counter[str] = collections.Counter()
-    counts: collections.Counter[int] = collections.Counter()
-    folder = Path(model_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / (NEGATIVES + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        for one in tqdm.tqdm(
-            mined, desc="mine", total=len(qrels), unit="query", disable=not sys.stderr.isatty()
-        ):
-            file.write(one.line())
-            skipped.update(one.skipped)
-            counts[len(one.negative_ids)] += 1
-    temporary.replace(folder / NEGATIVES)
-    print(_report(counts, skipped, settings.negatives), file=sys.stderr)
+    passages, texts = Passages(corpus), read_queries(corpus)
+    qrels = read_qrels(corpus, split, texts, passages)
+    queries = {query: text for query, text in texts.items() if query in qrels}
+    found = candidates(passages, queries)
+    used = {"split": split, **dataclasses.asdict(settings)}
+    judged = [(query, _positives(qrels[query], passages)) for query in queries]
+    content = [publish.sha256(passages.path), list(queries.items()), judged]
+    version = fingerprints.digest([found.version, used, content])
+    job = parts.Parts(model_dir, version, len(queries), part_size)
+    _mine_parts(job, found, judged, settings)
+    if jax.process_index() == 0:
+        print(mining.report(job.lines(), settings.negatives), file=sys.stderr)
+        path = Path(model_dir) / NEGATIVES
+        origin.write(path, found.made_by, used, passages, queries)  # first: never one without it
+        job.join(NEGATIVES)
+    if jax.process_count() > 1:  # no process reports an end that the writer has not reached
+        multihost_utils.sync_global_devices("mine: written")
     return {"negatives": NEGATIVES}
 
 
-def _report(
-    counts: collections.Counter[int], skipped: collections.Counter[str], wanted: int
-) -> str:
-    total = sum(counts.values())
-    mean = sum(n * queries for n, queries in counts.items()) / total
-    reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(skipped.items()))
-    return (
-        f"mine: {total:,} queries, {mean:.2f} negatives each of {wanted}, "
-        f"{counts[0]:,} without any; hits passed over: {reasons}"
-    )
+def _positives(relevances: Mapping[str, int], passages: Passages) -> list[int]:
+    """Rows of the passages that are relevant at all."""
+    return [passages.row(name) for name, relevance in relevances.items() if relevance > 0]
+
+
+def _mine_parts(
+    job: parts.Parts,
+    candidates: Candidates,
+    judged: Sequence[mining.Judged],
+    settings: mining.MiningSettings,
+) -> None:
+    """Mines for the parts that are missing, on all processes together."""
+    first = jax.process_index() == 0
+    missing = parts.agreed(job.missing() if first else [], len(job.bounds))
+    if first and len(missing) < len(job.bounds):
+        kept = len(job.bounds) - len(missing)
+        print(f"mine: {kept} of {len(job.bounds)} parts are there", file=sys.stderr)
+    shares = [parts.share(*job.bounds[number]) for number in missing]
+    with tqdm.tqdm(
+        desc="mine",
+        total=sum(end - start for start, end in shares),  # of this process
+        unit="query",
+        disable=not (first and sys.stderr.isatty()),
+    ) as bar:
+        for number, (start, end) in zip(missing, shares, strict=True):
+            lines = []
+            for one in mining.mine_negatives(candidates, judged[start:end], settings):
+                lines.append(one.line())
+                bar.update()
+            lines = parts.gathered(lines)
+            if first:
+                job.write(number, lines)
 
 
 if __name__ == "__main__":
     from t5x_style import stage
 
+    runtime.start()
     stage.main("t5x_style.mine.mine")

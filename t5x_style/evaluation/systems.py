@@ -8,7 +8,6 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from t5x_style.contract import Contract
 from t5x_style.evaluation import fusion, ranking
 from t5x_style.evaluation.ranking import Run
 from t5x_style.retrieval import bm25, exact
@@ -99,20 +98,9 @@ def _bm25_of(bench: Bench) -> bm25.Bm25Index:
     return bm25.build(bench.passages)
 
 
-class Encoder(Protocol):
-    """A trained model, as `trained.Trained`."""
-
-    @property
-    def contract(self) -> Contract:
-        """How the model turns text into vectors."""
-        ...
-
-    def encode(self, function: str, source: encoding_lib.EncodeSource) -> np.ndarray:
-        """Vectors [N, D] float32 of a source."""
-        ...
-
-
-def exact_index(model: Encoder, passages: encoding_lib.EncodeSource) -> exact.ExactIndex:
+def exact_index(
+    model: encoding_lib.Encoder, passages: encoding_lib.EncodeSource
+) -> exact.ExactIndex:
     """Embeds a collection on the spot, for one small enough to be searched exactly from memory.
 
     Args:
@@ -132,7 +120,7 @@ class Dense:
     def __init__(
         self,
         name: str,
-        model: Encoder,
+        model: encoding_lib.Encoder,
         index: index_lib.Index,
         queries: Sequence[encoding_lib.EncodeSource],
     ):

@@ -46,7 +46,7 @@ class Bm25Index:
             raise index_lib.QueryError("expected a list of queries, found one string")
         if k < 1:
             raise index_lib.QueryError(f"expected k of at least 1, found {k}")
-        found = [self._search_one(stems, k) for stems in stem(queries)]
+        found = [best(self._score(stems), k) for stems in stem(queries)]
         scores = np.stack([s for s, _ in found]) if found else np.zeros((0, k), np.float32)
         rows = np.stack([r for _, r in found]) if found else np.zeros((0, k), np.int32)
         return scores, rows
@@ -66,15 +66,16 @@ class Bm25Index:
         scores: np.ndarray = self._bm25.get_scores_from_ids(known)
         return scores
 
-    def _search_one(self, stems: list[str], k: int) -> tuple[np.ndarray, np.ndarray]:
-        scores = self._score(stems)
-        hits = np.flatnonzero(scores > 0)
-        if len(hits) > k:
-            # Keep everything that ties with the k-th best, so that rows can break the tie.
-            kth = np.partition(scores[hits], len(hits) - k)[len(hits) - k]
-            hits = hits[scores[hits] >= kth]
-        best_scores, best_rows = index_lib.padded(scores[hits][None], hits[None], k)
-        return best_scores[0], best_rows[0]
+
+def best(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The hits among the scores of all passages [N]: scores [k] and rows [k], as of a search."""
+    hits = np.flatnonzero(scores > 0)
+    if len(hits) > k:
+        # Keep everything that ties with the k-th best, so that rows can break the tie.
+        kth = np.partition(scores[hits], len(hits) - k)[len(hits) - k]
+        hits = hits[scores[hits] >= kth]
+    best_scores, best_rows = index_lib.padded(scores[hits][None], hits[None], k)
+    return best_scores[0], best_rows[0]
 
 
 def build(passages: Passages) -> Bm25Index:

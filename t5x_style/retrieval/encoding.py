@@ -63,6 +63,24 @@ class EncodeSource(Protocol):
         ...
 
 
+class Encoder(Protocol):
+    """A trained model, as `trained.Trained`."""
+
+    @property
+    def contract(self) -> Contract:
+        """How the model turns text into vectors."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the checkpoint."""
+        ...
+
+    def encode(self, function: str, source: EncodeSource) -> np.ndarray:
+        """Vectors [N, D] float32 of a source."""
+        ...
+
+
 class EncodingError(ValueError):
     """A text was not embedded exactly once, or its vector is not finite."""
 

@@ -1,20 +1,24 @@
-"""Hard negatives from BM25: passages that share a query's words and do not answer it."""
+"""Hard negatives: passages that a search puts near a query's answers, and that do not answer it."""
 
+import collections
 import dataclasses
+import itertools
 import json
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-
-import numpy as np
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from t5x_style.retrieval import index as index_lib
-from t5x_style.retrieval.bm25 import Bm25Index
-from t5x_style.retrieval.passages import Qrels
+from t5x_style.retrieval.candidates import Candidates, Hits
+
+Judged = tuple[str, Sequence[int]]  # a query's id, and the rows of its positives, at least one
+
+
+class MiningError(ValueError):
+    """Mining found nothing to train on."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MiningSettings:
-    """Which BM25 hits become negatives.
+    """Which hits become negatives; a query's positives never do.
 
     Attributes:
       depth: how many hits are looked at.
@@ -24,6 +28,8 @@ class MiningSettings:
         duplicate of an answer; 1 keeps all.
       max_score_ratio: a hit that scores more than this times the best positive is passed over
         (NV-Retriever's positive-aware mining, https://arxiv.org/abs/2407.15831); 0 turns this off.
+        Where the best positive scores 0 or less, a ratio of it says nothing (0.95 times -2 is above
+        -2): a hit is then passed over if it scores more than the best positive.
     """
 
     depth: int
@@ -33,101 +39,153 @@ class MiningSettings:
     max_score_ratio: float
 
     def __post_init__(self) -> None:
-        if not (self.negatives >= 1 and 0 <= self.skip_top < self.depth):
-            raise ValueError(f"expected negatives >= 1 and 0 <= skip_top < depth, found {self}")
-        if not 0 < self.max_overlap <= 1 or self.max_score_ratio < 0:
+        if not (self.skip_top >= 0 and 1 <= self.negatives <= self.depth - self.skip_top):
+            raise ValueError(
+                "expected skip_top of at least 0 and negatives from 1 to depth - skip_top, found "
+                f"{self}"
+            )
+        if not 0 < self.max_overlap <= 1 or not 0 <= self.max_score_ratio < float("inf"):
             raise ValueError(
                 f"expected max_overlap in (0, 1] and max_score_ratio of at least 0, found {self}"
             )
 
+    def limit(self, best_positive: float) -> float:
+        """The highest score that a negative may have."""
+        if not self.max_score_ratio:
+            return float("inf")
+        return best_positive * (self.max_score_ratio if best_positive > 0 else 1)
+
 
 @dataclasses.dataclass(frozen=True)
 class Mined:
-    """One line of negatives.jsonl; negatives best first, `skipped` counts hits by reason."""
+    """One line of negatives.jsonl, see docs/mining.md; negatives best first.
+
+    Attributes:
+      passed_over: why how many hits, better than the last negative, are none.
+    """
 
     query_id: str
     positive_ids: list[str]
+    positive_scores: list[float]
     negative_ids: list[str]
     negative_scores: list[float]
-    skipped: dict[str, int]
+    passed_over: dict[str, int]
 
     def line(self) -> str:
         """Of negatives.jsonl, with its line break."""
-        record = dataclasses.asdict(self)
-        del record["skipped"]
-        return json.dumps(record, ensure_ascii=False) + "\n"
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False) + "\n"
 
 
 def mine_negatives(
-    index: Bm25Index, queries: Mapping[str, str], qrels: Qrels, settings: MiningSettings
+    candidates: Candidates, judged: Sequence[Judged], settings: MiningSettings
 ) -> Iterator[Mined]:
-    """Negatives for each query that has judgements, in the order of `queries`.
+    """Negatives for each of these queries, in their order.
 
     A query may get fewer than asked for, or none: its negatives are then only those of its batch.
+
+    Args:
+      candidates: searched for the queries, and for their positives' scores.
+      judged: the queries.
+      settings: which hits become negatives.
     """
-    rows = {name: row for row, name in enumerate(index.ids)}
-    for query_id, text in queries.items():
-        if query_id in qrels:
-            yield _mine_one(index, query_id, text, qrels[query_id], rows, settings)
+    queries, positives = [query for query, _ in judged], [rows for _, rows in judged]
+    found = candidates.search(queries, positives, settings.depth)
+    for (query, rows), hits in zip(judged, found, strict=True):
+        yield _mine_one(candidates, query, rows, hits, settings)
 
 
 def _mine_one(
-    index: Bm25Index,
-    query_id: str,
-    text: str,
-    judged: Mapping[str, int],
-    rows: Mapping[str, int],
+    candidates: Candidates,
+    query: str,
+    positives: Sequence[int],
+    hits: Hits,
     settings: MiningSettings,
 ) -> Mined:
-    positives = [name for name, relevance in judged.items() if relevance > 0]
-    positive_rows = [rows[name] for name in positives]
-    scores, hits = (result[0] for result in index.search([text], settings.depth))
-    limit = np.inf
-    if settings.max_score_ratio:
-        limit = settings.max_score_ratio * float(index.score(text)[positive_rows].max())
-    answers = [index.stems(row) for row in positive_rows]
+    reasons = _reasons(hits, positives, settings)
     kept: list[int] = []
-    skipped = {"positive": 0, "top": 0, "score": 0, "near_duplicate": 0}
-    for place, row in enumerate(hits):
-        if row == index_lib.NO_ROW or len(kept) == settings.negatives:
-            break
-        reason = ""
-        if row in positive_rows:
-            reason = "positive"
-        elif place < settings.skip_top:
-            reason = "top"
-        elif scores[place] > limit:
-            reason = "score"
-        elif _overlap(index.stems(row), answers) > settings.max_overlap:
-            reason = "near_duplicate"
-        if reason:
-            skipped[reason] += 1
-        else:
-            kept.append(place)
+    free = (place for place, reason in enumerate(reasons) if not reason)
+    while chosen := list(itertools.islice(free, settings.negatives - len(kept))):
+        near = _near_duplicates(candidates, hits.rows[chosen].tolist(), positives, settings)
+        for place, is_near in zip(chosen, near, strict=True):
+            if is_near:
+                reasons[place] = "near_duplicate"
+            else:
+                kept.append(place)
+    if len(kept) == settings.negatives:
+        reasons = reasons[: kept[-1]]
     return Mined(
-        query_id,
-        positives,
-        [index.ids[hits[place]] for place in kept],
-        [round(float(scores[place]), 4) for place in kept],
-        skipped,
+        query,
+        [candidates.ids[row] for row in positives],
+        _rounded(hits.positive_scores),
+        [candidates.ids[hits.rows[place]] for place in kept],
+        _rounded(hits.scores[place] for place in kept),
+        dict(sorted(collections.Counter(filter(None, reasons)).items())),
     )
 
 
-def _overlap(stems: frozenset[str], answers: list[frozenset[str]]) -> float:
-    """The largest Jaccard overlap with any answer."""
-    return max(len(stems & a) / max(len(stems | a), 1) for a in answers)
+def _reasons(hits: Hits, positives: Sequence[int], settings: MiningSettings) -> list[str]:
+    """Why each hit is no negative, '' where its text has yet to be looked at."""
+    limit = settings.limit(float(max(hits.positive_scores)))
+    reasons = []
+    for place, row in enumerate(hits.rows.tolist()):
+        if row == index_lib.NO_ROW:
+            break
+        if row in positives:
+            reasons.append("positive")
+        elif place < settings.skip_top:
+            reasons.append("top")
+        else:
+            reasons.append("score" if hits.scores[place] > limit else "")
+    return reasons
 
 
-def read_negatives(path: str | Path) -> dict[str, list[str]]:
-    """Query id -> ids of its negatives, as `mine` wrote them."""
-    found: dict[str, list[str]] = {}
-    with Path(path).open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                record = json.loads(line)
-                found[record["query_id"]] = list(record["negative_ids"])
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(
-                    f"{path}:{number}: not a line of mined negatives ({error!r})"
-                ) from error
-    return found
+def _near_duplicates(
+    candidates: Candidates, rows: list[int], positives: Sequence[int], settings: MiningSettings
+) -> list[bool]:
+    """Whether each of these passages has nearly the stems of an answer."""
+    if settings.max_overlap == 1:
+        return [False] * len(rows)
+    answers = candidates.stems(positives)
+    return [
+        max(len(stems & answer) / max(len(stems | answer), 1) for answer in answers)
+        > settings.max_overlap
+        for stems in candidates.stems(rows)
+    ]
+
+
+def _rounded(scores: Iterable[float]) -> list[float]:
+    return [round(float(score), 6) for score in scores]
+
+
+def report(lines: Iterable[str], wanted: int) -> str:
+    """How many negatives the lines of a mined file hold, and why not more.
+
+    Args:
+      lines: of `Mined.line`, at least one.
+      wanted: negatives that each query was to get.
+
+    Raises:
+      MiningError: not one query has a negative.
+    """
+    passed_over: collections.Counter[str] = collections.Counter()
+    counts: collections.Counter[int] = collections.Counter()
+    for line in lines:
+        record = json.loads(line)
+        passed_over.update(record["passed_over"])
+        counts[len(record["negative_ids"])] += 1
+    total, found = sum(counts.values()), sum(number * many for number, many in counts.items())
+    reasons = _listed(passed_over)
+    if not found:
+        raise MiningError(
+            f"not one of {total:,} queries has a negative left. Hits passed over: {reasons}. "
+            "Raise depth, or loosen the filter that took them: skip_top (top), max_score_ratio "
+            "(score; 0 turns it off), max_overlap (near_duplicate; 1 turns it off)."
+        )
+    return (
+        f"mine: {total:,} queries, {found / total:.2f} negatives each of {wanted}, "
+        f"{counts[0]:,} without any; hits passed over: {reasons}"
+    )
+
+
+def _listed(passed_over: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(passed_over.items())) or "none"

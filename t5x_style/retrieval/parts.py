@@ -4,14 +4,15 @@
     folder/negatives.jsonl              all of them, once every part is there; the parts are removed
 
 The name in the middle is a fingerprint of everything that the lines depend on: parts of another
-version are never mixed in.
+version are never mixed in. In several processes only process 0 sees the parts; each process does
+its `share` of a part, and the lines are `gathered`.
 """
 
 import hashlib
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -108,3 +109,31 @@ def agreed(missing: list[int], count: int) -> list[int]:
     if jax.process_count() > 1:
         marked = np.asarray(multihost_utils.broadcast_one_to_all(marked))
     return np.flatnonzero(marked).tolist()
+
+
+def share(start: int, end: int) -> tuple[int, int]:
+    """First item and end of what this process does of the items `start` to `end` - 1.
+
+    The shares of all processes follow each other in order; one may be empty.
+    """
+    number, count = jax.process_index(), jax.process_count()
+    size = end - start
+    return start + size * number // count, start + size * (number + 1) // count
+
+
+def gathered(lines: Sequence[str]) -> list[str]:
+    """The lines of all processes, in the order of the processes, in every process.
+
+    Args:
+      lines: of this process, each ending with its only line break.
+    """
+    if jax.process_count() == 1:
+        return list(lines)
+    own = np.frombuffer("".join(lines).encode(), np.uint8)
+    sizes = multihost_utils.process_allgather(np.asarray(own.size))  # [processes]
+    width = 1 << int(sizes.max()).bit_length()  # few widths: each is a program to compile
+    padded = np.zeros(width, np.uint8)
+    padded[: own.size] = own
+    texts = np.asarray(multihost_utils.process_allgather(padded))  # [processes, width]
+    whole = b"".join(text[:size].tobytes() for text, size in zip(texts, sizes, strict=True))
+    return [line + "\n" for line in whole.decode().split("\n")[:-1]]
