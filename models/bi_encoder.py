@@ -1,7 +1,8 @@
 """Bi-encoder fine-tuning: one encoder for queries and passages, InfoNCE over the global batch.
 
 Each query sees its positive, its own hard negatives, and every passage that the other queries of
-the batch brought.  Pairs are matched by `example_id`, so that rows may be packed and in any order.
+the batch brought; and it may learn from a teacher's scores of its own passages.  Pairs are matched
+by `example_id`, so that rows may be packed and in any order.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models import bert, embedding, layers
-from models.losses import contrastive
+from models.losses import contrastive, distillation
 from t5x_style.contract import Contract, Vocabulary
 from t5x_style.metrics import Mean
 from t5x_style.objective import Batch, Fn, GroupShape, Objective
@@ -30,6 +31,8 @@ class BiEncoder(Objective):
             rows of both groups have to divide by it times the devices.
         known_positives: K, how many documents known to answer it a query names in `known`
             [B, S, K]; they are none of its negatives.
+        distillation_config: how it learns from a teacher, whose scores passages then carry in
+            `teacher_score` [B, S], -inf where there is none; None: from the batch alone.
         rngs: stream `params`.
     """
 
@@ -45,6 +48,7 @@ class BiEncoder(Objective):
         contrastive_config: contrastive.ContrastiveConfig,
         encode_chunks: int = 1,
         known_positives: int = 0,
+        distillation_config: distillation.DistillationConfig | None = None,
         *,
         rngs: nnx.Rngs,
     ) -> None:
@@ -55,6 +59,7 @@ class BiEncoder(Objective):
         self.passage = passage
         self.contrastive_config = contrastive_config
         self.known_positives = known_positives
+        self.distillation_config = distillation_config
         self.encode_chunks = _at_least_one(encode_chunks)
         self.vocabulary = vocabulary
         self.encoder = bert.Encoder(config, rngs=rngs)
@@ -66,6 +71,8 @@ class BiEncoder(Objective):
             name: jax.ShapeDtypeStruct(per_segment, jnp.int32)
             for name in ("relevance", "document_id")
         }
+        if self.distillation_config is not None:
+            extra["teacher_score"] = jax.ShapeDtypeStruct(per_segment, jnp.float32)
         query = self.query.spec()
         if self.known_positives:
             shape = (self.query.rows, self.query.segments, self.known_positives)
@@ -77,10 +84,24 @@ class BiEncoder(Objective):
         return self.embedding_config.contract(self.config.hidden, self.vocabulary)
 
     def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
-        """See `contrastive.info_nce`."""
+        """See `contrastive.info_nce`; with a teacher, and metric `distillation`, see there."""
         queries, passages = self.embed(batch, key)
         temperature = self.embedding_config.temperature
-        return contrastive.info_nce(queries, passages, temperature, self.contrastive_config)
+        loss, metrics = contrastive.info_nce(
+            queries, passages, temperature, self.contrastive_config
+        )
+        config = self.distillation_config
+        if config is None:
+            return loss, metrics
+        student, own = contrastive.own_scores(
+            queries, passages, config.group_size, temperature, self.contrastive_config.way
+        )
+        taught = batch["passage"]["teacher_score"].reshape(-1)
+        teacher = jnp.take(taught, own, mode="fill", fill_value=-jnp.inf)
+        told = jnp.isfinite(teacher)
+        divergence = distillation.kl_divergence(jnp.where(told, teacher, 0.0), student, told)
+        metrics |= {"distillation": divergence, "contrastive": loss}
+        return divergence + config.contrastive_weight * loss, metrics
 
     def embed(
         self, batch: Batch, key: jax.Array | None = None

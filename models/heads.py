@@ -88,6 +88,17 @@ class Pooler(nnx.Module):
         return jnp.tanh(self.dense(hidden))
 
 
+def score_head(config: bert.BertConfig, *, rngs: nnx.Rngs) -> layers.Dense:
+    """[..., D] -> [..., 1]: one number for a text, the classifier of published re-rankers."""
+    return layers.Dense(
+        {"embed": config.hidden},
+        {"score": 1},
+        stddev=config.initializer_range,
+        dtype=config.dtype,
+        rngs=rngs,
+    )
+
+
 def pool_cls(hidden: jax.Array, cls_at: jax.Array) -> jax.Array:
     """The state at each segment's [CLS]: [B, S, D] from `hidden` [B, L, D] and `cls_at` [B, S]."""
     return jnp.take_along_axis(hidden, cls_at[:, :, None], axis=1)

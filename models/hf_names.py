@@ -130,6 +130,7 @@ TABLE: tuple[Entry, ...] = (
     *_norm("head/norm", "cls.predictions.transform.LayerNorm"),
     Entry("head/bias", "cls.predictions.bias", VOCAB),
     *_linear("pooler/dense", "bert.pooler.dense", LINEAR_IN),
+    *_linear("classifier", "classifier", LINEAR_IN),
     *_linear("next_sentence", "cls.seq_relationship", LINEAR_IN),
     *_layer("decoder", "c_head"),
 )

@@ -60,7 +60,7 @@ class Contract:
     Attributes:
       pooling: 'cls' or 'mean'.
       normalise: whether vectors have unit length.
-      similarity: 'dot' or 'cosine'.
+      similarity: 'dot' or 'cosine'; 'score' for a re-ranker, which has no vectors.
       temperature: what scores are divided by in training; ranking does not depend on it.
       dimension: of a vector.
       query_length, passage_length: in tokens, specials included; longer texts are cut.

@@ -28,6 +28,7 @@ STANDARD_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     ("position", None),
     ("type", None),
     ("norm", None),
+    ("score", None),
     ("corpus", ("data", "fsdp", "tensor")),
 )
 

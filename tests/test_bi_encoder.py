@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from models import bert, bi_encoder, embedding
-from models.losses import contrastive
+from models.losses import contrastive, distillation
 from t5x_style import partitioning
 from t5x_style.objective import Batch, GroupShape, check_batch
 from t5x_style.preflight import hlo
@@ -31,6 +31,7 @@ def objective(
     encode_chunks: int = 1,
     known_positives: int = 0,
     contrastive_config: contrastive.ContrastiveConfig = PLAIN,
+    distillation_config: distillation.DistillationConfig | None = None,
     **vectors: object,
 ) -> bi_encoder.BiEncoder:
     return bi_encoder.BiEncoder(
@@ -42,6 +43,7 @@ def objective(
         contrastive_config,
         encode_chunks,
         known_positives,
+        distillation_config,
         rngs=nnx.Rngs(0),
     )
 
@@ -151,6 +153,61 @@ def test_a_zero_vector_has_no_direction_and_no_gradient() -> None:
     value, pull = jax.vjp(embedding.unit, jnp.zeros((1, 4)))
     assert not np.asarray(value).any()
     assert not np.asarray(pull(jnp.ones((1, 4)))[0]).any()
+
+
+# --- a teacher -----------------------------------------------------------------------------------
+
+
+def taught(batch: Batch, scores: np.ndarray) -> Batch:
+    """With the teacher's scores [QUERIES * GROUP], by passage number."""
+    number = np.zeros(batch["passage"]["document_id"].shape, np.int32)
+    for i, (row, segment) in enumerate(zip(*np.nonzero(number == 0), strict=True)):
+        number[row, segment] = i
+    if number.shape[1] > 1:
+        number = np.array([[7, 2, 5], [0, 11, 4], [3, 1, 10], [9, 8, 6]])  # as in PACKED
+    given = jnp.asarray(scores[number].astype(np.float32))
+    return {**batch, "passage": {**batch["passage"], "teacher_score": given}}
+
+
+TEACHER = np.random.default_rng(4).normal(size=QUERIES * GROUP) * 3
+LEARNING = distillation.DistillationConfig(contrastive_weight=0.2, group_size=GROUP)
+
+
+def test_a_teachers_scores_are_learned_beside_the_contrastive_loss() -> None:
+    settings = {"normalise": True, "temperature": 0.1}
+    module = objective(**settings, distillation_config=LEARNING)
+    batch = taught(UNPACKED, TEACHER)
+    check_batch(module.batch_specs()[0], batch, "the test")
+    loss, metrics = module.loss(batch, jax.random.key(0))
+    queries, passages = module.embed(batch)
+    student = np.asarray(queries.vectors @ passages.vectors.T) / 0.1
+    student = np.stack([student[q, q * GROUP : (q + 1) * GROUP] for q in range(QUERIES)])
+    teacher = TEACHER.reshape(QUERIES, GROUP)
+    logs = [x - np.log(np.exp(x).sum(axis=1, keepdims=True)) for x in (teacher, student)]
+    divergence = (np.exp(logs[0]) * (logs[0] - logs[1])).sum(axis=1).mean()
+    contrast = float(objective(**settings).loss(UNPACKED, jax.random.key(0))[0].value())
+    assert float(metrics["distillation"].value()) == pytest.approx(divergence, rel=1e-4)
+    assert float(metrics["contrastive"].value()) == pytest.approx(contrast, rel=1e-5)
+    assert float(loss.value()) == pytest.approx(divergence + 0.2 * contrast, rel=1e-4)
+    packed, _ = module.loss(taught(PACKED, TEACHER), jax.random.key(0))
+    assert float(packed.value()) == pytest.approx(float(loss.value()), rel=1e-5)
+
+
+def test_passages_that_the_teacher_has_not_seen_teach_nothing() -> None:
+    module = objective(normalise=True, temperature=0.1, distillation_config=LEARNING)
+    unseen = TEACHER.copy()
+    unseen[[2, 5, 7, 8]] = -np.inf  # one each of two queries, two of a third's three
+    loss, metrics = module.loss(taught(UNPACKED, unseen), jax.random.key(0))
+    assert metrics["distillation"].weight.tolist() == [3.0]  # one passage alone teaches nothing
+    _, gradients = parity_kit.value_and_gradients(module, taught(UNPACKED, unseen))
+    assert np.isfinite(float(loss.value()))
+    assert all(np.isfinite(gradient).all() for gradient in gradients.values())
+
+
+@pytest.mark.parametrize("weight, group", [(-1.0, 3), (0.2, 1), (float("nan"), 3)])
+def test_a_teacher_that_teaches_nothing_is_refused(weight: float, group: int) -> None:
+    with pytest.raises(ValueError, match="of one passage alone the loss would be 0"):
+        distillation.DistillationConfig(weight, group)
 
 
 # --- encoding in chunks ---------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from models import bi_encoder, retromae, simlm
+from models import bi_encoder, cross_encoder, retromae, simlm
 from models.losses import contrastive
 from t5x_style import optim, partitioning, step_program, train_state, train_step
 from t5x_style.objective import GroupShape
@@ -38,6 +38,18 @@ BI_ENCODER = functools.partial(
 RING = functools.partial(
     BI_ENCODER,
     contrastive_config=contrastive.ContrastiveConfig(contrastive.BLOCKS, True, way="ring", chunk=1),
+)
+CROSS_ENCODER = functools.partial(
+    cross_encoder.CrossEncoder,
+    CONFIG,
+    tiny_models.VOCABULARY,
+    GroupShape(32, 12, 1),
+    query_length=4,
+    passage_length=9,
+    queries=8,
+    group_size=4,
+    keep=2,
+    r_drop=True,
 )
 SIMLM = functools.partial(
     simlm.SimLM,
@@ -75,6 +87,18 @@ def pairs(step):
         "document_id": number + 50,
     }
     return {"query": query, "passage": passage}
+
+
+def joint(step):
+    rows = [[packed_rows.passage(6 + i % 6, 50 + i, seed=step)] for i in range(32)]
+    pair, number = packed_rows.group(rows, 12, 1), np.arange(32, dtype=np.int32)[:, None]
+    pair |= {
+        "example_id": number // 4,
+        "relevance": (number % 4 == 0).astype(np.int32),
+        "document_id": number,
+        "token_types": (pair["positions"] > 3).astype(np.int32),
+    }
+    return {"pair": pair}
 
 
 def partitioner_of(mesh):
@@ -118,12 +142,13 @@ OBJECTIVES = {
     "simlm": (SIMLM, packed_text),
     "bi_encoder": (BI_ENCODER, pairs),
     "ring": (RING, pairs),
+    "cross_encoder": (CROSS_ENCODER, joint),
 }
 
 
 # Compiling takes most of the time: of two that differ in little else, one meets all meshes.
 CASES = [(name, mesh) for name in ("retromae", "bi_encoder") for mesh in MESHES]
-CASES += [(name, MESHES[-1]) for name in ("simlm", "ring")]
+CASES += [(name, MESHES[-1]) for name in ("simlm", "ring", "cross_encoder")]
 
 
 @pytest.mark.parametrize("name, mesh", CASES, ids=str)

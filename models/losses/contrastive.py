@@ -21,7 +21,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from models.losses import negatives
+from models.losses import groups, negatives
 from models.losses.negatives import NOBODY, Columns, Rows
 from t5x_style import collectives
 from t5x_style.metrics import Mean
@@ -165,14 +165,9 @@ def own_passages(queries: Queries, passages: Passages, count: int) -> jax.Array:
     Returns:
         [Q, count] int32, rows of `passages`; P, which is none of them, where there are fewer.
     """
-    size = passages.owner.shape[0]
-    last = jnp.iinfo(jnp.int32).max  # an owner behind all others
-    owner = jnp.where(passages.valid, passages.owner, last)
-    order = jnp.lexsort((~passages.relevant, owner))
-    owner = owner[order]
-    at = jnp.searchsorted(owner, queries.id)[:, None] + jnp.arange(count)
-    own = jnp.take(owner, at, mode="fill", fill_value=last) == queries.id[:, None]
-    return jnp.where(own & queries.valid[:, None], order[jnp.minimum(at, size - 1)], size)
+    return groups.own_rows(
+        queries.id, queries.valid, passages.owner, passages.relevant, passages.valid, count
+    )
 
 
 def own_scores(

@@ -3,10 +3,33 @@
 Letters: Q queries, G passages that come with a query.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
 from t5x_style.metrics import Mean
+
+
+@dataclasses.dataclass(frozen=True)
+class DistillationConfig:
+    """A loss of KL(teacher || student) + contrastive_weight x the contrastive loss.
+
+    Attributes:
+        contrastive_weight: 0.2 in SimLM; 0 leaves the teacher alone.
+        group_size: G, the most passages that come with a query, 2 or more.
+    """
+
+    contrastive_weight: float
+    group_size: int
+
+    def __post_init__(self) -> None:
+        if not self.contrastive_weight >= 0 or self.group_size < 2:
+            raise ValueError(
+                "DistillationConfig: expected a contrastive_weight of at least 0, and a group_size "
+                "of 2 or more (of one passage alone the loss would be 0); found "
+                f"{self.contrastive_weight} and {self.group_size}"
+            )
 
 
 def kl_divergence(teacher: jax.Array, student: jax.Array, valid: jax.Array) -> Mean:

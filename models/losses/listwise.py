@@ -20,10 +20,10 @@ def cross_entropy(scores: jax.Array, valid: jax.Array) -> Mean:
     lowest = jnp.finfo(jnp.float32).min
     rest = jax.nn.logsumexp(jnp.where(valid, scores, lowest)[:, 1:], axis=1)
     # softplus(rest - s) is the loss without subtracting two nearly equal numbers.
-    return Mean.of(jax.nn.softplus(rest - scores[:, 0]), _counts(valid))
+    return Mean.of(jax.nn.softplus(rest - scores[:, 0]), counts(valid))
 
 
-def _counts(valid: jax.Array) -> jax.Array:
+def counts(valid: jax.Array) -> jax.Array:
     """[Q] bool: which queries have their positive and a negative."""
     return valid[:, 0] & jnp.any(valid[:, 1:], axis=1)
 
@@ -55,5 +55,5 @@ def r_drop(one: jax.Array, other: jax.Array, valid: jax.Array) -> Mean:
         valid: [Q, G] bool, as in `cross_entropy`.
     """
     both = (cross_entropy(one, valid), cross_entropy(other, valid))
-    divergence = distillation.symmetric_kl(one, other, valid & _counts(valid)[:, None])
+    divergence = distillation.symmetric_kl(one, other, valid & counts(valid)[:, None])
     return Mean((both[0].total + both[1].total) / 2, both[0].weight) + divergence
