@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from t5x_style import checkpointing, inference, integrity
 from t5x_style.contract import Contract
 from t5x_style.objective import Fn
 from t5x_style.partitioning import Partitioner
-from t5x_style.retrieval import encoding
+from t5x_style.retrieval import encoding, scoring
 from t5x_style.train_state import MakeObjective
 
 
@@ -56,6 +56,40 @@ class Trained:
         parts = (source.part(start, end) for start, end in bounds)
         count = sum(end - start for start, end in bounds)
         return encoding.encode_parts(embed, parts, count, self.partitioner, function, report=True)
+
+    def score_parts(
+        self,
+        texts: scoring.JointTexts,
+        parts: Iterable[tuple[Sequence[str], Sequence[str]]],
+        count: int,
+    ) -> Iterator[np.ndarray]:
+        """Scores pairs of a query and a passage with a re-ranker.
+
+        Args:
+          texts: where the pairs come from.
+          parts: query ids and passage ids of each part's pairs.
+          count: pairs in all of them together.
+
+        Yields:
+          [n] float32, of each part.
+
+        Raises:
+          ValueError: the model is no re-ranker.
+          ContractError: the texts were tokenized otherwise than the model's contract says.
+        """
+        if "score" not in self.functions:
+            raise ValueError(
+                f"expected a re-ranker, which offers 'score', found a model that offers "
+                f"{sorted(self.functions)}: name the checkpoint of a cross-encoder"
+            )
+        scoring.check_texts(texts, self.contract)
+        sources = (texts.pairs(*part) for part in parts)
+        for scores in encoding.encode_parts(
+            lambda group: self.functions["score"](group)[:, :, None],
+            *(sources, count, self.partitioner, "score"),
+            report=True,
+        ):
+            yield scores[:, 0]
 
     def _embedder(self, function: str, source: encoding.EncodeSource) -> encoding.Embed:
         if function not in ("embed_query", "embed_passage") or function not in self.functions:

@@ -175,7 +175,7 @@ def test_queries_that_no_source_holds_are_named(corpus, tmp_path):
     [
         (["bm25", "bm25"], "bm25", "distinct names"),
         ([], "bm25", "at least one system"),
-        (["bm25"], "dense", r"expected one of \['bm25'\], found 'dense'"),
+        (["bm25"], "dense", r"expected some of \['bm25'\], found 'dense'"),
         (["../bm25"], "../bm25", "names a file"),
     ],
 )

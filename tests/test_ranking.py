@@ -173,5 +173,5 @@ def test_the_weight_that_is_best_on_development_queries():
     assert fusion.choose_weight(right, wrong, qrels, "MRR@10", 10) > 0.5
     assert fusion.choose_weight(wrong, right, qrels, "MRR@10", 10) < 0.5
     assert fusion.choose_weight(right, right, qrels, "MRR@10", 10) == 0.5
-    with pytest.raises(ValueError, match="MRR@11"):
-        fusion.choose_weight(right, wrong, qrels, "MRR@11", 10)
+    with pytest.raises(ValueError, match="MAP@5"):
+        fusion.choose_weight(right, wrong, qrels, "MAP@5", 10)

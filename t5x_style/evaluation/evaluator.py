@@ -16,7 +16,7 @@ class RetrievalEvaluator:
     on the whole corpus, and good for comparing moments of one run, not runs on other corpora.
     """
 
-    metrics = tuple(ranking.METRICS)  # names, known before the first evaluation
+    metrics = ranking.METRICS  # names, known before the first evaluation
 
     def __init__(
         self,

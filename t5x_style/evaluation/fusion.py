@@ -40,10 +40,10 @@ def choose_weight(one: Run, other: Run, qrels: Qrels, metric: str, depth: int) -
 
     Of equally good weights the one nearest 0.5 is taken.
     """
-    if metric not in ranking.METRICS:
-        raise ValueError(f"metric: expected one of {list(ranking.METRICS)}, found {metric!r}")
     values = {
-        weight: ranking.score_run(linear(one, other, weight, depth), qrels).means()[metric]
+        weight: ranking.score_run(linear(one, other, weight, depth), qrels, [metric]).means()[
+            metric
+        ]
         for weight in WEIGHTS
     }
     return max(values, key=lambda weight: (round(values[weight], 12), -abs(weight - 0.5)))

@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import ir_measures
 import numpy as np
@@ -20,12 +21,12 @@ from t5x_style.retrieval.passages import Qrels
 
 Run = dict[str, list[tuple[str, float]]]  # query id -> (passage id, score), best first
 
-METRICS = {
-    "MRR@10": ir_measures.RR @ 10,
-    "nDCG@10": ir_measures.nDCG @ 10,
-    "Recall@10": ir_measures.R @ 10,
-    "Recall@100": ir_measures.R @ 100,
-}
+METRICS = ("MRR@10", "nDCG@10", "Recall@10", "Recall@100")
+_FAMILIES = {"MRR": ir_measures.RR, "nDCG": ir_measures.nDCG, "Recall": ir_measures.R}
+
+
+class MetricError(ValueError):
+    """A metric that does not exist, or that looks further than the lists go."""
 
 
 class RunError(ValueError):
@@ -57,6 +58,18 @@ class Scores:
         return result
 
 
+def measure(name: str) -> tuple[Any, int]:
+    """The measure that a name like 'Recall@50' stands for, and how many hits it looks at.
+
+    Raises:
+      MetricError: there is no such measure.
+    """
+    family, at, depth = name.partition("@")
+    if family not in _FAMILIES or not at or not depth.isdigit() or int(depth) < 1:
+        raise MetricError(f"metric: expected one of {[*_FAMILIES]} @ a number, found {name!r}")
+    return _FAMILIES[family] @ int(depth), int(depth)
+
+
 def make_run(
     query_ids: Sequence[str], ids: Sequence[str], scores: np.ndarray, rows: np.ndarray
 ) -> Run:
@@ -77,10 +90,16 @@ def make_run(
     }
 
 
-def score_run(run: Run, qrels: Qrels) -> Scores:
+def score_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> Scores:
     """Every metric on every judged query.
 
+    Args:
+      run: lists.
+      qrels: judgements.
+      metrics: names, see `measure`.
+
     Raises:
+      MetricError: there is no such metric.
       RunError: no query of the run is judged, or `check_run` would refuse it.
     """
     check_run(run, None)
@@ -98,9 +117,10 @@ def score_run(run: Run, qrels: Qrels) -> Scores:
     ]
     queries = tuple(sorted(qrels))
     place = {query: i for i, query in enumerate(queries)}
-    values = {metric: np.zeros(len(queries)) for metric in METRICS}
-    names = {str(measure): metric for metric, measure in METRICS.items()}
-    for result in ir_measures.iter_calc(list(METRICS.values()), judged, ranked):
+    values = {metric: np.zeros(len(queries)) for metric in metrics}
+    measures = {metric: measure(metric)[0] for metric in metrics}
+    names = {str(one): metric for metric, one in measures.items()}
+    for result in ir_measures.iter_calc(list(measures.values()), judged, ranked):
         values[names[str(result.measure)]][place[result.query_id]] = result.value
     return Scores(queries, values)
 
@@ -162,7 +182,7 @@ def compare(one: Scores, other: Scores, samples: int, seed: int) -> Mapping[str,
     if one.queries != other.queries:
         raise RunError("two systems can be compared on the same queries only; their queries differ")
     result = {}
-    for metric in METRICS:
+    for metric in one.values:
         differences = one.values[metric] - other.values[metric]
         p_value = significance.randomisation_p_value(differences, samples, seed)
         result[metric] = {"difference": float(differences.mean()), "p": p_value}

@@ -1,8 +1,8 @@
-"""What is evaluated: BM25, dense retrieval with a trained model and index, fusions of two."""
+"""What is evaluated: BM25, dense retrieval, re-rankers of their hits, fusions of two."""
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from t5x_style.evaluation import fusion, ranking
 from t5x_style.evaluation.ranking import Run
-from t5x_style.retrieval import bm25, exact
+from t5x_style.retrieval import bm25, exact, scoring
 from t5x_style.retrieval import encoding as encoding_lib
 from t5x_style.retrieval import index as index_lib
 from t5x_style.retrieval.passages import Passages, Qrels, read_qrels, read_queries
@@ -163,6 +163,63 @@ class Dense:
             "index_recall": self._index.recall,
             "contract": dataclasses.asdict(self._model.contract),
         }
+
+
+class Scorer(Protocol):
+    """A trained re-ranker, as `trained.Trained`."""
+
+    def score_parts(
+        self,
+        texts: scoring.JointTexts,
+        parts: Iterable[tuple[Sequence[str], Sequence[str]]],
+        count: int,
+    ) -> Iterator[np.ndarray]:
+        """Scores [n] of each part's pairs of query and passage."""
+        ...
+
+
+class Reranker:
+    """Another system's best hits in the order of a re-ranker's scores; the others stay behind."""
+
+    def __init__(self, name: str, model: Scorer, texts: scoring.JointTexts, of: str, reranked: int):
+        """Args:
+        name: of the system.
+        model: scores pairs.
+        texts: the stores of queries and passages.
+        of: name of the system whose hits are put in order.
+        reranked: how many of a query's hits.
+        """
+        if reranked < 1:
+            raise ValueError(f"{name}: reranked: expected at least 1, found {reranked}")
+        self.name = name
+        self._model, self._texts, self._of, self._reranked = model, texts, of, reranked
+
+    def run(self, bench: Bench, split: str) -> Run:
+        """As `System.run`."""
+        first = bench.run(self._of, split)
+        pairs = [
+            (query, passage)
+            for query, hits in first.items()
+            for passage, _ in hits[: self._reranked]
+        ]
+        sides: tuple[Sequence[str], Sequence[str]] = tuple(zip(*pairs, strict=True))  # type: ignore[assignment]
+        (scores,) = self._model.score_parts(self._texts, [sides], len(pairs))
+        given = iter(scores.tolist())
+        return {query: self._ordered(hits, given) for query, hits in first.items()}
+
+    def _ordered(
+        self, hits: list[tuple[str, float]], given: Iterator[float]
+    ) -> list[tuple[str, float]]:
+        head = [(passage, next(given)) for passage, _ in hits[: self._reranked]]
+        head.sort(key=lambda hit: -hit[1])  # stable: ties as before
+        rest = hits[self._reranked :]
+        # Scores have to fall, and those of two systems cannot be compared.
+        below = (head[-1][1] if head else 0.0) - 1
+        return head + [(passage, below - place) for place, (passage, _) in enumerate(rest)]
+
+    def facts(self) -> dict[str, Any]:
+        """As `System.facts`."""
+        return {"of": self._of, "reranked": self._reranked}
 
 
 class Fusion:

@@ -22,8 +22,21 @@ Embed = Callable[[Group], jax.Array]  # token group -> [B, S, D] float32
 IN_FLIGHT = 2  # batches that the device has been given and the host has not fetched
 
 
-class EncodeSource(Protocol):
-    """Texts as packed token groups, each text once; `example_id` is the place in `ids`.
+class Batched(Protocol):
+    """Texts as packed token groups, each text once; `example_id` is the place in `ids`."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """One for each text, in order."""
+        ...
+
+    def batches(self) -> Iterator[Group]:
+        """Groups of one shape; free rows at the end are padding."""
+        ...
+
+
+class EncodeSource(Batched, Protocol):
+    """Texts that can be embedded.
 
     Attributes:
       segment_length: tokens at which texts are cut.
@@ -31,8 +44,6 @@ class EncodeSource(Protocol):
       tokenizer_fingerprint: of the tokenizer that made the tokens.
       fingerprint: of the texts and of the shape of their batches.
     """
-
-    ids: Sequence[str]
 
     @property
     def segment_length(self) -> int:
@@ -56,10 +67,6 @@ class EncodeSource(Protocol):
 
     def part(self, start: int, end: int) -> "EncodeSource":
         """The texts ids[start:end] as a source of their own, in batches of the same shape."""
-        ...
-
-    def batches(self) -> Iterator[Group]:
-        """Groups of one shape; free rows at the end are padding."""
         ...
 
 
@@ -122,7 +129,7 @@ def check_source(source: EncodeSource, contract: Contract, function: str) -> Non
 
 def encode(
     embed: Embed,
-    source: EncodeSource,
+    source: Batched,
     partitioner: Partitioner | None = None,
     description: str = "encode",
     report: bool = False,
@@ -142,7 +149,7 @@ def encode(
 
 def encode_parts(
     embed: Embed,
-    parts: Iterable[EncodeSource],
+    parts: Iterable[Batched],
     count: int,
     partitioner: Partitioner | None = None,
     description: str = "encode",

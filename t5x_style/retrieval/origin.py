@@ -70,6 +70,11 @@ def write(
         {passage.id: digest(passage.title, passage.text) for passage in chosen},
         {names[place]: digest("", queries[names[place]]) for place in _spread(len(names))},
     )
+    save(negatives, origin)
+
+
+def save(negatives: str | Path, origin: Origin) -> None:
+    """Puts an origin beside a file of negatives, which need not be there yet."""
     text = json.dumps(dataclasses.asdict(origin), indent=1, ensure_ascii=False)
     publish.write_atomically(path_beside(negatives), text + "\n")
 

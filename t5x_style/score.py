@@ -1,0 +1,173 @@
+"""Stage: a re-ranker's scores of mined passages, as scored.jsonl, for a student to learn from.
+
+Queries are scored in parts; stopped and started again, the stage scores the parts that are missing,
+and ends with the bytes of a run that was not stopped. In several processes each batch is spread
+over all of them, and process 0 writes.
+"""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental import multihost_utils
+
+from t5x_style import fingerprints, runtime, trained
+from t5x_style.retrieval import origin, parts, publish, scoring
+
+SCORED = "scored.jsonl"
+
+
+class ScoreError(ValueError):
+    """A file of negatives that cannot be scored; the message names the line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """What is scored of a query: its positives, then its best negatives."""
+
+    query_id: str
+    positive_ids: list[str]
+    negative_ids: list[str]
+
+    @property
+    def passages(self) -> list[str]:
+        """The ids of both."""
+        return self.positive_ids + self.negative_ids
+
+
+def score(
+    model: trained.Trained,
+    negatives: str,
+    texts: scoring.JointTexts,
+    depth: int,
+    part_size: int,
+    model_dir: str,
+) -> dict[str, str]:
+    """Writes the lines of a file of negatives with `teacher_scores`, {passage id: score}.
+
+    docs/mining.md tells what a line holds.
+
+    Args:
+      model: the re-ranker.
+      negatives: what `mine` wrote, or a file by hand of the same form.
+      texts: the stores of queries and passages.
+      depth: how many negatives of a query are scored and kept, from the top.
+      part_size: queries in a part: what a kill costs at most.
+      model_dir: where scored.jsonl appears when it is complete, and its origin, if there is one.
+
+    Raises:
+      ScoreError: a line that is malformed, a query without a positive, or not one query with a
+        negative, so that there is nothing to compare.
+      ContractError: the texts were tokenized otherwise than the model's contract says.
+    """
+    if depth < 1:
+        raise ScoreError(f"score.depth: expected at least 1, found {depth}")
+    lines = read_lines(negatives, depth)
+    content = [model.fingerprint, publish.sha256(Path(negatives)), depth]
+    job = parts.Parts(model_dir, fingerprints.digest(content), len(lines), part_size)
+    first = jax.process_index() == 0
+    missing = parts.agreed(job.missing() if first else [], len(job.bounds))
+    if first and len(missing) < len(job.bounds):
+        kept = len(job.bounds) - len(missing)
+        print(f"score: {kept} of {len(job.bounds)} parts are there", file=sys.stderr)
+    chosen = [lines[start:end] for start, end in (job.bounds[number] for number in missing)]
+    for number, scored in zip(missing, _scored(model, texts, chosen), strict=True):
+        if first:
+            job.write(number, scored)
+    if first:
+        _write_origin(Path(negatives), Path(model_dir) / SCORED, model.fingerprint, depth)
+        job.join(SCORED)
+    if jax.process_count() > 1:  # no process reports an end that the writer has not reached
+        multihost_utils.sync_global_devices("score: written")
+    return {"negatives": SCORED}
+
+
+def read_lines(path: str | Path, depth: int) -> list[Line]:
+    """The queries of a file of negatives, with up to `depth` negatives each.
+
+    Raises:
+      ScoreError: see `score`.
+    """
+    found = []
+    with Path(path).open(encoding="utf-8") as file:
+        for number, text in enumerate(file, start=1):
+            where = f"{path}:{number}"
+            try:
+                record = json.loads(text)
+                ids = [list(record[name]) for name in ("positive_ids", "negative_ids")]
+                positives, negatives = (list(dict.fromkeys(names)) for names in ids)
+                wrong = [name for name in negatives if name not in positives]
+                line = Line(record["query_id"], positives, wrong[:depth])
+            except (ValueError, KeyError, TypeError) as error:
+                raise ScoreError(
+                    f"{where}: expected query_id, positive_ids and negative_ids, found "
+                    f"{text.strip()[:80]!r} ({error!r})"
+                ) from error
+            if not line.positive_ids:
+                raise ScoreError(
+                    f"{where}: query {line.query_id!r} has no positive: expected one or more. Take "
+                    "the line out, or name the passages that answer the query."
+                )
+            found.append(line)
+    _check_groups(path, found)
+    return found
+
+
+def _check_groups(path: str | Path, lines: list[Line]) -> None:
+    if not lines:
+        raise ScoreError(f"{path} is empty: expected a line for each query")
+    alone = sum(len(line.passages) == 1 for line in lines)
+    if alone == len(lines):
+        raise ScoreError(
+            f"{path}: each of {alone} queries has a single passage, and what a teacher says of it "
+            "teaches nothing (the loss would be 0): expected negatives. Mine with looser settings."
+        )
+    if alone:
+        print(
+            f"score: {alone} of {len(lines)} queries have a single passage: nothing is learned of "
+            "them from a teacher",
+            file=sys.stderr,
+        )
+
+
+def _scored(
+    model: trained.Trained, texts: scoring.JointTexts, chosen: list[list[Line]]
+) -> Iterator[list[str]]:
+    """The lines of scored.jsonl, part by part."""
+    pairs = (
+        (
+            [line.query_id for line in part for _ in line.passages],
+            [name for line in part for name in line.passages],
+        )
+        for part in chosen
+    )
+    count = sum(len(line.passages) for part in chosen for line in part)
+    for part, scores in zip(chosen, model.score_parts(texts, pairs, count), strict=True):
+        given = iter(scores.tolist())
+        yield [_line(line, {name: next(given) for name in line.passages}) for line in part]
+
+
+def _line(line: Line, scores: dict[str, float]) -> str:
+    record: dict[str, Any] = dataclasses.asdict(line)
+    record["teacher_scores"] = {name: round(score, 6) for name, score in scores.items()}
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def _write_origin(negatives: Path, scored: Path, teacher: str, depth: int) -> None:
+    """The texts are those of the file that was scored; one by hand has no origin."""
+    if not origin.path_beside(negatives).is_file():
+        return
+    before = origin.read(negatives)
+    settings = before.settings | {"scored_by": teacher, "scored_depth": depth}
+    origin.save(scored, dataclasses.replace(before, settings=settings))
+
+
+if __name__ == "__main__":
+    from t5x_style import stage
+
+    runtime.start()
+    stage.main("t5x_style.score.score")
