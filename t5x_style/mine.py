@@ -49,6 +49,9 @@ def mine(
     passages, texts = Passages(corpus), read_queries(corpus)
     qrels = read_qrels(corpus, split, texts, passages)
     queries = {query: text for query, text in texts.items() if query in qrels}
+    first = jax.process_index() == 0
+    if first:
+        print(f"mine: {len(queries):,} queries, {len(passages):,} passages", file=sys.stderr)
     found = candidates(passages, queries)
     used = {"split": split, **dataclasses.asdict(settings)}
     judged = [(query, _positives(qrels[query], passages)) for query in queries]
@@ -56,7 +59,7 @@ def mine(
     version = fingerprints.digest([found.version, used, content])
     job = parts.Parts(model_dir, version, len(queries), part_size)
     _mine_parts(job, found, judged, settings)
-    if jax.process_index() == 0:
+    if first:
         print(mining.report(job.lines(), settings.negatives), file=sys.stderr)
         path = Path(model_dir) / NEGATIVES
         origin.write(path, found.made_by, used, passages, queries)  # first: never one without it
