@@ -1,10 +1,12 @@
 """softmax(QK^T / sqrt(d)) V: written out, or by a library's kernel that never holds [L, L] scores.
 
 Which kernel runs is decided by the platform that is compiled for: on TPUs splash attention, which
-knows segments; on NVIDIA GPUs cuDNN's flash attention; elsewhere the plain form.  Letters: B batch,
-L length, Q query length, K key length, H heads, d head dimension.
+knows segments; on NVIDIA GPUs cuDNN's flash attention; elsewhere the plain form.  A causal view of
+a few tokens has a form of its own, `local`.  Letters: B batch, L length, Q query length, K key
+length, H heads, d head dimension.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -34,6 +36,23 @@ class Segments(NamedTuple):
     """What self-attention may see, as a kernel takes it: `ids` [B, L] int32, 0 = padding."""
 
     ids: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Local:
+    """Causal self-attention with a short view: the nearest tokens, and the segment's first.
+
+        span 2, position   0   1   2   3   4
+        4 sees             x           x   x      (no token twice: 1 sees 0 and itself)
+
+    Attributes:
+        positions: [B, L] int32, restarting at 0 in each segment.
+        span: how many of the nearest tokens, itself included; at least 1.
+    """
+
+    positions: jax.Array
+    span: int = dataclasses.field(metadata={"static": True})
 
 
 class Choice(NamedTuple):
@@ -112,6 +131,54 @@ def plain(
     scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
     weights = drop(jax.nn.softmax(scores, axis=-1).astype(value.dtype))  # [B, H, Q, K]
     return jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+
+
+def local(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    visible: Local,
+    drop: Callable[[jax.Array], jax.Array] = lambda weights: weights,
+) -> jax.Array:
+    """`plain` with the mask that `visible` stands for, in time and memory of L x span.
+
+    Keys and values are shifted, not multiplied as matrices, and shifted again in the backward pass:
+    kept, span + 1 copies of both would take more memory than the scores that are avoided.
+
+    Args:
+        query, key, value: [B, L, H, d].
+        drop: applied to the weights [B, L, H, span + 1].
+
+    Returns:
+        [B, L, H, d] in the dtype of `value`.
+    """
+    nearest = jnp.arange(min(visible.span, query.shape[1]))
+    seen = visible.positions[:, :, None] > nearest  # the first is seen by the way, not twice
+    seen = jnp.pad(seen, ((0, 0), (0, 0), (1, 0)), constant_values=True)[:, :, None]
+
+    @jax.checkpoint
+    def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+        wide = query.astype(jnp.float32) / math.sqrt(query.shape[-1])
+        # Products are summed here, not by dot_general: then shifting, too, is part of one fusion.
+        scores = jnp.stack([jnp.sum(wide * one, axis=-1) for one in _in_view(key, visible)], -1)
+        scores = jnp.where(seen, scores, jnp.finfo(jnp.float32).min)
+        weights = drop(jax.nn.softmax(scores, axis=-1))  # [B, L, H, span + 1]
+        parts = [weights[..., n, None] * one for n, one in enumerate(_in_view(value, visible))]
+        return sum(parts[1:], parts[0]).astype(value.dtype)
+
+    return attend(query, key, value)
+
+
+def _in_view(x: jax.Array, visible: Local) -> list[jax.Array]:
+    """For each token [B, L, H, d] of its segment's first, itself, the one before it, and so on.
+
+    Where there is none, or it is the segment's first once more, the value is meaningless.
+    """
+    length = x.shape[1]
+    first = jnp.maximum(jnp.arange(length) - visible.positions, 0)  # [B, L]
+    shifts = range(min(visible.span, length))
+    shifted = (jnp.pad(x, ((0, 0), (n, 0), (0, 0), (0, 0)))[:, :length] for n in shifts)
+    return [jnp.take_along_axis(x, first[:, :, None, None], axis=1), *shifted]
 
 
 def fused(

@@ -66,7 +66,7 @@ class Condenser(TextObjective):
         """The head's mean cross-entropy at `labels` != -100, plus the encoder's if `late_mlm`."""
         text = batch["text"]
         encoder_key, head_key = layers.split_key(key, 2)
-        early, late = self.encode(text, encoder_key)
+        early, late = self.early_and_late(text, encoder_key)
         _, condensed = self.condense(text, early, late, head_key)
         budget = self.mask.row_budget(late.shape[1], text["example_id"].shape[1])
         loss, accuracy = self.predict(condensed, text["labels"], budget)
@@ -77,7 +77,7 @@ class Condenser(TextObjective):
             loss = loss + late_loss
         return loss, metrics
 
-    def encode(
+    def early_and_late(
         self, text: dict[str, jax.Array], key: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
         """The states of the early layer and the last ones, both [B, L, D]."""
@@ -101,7 +101,7 @@ class Condenser(TextObjective):
 
         Args:
             text: corrupted group.
-            early, late: [B, L, D], from `encode`.
+            early, late: [B, L, D], from `early_and_late`.
             key: for dropout; None turns it off.
         """
         memory = heads.behind_cls(late, early, text)

@@ -41,7 +41,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 DTYPES = ("float32", "bfloat16")
 
-Visible = jax.Array | attention.Segments
+Visible = jax.Array | attention.Segments | attention.Local
 
 REMAT_POLICIES = (
     "none",
@@ -190,9 +190,9 @@ class Attention(nnx.Module):
         """Attends from `query` [B, Q, D] to `memory` [B, K, D].
 
         Args:
-            visible: bool [B, Q, K] or [B, 1 or H, Q, K], or, from `within`, segments. A query that
-                sees nothing gets the uniform average of all keys: meaningless but finite, and so is
-                its gradient.
+            visible: bool [B, Q, K] or [B, 1 or H, Q, K], or, from `within`, segments, or
+                `attention.Local`. A query that sees nothing gets the uniform average of all keys:
+                meaningless but finite, and so is its gradient.
             key: for attention dropout; None turns it off.
 
         Returns:
@@ -201,7 +201,8 @@ class Attention(nnx.Module):
         q, k, v = self.query(query), self.key(memory), self.value(memory)  # [B, Q|K, H, d]
         if isinstance(visible, attention.Segments):
             return self.out(attention.fused(q, k, v, visible, self.kind))
-        return self.out(attention.plain(q, k, v, visible, lambda w: self.dropout(w, key)))
+        form = attention.local if isinstance(visible, attention.Local) else attention.plain
+        return self.out(form(q, k, v, visible, lambda w: self.dropout(w, key)))
 
     def within(self, segment_ids: jax.Array, key: jax.Array | None) -> Visible:
         """What self-attention inside segments is called with: a mask, or segments where fused.
@@ -314,7 +315,7 @@ def run_stack(
     Args:
         layers: from `stack(config, count, rngs)`.
         hidden: [B, L, D].
-        visible: bool [B, L, L] or [B, 1, L, L], or segments, see `Attention.within`.
+        visible: see `Attention`, with Q = K = L.
         key: for dropout; None turns it off.
         remat: one of `REMAT_POLICIES`.
         unroll: layers in one iteration of the loop.

@@ -55,6 +55,21 @@ class TextObjective(Objective):
         """`embed_query` and `embed_passage`: of text as it is."""
         return embedding.functions(self.encoder, self.embedding_config, self.text, self.text)
 
+    def encode(self, text: Mapping[str, jax.Array], key: jax.Array | None = None) -> jax.Array:
+        """[B, L, D]: the encoder's states of `encoder_tokens`, its own copy of the text.
+
+        Args:
+            text: corrupted group, in which `tokens` stayed clean.
+            key: for dropout; None turns it off.
+        """
+        return self.encoder(
+            text["encoder_tokens"],
+            text["positions"],
+            text["segment_ids"],
+            text.get("token_types"),
+            key,
+        )
+
     def predict(
         self, hidden: jax.Array, labels: jax.Array, budget: int | None = None
     ) -> tuple[Mean, Mean]:

@@ -121,16 +121,6 @@ class RetroMAE(TextObjective):
             loss = loss + self.bow_weight * metrics["bow_loss"]
         return loss, metrics
 
-    def encode(self, text: dict[str, jax.Array], key: jax.Array | None = None) -> jax.Array:
-        """[B, L, D]: the encoder's states of the masked text."""
-        return self.encoder(
-            text["encoder_tokens"],
-            text["positions"],
-            text["segment_ids"],
-            text.get("token_types"),
-            key,
-        )
-
     def decode(
         self, text: dict[str, jax.Array], hidden: jax.Array, key: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:

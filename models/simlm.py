@@ -134,16 +134,6 @@ class SimLM(TextObjective):
             loss = loss + self.generator_weight * metrics["generator_loss"]
         return loss, metrics
 
-    def encode(self, text: Group, key: jax.Array | None = None) -> jax.Array:
-        """[B, L, D]: the encoder's states of its copy of the text."""
-        return self.encoder(
-            text["encoder_tokens"],
-            text["positions"],
-            text["segment_ids"],
-            text.get("token_types"),
-            key,
-        )
-
     def decode(
         self, text: Group, hidden: jax.Array, key: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:

@@ -209,3 +209,40 @@ def test_an_encoder_on_a_mesh_compiles_for_a_tpu(v5e, kind, fused):
     }
     text = embed.lower(params, rest, group).compile().as_text()
     assert (KERNEL in text) == fused
+
+
+# --- a short causal view --------------------------------------------------------------------------
+
+
+def view(group: dict[str, jax.Array], span: int) -> jax.Array:
+    """[B, L, L]: what `attention.Local` stands for, pair by pair."""
+    segment, at = (np.asarray(group[name]) for name in ("segment_ids", "positions"))
+    query, key = at[:, :, None], at[:, None, :]
+    near = (key <= query) & (query - key < span) | (key == 0)
+    return jnp.asarray(near & (segment[:, :, None] == segment[:, None, :]))
+
+
+@pytest.mark.parametrize("span", [1, 2, 30])
+def test_a_short_view_is_plain_attention_with_its_mask(span):
+    parts = tiny_models.segments(6, longest=7)
+    group = tiny_models.group([parts[:2], parts[2:3], parts[3:5], []], 14, 2)
+    real = (group["segment_ids"] > 0)[:, :, None, None]
+    keys = jax.random.split(jax.random.key(0), 4)
+    heads = [jax.random.normal(key, (4, 14, 2, 8)) for key in keys]
+
+    def total(form, visible, query, key, value):
+        out = jnp.where(real, form(query, key, value, visible), 0.0)
+        return jnp.sum(out * heads[3]), out
+
+    found, expected = (
+        jax.jit(jax.value_and_grad(functools.partial(total, *one), (0, 1, 2), has_aux=True))
+        for one in (
+            (attention.local, attention.Local(group["positions"], span)),
+            (attention.plain, view(group, span)),
+        )
+    )
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, atol=2e-5),
+        found(*heads[:3]),
+        expected(*heads[:3]),
+    )

@@ -69,7 +69,7 @@ def test_early_and_late_states_are_those_of_shorter_and_whole_encoders(early: in
 def test_the_head_hears_of_late_layers_through_cls_alone() -> None:
     module = objective(late_mlm=False)
     text = module.corrupt({"text": PACKED}, jax.random.key(5))["text"]
-    early, late = module.encode(text)
+    early, late = module.early_and_late(text)
     elsewhere = (text["positions"] > 0)[:, :, None]
     changed = jnp.where(elsewhere, late + 1.0, late)
     for states, same in ((changed, True), (late + 1.0, False)):

@@ -92,7 +92,7 @@ def bindings(case: Case) -> list[str]:
 def _activations(
     case: Case, model: condenser.Condenser, text: dict[str, jax.Array]
 ) -> list[Quantity]:
-    early, late = model.encode(text)
+    early, late = model.early_and_late(text)
     memory, condensed = model.condense(text, early, late)
     real = case.batch["attention_mask"] == 1
     spans = _between_spans(late[:, 0])
