@@ -88,13 +88,13 @@ def test_jsonl_and_lines_are_prepared_through_gin(tmp_path):
     assert prepare("lines", lines, tokenizer, tmp_path / "b")["count"] == 2
 
 
-@pytest.mark.parametrize("name", ["mlm", "retromae", "simlm", "condenser"])
+@pytest.mark.parametrize("name", ["mlm", "retromae", "simlm", "condenser", "autoencoder"])
 def test_fine_tuning_takes_the_encoder_of_any_pretraining(name):
     """Whatever else a checkpoint holds, runs/initialise.gin lets it stay."""
     import gin
     from flax import nnx
 
-    from models import condenser, mlm, retromae, simlm
+    from models import autoencoder, condenser, mlm, retromae, simlm
     from t5x_style.objective import GroupShape
     from tests import parity_kit, tiny_models
 
@@ -103,6 +103,7 @@ def test_fine_tuning_takes_the_encoder_of_any_pretraining(name):
         "retromae": (retromae.RetroMAE, (0.3, 0.5, 16)),
         "simlm": (simlm.SimLM, (0.3, 0.5, 16, tiny_models.CONFIG)),
         "condenser": (condenser.Condenser, (0.15, 16, 1)),
+        "autoencoder": (autoencoder.AutoEncoder, (0.15, 16)),
     }
     factory, settings = made[name]
     common = (tiny_models.CONFIG, tiny_models.EMBEDDING, tiny_models.VOCABULARY)

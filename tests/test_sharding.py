@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from models import bi_encoder, cross_encoder, retromae, simlm
+from models import autoencoder, bi_encoder, cross_encoder, retromae, simlm
 from models.losses import contrastive
 from t5x_style import optim, partitioning, step_program, train_state, train_step
 from t5x_style.objective import GroupShape
@@ -62,6 +62,16 @@ SIMLM = functools.partial(
     16,
     dataclasses.replace(CONFIG, embedding_size=8),
     0.2,
+)
+
+AUTO_ENCODER = functools.partial(
+    autoencoder.AutoEncoder,
+    CONFIG,
+    tiny_models.EMBEDDING,
+    tiny_models.VOCABULARY,
+    TEXT,
+    0.15,
+    16,
 )
 
 
@@ -140,6 +150,7 @@ def one_device(name):
 OBJECTIVES = {
     "retromae": (RETROMAE, packed_text),
     "simlm": (SIMLM, packed_text),
+    "autoencoder": (AUTO_ENCODER, packed_text),
     "bi_encoder": (BI_ENCODER, pairs),
     "ring": (RING, pairs),
     "cross_encoder": (CROSS_ENCODER, joint),
@@ -148,7 +159,7 @@ OBJECTIVES = {
 
 # Compiling takes most of the time: of two that differ in little else, one meets all meshes.
 CASES = [(name, mesh) for name in ("retromae", "bi_encoder") for mesh in MESHES]
-CASES += [(name, MESHES[-1]) for name in ("simlm", "ring", "cross_encoder")]
+CASES += [(name, MESHES[-1]) for name in ("simlm", "autoencoder", "ring", "cross_encoder")]
 
 
 @pytest.mark.parametrize("name, mesh", CASES, ids=str)
