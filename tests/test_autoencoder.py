@@ -1,7 +1,9 @@
 """The auto-encoder: its loss by another road, who sees what, packing, TPUs, and that it learns."""
 
 import dataclasses
+from pathlib import Path
 
+import gin
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,12 +14,12 @@ from scipy.special import erf, log_softmax, softmax
 
 from models import autoencoder
 from models.corruption import IGNORED
-from t5x_style import optim, step_program, train_state
+from t5x_style import gin_utils
 from t5x_style.objective import Batch, GroupShape
-from t5x_style.partitioning import MeshShape, Partitioner
-from t5x_style.preflight import topology
+from t5x_style.preflight import configuration, program
 from tests import parity_kit, tiny_models
 
+REPOSITORY = Path(__file__).resolve().parent.parent
 PARTS = tiny_models.segments(6, seed=4, longest=14)
 UNPACKED = tiny_models.group([[part] for part in PARTS], 16, 1)
 PACKED = tiny_models.group([PARTS[4:], PARTS[1:4], PARTS[:1]], 44, 3)
@@ -225,23 +227,22 @@ def test_it_learns_to_hand_a_word_over_in_cls() -> None:
 
 
 @pytest.mark.usefixtures("for_tpus")
-def test_a_sharded_training_step_compiles_for_a_tpu() -> None:
-    partitioner = Partitioner(MeshShape(1, 2, 2), devices=topology.devices("v5e:2x2"))
-    config = dataclasses.replace(tiny_models.CONFIG, layers=1, dtype="bfloat16", dropout=0.1)
-    shape = GroupShape(rows=8, length=16, segments=2)
-    definition, state, shardings = train_state.create(
-        lambda rngs: autoencoder.AutoEncoder(
-            config, tiny_models.EMBEDDING, tiny_models.VOCABULARY, shape, 0.15, 16, 2, rngs=rngs
-        ),
-        optim.AdamW(1e-3, 1, 10),
-        partitioner,
-        0,
-        abstract=True,
-    )
-    specs = definition.module(state.params, state.variables).batch_specs()[0]
-    step = step_program.jit(definition, partitioner, shardings)
-    compiled = step_program.trace(step, partitioner, state, specs).lower().compile()
-    assert compiled.memory_analysis().temp_size_in_bytes > 0
+def test_the_shipped_configuration_compiles_sharded_for_tpus(monkeypatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    files = ("runs/train", "models/tiny", "objectives/autoencoder", "data/packed", "hardware/mesh")
+    values = {"STORE": "/nowhere", "TOKENIZER": "/nowhere", "SEED": 1, "FSDP": 2, "TENSOR": 2}
+    values |= {"ROWS": 8, "ROW_LENGTH": 32, "SEGMENTS": 2, "QUERY_LENGTH": 16, "PASSAGE_LENGTH": 32}
+    values |= {"LEARNING_RATE": 1e-3, "STEPS": 10, "WARMUP_STEPS": 1}
+    values |= {"bert.BertConfig.layers": 1, "autoencoder.AutoEncoder.decoder_layers": 1}
+    argv = [f"--gin_file=gin_configs/{name}.gin" for name in files]
+    argv += [f"--gin.{name}={value}" for name, value in values.items()]
+    try:
+        vocabulary = configuration.VocabularySize(200, "the test")
+        parsed = gin_utils.parse_flags(argv)
+        (found,) = program.trace(configuration.resolve(parsed, "v5e:2x2", vocabulary)[0])
+        assert found.step.lower().compile().memory_analysis().temp_size_in_bytes > 0
+    finally:
+        gin.clear_config()
 
 
 # --- what is refused ------------------------------------------------------------------------------
