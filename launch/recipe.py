@@ -13,6 +13,9 @@ A recipe is a gin file that is read, never executed, so this program starts in a
     recipe.run.run_dir = %RUN_DIR
     recipe.run.budget = %BUDGET
     recipe.run.stages = [@prepare/recipe.Stage(), @pretrain/recipe.Stage()]   # the order of running
+    recipe.run.macros = [{'SEED': 1, 'LENGTH': 128}]          # for every stage whose gin files
+                                                              # refer to them; its own bindings
+                                                              # win, and later dictionaries
     recipe.run.publish = {'curves.png': %pretrain.curves}     # copied into run_dir at the end
 
     prepare/recipe.Stage:                                     # the scope is the stage's name

@@ -147,11 +147,9 @@ def _check_resolved(config: Config) -> None:
 
 
 def _check_macros(config: Config) -> None:
-    used: set[str] = set()
     for binding in (*config.bindings.values(), *config.macros.values()):
         config.expand(binding.value, binding.where)  # unknown names and circles
-        if (binding.target, binding.parameter) != (RUN, "inputs"):  # a declaration, not a use
-            used |= {leaf.name for leaf in leaves(binding.value) if isinstance(leaf, Macro)}
+    used = macros_in_use(config)
     for name, binding in config.macros.items():
         if name not in used and name != FOLDER_MACRO:
             candidates = used - {REQUIRED}
@@ -159,6 +157,17 @@ def _check_macros(config: Config) -> None:
                 f"{binding.where}: macro {name} is set, but nothing refers to %{name}"
                 f"{closest(name, candidates)}"
             )
+
+
+def macros_in_use(config: Config) -> set[str]:
+    """The names of all macros that something refers to, set or not."""
+    return {
+        leaf.name
+        for binding in (*config.bindings.values(), *config.macros.values())
+        if (binding.target, binding.parameter) != (RUN, "inputs")  # a declaration, not a use
+        for leaf in leaves(binding.value)
+        if isinstance(leaf, Macro)
+    }
 
 
 def reachable(config: Config, roots: Iterable[str]) -> set[tuple[str, str, str]]:

@@ -25,7 +25,7 @@ from t5x_style.gin_reader import (
 )
 
 STAGE, RUN = "launch.recipe.Stage", "launch.recipe.run"
-RUN_PARAMETERS = {"stages", "run_dir", "budget", "publish"}
+RUN_PARAMETERS = {"stages", "run_dir", "budget", "publish", "macros"}
 STAGE_PARAMETERS = {"entry", "gin_files", "inputs", "bindings", "scaled"}
 
 
@@ -60,12 +60,17 @@ class Stage:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A checked recipe: every `Output` refers to an earlier stage."""
+    """A checked recipe: every `Output` refers to an earlier stage.
+
+    Attributes:
+      macros: for every stage whose gin files refer to them, unless it binds them itself.
+    """
 
     stages: tuple[Stage, ...]
     run_dir: Path
     budget: float
     publish: Mapping[str, Output]
+    macros: Mapping[str, Any] = field(default_factory=dict)
 
     def folder(self, name: str) -> Path:
         """Where stage `name` writes."""
@@ -98,11 +103,21 @@ def load(flags: gin_utils.Flags) -> Recipe:
         Path(_typed(settings["run_dir"], str, "recipe.run.run_dir")),
         float(_typed(settings.get("budget", 1.0), (int, float), "recipe.run.budget")),
         settings.get("publish", {}),
+        _merged(settings.get("macros", ())),
     )
     if recipe.budget <= 0:
         raise RecipeError(f"recipe.run.budget must be above 0, found {recipe.budget}.")
     _check_references(recipe, names, flags)
+    _check_macros(recipe, flags)
     return recipe
+
+
+def _merged(macros: Any) -> dict[str, Any]:
+    """One dictionary of several, of which later ones win."""
+    where, found = "recipe.run.macros", {}
+    for part in _typed(macros, (list, tuple), where):
+        found.update(_typed(part, dict, where))
+    return found
 
 
 def _outputs_as_values(config: Config) -> list[str]:
@@ -189,6 +204,33 @@ def _check_references(recipe: Recipe, names: list[str], flags: gin_utils.Flags) 
             raise RecipeError(f"Stage {name} is described, but not listed in recipe.run.stages.")
 
 
+def _check_macros(recipe: Recipe, flags: gin_utils.Flags) -> None:
+    """Each of `recipe.run.macros` is a value that some stage takes."""
+    for name, value in recipe.macros.items():
+        if any(isinstance(leaf, Output) for leaf in leaves(value)):
+            raise RecipeError(
+                f"recipe.run.macros[{name!r}]: put the output of a stage under the inputs of those "
+                "that read it, so that a change of it is noticed."
+            )
+    known: set[str] = set()
+    for item in recipe.stages if recipe.macros else ():
+        known |= _free_macros(item, _files(item, flags).read())
+    for name in recipe.macros.keys() - known:
+        raise RecipeError(
+            f"recipe.run.macros[{name!r}]: no stage refers to %{name} without binding it"
+            f"{closest(name, known)}"
+        )
+
+
+def _files(item: Stage, flags: gin_utils.Flags) -> gin_utils.Flags:
+    return replace(flags, files=item.gin_files, overrides=())
+
+
+def _free_macros(item: Stage, config: Config) -> set[str]:
+    """What a stage's gin files refer to and it does not bind itself."""
+    return gin_utils.macros_in_use(config) - {*item.inputs, *item.bindings, *item.scaled}
+
+
 def _check_output(
     output: Output, earlier: list[Stage], recipe: Recipe, flags: gin_utils.Flags, where: str
 ) -> None:
@@ -213,7 +255,7 @@ def _check_output(
 
 def job_of(item: Stage, flags: gin_utils.Flags) -> str:
     """The dotted path of the job that a stage runs."""
-    config = replace(flags, files=item.gin_files, overrides=()).read()
+    config = _files(item, flags).read()
     return stage.job_of(config, stage.entry_job(item.entry))
 
 
@@ -233,9 +275,11 @@ def stage_flags(
         return output_path(recipe, value, pending) if isinstance(value, Output) else value
 
     scaled = {name: max(1, math.ceil(n * recipe.budget)) for name, n in item.scaled.items()}
-    values = {**transform(dict(item.inputs), path), **item.bindings, **scaled}
+    config = _files(item, flags).read()
+    free = _free_macros(item, config)
+    values = {name: value for name, value in recipe.macros.items() if name in free}
+    values |= {**transform(dict(item.inputs), path), **item.bindings, **scaled}
     values[FOLDER_MACRO] = str(recipe.folder(item.name))
-    config = replace(flags, files=item.gin_files, overrides=()).read()
     inputs = dict.fromkeys([*stage.input_macros(config), *item.inputs])
     values[stage.INPUTS] = [Macro(name) for name in inputs]
     overrides = tuple((name, to_gin(value)) for name, value in values.items())

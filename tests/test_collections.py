@@ -276,3 +276,26 @@ def test_the_shipped_configuration_for_ir_datasets_is_whole(tmp_path):
     ]  # fmt: skip
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode and "ir_datasets knows no 'no-such'" in done.stderr
+
+
+def test_development_queries_are_held_out_of_the_training_queries(tmp_path):
+    from input_pipelines import beir, held_out, to_beir
+
+    write(tmp_path / "corpus.jsonl", '{"_id": "p", "title": "", "text": "words"}\n')
+    names = [f"q{n}" for n in range(100)]
+    lines = [json.dumps({"_id": name, "text": "ask"}) + "\n" for name in names]
+    write(tmp_path / "queries.jsonl", "".join(lines))
+    write(tmp_path / "qrels.train.tsv", "".join(f"{name}\tp\t1\n" for name in names))
+    given = held_out.BeirJudgements(str(tmp_path), "train")
+    parts = {n: held_out.Part(given, 0.2, n == "dev") for n in ("train", "dev")}
+    sources = (
+        beir.BeirCorpus(str(tmp_path), 1000),
+        beir.BeirQueries(str(tmp_path), ("train",), 1000),
+    )
+    out = tmp_path / "out"
+    to_beir.write_collection(*sources, parts, 0, str(out))
+    found = {n: set(beir.query_ids(str(out / "corpus"), n)) for n in parts}
+    assert found["train"] | found["dev"] == set(names)
+    assert not found["train"] & found["dev"] and 10 <= len(found["dev"]) <= 30
+    with pytest.raises(ValueError, match="share: expected between 0 and 1, found 1"):
+        held_out.Part(given, 1, True)

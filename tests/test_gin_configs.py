@@ -47,6 +47,37 @@ def test_the_comparison_on_squad_fits_together(name, tmp_path):
     assert {"no_pretraining", "mlm", "retromae", "evaluation", "scifact_evaluation"} <= set(names)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [f"simlm_{corpus}{start}" for corpus in ("squad", "scifact") for start in ("", "_published")],
+)
+def test_simlms_pipeline_fits_together(name, tmp_path):
+    argv = [f"--gin_file={REPOSITORY}/gin_configs/recipes/{name}.gin"]
+    argv.append(f"--gin.RUN_DIR={tmp_path}/run")
+    if name.endswith("published"):
+        argv.append(f"--gin.PUBLISHED={tmp_path}")
+    recipe = recipe_file.load(gin_utils.parse_flags(argv))
+    names = [stage.name for stage in recipe.stages]
+    assert names.index("negatives_1") < names.index("retriever_2") < names.index("negatives_2")
+    assert names[-5:] == ["scores", "distilled_without", "distilled", "evaluation", "report"]
+
+
+def test_simlm_at_the_papers_size_needs_only_the_published_files():
+    argv = [f"--gin_file={REPOSITORY}/gin_configs/recipes/simlm_paper.gin"]
+    recipe = recipe_file.load(gin_utils.parse_flags(argv))
+    made = {stage.name for stage in recipe.stages}
+    assert {"simlm", "negatives_2", "reranker", "scores", "distilled"} <= made
+    given = {
+        path for stage in recipe.stages for path in stage.inputs.values() if isinstance(path, str)
+    }
+    assert {Path(path).name for path in given} == {
+        *("collection.tsv", "queries.train.tsv", "qrels.train.tsv"),
+        *("queries.held_out.tsv", "qrels.held_out.tsv"),
+        *("queries.dev.small.tsv", "qrels.dev.small.tsv"),
+        *("bert-base-uncased", "electra-base-generator", "electra-base-discriminator"),
+    }
+
+
 def test_the_vectors_of_wikipedia_fit_together(tmp_path):
     macros = {name: str(tmp_path / name) for name in ("CHECKPOINT", "TOKENIZER", "QUESTIONS")}
     recipe = recipe_file.load(

@@ -107,6 +107,48 @@ def test_a_change_reruns_exactly_what_depends_on_it(house):
     assert found["second"][1] == "bindings: tests.gin_toys.count.steps"
 
 
+def shared(macros):
+    """RECIPE with these macros for all stages, and none of the stages' own bindings."""
+    text = RECIPE.replace("WIDTH = 3\n", "").replace("STOP_AT = -1\n", "")
+    text = text.replace("  bindings = {'WIDTH': %WIDTH}\n", "")
+    text = text.replace("  bindings = {'STOP_AT': %STOP_AT}\n", "")
+    return text.replace("recipe.run.publish", f"recipe.run.macros = {macros}\nrecipe.run.publish")
+
+
+def test_macros_of_the_recipe_reach_the_stages_that_refer_to_them(house):
+    flags = house(shared("[{'WIDTH': 3, 'STOP_AT': 7}, {'STOP_AT': -1}]"))
+    pretend_all_done(flags)
+    loaded = recipe_file.load(flags)
+    own = recipe_file.stage_flags(loaded, loaded.stages[1], flags, {}).overrides
+    assert ("STOP_AT", "-1") in own and "WIDTH" not in dict(own)
+    found = survey(house(shared("[{'WIDTH': 4, 'STOP_AT': -1}]")))
+    assert [status for status, _ in found.values()] == ["changed", "changed", "done"]
+    assert found["first"][1] == "bindings: tests.gin_toys.Size.width"
+
+
+def test_a_stages_own_bindings_win(house):
+    flags = house(
+        RECIPE.replace(
+            "recipe.run.publish", "recipe.run.macros = [{'STEPS': 9}]\nrecipe.run.publish"
+        )
+    )
+    with pytest.raises(RecipeError, match=r"macros\['STEPS'\]: no stage refers to %STEPS without"):
+        recipe_file.load(flags)
+
+
+@pytest.mark.parametrize(
+    ("macros", "message"),
+    [
+        ("[{'WIDHT': 3, 'STOP_AT': 1}]", "no stage refers to %WIDHT .*did you mean WIDTH"),
+        ("[{'WIDTH': %first.text, 'STOP_AT': 1}]", "put the output of a stage under the inputs"),
+        ("[3]", "recipe.run.macros must be dict"),
+    ],
+)
+def test_macros_that_reach_nobody(house, macros, message):
+    with pytest.raises(ValueError, match=message):
+        recipe_file.load(house(shared(macros)))
+
+
 def test_the_recipe_declares_the_inputs_it_names(house, tmp_path):
     (tmp_path / "count.gin").write_text(COUNT.replace("stage.run.inputs = [%SOURCE]\n", ""))
     pretend_all_done(house())
