@@ -30,6 +30,7 @@ def mine(
     settings: mining.MiningSettings,
     part_size: int,
     model_dir: str,
+    most_queries: int = 0,
 ) -> dict[str, str]:
     """Writes a line for each query that the split judges, in the order of queries.jsonl.
 
@@ -42,13 +43,14 @@ def mine(
       settings: which hits become negatives.
       part_size: queries in a part: what a kill costs at most.
       model_dir: where both files appear when they are complete.
+      most_queries: mine for so many at most, spread evenly over the split; 0: for all.
 
     Raises:
       mining.MiningError: not one query has a negative.
     """
     passages, texts = Passages(corpus), read_queries(corpus)
     qrels = read_qrels(corpus, split, texts, passages)
-    queries = {query: text for query, text in texts.items() if query in qrels}
+    queries = _sample({q: text for q, text in texts.items() if q in qrels}, most_queries)
     first = jax.process_index() == 0
     if first:
         print(f"mine: {len(queries):,} queries, {len(passages):,} passages", file=sys.stderr)
@@ -67,6 +69,16 @@ def mine(
     if jax.process_count() > 1:  # no process reports an end that the writer has not reached
         multihost_utils.sync_global_devices("mine: written")
     return {"negatives": NEGATIVES}
+
+
+def _sample(queries: dict[str, str], most: int) -> dict[str, str]:
+    if most < 0:
+        raise ValueError(f"mine.most_queries: expected 0, for all, or more, found {most}")
+    if not most or len(queries) <= most:
+        return queries
+    names = list(queries)
+    chosen = [names[number * len(names) // most] for number in range(most)]
+    return {name: queries[name] for name in chosen}
 
 
 def _positives(relevances: Mapping[str, int], passages: Passages) -> list[int]:

@@ -140,6 +140,16 @@ def test_the_stage_writes_one_line_a_query(tmp_path, capsys):
     ]
 
 
+def test_some_of_the_queries_spread_over_the_split():
+    from t5x_style.mine import _sample
+
+    queries = {f"q{n}": "" for n in range(10)}
+    assert list(_sample(queries, 4)) == ["q0", "q2", "q5", "q7"]
+    assert _sample(queries, 0) == _sample(queries, 10) == queries
+    with pytest.raises(ValueError, match="most_queries: expected 0, for all, or more, found -1"):
+        _sample(queries, -1)
+
+
 def test_the_origin_says_what_was_mined_from(tmp_path):
     corpus = helpers.write_corpus(tmp_path / "corpus")
     run(corpus, tmp_path / "out")
@@ -202,7 +212,8 @@ def test_a_stopped_run_continues_and_ends_with_the_same_bytes(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(
-    "change", [{"skip_top": 1}, {"max_score_ratio": 2.0}, {"corpus": "csv files"}, {"queries": "csv?"}]
+    "change",
+    [{"skip_top": 1}, {"max_score_ratio": 2.0}, {"corpus": "csv files"}, {"queries": "csv?"}],
 )
 def test_parts_of_other_settings_or_texts_are_not_mixed_in(tmp_path, monkeypatch, capsys, change):
     corpus = helpers.write_corpus(tmp_path / "corpus")
