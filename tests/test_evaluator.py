@@ -125,9 +125,8 @@ def test_the_stage_compares_systems(corpus, tmp_path):
 
 
 def test_a_small_collection_is_embedded_on_the_spot(corpus, tmp_path):
-    index = systems.exact_index(Model(), helpers.Source(PASSAGE_IDS))
-    assert index.ids == PASSAGE_IDS and index.contract == helpers.CONTRACT
-    system = systems.Dense("dense", Model(), index, [helpers.Source(QUERY_IDS)])
+    sources = helpers.Source(PASSAGE_IDS), [helpers.Source(QUERY_IDS)]
+    system = systems.exact_dense("dense", Model(), *sources)
     report, _ = run_stage(corpus, tmp_path, system, baseline="dense")
     assert report["systems"]["dense"]["MRR@10"]["value"] == 1.0
 

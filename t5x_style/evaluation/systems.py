@@ -98,22 +98,6 @@ def _bm25_of(bench: Bench) -> bm25.Bm25Index:
     return bm25.build(bench.passages)
 
 
-def exact_index(
-    model: encoding_lib.Encoder, passages: encoding_lib.EncodeSource
-) -> exact.ExactIndex:
-    """Embeds a collection on the spot, for one small enough to be searched exactly from memory.
-
-    Args:
-      model: embeds the passages.
-      passages: each exactly once.
-
-    Raises:
-      ContractError: they were tokenized otherwise than the model's contract says.
-    """
-    vectors = model.encode("embed_passage", passages)
-    return exact.ExactIndex(vectors, passages.ids, model.contract)
-
-
 class Dense:
     """A trained model's query vectors against an index of its passage vectors."""
 
@@ -163,6 +147,28 @@ class Dense:
             "index_recall": self._index.recall,
             "contract": dataclasses.asdict(self._model.contract),
         }
+
+
+def exact_dense(
+    name: str,
+    model: encoding_lib.Encoder,
+    passages: encoding_lib.EncodeSource,
+    queries: Sequence[encoding_lib.EncodeSource],
+) -> Dense:
+    """A `Dense` over passages embedded on the spot, for a collection that fits in memory.
+
+    Args:
+      name: of the system.
+      model: embeds passages and queries.
+      passages: each exactly once.
+      queries: as for `Dense`.
+
+    Raises:
+      ContractError: texts were tokenized otherwise than the model's contract says.
+    """
+    vectors = model.encode("embed_passage", passages)
+    index = exact.ExactIndex(vectors, passages.ids, model.contract)
+    return Dense(name, model, index, queries)
 
 
 class Scorer(Protocol):
