@@ -264,17 +264,18 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_the_configuration_fits_the_code(tmp_path):
-    inputs = ("CORPUS", "CHECKPOINT", "EMBEDDINGS", "INDEX", "QUERY_STORE", "TOKENIZER")
+@pytest.mark.parametrize("name,index", [("mine_dense", ["INDEX"]), ("mine_dense_exact", [])])
+def test_the_configurations_fit_the_code(tmp_path, name, index):
+    inputs = ["CORPUS", "CHECKPOINT", "EMBEDDINGS", *index, "QUERY_STORE", "TOKENIZER"]
     sizes = {"QUERY_LENGTH": 8, "PASSAGE_LENGTH": 8, "QUERIES": 8, "PASSAGES": 8}
-    for name in inputs:
-        (tmp_path / name).mkdir()
-    macros = {name: str(tmp_path / name) for name in (*inputs, "MODEL_DIR")}
+    for path in inputs:
+        (tmp_path / path).mkdir()
+    macros = {macro: str(tmp_path / macro) for macro in (*inputs, "MODEL_DIR")}
     macros |= sizes | {"TEMPERATURE": 1.0}
-    files = ("runs/mine_dense", "models/tiny", "objectives/bi_encoder")
+    files = (f"runs/{name}", "models/tiny", "objectives/bi_encoder")
     flags = gin_utils.parse_flags(
-        [f"--gin_file={REPOSITORY}/gin_configs/{name}.gin" for name in files]
-        + [f"--gin.{name}={value!r}" for name, value in macros.items()]
+        [f"--gin_file={REPOSITORY}/gin_configs/{file}.gin" for file in files]
+        + [f"--gin.{macro}={value!r}" for macro, value in macros.items()]
     )
     assert set(stage.plan(flags, "t5x_style.mine.mine").inputs) == set(inputs)
     gin_utils.check_code(flags.read())
