@@ -21,24 +21,6 @@ from t5x_style.retrieval import origin, parts, publish, scoring
 SCORED = "scored.jsonl"
 
 
-class ScoreError(ValueError):
-    """A file of negatives that cannot be scored; the message names the line."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Line:
-    """What is scored of a query: its positives, then its best negatives."""
-
-    query_id: str
-    positive_ids: list[str]
-    negative_ids: list[str]
-
-    @property
-    def passages(self) -> list[str]:
-        """The ids of both."""
-        return self.positive_ids + self.negative_ids
-
-
 def score(
     model: trained.Trained,
     negatives: str,
@@ -60,13 +42,13 @@ def score(
       model_dir: where scored.jsonl appears when it is complete, and its origin, if there is one.
 
     Raises:
-      ScoreError: a line that is malformed, a query without a positive, or not one query with a
-        negative, so that there is nothing to compare.
+      scoring.ScoreError: a line that is malformed, a query without a positive, or not one query
+        with a negative, so that there is nothing to compare.
       ContractError: the texts were tokenized otherwise than the model's contract says.
     """
     if depth < 1:
-        raise ScoreError(f"score.depth: expected at least 1, found {depth}")
-    lines = read_lines(negatives, depth)
+        raise scoring.ScoreError(f"score.depth: expected at least 1, found {depth}")
+    lines = scoring.read_lines(negatives, depth)
     content = [model.fingerprint, publish.sha256(Path(negatives)), depth]
     job = parts.Parts(model_dir, fingerprints.digest(content), len(lines), part_size)
     first = jax.process_index() == 0
@@ -86,72 +68,18 @@ def score(
     return {"negatives": SCORED}
 
 
-def read_lines(path: str | Path, depth: int) -> list[Line]:
-    """The queries of a file of negatives, with up to `depth` negatives each.
-
-    Raises:
-      ScoreError: see `score`.
-    """
-    found = []
-    with Path(path).open(encoding="utf-8") as file:
-        for number, text in enumerate(file, start=1):
-            where = f"{path}:{number}"
-            try:
-                record = json.loads(text)
-                ids = [list(record[name]) for name in ("positive_ids", "negative_ids")]
-                positives, negatives = (list(dict.fromkeys(names)) for names in ids)
-                wrong = [name for name in negatives if name not in positives]
-                line = Line(record["query_id"], positives, wrong[:depth])
-            except (ValueError, KeyError, TypeError) as error:
-                raise ScoreError(
-                    f"{where}: expected query_id, positive_ids and negative_ids, found "
-                    f"{text.strip()[:80]!r} ({error!r})"
-                ) from error
-            if not line.positive_ids:
-                raise ScoreError(
-                    f"{where}: query {line.query_id!r} has no positive: expected one or more. Take "
-                    "the line out, or name the passages that answer the query."
-                )
-            found.append(line)
-    _check_groups(path, found)
-    return found
-
-
-def _check_groups(path: str | Path, lines: list[Line]) -> None:
-    if not lines:
-        raise ScoreError(f"{path} is empty: expected a line for each query")
-    alone = sum(len(line.passages) == 1 for line in lines)
-    if alone == len(lines):
-        raise ScoreError(
-            f"{path}: each of {alone} queries has a single passage, and what a teacher says of it "
-            "teaches nothing (the loss would be 0): expected negatives. Mine with looser settings."
-        )
-    if alone:
-        print(
-            f"score: {alone} of {len(lines)} queries have a single passage: nothing is learned of "
-            "them from a teacher",
-            file=sys.stderr,
-        )
-
-
 def _scored(
-    model: trained.Trained, texts: scoring.JointTexts, chosen: list[list[Line]]
+    model: trained.Trained, texts: scoring.JointTexts, chosen: list[list[scoring.Line]]
 ) -> Iterator[list[str]]:
     """The lines of scored.jsonl, part by part."""
-    pairs = (
-        (
-            [line.query_id for line in part for _ in line.passages],
-            [name for line in part for name in line.passages],
-        )
-        for part in chosen
-    )
+    pairs = (scoring.pairs_of(part) for part in chosen)
     count = sum(len(line.passages) for part in chosen for line in part)
     for part, scores in zip(chosen, model.score_parts(texts, pairs, count), strict=True):
         given = iter(scores.tolist())
         yield [_line(line, {name: next(given) for name in line.passages}) for line in part]
 
 
-def _line(line: Line, scores: dict[str, float]) -> str:
+def _line(line: scoring.Line, scores: dict[str, float]) -> str:
     record: dict[str, Any] = dataclasses.asdict(line)
     record["teacher_scores"] = {name: round(score, 6) for name, score in scores.items()}
     return json.dumps(record, ensure_ascii=False) + "\n"

@@ -60,7 +60,7 @@ class Trained:
     def score_parts(
         self,
         texts: scoring.JointTexts,
-        parts: Iterable[tuple[Sequence[str], Sequence[str]]],
+        parts: Iterable[scoring.Pairs],
         count: int,
     ) -> Iterator[np.ndarray]:
         """Scores pairs of a query and a passage with a re-ranker.
@@ -83,13 +83,8 @@ class Trained:
                 f"{sorted(self.functions)}: name the checkpoint of a cross-encoder"
             )
         scoring.check_texts(texts, self.contract)
-        sources = (texts.pairs(*part) for part in parts)
-        for scores in encoding.encode_parts(
-            lambda group: self.functions["score"](group)[:, :, None],
-            *(sources, count, self.partitioner, "score"),
-            report=True,
-        ):
-            yield scores[:, 0]
+        score = self.functions["score"]
+        return scoring.score_parts(score, texts, parts, count, self.partitioner, report=True)
 
     def _embedder(self, function: str, source: encoding.EncodeSource) -> encoding.Embed:
         if function not in ("embed_query", "embed_passage") or function not in self.functions:

@@ -12,7 +12,7 @@ from input_pipelines import joint, packing
 from input_pipelines.token_store import TokenStore
 from t5x_style import evaluate, partitioning, score, trained
 from t5x_style.contract import Contract, ContractError
-from t5x_style.evaluation import ranking, systems
+from t5x_style.evaluation import ranking, reranking, systems
 from t5x_style.retrieval import origin
 from tests.tiny_stores import FINGERPRINT, write_store
 
@@ -192,6 +192,25 @@ def test_the_best_hits_are_put_in_order_and_the_others_stay_behind(
         assert [name for name, _ in hits] == [*best, "p5", "p6", "p7"]
         scores = [value for _, value in hits]
         assert scores == sorted(scores, reverse=True)
+
+
+def test_candidates_are_put_in_order_while_training(
+    stores: tuple[str, str], tmp_path: Path
+) -> None:
+    negatives = write(tmp_path / "n.jsonl")
+    evaluator = reranking.RerankingEvaluator("dev", texts(stores), negatives, depth=3)
+    functions = {"score": lambda group: jnp.asarray(told(group))}
+    ranks = []
+    for query, (right, wrong) in LINES.items():
+        scores = [expected(stores, query, passage) for passage in right + wrong]
+        ranks.append(sum(score >= scores[0] for score in scores))
+    found = evaluator.evaluate(functions, 7)
+    assert found["MRR@10"] == pytest.approx(np.mean([1 / rank for rank in ranks]))
+    assert set(found) == set(evaluator.metrics)
+    ties = {"score": lambda group: jnp.zeros(group["segment_valid"].shape)}
+    assert evaluator.evaluate(ties, 7)["MRR@10"] == 0.25, "a tie counts against the positive"
+    with pytest.raises(ValueError, match="evaluated with 'score'"):
+        evaluator.evaluate({}, 7)
 
 
 def test_metrics_and_differences_that_are_asked_for(

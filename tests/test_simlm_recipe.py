@@ -13,7 +13,7 @@ LAST = {"distilled_without", "distilled", "evaluation", "report"}
 AFTER_NEGATIVES_2 = {"reranker", "scores", *LAST}
 AFTER_RETRIEVER_1 = {
     *("vectors_1", "index_1", "negatives_1"),
-    *("retriever_2", "vectors_2", "index_2", "negatives_2"),
+    *("retriever_2", "vectors_2", "index_2", "negatives_2", "dev_negatives"),
     *AFTER_NEGATIVES_2,
 }
 

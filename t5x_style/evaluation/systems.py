@@ -177,7 +177,7 @@ class Scorer(Protocol):
     def score_parts(
         self,
         texts: scoring.JointTexts,
-        parts: Iterable[tuple[Sequence[str], Sequence[str]]],
+        parts: Iterable[scoring.Pairs],
         count: int,
     ) -> Iterator[np.ndarray]:
         """Scores [n] of each part's pairs of query and passage."""
@@ -208,7 +208,7 @@ class Reranker:
             for query, hits in first.items()
             for passage, _ in hits[: self._reranked]
         ]
-        sides: tuple[Sequence[str], Sequence[str]] = tuple(zip(*pairs, strict=True))  # type: ignore[assignment]
+        sides: scoring.Pairs = ([query for query, _ in pairs], [passage for _, passage in pairs])
         (scores,) = self._model.score_parts(self._texts, [sides], len(pairs))
         given = iter(scores.tolist())
         return {query: self._ordered(hits, given) for query, hits in first.items()}
