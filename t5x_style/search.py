@@ -69,6 +69,7 @@ class Searcher:
         SearchError: the index holds a passage that the corpus does not.
         """
         index_lib.check_contract(index, model.contract, "the index")
+        index_lib.check_checkpoint(index, model.fingerprint, "the index")
         found = dataclasses.replace(
             model.contract,
             tokenizer_fingerprint=questions.fingerprint,

@@ -76,6 +76,8 @@ def test_an_objective_that_cannot_embed_is_refused(corpus):
 class Model:
     """A trained model that knows the answers to `known` queries."""
 
+    fingerprint = "checkpoint"
+
     def __init__(self, known: float = 4, contract=helpers.CONTRACT):
         self.contract, self._known = contract, known
 

@@ -79,6 +79,16 @@ def test_bad_embeddings_are_refused():
             exact.ExactIndex(vectors, ids, helpers.CONTRACT)
 
 
+def test_vectors_of_another_checkpoint_are_refused():
+    ids = [f"p{n}" for n in range(3)]
+    made = exact.ExactIndex(helpers.vectors(3), ids, helpers.CONTRACT, "one")
+    index_lib.check_checkpoint(made, "one", "the index")
+    with pytest.raises(ContractError, match="of checkpoint one, but checkpoint other embeds"):
+        index_lib.check_checkpoint(made, "other", "the index")
+    silent = exact.ExactIndex(helpers.vectors(3), ids, helpers.CONTRACT)
+    index_lib.check_checkpoint(silent, "other", "the index")
+
+
 def test_another_contract_is_refused(exact_index):
     other = dataclasses.replace(helpers.CONTRACT, pooling="mean", query_prefix="query: ")
     with pytest.raises(ContractError, match="(?s)pooling.*query_prefix"):

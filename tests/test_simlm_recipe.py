@@ -61,7 +61,7 @@ def changed(folder, **macros):
         ({"SCORE_DEPTH": 3}, {"scores", *LAST}),
         ({"R_DROP": True}, AFTER_NEGATIVES_2),
         ({"DEPTH": 60}, AFTER_RETRIEVER_1 - {"vectors_1", "index_1"}),
-        ({"SIMLM_STEPS": 2000}, {"simlm", "mlm_more", "retriever_1_without", "retriever_1"}
+        ({"SIMLM_STEPS": 3000}, {"simlm", "mlm_more", "retriever_1_without", "retriever_1"}
          | AFTER_RETRIEVER_1),
     ],
     ids=str,

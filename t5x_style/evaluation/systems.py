@@ -115,9 +115,11 @@ class Dense:
         queries: sources that together hold the queries of every split that is asked for.
 
         Raises:
-          ContractError: the index was made under another contract.
+          ContractError: the index was made under another contract, or by another checkpoint.
         """
-        index_lib.check_contract(index, model.contract, f"the index of system {name!r}")
+        where = f"the index of system {name!r}"
+        index_lib.check_contract(index, model.contract, where)
+        index_lib.check_checkpoint(index, model.fingerprint, where)
         self.name = name
         self._model, self._index, self._sources = model, index, queries
 
@@ -167,7 +169,7 @@ def exact_dense(
       ContractError: texts were tokenized otherwise than the model's contract says.
     """
     vectors = model.encode("embed_passage", passages)
-    index = exact.ExactIndex(vectors, passages.ids, model.contract)
+    index = exact.ExactIndex(vectors, passages.ids, model.contract, model.fingerprint)
     return Dense(name, model, index, queries)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from t5x_style.contract import Contract
+from t5x_style.contract import Contract, ContractError
 
 NO_ROW = -1
 
@@ -84,6 +84,24 @@ class Index(Protocol):
 def check_contract(index: Index, contract: Contract, where: str) -> None:
     """Raises ContractError if queries under `contract` do not fit the passages of the index."""
     contract.require(index.contract, where)
+
+
+def check_checkpoint(index: Index, checkpoint: str, where: str) -> None:
+    """Raises ContractError if another checkpoint embedded the passages of the index.
+
+    Equal contracts do not make equal vectors. An index that does not say is let pass.
+
+    Args:
+      index: whose passages are compared with queries.
+      checkpoint: fingerprint of the one that embeds the queries.
+      where: names the index.
+    """
+    if index.checkpoint and index.checkpoint != checkpoint:
+        raise ContractError(
+            f"{where} holds vectors of checkpoint {index.checkpoint[:12]}, but checkpoint "
+            f"{checkpoint[:12]} embeds the queries: their vectors cannot be compared. Run "
+            "encode_corpus and build_index with this one, or name the other."
+        )
 
 
 def check_inner_product(contract: Contract, dimension: int) -> None:
