@@ -40,6 +40,7 @@ class JointPipeline:
         rows: packing.Rows,
         seed: int,
         tokenizer: str | None = None,
+        made_by: str | None = None,
     ):
         """
         Args:
@@ -52,6 +53,7 @@ class JointPipeline:
             a query's stand together, its positive first.
           seed: decides order and random fill.
           tokenizer: a tokenizer's folder that both stores have to fit.
+          made_by: fingerprint of the model that has to have mined the file; None does not ask.
 
         Raises:
           ValueError, StoreError, PairsError: a size out of range, stores or a file that do not fit.
@@ -64,7 +66,7 @@ class JointPipeline:
             )
         joint.check_lengths("JointPipeline", query_length, passage_length, rows)
         self.query_store, self.passage_store = open_stores([queries, passages], tokenizer)
-        self.pairs = read_pairs(negatives, self.query_store, self.passage_store)
+        self.pairs = read_pairs(negatives, self.query_store, self.passage_store, made_by=made_by)
         self.query_length, self.passage_length = query_length, passage_length
         self.plan = JointPlan(
             self.pairs,

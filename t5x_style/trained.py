@@ -159,5 +159,14 @@ def load(
         name: functools.partial(function, model.params, model.variables)
         for name, function in jitted.items()
     }
-    record = checkpointing.find(checkpoint, step, ("meta",))
-    return Trained(functions, model.contract, partitioner, integrity.recorded(record))
+    return Trained(functions, model.contract, partitioner, fingerprint(checkpoint, step))
+
+
+def fingerprint(checkpoint: str, step: int | None = None) -> str:
+    """Of the weights of a training stage, as `Trained.fingerprint`; errors as in `restore`.
+
+    Args:
+      checkpoint: folder of the training stage.
+      step: which checkpoint, as in `restore`.
+    """
+    return integrity.recorded(checkpointing.find(checkpoint, step, ("meta",)))

@@ -68,6 +68,7 @@ def stage_folder(tmp_path_factory):
 def test_encodes_as_the_objective_that_was_saved(stage_folder, tmp_path, mesh):
     folder, expected = stage_folder
     model = trained.load(make_objective(), str(folder), Partitioner(mesh))
+    assert trained.fingerprint(str(folder)) == model.fingerprint
     outputs = encode_corpus(model, helpers.Source(IDS), "embed_passage", STORAGE, str(tmp_path))
     assert outputs == {"embeddings": "."}
     stored = encoding.load_embeddings(tmp_path)
