@@ -1,8 +1,9 @@
-"""Writes a trained encoder as folders that transformers and sentence-transformers open.
+"""Writes a trained model as folders that transformers and sentence-transformers open.
 
-From the checkpoint of a training stage: `encoder/`, always; `masked_lm/` where it has an MLM head;
+From the checkpoint of a training stage: `encoder/`; `masked_lm/` where it has an MLM head;
 `pretraining/`, RetroMAE's whole state under the official names (`lm.*`, `c_head.*`), where it has a
-decoder.  All three can be read again by `import_hf`, so that anyone can continue.
+decoder.  Of a re-ranker, `cross_encoder/` alone.  All four can be read again by `import_hf`, so
+that anyone can continue.
 """
 
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import tokenizers
 from safetensors.numpy import save_file
 
 from models import bert, hf_config, hf_names, import_hf
@@ -25,6 +27,9 @@ _MASKED_LM = {
     "electra": "ElectraForMaskedLM",
 }
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocabulary.json")
+# What is written of a model: part -> whether it must be there.
+_RETRIEVER = {"encoder": True, "head": False, "decoder": False}
+_RERANKER = {"encoder": True, "pooler": True, "classifier": True}
 
 
 class ExportError(ValueError):
@@ -59,11 +64,12 @@ def export(
 
     Returns:
         name -> folder in model_dir, of `encoder` and those of `masked_lm` and `pretraining` that
-        there are.
+        there are; of a re-ranker, of `cross_encoder`.
 
     Raises:
         ExportError: the weights have other shapes than config says, or parts that Hugging Face
-            files have no place for, or the tokenizer is another than in training.
+            files have no place for, or the tokenizer is another than in training; or a re-ranker's
+            encoder is not of BERT's family, or its tokenizer joins pairs in another way than ours.
         ValueError: see `hf_config.config_to_hf`.
     """
     contract = Contract.load(checkpoint)
@@ -75,6 +81,10 @@ def export(
     _require_fit(arrays, config, contract, vocabulary)
     writer = _Writer(config, contract, vocabulary, Path(tokenizer))
     folder, parts = Path(model_dir), {path.split("/")[0] for path in arrays}
+    if _is_reranker(contract):
+        _require_pairs(config, Path(tokenizer))
+        writer.cross_encoder(folder / "cross_encoder", arrays)
+        return {"cross_encoder": "cross_encoder"}
     writer.encoder(folder / "encoder", _parts(arrays, "encoder"))
     written = {"encoder": "encoder"}
     if "head" in parts:
@@ -90,6 +100,10 @@ def _parts(arrays: Mapping[str, np.ndarray], *parts: str) -> dict[str, np.ndarra
     return {path: array for path, array in arrays.items() if path.split("/")[0] in parts}
 
 
+def _is_reranker(contract: Contract) -> bool:
+    return contract.similarity == "score"
+
+
 def _require_fit(
     arrays: Mapping[str, np.ndarray],
     config: bert.BertConfig,
@@ -98,14 +112,21 @@ def _require_fit(
 ) -> None:
     """Raises ExportError unless weights, sizes, contract and tokenizer belong together."""
     shapes = import_hf.part_shapes(config)
+    kind, parts = "retriever", _RETRIEVER
+    if _is_reranker(contract):
+        kind, parts = "re-ranker", _RERANKER
     problems = []
     for path, array in sorted(arrays.items()):
         if path not in shapes:
             problems.append(f"{path}: Hugging Face files have no such parameter")
+        elif path.split("/")[0] not in parts:
+            problems.append(f"{path}: not a part of a {kind}, as the training's contract has it")
         elif array.shape != shapes[path]:
             problems.append(f"{path}: BertConfig says {shapes[path]}, found {array.shape}")
     problems += [
-        f"{path}: missing" for path in shapes if path.startswith("encoder/") and path not in arrays
+        f"{path}: missing"
+        for path in shapes
+        if parts.get(path.split("/")[0]) and path not in arrays
     ]
     if contract.vocabulary_size != config.vocab_size:
         problems.append(
@@ -126,6 +147,30 @@ def _require_fit(
         )
 
 
+def _require_pairs(config: bert.BertConfig, tokenizer: Path) -> None:
+    """Raises ExportError unless other libraries read a query and a passage as our re-ranker does.
+
+    `[CLS] query [SEP] passage [SEP]`, token types 1 from the passage on, then BERT's pooler.
+    """
+    family = hf_config.family_of(config)
+    if family != "bert":
+        raise ExportError(
+            f"a re-ranker can only be exported over an encoder of BERT's family, found {family}: "
+            "its sequence classification has another head than BERT's pooler and classifier, which "
+            "ours has."
+        )
+    backend = tokenizers.Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    one, pair = backend.encode("a"), backend.encode("a", "a")
+    ids, types = one.ids + one.ids[1:], [0] * len(one.ids) + [1] * (len(one.ids) - 1)
+    if pair.ids != ids or (config.type_vocab > 1 and pair.type_ids != types):
+        raise ExportError(
+            f"{tokenizer / 'tokenizer.json'}: a re-ranker's pairs are [CLS] query [SEP] passage "
+            f"[SEP]: expected the ids {ids} with the types {types} for the pair of 'a' and 'a', "
+            f"found {pair.ids} with {pair.type_ids}. Use a tokenizer whose post_processor joins "
+            "pairs like BERT's."
+        )
+
+
 class _Writer:
     """Writes folders for one encoder, under its contract and with its tokenizer."""
 
@@ -138,8 +183,12 @@ class _Writer:
 
     @property
     def max_tokens(self) -> int:
-        """One length for queries and passages, since sentence-transformers has one."""
-        return max(self.contract.query_length, self.contract.passage_length)
+        """One length for queries and passages, since sentence-transformers has one.
+
+        A re-ranker reads both in one text, with one [CLS].
+        """
+        lengths = self.contract.query_length, self.contract.passage_length
+        return sum(lengths) - 1 if _is_reranker(self.contract) else max(lengths)
 
     def encoder(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
         """A sentence-transformers folder, whose root is one of transformers."""
@@ -165,19 +214,32 @@ class _Writer:
         }
         self._model(folder, tensors, "RetroMAEForPretraining")
 
+    def cross_encoder(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
+        """A folder that sentence-transformers opens as a CrossEncoder, transformers as well."""
+        architecture = "BertForSequenceClassification"
+        self._model(folder, self._named(arrays), architecture, hf_config.score_fields())
+        card = reranker_card(self.contract, self.max_tokens)
+        (folder / "README.md").write_text(card, encoding="utf-8")
+
     def _named(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         canonical = hf_names.export_arrays(arrays, self.config.vocab_size)
         return {hf_names.spelled(name, self.family): array for name, array in canonical.items()}
 
-    def _model(self, folder: Path, tensors: Mapping[str, np.ndarray], architecture: str) -> None:
-        """Weights, config.json and tokenizer."""
+    def _model(
+        self,
+        folder: Path,
+        tensors: Mapping[str, np.ndarray],
+        architecture: str,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Weights, config.json (with the fields `more`) and tokenizer."""
         folder.mkdir(parents=True)
         whole = {
             name: np.ascontiguousarray(array, np.float32) for name, array in sorted(tensors.items())
         }
         save_file(whole, folder / "model.safetensors", {"format": "pt"})
         fields = hf_config.config_to_hf(self.config, self.pad, architecture)
-        _write_json(folder / "config.json", fields)
+        _write_json(folder / "config.json", fields | dict(more or {}))
         self._tokenizer(folder)
 
     def _tokenizer(self, folder: Path) -> None:
@@ -265,6 +327,33 @@ scores = model.similarity(queries, passages)
 ```
 
 The weights hold no pooler: vectors are pooled token states.
+"""
+
+
+def reranker_card(contract: Contract, max_tokens: int) -> str:
+    """README.md of a re-ranker's folder."""
+    return f"""---
+library_name: sentence-transformers
+pipeline_tag: text-ranking
+tags: [sentence-transformers, cross-encoder, reranker]
+---
+# A re-ranker trained with Kennel
+
+It reads a query and a passage in one text of at most {max_tokens} tokens, and gives one score, any
+real number: higher is better. Scores rank the passages of one query; they are no probabilities.
+
+```python
+from sentence_transformers import CrossEncoder
+
+model = CrossEncoder("path/to/this/folder")
+scores = model.predict([("a query", "a passage"), ("a query", "another passage")])
+ranking = model.rank("a query", ["a passage", "another passage"])
+```
+
+In training, a query was cut to {contract.query_length} tokens and a passage (title, space, text) to
+{contract.passage_length}, special tokens included, before they were joined. sentence-transformers
+cuts the pair as a whole, the longer text first, so scores can differ from those of the training
+library for pairs of which a text is longer than that.
 """
 
 

@@ -211,3 +211,16 @@ def config_to_hf(config: bert.BertConfig, pad: int, architecture: str) -> dict[s
         "torch_dtype": "float32",
     }
     return fields | ({"embedding_size": config.embedding_size} if kind == "electra" else {})
+
+
+def score_fields() -> dict[str, Any]:
+    """What `config.json` says of a re-ranker besides: one label, scores as they are.
+
+    sentence-transformers (4 and later) would send the score of a single label through a sigmoid.
+    """
+    return {
+        "id2label": {"0": "LABEL_0"},
+        "label2id": {"LABEL_0": 0},
+        "classifier_dropout": None,
+        "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"},
+    }

@@ -50,7 +50,7 @@ class HuggingFace:
         path: folder or `.safetensors` file; `config.json` lies beside the weights.
         vocab_size: of the tokenizer. Rows of the word table beyond it are cut off; where the file
             has fewer, it gives those that it has. Either is a warning.
-        ignore: glob patterns of canonical tensor names that may stay in the file (`classifier.*`),
+        ignore: glob patterns of canonical tensor names that stay in the file (`classifier.*`),
             besides `hf_names.MAY_STAY`.
 
     Raises:
@@ -68,7 +68,8 @@ class HuggingFace:
         return f"HuggingFace({str(self.path)!r})"
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All parts that the file holds: the encoder; MLM head, decoder, pooler where there.
+        """All parts that the file holds: the encoder; MLM head, decoder, pooler, classifier where
+        there.
 
         Returns:
             Our path -> float32 array; stacked layers have the layers first.
@@ -87,7 +88,7 @@ class HuggingFace:
             for path, shape in shapes.items()
             for problem in self._differences(path, names[path], shape, family)
         ]
-        problems += self._unexpected(names) + self._untied()
+        problems += self._unexpected(names) + self._no_score() + self._untied()
         if problems:
             raise WeightsError(
                 f"{self.path} does not fit {folder / 'config.json'} ({len(problems)} problems):\n  "
@@ -100,9 +101,8 @@ class HuggingFace:
 
     def _held(self, config: bert.BertConfig) -> dict[str, Shape]:
         """Our path -> shape, for every part of which the file has anything, and the encoder."""
-        parts = {
-            entry.part for entry in hf_names.TABLE if entry.name.format(layer=0) in self._where
-        }
+        names = {entry.name.format(layer=0): entry.part for entry in hf_names.TABLE}
+        parts = {names[name] for name in names.keys() & self._where if not self._may_stay(name)}
         return {
             path: shape
             for path, shape in part_shapes(config).items()
@@ -131,6 +131,21 @@ class HuggingFace:
         extra = [name for name in sorted(set(self._where) - used) if not self._may_stay(name)]
         found = [self._where[name] for name in extra]
         return [f"{stored.name}: unexpected {stored.shape}" for stored in found]
+
+    def _no_score(self) -> list[str]:
+        """Says so if a classifier is another than a re-ranker's."""
+        found = {
+            name: stored.shape
+            for name, stored in sorted(self._where.items())
+            if name.startswith("classifier.") and not self._may_stay(name)
+        }
+        one_label = found.get("classifier.weight", ())[:1] == (1,)
+        if not found or (one_label and "bert.pooler.dense.weight" in self._where):
+            return []
+        return [
+            "classifier: expected that of a re-ranker, BERT's with one label, behind a pooler; "
+            f"found {found}. To take all else, list 'classifier.*' in HuggingFace.ignore."
+        ]
 
     def _untied(self) -> list[str]:
         """Output tensors that old files repeat; ours are tied, so they must be copies."""
@@ -176,6 +191,7 @@ class _Parts(nnx.Module):
         self.head = heads.MlmHead(config, rngs=rngs)
         self.decoder = layers.BertLayer(config.block, rngs=rngs)
         self.pooler = heads.Pooler(config, rngs=rngs)
+        self.classifier = heads.score_head(config, rngs=rngs)
         self.next_sentence = layers.Dense(
             {"embed": config.hidden}, {"type": 2}, stddev=1.0, dtype=config.dtype, rngs=rngs
         )
