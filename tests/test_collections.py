@@ -170,6 +170,40 @@ def test_malformed_lines_are_counted_and_named(marco, tmp_path, part, line, reas
     assert report["bad_records"] == {reason: 1}
 
 
+@pytest.mark.parametrize(
+    ("topics", "qrels", "queries", "judged"),
+    [
+        ("dl19-passage.topics.tsv.gz", "dl19-passage.qrels.gz", 43, 9260),
+        ("dl20.topics.tsv.gz", "dl20-passage.qrels.gz", 200, 11386),
+        (
+            "msmarco-passage.dev-small.topics.tsv.gz",
+            "msmarco-passage.dev-small.qrels.gz",
+            6980,
+            7437,
+        ),
+    ],
+)
+def test_topics_and_judgements_as_published(shared, topics, qrels, queries, judged):
+    folder, bad = shared / "data/trec_dl", BadRecords(0)
+    asked = {record.id for record in Tsv(str(folder / topics)).records(bad)}
+    found = list(TrecQrels(str(folder / qrels)).judgements(bad))
+    assert len(asked) == queries and len(found) == judged
+    assert {query for query, _, _, _ in found} <= asked
+
+
+def test_a_collection_and_queries_as_published(shared):
+    folder = shared / "data/msmarco_toy"
+    for name, count, repeated in (
+        ("collection", 89, 0),
+        ("dev_queries", 10, 1),
+        ("val_queries", 10, 0),
+    ):
+        bad = BadRecords(repeated)
+        records = list(Tsv(str(folder / f"{name}.tsv.gz")).records(bad))
+        assert len(records) == count and all(record.text for record in records)
+        assert bad.counts.total() == bad.counts["duplicate_id"] == repeated
+
+
 def test_a_query_without_an_answer_is_left_out_and_counted(marco, tmp_path):
     with open(tmp_path / "train.tsv", "a") as file:
         file.write("11 0 1 0\n11 0 2 -1\n")
