@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models import layers
+from models import attention, layers
 from t5x_style import partitioning
 
 
@@ -283,3 +283,36 @@ class Encoder(nnx.Module):
                 hidden = layers.run_stack(part, end - start, hidden, visible, key=own, **options)
             states.append(hidden)
         return states[1], states[2]
+
+    def states_at(
+        self,
+        at: jax.Array,
+        tokens: jax.Array,
+        positions: jax.Array,
+        segment_ids: jax.Array,
+        token_types: jax.Array | None = None,
+        key: jax.Array | None = None,
+    ) -> jax.Array:
+        """The states of a few tokens only, such as those that are pooled.
+
+        Of the others, the last layer needs nothing but keys and values: a sixth of its products.
+
+        Args:
+            at: [B, S] int32, which tokens of each row.
+            tokens, positions, segment_ids, token_types, key: as when called; dropout draws other
+                numbers.
+
+        Returns:
+            [B, S, D] in the compute dtype.
+        """
+        config, below = self.config, self.config.layers - 1
+        first, lower, last = layers.split_key(key, 3)
+        hidden = self.embeddings(tokens, positions, token_types, first)
+        if below:
+            part = layers.part_of(self.layers, 0, below)
+            visible = self.layers.attention.within(segment_ids, lower)
+            options = {"remat": config.remat, "unroll": min(config.unroll, below)}
+            hidden = layers.run_stack(part, below, hidden, visible, key=lower, **options)
+        seen = attention.visibility(jnp.take_along_axis(segment_ids, at, axis=1), segment_ids)
+        query = jnp.take_along_axis(hidden, at[:, :, None], axis=1)
+        return layers.run_layer(self.layers, below, query, hidden, seen, last, config.remat)

@@ -115,14 +115,12 @@ def embed(
     Returns:
         [B, S, D] float32; zeros where `segment_valid` is False.
     """
-    segment_ids = group["segment_ids"]
-    hidden = encoder(
-        group["tokens"], group["positions"], segment_ids, group.get("token_types"), key
-    )
+    segment_ids, cls_at = group["segment_ids"], group["cls_at"]
+    text = (group["tokens"], group["positions"], segment_ids, group.get("token_types"), key)
     if config.pooling == "cls":
-        pooled = heads.pool_cls(hidden, group["cls_at"]).astype(jnp.float32)
+        pooled = encoder.states_at(cls_at, *text).astype(jnp.float32)
     else:
-        pooled = heads.pool_mean(hidden, segment_ids, group["cls_at"].shape[1])
+        pooled = heads.pool_mean(encoder(*text), segment_ids, cls_at.shape[1])
     pooled = jnp.where(group["segment_valid"][:, :, None], pooled, 0.0)
     return unit(pooled) if config.normalise else pooled
 

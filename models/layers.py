@@ -336,3 +336,18 @@ def run_stack(
         unroll=unroll,
     )
     return scan(hidden, layers, visible, keys)
+
+
+def run_layer(
+    layers: BertLayer,
+    number: int,
+    query: jax.Array,
+    memory: jax.Array,
+    visible: Visible,
+    key: jax.Array | None,
+    remat: str,
+) -> jax.Array:
+    """One of stacked `layers` from `query` [B, Q, D] to `memory` [B, K, D], see `BertLayer`."""
+    graph, state = nnx.split(layers)
+    layer = nnx.merge(graph, jax.tree.map(lambda array: array[number], state))
+    return with_remat(lambda q, m: layer(q, m, visible, key), remat)(query, memory)

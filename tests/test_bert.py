@@ -1,6 +1,7 @@
 """The encoder: packing, padding, remat, dropout, dtypes and the names of its parameters."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ from t5x_style.objective import GroupShape, Objective
 from tests import tiny_models
 
 CONFIG = tiny_models.CONFIG
+INPUTS = ("tokens", "positions", "segment_ids")
 SHAPE = GroupShape(rows=4, length=24, segments=3)
 
 OBJECTIVES: dict[str, Callable[[], Objective]] = {
@@ -137,6 +139,27 @@ def test_remat_changes_no_number(policy: str) -> None:
     one, other = gradients(encoder(), group), gradients(encoder(remat=policy), group)
     for path in one:
         np.testing.assert_allclose(other[path], one[path], atol=1e-5, rtol=1e-5, err_msg=path)
+
+
+@pytest.mark.parametrize("changes", [{}, {"layers": 1}, {"remat": "full"}])
+def test_states_of_some_tokens_are_those_among_all(changes: dict[str, object]) -> None:
+    parts = tiny_models.segments(4, longest=8)
+    group = tiny_models.group([parts[:3], parts[3:]], 24, 3)
+    graph, params = nnx.split(encoder(**changes))
+    at, valid = group["cls_at"], group["segment_valid"][:, :, None]
+
+    @functools.partial(jax.jit, static_argnums=1)
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def some(params: nnx.State, alone: bool) -> tuple[jax.Array, jax.Array]:
+        module, text = nnx.merge(graph, params), [group[n] for n in INPUTS]
+        states = module.states_at(at, *text) if alone else heads.pool_cls(module(*text), at)
+        states = jnp.where(valid, states, 0.0)
+        return jnp.sum(states**2 * jnp.arange(CONFIG.hidden)) / 100, states
+
+    (_, found), gradients = some(params, True)
+    (_, expected), wanted = some(params, False)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), gradients, wanted)
 
 
 def test_dropout_follows_the_key_and_the_mode() -> None:
