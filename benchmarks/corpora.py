@@ -53,3 +53,30 @@ def tokenized(corpus: Path, length: int) -> tuple[Path, Path]:
         TOKENIZER=str(at / "t/tokenizer"), LENGTH=length,
     )  # fmt: skip
     return at / "p/store", at / "t/tokenizer"
+
+
+def squad_pairs(folder: Path, query_length: int, passage_length: int) -> Path:
+    """A folder with SQuAD's training paragraphs and a question for each, tokenized.
+
+    Its `tokenizer`, `queries` and `passages` (stores), `pairs.jsonl` as `read_pairs` takes it. What
+    is there already is taken as it is; a paragraph stands once, so that no batch repeats one.
+    """
+    test = SQUAD.with_name("dev-v1.1.jsonl.gz")
+    run_stage(["runs/make_squad.gin"], folder / "squad", TRAIN_FILE=str(SQUAD), TEST_FILE=str(test))
+    corpus = folder / "squad/corpus"
+    run_stage(["runs/train_tokenizer.gin"], folder / "tokenizer", CORPUS=str(corpus))
+    tokenizer = str(folder / "tokenizer/tokenizer")
+    for kind, length in (("queries", query_length), ("passages", passage_length)):
+        run_stage(
+            [f"data/beir_{kind}.gin", "runs/prepare.gin"], folder / kind, CORPUS=str(corpus),
+            TOKENIZER=tokenizer, LENGTH=length,
+        )  # fmt: skip
+    question: dict[str, str] = {}
+    for line in (corpus / "qrels/train.tsv").read_text("utf-8").splitlines()[1:]:
+        query, paragraph, _ = line.split("\t")
+        question.setdefault(paragraph, query)
+    with open(folder / "pairs.jsonl", "w", encoding="utf-8") as out:
+        for paragraph, query in question.items():
+            pair = {"query_id": query, "positive_ids": [paragraph], "negative_ids": []}
+            out.write(json.dumps(pair) + "\n")
+    return folder

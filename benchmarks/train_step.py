@@ -12,27 +12,20 @@ load on the machine meets all alike. The first step of a turn, compilation, toke
 peer's masks, which it is given for nothing, are not counted. Needs the extra `interop`.
 """
 
-import dataclasses
-import json
 import os
-import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from absl import app, flags
 
-from benchmarks import corpora
+from benchmarks import corpora, turns
 from benchmarks.shapes import SIZES, Round, Shape
 from input_pipelines.token_store import TokenStore
 from input_pipelines.tokenization import Tokenizer
-from t5x_style import stage_main
 
 _SIZE = flags.DEFINE_enum("size", "mini", list(SIZES), "Of the encoder; Turc et al. 2019.")
 _LENGTH = flags.DEFINE_integer("length", 128, "Tokens at which passages are cut, and of a row.")
@@ -44,28 +37,12 @@ _STORE = flags.DEFINE_string("store", "", "A token store; by default of SQuAD's 
 _TOKENIZER = flags.DEFINE_string("tokenizer", "", "The tokenizer's folder, with --store.")
 _WORKER = flags.DEFINE_enum("worker", None, ["ours", "sorted", "padded"], "Internal: one of three.")
 
-WARMUP = 2  # steps
 PRODUCT = 2048  # rows and columns of the matrices whose product shows what the machine can do
 NAMES = {
     "ours": "kennel, packed",
     "sorted": "PyTorch, sorted by length",
     "padded": "PyTorch, padded to full length",
 }
-
-
-class Contestant(NamedTuple):
-    """What a worker runs.
-
-    Attributes:
-        run: (first step, count) -> what was timed.
-        flops: FLOPs of a step's matrix products divided by the tokens of its batch, padding
-            included.
-        product_rate: FLOP/s of its library in the product of two large square matrices.
-    """
-
-    run: Callable[[int, int], Round]
-    flops: float
-    product_rate: float
 
 
 def product_rate(multiply: Callable[[], object]) -> float:
@@ -79,7 +56,7 @@ def product_rate(multiply: Callable[[], object]) -> float:
     return 2 * PRODUCT**3 / min(seconds() for _ in range(10))
 
 
-def ours(store: TokenStore) -> Contestant:
+def ours(store: TokenStore) -> turns.Contestant:
     """The trainer's own program."""
     import jax
 
@@ -90,10 +67,10 @@ def ours(store: TokenStore) -> Contestant:
     matrix = jax.numpy.ones((PRODUCT, PRODUCT), step.dtype)
     product = jax.jit(jax.numpy.matmul)
     rate = product_rate(lambda: product(matrix, matrix).block_until_ready())
-    return Contestant(step.run, step.flops(), rate)
+    return contestant(step.run, step.flops(), rate)
 
 
-def peer(store: TokenStore, sort: bool) -> Contestant:
+def peer(store: TokenStore, sort: bool) -> turns.Contestant:
     """The same passages, one a row; as many rows as bring about the tokens of our batch."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
@@ -157,110 +134,39 @@ def peer(store: TokenStore, sort: bool) -> Contestant:
         if device == "cuda":
             torch.cuda.synchronize()
 
-    return Contestant(run, flops, product_rate(multiply))
+    return contestant(run, flops, product_rate(multiply))
+
+
+def contestant(
+    run: Callable[[int, int], Round], flops: float, product_rate: float
+) -> turns.Contestant:
+    """With the FLOPs of a step's matrix products divided by the tokens of its batch, padding
+    included; and FLOP/s of its library in the product of two large square matrices."""
+    return turns.Contestant(run, {"flops": flops, "product_rate": product_rate})
 
 
 def work() -> None:
-    """A worker: says that it is ready, answers each line (first step, count) with a Round; JSON."""
+    """A worker."""
     store = TokenStore.open(_STORE.value)
-    runs = ours(store) if _WORKER.value == "ours" else peer(store, _WORKER.value == "sorted")
-    runs.run(0, WARMUP)
-    rates = {"flops": runs.flops, "product_rate": runs.product_rate}
-    print(json.dumps({"peak": peak_bytes(), **rates}), flush=True)
-    for line in sys.stdin:
-        first, count = json.loads(line)
-        runs.run(first - 1, 1)  # what lay idle may have left the caches, or the memory
-        timed = runs.run(first, count)
-        print(json.dumps({**dataclasses.asdict(timed), "peak": peak_bytes()}), flush=True)
-
-
-def peak_bytes() -> int:
-    """The most memory that this process held: of the accelerator if there is one, else resident."""
     if _WORKER.value == "ours":
-        import jax
-
-        stats = jax.devices()[0].memory_stats() or {}
-        if "peak_bytes_in_use" in stats:
-            return stats["peak_bytes_in_use"]
+        turns.serve(ours(store), "jax")
     else:
-        import torch
-
-        if torch.cuda.is_available():
-            return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        turns.serve(peer(store, _WORKER.value == "sorted"), "torch")
 
 
-class Worker:
-    """One of the three in its own process.
-
-    Args:
-        name: a key of NAMES.
-        store: the token store's folder.
-        tokenizer: its tokenizer's folder.
-        cache: folder where JAX keeps compiled programs.
-
-    Attributes:
-        rounds: what was timed so far.
-        peak: bytes, the most that the process held so far.
-        flops: as in `Contestant`.
-        product_rate: as in `Contestant`.
-    """
-
-    def __init__(self, name: str, store: Path, tokenizer: Path, cache: str):
-        command = [sys.executable, "-m", "benchmarks.train_step", *sys.argv[1:]]
-        command += [f"--worker={name}", f"--store={store}", f"--tokenizer={tokenizer}"]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, text=True, cwd=corpora.ROOT,
-            env=stage_main.HUGE_PAGES | os.environ | {"JAX_COMPILATION_CACHE_DIR": cache},
-        )  # fmt: skip
-        self.rounds: list[Round] = []
-        ready = self._answer()  # compiled and warm
-        self.peak, self.flops, self.product_rate = (
-            ready[name] for name in ("peak", "flops", "product_rate")
-        )
-
-    @property
-    def places(self) -> int:
-        """Tokens of all batches, padding included."""
-        return sum(one.places for one in self.rounds)
-
-    @property
-    def tokens(self) -> int:
-        """Those that are not padding."""
-        return sum(one.tokens for one in self.rounds)
-
-    @property
-    def rate(self) -> float:
-        """FLOP/s of the steps."""
-        return self.flops * self.places / sum(one.seconds for one in self.rounds)
-
-    def run(self, first: int, count: int) -> None:
-        """One more round."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([first, count]) + "\n")
-        self._process.stdin.flush()
-        answer = self._answer()
-        self.peak = answer.pop("peak")
-        self.rounds.append(Round(**answer))
-
-    def _answer(self) -> dict:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"a worker ended with status {self._process.wait()}")
-        return json.loads(line)
-
-    def close(self) -> None:
-        """Lets the process end."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+def flops_per_token(worker: turns.Worker) -> float:
+    """FLOPs of its products, of a token that is not padding."""
+    return worker.facts["flops"] * worker.places / worker.tokens
 
 
-def table(workers: dict[str, Worker]) -> None:
+def seconds(worker: turns.Worker) -> float:
+    """Of all its rounds."""
+    return sum(one.seconds for one in worker.rounds)
+
+
+def table(workers: dict[str, turns.Worker]) -> None:
     """Speed, ratio and memory of each; its arithmetic; and what the machine allows."""
-    speeds = {n: [r.tokens / r.seconds for r in w.rounds] for n, w in workers.items()}
+    speeds = {name: worker.speeds for name, worker in workers.items()}
     print(
         f"{'':<30}{'tokens/s':>10}{'(low to high)':>18}{'ours / it':>11}{'padding':>9}"
         f"{'peak MiB':>10}{'MFLOP/token':>13}{'GFLOP/s':>9}"
@@ -272,15 +178,15 @@ def table(workers: dict[str, Worker]) -> None:
         print(
             f"{NAMES[name]:<30}{statistics.median(speeds[name]):>10,.0f}{spread:>18}{ratio:>11.2f}"
             f"{1 - worker.tokens / worker.places:>9.1%}{worker.peak / 2**20:>10,.0f}"
-            f"{worker.flops * worker.places / worker.tokens / 1e6:>13,.0f}"
-            f"{worker.rate / 1e9:>9,.0f}"
+            f"{flops_per_token(worker) / 1e6:>13,.0f}"
+            f"{flops_per_token(worker) * worker.tokens / seconds(worker) / 1e9:>9,.0f}"
         )
-    ours, careful = workers["ours"], workers["sorted"]
-    flops_per_token = ours.flops * ours.places / ours.tokens
-    products_alone = max(w.product_rate for w in workers.values()) / flops_per_token  # tokens/s
+    ours = workers["ours"]
+    products = {name: worker.facts["product_rate"] for name, worker in workers.items()}
+    products_alone = max(products.values()) / flops_per_token(ours)  # tokens/s
     print(
-        f"one product of {PRODUCT} x {PRODUCT} matrices: {ours.product_rate / 1e9:,.0f} GFLOP/s "
-        f"in JAX, {careful.product_rate / 1e9:,.0f} in PyTorch; a step of ours that did nothing "
+        f"one product of {PRODUCT} x {PRODUCT} matrices: {products['ours'] / 1e9:,.0f} GFLOP/s "
+        f"in JAX, {products['sorted'] / 1e9:,.0f} in PyTorch; a step of ours that did nothing "
         "but its products, at that rate, would be "
         f"{products_alone / statistics.median(speeds['sorted']):.2f} "
         "times as fast as the sorted peer"
@@ -303,14 +209,19 @@ def main(_: list[str]) -> None:
             flush=True,
         )
         cache = f"{scratch}/compiled"
-        Worker("ours", store, tokenizer, cache).close()  # the compiler's memory is no step's
-        workers = {name: Worker(name, store, tokenizer, cache) for name in NAMES}
+        given = [f"--store={store}", f"--tokenizer={tokenizer}"]
+
+        def worker(name: str) -> turns.Worker:
+            return turns.Worker("benchmarks.train_step", [*given, f"--worker={name}"], cache)
+
+        worker("ours").close()  # the compiler's memory is no step's
+        workers = {name: worker(name) for name in NAMES}
         for number in range(_ROUNDS.value):
-            for worker in workers.values():
-                worker.run(WARMUP + number * _STEPS.value, _STEPS.value)
+            for one in workers.values():
+                one.run(turns.WARMUP + number * _STEPS.value, _STEPS.value)
         table(workers)
-        for worker in workers.values():
-            worker.close()
+        for one in workers.values():
+            one.close()
 
 
 if __name__ == "__main__":

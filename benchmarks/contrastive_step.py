@@ -1,0 +1,333 @@
+"""A bi-encoder's training step in chunks (GradCache) beside sentence-transformers' cached loss.
+
+    python -m benchmarks.contrastive_step --size=mini [--pairs=128] [--mini_batch=32] [--rounds=4]
+
+Questions of SQuAD with their paragraphs, every other paragraph of the batch a negative. Ours is the
+trainer's program of objectives/bi_encoder.gin: packed rows, ENCODE_CHUNKS chunks. The peer is
+CachedMultipleNegativesRankingLoss in mini-batches of as many pairs, with PyTorch's fused attention
+and AdamW: over pairs in the order of the batch, as its trainer takes them, and sorted by the length
+of their paragraphs, so that its mini-batches hold little padding. All start from the same weights,
+without dropout, in float32, and see the same pairs in the same steps; their losses and the norms of
+their gradients have to agree on the first batch before anything is timed.
+
+Prints tokens that are not padding per second and peak memory. Each runs in a process of its own,
+and they take turns. The first step of a turn, compilation and tokenizing are not counted, nor is
+making the batches. Needs the extra `interop`.
+"""
+
+import dataclasses
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import app, flags
+
+from benchmarks import corpora, turns
+from benchmarks.shapes import SIZES, Round
+from input_pipelines import packing, pair_plan, plan
+from input_pipelines.pairs import PairsPipeline
+from input_pipelines.token_store import TokenStore
+
+_SIZE = flags.DEFINE_enum("size", "mini", list(SIZES), "Of the encoder; Turc et al. 2019.")
+_VOCABULARY = flags.DEFINE_integer("vocabulary", 30522, "Rows of the word table.")
+_PAIRS = flags.DEFINE_integer("pairs", 128, "Of a batch.")
+_MINI_BATCH = flags.DEFINE_integer("mini_batch", 32, "Pairs that are encoded at a time.")
+_QUERY_LENGTH = flags.DEFINE_integer("query_length", 32, "Tokens at which questions are cut.")
+_LENGTH = flags.DEFINE_integer("length", 128, "Tokens at which paragraphs are cut, and of a row.")
+_STEPS = flags.DEFINE_integer("steps", 1, "Steps in a round.")
+_ROUNDS = flags.DEFINE_integer("rounds", 4, "Rounds; the median counts.")
+_DATA = flags.DEFINE_string("data", "", "Folder that keeps the stores for another run.")
+_WORKER = flags.DEFINE_enum("worker", None, ["ours", "sorted", "unsorted"], "Internal: which.")
+_ENCODER = flags.DEFINE_string("encoder", "", "Internal: folder of the weights to start from.")
+
+TEMPERATURE = 0.05
+SEGMENTS = 16
+TOLERANCE = {"loss": 1e-4, "gradient_norm": 1e-3}  # relative
+NAMES = {
+    "ours": "kennel, packed",
+    "sorted": "sentence-transformers, sorted by length",
+    "unsorted": "sentence-transformers, as they come",
+}
+
+
+def pipeline(query_rows: packing.Rows, passage_rows: packing.Rows) -> PairsPipeline:
+    """The pairs; which are in which step does not depend on the rows."""
+    data = _DATA.value
+    return PairsPipeline(
+        f"{data}/queries/store", f"{data}/passages/store", f"{data}/pairs.jsonl",
+        batch=_PAIRS.value, group_size=1, query_length=_QUERY_LENGTH.value,
+        passage_length=_LENGTH.value, query_rows=query_rows, passage_rows=passage_rows, seed=0,
+    )  # fmt: skip
+
+
+def unpacked() -> PairsPipeline:
+    """A text a row."""
+    lengths = (_QUERY_LENGTH.value, _LENGTH.value)
+    return pipeline(*(packing.Rows(_PAIRS.value, length, 1) for length in lengths))
+
+
+def texts(pairs: PairsPipeline, step: int) -> Iterator[tuple[TokenStore, np.ndarray, int]]:
+    """Questions, then paragraphs of a step: (their store, rows in it [pairs], where to cut)."""
+    picked, documents = pairs.plan.choose(step)
+    yield pairs.query_store, pairs.pairs.queries[picked], pairs.query_length
+    yield pairs.passage_store, documents[:, 0], pairs.passage_length
+
+
+def fitting_rows(chunks: int) -> tuple[packing.Rows, packing.Rows]:
+    """Rows of questions and of paragraphs that take all steps with the least padding.
+
+    Both numbers divide by `chunks`, one by the other: what the model and the pipeline ask for.
+    """
+    pairs = unpacked()
+    run = turns.WARMUP + _ROUNDS.value * _STEPS.value
+    steps = range(max(run, pair_plan.PROBE))  # the pipeline checks so many
+    sizes = [
+        [np.minimum(store.lengths[rows], cut) for store, rows, cut in texts(pairs, step)]
+        for step in steps
+    ]
+
+    def needed(side: int, length: int) -> int:
+        return max(len(plan.pack_rows(one[side], length, SEGMENTS)) for one in sizes)
+
+    length, most = _LENGTH.value, 2 * _LENGTH.value
+    lengths = range(_QUERY_LENGTH.value, most + 1, 8)
+    query_needs = {query_length: needed(0, query_length) for query_length in lengths}
+    least = -(-needed(1, length) // chunks) * chunks
+    fits = [
+        (passages * length + queries * query_length, passages, queries, query_length)
+        for passages in range(least, 2 * least, chunks)
+        for queries in range(chunks, passages + 1, chunks)
+        for query_length in lengths
+        if passages % queries == 0 and queries >= query_needs[query_length]
+    ]
+    _, passages, queries, query_length = min(fits)
+    return (
+        packing.Rows(queries, query_length, SEGMENTS),
+        packing.Rows(passages, length, SEGMENTS),
+    )
+
+
+def ours() -> turns.Contestant:
+    """The trainer's own program; writes its first weights to --encoder if they are not there."""
+    import jax
+
+    from benchmarks.retromae_step import encoder_config
+    from models import bi_encoder, embedding
+    from models.losses import contrastive
+    from t5x_style import (
+        contract,
+        objective,
+        optim,
+        partitioning,
+        runtime,
+        step_program,
+        train_state,
+    )
+
+    runtime.schedule_for_memory()  # as every command that trains or encodes does
+    chunks = -(-_PAIRS.value // _MINI_BATCH.value)
+    rows = fitting_rows(chunks)
+    pairs = pipeline(*rows)
+    vocabulary = contract.Vocabulary.load(f"{_DATA.value}/tokenizer/tokenizer")
+    vocabulary = dataclasses.replace(vocabulary, size=_VOCABULARY.value)
+    config = encoder_config(_SIZE.value, vocabulary.size, _LENGTH.value)
+    config = dataclasses.replace(config, dtype="float32")
+    vectors = embedding.EmbeddingConfig(
+        "cls", True, "cosine", TEMPERATURE, _QUERY_LENGTH.value, _LENGTH.value, "", ""
+    )
+
+    def make(*, rngs: Any) -> bi_encoder.BiEncoder:
+        query, passage = (objective.GroupShape(*dataclasses.astuple(one)) for one in rows)
+        loss = contrastive.ContrastiveConfig()
+        return bi_encoder.BiEncoder(
+            config, vectors, vocabulary, query, passage, loss, chunks, rngs=rngs
+        )
+
+    partitioner = partitioning.Partitioner()
+    optimizer = optim.AdamW(learning_rate=1e-4, warmup_steps=10, total_steps=10_000)
+    definition, state, shardings = train_state.create(make, optimizer, partitioner, 0)
+    if not Path(_ENCODER.value).exists():
+        export(definition.module(state.params, state.variables))
+    program = step_program.jit(definition, partitioner, shardings)
+
+    def step(batch: Any) -> dict[str, Any]:
+        nonlocal state
+        state, metrics = program(state, jax.device_put(batch, partitioner.batch_sharding))
+        return metrics
+
+    def run(first: int, count: int) -> Round:
+        batches = [pairs.batch(number) for number in range(first, first + count)]
+        started = time.perf_counter()
+        for batch in batches:
+            metrics = step(batch)
+        jax.block_until_ready((state, metrics))
+        seconds = time.perf_counter() - started
+        if float(metrics["healthy"].value()) != 1.0:
+            raise SystemExit("the loss or a gradient is not finite: what was timed is no training")
+        segments = [group["segment_ids"] for batch in batches for group in batch.values()]
+        return Round(
+            seconds, sum(int((s > 0).sum()) for s in segments), sum(s.size for s in segments)
+        )
+
+    first = step(pairs.batch(0))
+    return turns.Contestant(run, {name: float(first[name].value()) for name in TOLERANCE})
+
+
+def export(module: Any) -> None:
+    """Writes the encoder for sentence-transformers, as runs/export_hf.gin does."""
+    from flax import nnx
+
+    from models import export_hf
+    from t5x_style import optim
+
+    class Weights:
+        def arrays(self) -> dict[str, np.ndarray]:
+            flat = nnx.to_flat_state(nnx.state(module, nnx.Param))
+            return {optim.path_string(path): np.asarray(value[...]) for path, value in flat}
+
+    folder = Path(_ENCODER.value)
+    folder.mkdir()
+    module.contract().save(folder)
+    export_hf.export(
+        str(folder), str(folder), Weights(), module.config, module.vocabulary,
+        f"{_DATA.value}/tokenizer/tokenizer",
+    )  # fmt: skip
+
+
+def peer(sort: bool) -> turns.Contestant:
+    """sentence-transformers over the same pairs.
+
+    Args:
+        sort: the pairs of a batch by the length of their paragraphs; its loss is the same in any
+            order.
+    """
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import losses
+
+    from benchmarks import torch_retromae
+
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = SentenceTransformer(
+        f"{_ENCODER.value}/encoder", device=device,
+        model_kwargs={"attn_implementation": "sdpa", "dtype": torch.float32},
+    ).train()  # fmt: skip
+    cached = losses.CachedMultipleNegativesRankingLoss(
+        model, scale=1 / TEMPERATURE, mini_batch_size=_MINI_BATCH.value
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+    pairs = unpacked()
+
+    def batch(number: int) -> list[dict[str, torch.Tensor]]:
+        sides = list(texts(pairs, number))
+        passages, rows, cut = sides[1]
+        lengths = np.minimum(passages.lengths[rows], cut)
+        order = np.argsort(-lengths, kind="stable") if sort else np.arange(len(rows))
+        made = []
+        for store, rows, cut in sides:
+            tokens, sizes = torch_retromae.padded(store, rows[order], cut)
+            mask = (np.arange(tokens.shape[1]) < sizes[:, None]).astype(np.int64)
+            arrays = {"input_ids": tokens, "attention_mask": mask}
+            made.append({name: torch.from_numpy(a).to(device) for name, a in arrays.items()})
+        return made
+
+    def step(one: list[dict[str, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+        optimizer.zero_grad(set_to_none=True)
+        loss = cached([dict(side) for side in one], None)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.detach(), norm
+
+    def run(first: int, count: int) -> Round:
+        batches = [batch(number) for number in range(first, first + count)]
+        started = time.perf_counter()
+        for one in batches:
+            loss, _ = step(one)
+        value = loss.item()  # waits for the device
+        seconds = time.perf_counter() - started
+        assert np.isfinite(value)
+        sizes = [side["attention_mask"].sum(dim=1).cpu() for one in batches for side in one]
+        parts = [part for side in sizes for part in side.split(_MINI_BATCH.value)]
+        places = sum(len(part) * int(part.max()) for part in parts)  # it cuts each mini-batch so
+        return Round(seconds, sum(int(side.sum()) for side in sizes), places)
+
+    loss, norm = step(batch(0))
+    return turns.Contestant(run, {"loss": loss.item(), "gradient_norm": norm.item()})
+
+
+def require_agreement(workers: dict[str, turns.Worker]) -> None:
+    """Ends the benchmark unless all found the same loss and gradient on the first batch."""
+    for fact, tolerance in TOLERANCE.items():
+        values = {name: worker.facts[fact] for name, worker in workers.items()}
+        if not np.allclose(list(values.values()), values["ours"], rtol=tolerance, atol=0):
+            raise SystemExit(f"{fact}: expected the same within {tolerance:.0e}, found {values}")
+
+
+def table(workers: dict[str, turns.Worker]) -> None:
+    """Speed, ratio and memory of each."""
+    facts = workers["ours"].facts
+    print(
+        f"first batch, all three: loss {facts['loss']:.5f}, norm of the gradient "
+        f"{facts['gradient_norm']:.6f}\n"
+        f"{'':<40}{'tokens/s':>10}{'(low to high)':>18}{'ours / it':>11}{'padding':>9}"
+        f"{'peak MiB':>10}"
+    )
+    for name, worker in workers.items():
+        # Rounds are paired: what slows one slows its neighbours.
+        both = zip(workers["ours"].speeds, worker.speeds, strict=True)
+        ratio = statistics.median(a / b for a, b in both)
+        spread = f"{min(worker.speeds):,.0f} to {max(worker.speeds):,.0f}"
+        print(
+            f"{NAMES[name]:<40}{statistics.median(worker.speeds):>10,.0f}{spread:>18}{ratio:>11.2f}"
+            f"{1 - worker.tokens / worker.places:>9.1%}{worker.peak / 2**20:>10,.0f}"
+        )
+
+
+def work() -> None:
+    """A worker."""
+    if _WORKER.value == "ours":
+        turns.serve(ours(), "jax")
+    else:
+        turns.serve(peer(_WORKER.value == "sorted"), "torch")
+
+
+def main(_: list[str]) -> None:
+    """Starts the three, compares their losses, lets them take turns, prints the table."""
+    if _WORKER.value:
+        work()
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        data = Path(_DATA.value or f"{scratch}/data").resolve()
+        corpora.squad_pairs(data, _QUERY_LENGTH.value, _LENGTH.value)
+        print(
+            f"{_SIZE.value}: {SIZES[_SIZE.value]} layers, width, heads; vocabulary "
+            f"{_VOCABULARY.value:,}; {_PAIRS.value} pairs a batch, {_MINI_BATCH.value} at a time; "
+            f"{len(os.sched_getaffinity(0))} cores and as many threads",
+            flush=True,
+        )
+        given = [f"--data={data}", f"--encoder={scratch}/encoder"]
+
+        def worker(name: str) -> turns.Worker:
+            arguments = [*given, f"--worker={name}"]
+            return turns.Worker("benchmarks.contrastive_step", arguments, f"{scratch}/compiled")
+
+        worker("ours").close()  # the compiler's memory is no step's
+        workers = {name: worker(name) for name in NAMES}
+        require_agreement(workers)
+        for number in range(_ROUNDS.value):
+            for one in workers.values():
+                one.run(turns.WARMUP + number * _STEPS.value, _STEPS.value)
+        table(workers)
+        for one in workers.values():
+            one.close()
+
+
+if __name__ == "__main__":
+    app.run(main)
