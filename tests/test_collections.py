@@ -195,7 +195,7 @@ def test_a_collection_and_queries_as_published(shared):
     folder = shared / "data/msmarco_toy"
     for name, count, repeated in (
         ("collection", 89, 0),
-        ("dev_queries", 10, 1),
+        ("dev_queries", 9, 2),
         ("val_queries", 10, 0),
     ):
         bad = BadRecords(repeated)
