@@ -150,10 +150,9 @@ class CrossEncoder(Objective):
         """
         encoder_key, head_key = layers.split_key(key, 2)
         types = pair["token_types"] if self.config.type_vocab > 1 else None
-        hidden = self.encoder(
-            pair["tokens"], pair["positions"], pair["segment_ids"], types, encoder_key
-        )
-        pooled = self.dropout(self.pooler(heads.pool_cls(hidden, pair["cls_at"])), head_key)
+        text = (pair["tokens"], pair["positions"], pair["segment_ids"], types, encoder_key)
+        pooled = self.pooler(self.encoder.states_at(pair["cls_at"], *text))
+        pooled = self.dropout(pooled, head_key)
         scores = self.classifier(pooled)[:, :, 0].astype(jnp.float32)
         return jnp.where(pair["segment_valid"], scores, 0.0)
 

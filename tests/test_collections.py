@@ -196,7 +196,7 @@ def test_a_collection_and_queries_as_published(shared):
     for name, count, repeated in (
         ("collection", 89, 0),
         ("dev_queries", 9, 2),
-        ("val_queries", 10, 0),
+        ("val_queries", 9, 1),
     ):
         bad = BadRecords(repeated)
         records = list(Tsv(str(folder / f"{name}.tsv.gz")).records(bad))
