@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from input_pipelines import packing, plan, stream
+from input_pipelines.negatives import read_pairs
 from input_pipelines.pipeline import PREFETCH, open_stores
 from input_pipelines.token_store import Passages, StoreError, TokenStore
 
@@ -102,6 +103,29 @@ class JointTexts:
         self.query_prefix, self.passage_prefix = (str(manifest["prefix"]) for manifest in stored)
         self.tokenizer_fingerprint = self.query_store.tokenizer_fingerprint
 
+    @property
+    def fingerprint(self) -> str:
+        """Of all texts, where they are cut, and the shape of batches, as hexadecimal."""
+        stores = (self.query_store.fingerprint, self.passage_store.fingerprint)
+        parts = (stores, self.query_length, self.passage_length, self.rows)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+    def mined(self, negatives: str) -> Iterator[tuple[str, list[str], list[str]]]:
+        """The ids of each query of a file of negatives, its positives and its negatives.
+
+        Raises:
+          PairsError: as `negatives.read_pairs`, before anything is given.
+        """
+        found = read_pairs(negatives, self.query_store, self.passage_store)
+        tables = (found.queries.tolist(), found.positives.tolist(), found.negatives.tolist())
+        return (
+            (self.query_store.ids[query], self._passages(right), self._passages(wrong))
+            for query, right, wrong in zip(*tables, strict=True)
+        )
+
+    def _passages(self, rows: list[int]) -> list[str]:
+        return [self.passage_store.ids[row] for row in rows if row != packing.NONE]
+
     def pairs(self, query_ids: Sequence[str], passage_ids: Sequence[str]) -> "JointSource":
         """The pairs query_ids[n], passage_ids[n], in this order.
 
@@ -143,12 +167,9 @@ class JointSource:
     @property
     def fingerprint(self) -> str:
         """Of the pairs, where they are cut, and the shape of batches, as hexadecimal."""
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(self._texts.fingerprint.encode())
         for rows in self._rows:
             digest.update(rows.astype(np.int64).tobytes())
-        texts = self._texts
-        stores = (texts.query_store.fingerprint, texts.passage_store.fingerprint)
-        digest.update(repr((stores, texts.query_length, texts.passage_length, texts.rows)).encode())
         return digest.hexdigest()
 
     def part(self, start: int, end: int) -> "JointSource":

@@ -37,8 +37,10 @@ class JointPipeline:
         group_size: int,
         query_length: int,
         passage_length: int,
-        rows: packing.Rows,
+        pair_rows: packing.Rows,
         seed: int,
+        query_prefix: str = "",
+        passage_prefix: str = "",
         tokenizer: str | None = None,
         made_by: str | None = None,
     ):
@@ -49,9 +51,10 @@ class JointPipeline:
           batch: B, queries of the global batch.
           group_size: G, passages for each query: 1 positive and G - 1 negatives; 2 or more.
           query_length, passage_length: tokens of a text; a longer one is cut and keeps its [SEP].
-          rows: of the global batch; 1 segment switches packing off and takes B * G rows, in which
-            a query's stand together, its positive first.
+          pair_rows: of the global batch; 1 segment switches packing off and takes B * G rows, in
+            which a query's stand together, its positive first.
           seed: decides order and random fill.
+          query_prefix, passage_prefix: what the stores have to say was put before each text.
           tokenizer: a tokenizer's folder that both stores have to fit.
           made_by: fingerprint of the model that has to have mined the file; None does not ask.
 
@@ -64,8 +67,10 @@ class JointPipeline:
                 "JointPipeline.group_size: a re-ranker tells a query's passages apart, and the "
                 "loss of one alone would be 0: expected 2 or more, found 1"
             )
-        joint.check_lengths("JointPipeline", query_length, passage_length, rows)
+        joint.check_lengths("JointPipeline", query_length, passage_length, pair_rows)
         self.query_store, self.passage_store = open_stores([queries, passages], tokenizer)
+        _check_store("query", self.query_store, query_length, query_prefix)
+        _check_store("passage", self.passage_store, passage_length, passage_prefix)
         self.pairs = read_pairs(negatives, self.query_store, self.passage_store, made_by=made_by)
         self.query_length, self.passage_length = query_length, passage_length
         self.plan = JointPlan(
@@ -74,7 +79,7 @@ class JointPipeline:
             np.minimum(self.passage_store.lengths, passage_length),
             batch=batch,
             group_size=group_size,
-            rows=rows,
+            rows=pair_rows,
             seed=seed,
         )
         self.fingerprint = self._hash()
@@ -135,3 +140,14 @@ class JointPipeline:
             "seed": self.plan.seed,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _check_store(kind: str, store: TokenStore, length: int, prefix: str) -> None:
+    """What a re-ranker was trained on is what it will be asked to score: its contract says both."""
+    cut, before = int(store.manifest["max_length"]), str(store.manifest["prefix"])
+    if cut < length or before != prefix:
+        raise ValueError(
+            f"JointPipeline: {store.folder} was cut at {cut} tokens, with {before!r} before each "
+            f"text: expected {kind}_length of {length} or more, and {kind}_prefix {prefix!r}. "
+            "Name what the store says, or prepare it again."
+        )

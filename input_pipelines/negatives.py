@@ -191,7 +191,7 @@ def _check_origin(
                 f"{path}. Mine again, or do not ask for a model."
             )
         return
-    record = json.loads(origin.read_text(encoding="utf-8"))
+    record = _read_origin(origin)
     if made_by is not None and record["made_by"] != made_by:
         raise PairsError(
             f"{path} was made by the model {record['made_by'][:12]}, expected {made_by[:12]}: "
@@ -206,6 +206,20 @@ def _check_origin(
                 "text there. Mine again from this corpus, or prepare the store from the one that "
                 "was mined."
             )
+
+
+def _read_origin(path: Path) -> dict[str, Any]:
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        for name, kind in (("made_by", str), ("queries", dict), ("passages", dict)):
+            if not isinstance(record[name], kind):
+                raise TypeError(f"{name} is {record[name]!r:.40}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise PairsError(
+            f"{path}: expected made_by, queries and passages of mined negatives, found something "
+            f"else ({error!r}). Mine again, or remove it to do without its check."
+        ) from error
+    return record
 
 
 def _digest(store: TokenStore, name: str, kind: str) -> str:

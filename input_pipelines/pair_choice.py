@@ -96,19 +96,30 @@ class PairChoice:
             )
 
     def _check_negatives(self) -> None:
-        if self.group_size == 1:
+        """Says how many places random passages fill, and refuses a file that fills none."""
+        wanted = self.group_size - 1
+        if not wanted:
             return
-        without = int((self.pairs.negatives == packing.NONE).all(axis=1).sum())
-        if without == len(self.pairs.queries):
+        counts = (self.pairs.negatives != packing.NONE).sum(axis=1)  # [Q]
+        if not counts.any():
             raise ValueError(
-                f"pairs: not one of {without} queries has a negative, and group_size asks for "
-                f"{self.group_size - 1} each. Mine again with looser settings, or set group_size "
-                "to 1 to learn from the batch's other passages alone."
+                f"pairs: not one of {len(counts)} queries has a negative, and group_size asks for "
+                f"{wanted} each. Mine again with looser settings, or set group_size to 1 to learn "
+                "from the batch's other passages alone."
             )
-        if without:
+        if self.pairs.teacher is not None and counts.max() < wanted:
+            raise ValueError(
+                f"pairs: group_size {self.group_size} asks for {wanted} negatives of each query, "
+                f"but the teacher has scored {counts.max()} at most, and others teach nothing. "
+                "Score more of them (depth), or make the groups smaller."
+            )
+        short = np.maximum(wanted - counts, 0)
+        if short.any():
             logging.warning(
-                "%d of %d queries have no negative of their own: random passages stand in for them",
-                *(without, len(self.pairs.queries)),
+                "%d of %d queries have fewer than %d negatives of their own, %d of them none: "
+                "random passages fill %.1f %% of the places",
+                *(np.count_nonzero(short), len(counts), wanted, np.count_nonzero(counts == 0)),
+                100 * short.sum() / (wanted * len(counts)),
             )
 
     def _deal_block(self, epoch: int, block: int) -> tuple[np.ndarray, np.ndarray]:

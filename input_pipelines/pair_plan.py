@@ -49,8 +49,9 @@ class RowPlan(PairChoice):
     def slots(self, step: int) -> list[np.ndarray]:
         """Where a step's texts stand, as places in what `choose` gives; -1 where free.
 
-        A query that does not fit, or whose passages do not, is left out with all of them and waits
-        for another epoch, as those do that fill no batch; it is reported.
+        A query that does not fit, or whose passages do not, is left out with all of them, and it is
+        reported. Those with the longest passages go first, and may go again in another epoch: give
+        the rows room until none is left out.
 
         Returns:
           int64 [rows, segments] of each group: of one with a text for each query 0 to B - 1, of one

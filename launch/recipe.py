@@ -16,6 +16,7 @@ A recipe is a gin file that is read, never executed, so this program starts in a
     recipe.run.macros = [{'SEED': 1, 'LENGTH': 128}]          # for every stage whose gin files
                                                               # refer to them; its own bindings
                                                               # win, and later dictionaries
+    recipe.run.inputs = {'PUBLISHED': 'models/bert'}          # likewise, of macros that are paths
     recipe.run.publish = {'curves.png': %pretrain.curves}     # copied into run_dir at the end
 
     prepare/recipe.Stage:                                     # the scope is the stage's name

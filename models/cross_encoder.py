@@ -33,7 +33,8 @@ class CrossEncoder(Objective):
         group_size: G, passages that come with a query, 2 or more.
         keep: passages of a query that it learns from: its positive and the negatives that score
             highest; G keeps all. Fewer need rows of one pair each, a query's behind one another.
-        r_drop: whether two passes with different dropout are drawn together.
+        r_drop: whether two passes with different dropout are drawn together; it takes dropout.
+        query_prefix, passage_prefix: text that the pipeline puts before each.
         rngs: stream `params`.
     """
 
@@ -50,15 +51,23 @@ class CrossEncoder(Objective):
         group_size: int,
         keep: int,
         r_drop: bool = False,
+        query_prefix: str = "",
+        passage_prefix: str = "",
         *,
         rngs: nnx.Rngs,
     ) -> None:
         _require_fit(config, vocabulary, query_length + passage_length - 1)
         _require_groups(pair, queries, group_size, keep)
+        if r_drop and not (config.dropout or config.attention_dropout):
+            raise ValueError(
+                "CrossEncoder.r_drop: two passes without dropout are the same: expected a rate "
+                "above 0 in BertConfig, found none"
+            )
         self.config = config
         self.vocabulary = vocabulary
         self.pair = pair
         self.query_length, self.passage_length = query_length, passage_length
+        self.query_prefix, self.passage_prefix = query_prefix, passage_prefix
         self.queries, self.group_size, self.keep = queries, group_size, keep
         self.r_drop = r_drop
         self.encoder = bert.Encoder(config, rngs=rngs)
@@ -89,8 +98,8 @@ class CrossEncoder(Objective):
             dimension=1,
             query_length=self.query_length,
             passage_length=self.passage_length,
-            query_prefix="",
-            passage_prefix="",
+            query_prefix=self.query_prefix,
+            passage_prefix=self.passage_prefix,
             vocabulary_size=self.vocabulary.size,
             tokenizer_fingerprint=self.vocabulary.fingerprint,
         )

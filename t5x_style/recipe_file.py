@@ -25,7 +25,7 @@ from t5x_style.gin_reader import (
 )
 
 STAGE, RUN = "launch.recipe.Stage", "launch.recipe.run"
-RUN_PARAMETERS = {"stages", "run_dir", "budget", "publish", "macros"}
+RUN_PARAMETERS = {"stages", "run_dir", "budget", "publish", "macros", "inputs"}
 STAGE_PARAMETERS = {"entry", "gin_files", "inputs", "bindings", "scaled"}
 
 
@@ -64,6 +64,7 @@ class Recipe:
 
     Attributes:
       macros: for every stage whose gin files refer to them, unless it binds them itself.
+      inputs: those that are paths, which the stage then declares as its inputs.
     """
 
     stages: tuple[Stage, ...]
@@ -71,6 +72,7 @@ class Recipe:
     budget: float
     publish: Mapping[str, Output]
     macros: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
     def folder(self, name: str) -> Path:
         """Where stage `name` writes."""
@@ -104,6 +106,7 @@ def load(flags: gin_utils.Flags) -> Recipe:
         float(_typed(settings.get("budget", 1.0), (int, float), "recipe.run.budget")),
         settings.get("publish", {}),
         _merged(settings.get("macros", ())),
+        _typed(settings.get("inputs", {}), dict, "recipe.run.inputs"),
     )
     if recipe.budget <= 0:
         raise RecipeError(f"recipe.run.budget must be above 0, found {recipe.budget}.")
@@ -205,19 +208,20 @@ def _check_references(recipe: Recipe, names: list[str], flags: gin_utils.Flags) 
 
 
 def _check_macros(recipe: Recipe, flags: gin_utils.Flags) -> None:
-    """Each of `recipe.run.macros` is a value that some stage takes."""
-    for name, value in recipe.macros.items():
+    """Each of `recipe.run.macros` and `.inputs` is a value that some stage takes."""
+    shared = {**recipe.macros, **recipe.inputs}
+    for name, value in shared.items():
         if any(isinstance(leaf, Output) for leaf in leaves(value)):
             raise RecipeError(
-                f"recipe.run.macros[{name!r}]: put the output of a stage under the inputs of those "
+                f"recipe.run: {name!r}: put the output of a stage under the inputs of those "
                 "that read it, so that a change of it is noticed."
             )
     known: set[str] = set()
-    for item in recipe.stages if recipe.macros else ():
+    for item in recipe.stages if shared else ():
         known |= _free_macros(item, _files(item, flags).read())
-    for name in recipe.macros.keys() - known:
+    for name in shared.keys() - known:
         raise RecipeError(
-            f"recipe.run.macros[{name!r}]: no stage refers to %{name} without binding it"
+            f"recipe.run: {name!r}: no stage refers to %{name} without binding it"
             f"{closest(name, known)}"
         )
 
@@ -277,10 +281,12 @@ def stage_flags(
     scaled = {name: max(1, math.ceil(n * recipe.budget)) for name, n in item.scaled.items()}
     config = _files(item, flags).read()
     free = _free_macros(item, config)
-    values = {name: value for name, value in recipe.macros.items() if name in free}
+    shared = {**recipe.macros, **recipe.inputs}
+    values = {name: value for name, value in shared.items() if name in free}
     values |= {**transform(dict(item.inputs), path), **item.bindings, **scaled}
     values[FOLDER_MACRO] = str(recipe.folder(item.name))
-    inputs = dict.fromkeys([*stage.input_macros(config), *item.inputs])
+    own = [name for name in recipe.inputs if name in free]
+    inputs = dict.fromkeys([*stage.input_macros(config), *item.inputs, *own])
     values[stage.INPUTS] = [Macro(name) for name in inputs]
     overrides = tuple((name, to_gin(value)) for name, value in values.items())
     return replace(flags, files=item.gin_files, overrides=overrides, dry_run=False)

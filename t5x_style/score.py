@@ -42,14 +42,13 @@ def score(
       model_dir: where scored.jsonl appears when it is complete, and its origin, if there is one.
 
     Raises:
-      scoring.ScoreError: a line that is malformed, a query without a positive, or not one query
-        with a negative, so that there is nothing to compare.
+      ScoreError: not one query has a negative, so that there is nothing to compare.
       ContractError: the texts were tokenized otherwise than the model's contract says.
+      ValueError: a line that does not fit, see `scoring.JointTexts.mined`.
     """
-    if depth < 1:
-        raise scoring.ScoreError(f"score.depth: expected at least 1, found {depth}")
-    lines = scoring.read_lines(negatives, depth)
-    content = [model.fingerprint, publish.sha256(Path(negatives)), depth]
+    scoring.check_texts(texts, model.contract)
+    lines = scoring.read_lines(texts, negatives, depth)
+    content = [model.fingerprint, publish.sha256(Path(negatives)), texts.fingerprint, depth]
     job = parts.Parts(model_dir, fingerprints.digest(content), len(lines), part_size)
     first = jax.process_index() == 0
     missing = parts.agreed(job.missing() if first else [], len(job.bounds))
@@ -88,6 +87,7 @@ def _line(line: scoring.Line, scores: dict[str, float]) -> str:
 def _write_origin(negatives: Path, scored: Path, teacher: str, depth: int) -> None:
     """The texts are those of the file that was scored; one by hand has no origin."""
     if not origin.path_beside(negatives).is_file():
+        origin.path_beside(scored).unlink(missing_ok=True)
         return
     before = origin.read(negatives)
     settings = before.settings | {"scored_by": teacher, "scored_depth": depth}

@@ -116,6 +116,7 @@ def test_token_types_count_where_the_encoder_has_them() -> None:
         ({"keep": 5}, "keep from 2 to group_size; found 4 and 5"),
         ({"queries": 5}, "5 queries with 4 passages each do not fit"),
         ({"keep": 2, "pair": GroupShape(8, 44, 3)}, "needs a row of its own"),
+        ({"r_drop": True}, "two passes without dropout are the same"),
         ({"passage_length": 40}, "pairs of up to 45, found .* max_positions 24"),
     ],
 )

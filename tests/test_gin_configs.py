@@ -78,6 +78,30 @@ def test_simlm_at_the_papers_size_needs_only_the_published_files():
     }
 
 
+@pytest.mark.parametrize("name", ["simlm_paper", "retromae_paper", "simlm_squad", "quickstart"])
+def test_texts_fit_the_rows_that_they_are_encoded_in(name, tmp_path):
+    """Of every stage: a row that is too short is an error only once the stage runs."""
+    argv = [f"--gin_file={REPOSITORY}/gin_configs/recipes/{name}.gin"]
+    flags = gin_utils.parse_flags([*argv, f"--gin.RUN_DIR={tmp_path}"])
+    recipe = recipe_file.load(flags)
+    pending = {stage.name: "new" for stage in recipe.stages}
+    compared = 0
+    for stage in recipe.stages:
+        config = recipe_file.stage_flags(recipe, stage, flags, pending).read()
+        sources: dict[str, dict[str, object]] = {}
+        for (scope, target, parameter), binding in config.bindings.items():
+            if target.endswith(("EncodeSource", "JointTexts")) or parameter in ("length", "rows"):
+                value = config.expand(binding.value, binding.where)
+                sources.setdefault(f"{scope}/{target}", {})[parameter] = value
+        common = sources.get("/input_pipelines.pipeline.EncodeSource", {})
+        for key, own in sources.items():
+            if key.endswith("EncodeSource") and {"segment_length"} <= {**common, **own}.keys():
+                both = {**common, **own}
+                assert both["segment_length"] <= both["length"], f"{stage.name}: {key}"
+                compared += 1
+    assert compared > 0
+
+
 def test_the_vectors_of_wikipedia_fit_together(tmp_path):
     macros = {name: str(tmp_path / name) for name in ("CHECKPOINT", "TOKENIZER", "QUESTIONS")}
     recipe = recipe_file.load(

@@ -9,7 +9,10 @@ import pytest
 
 from input_pipelines import joint, packing
 from input_pipelines.joint_pairs import JointPipeline
+from input_pipelines.negatives import PairsError
 from input_pipelines.token_store import StoreError, TokenStore
+from t5x_style.retrieval import origin
+from t5x_style.retrieval.passages import Passages
 from tests.tiny_stores import CLS, write_store
 
 QUERY_LENGTHS = [6, 4, 9, 5, 7, 12, 3]
@@ -37,7 +40,7 @@ def negatives(tmp_path: Path) -> str:
 
 def make(stores: tuple[str, str], negatives: str, **changes: Any) -> JointPipeline:
     arguments = {"batch": 3, "group_size": 4, "query_length": QUERY, "passage_length": PASSAGE}
-    arguments |= {"seed": 5, "rows": packing.Rows(12, PAIR, 1), **changes}
+    arguments |= {"seed": 5, "pair_rows": packing.Rows(12, PAIR, 1), **changes}
     return JointPipeline(*stores, negatives, **arguments)
 
 
@@ -86,7 +89,7 @@ def test_a_querys_pairs_stand_behind_one_another_its_positive_first(
 
 def test_packed_and_in_pieces_the_same_pairs(stores: tuple[str, str], negatives: str) -> None:
     plain = make(stores, negatives)
-    packed = make(stores, negatives, rows=packing.Rows(8, 48, 4))
+    packed = make(stores, negatives, pair_rows=packing.Rows(8, 48, 4))
     for step in range(4):
         assert texts(packed.batch(step)["pair"]) == texts(plain.batch(step)["pair"])
         whole = packed.batch(step)["pair"]
@@ -102,8 +105,16 @@ def test_packed_and_in_pieces_the_same_pairs(stores: tuple[str, str], negatives:
     [
         ({"group_size": 1}, r"group_size: .* loss of one alone would be 0: expected 2 or more"),
         ({"passage_length": 17}, "query_length 8 and passage_length 17: .* 24; found 25"),
-        ({"rows": packing.Rows(11, PAIR, 1)}, r"JointPipeline\.pair_rows: .* need up to 12 rows"),
+        (
+            {"pair_rows": packing.Rows(11, PAIR, 1)},
+            r"JointPipeline\.pair_rows: .* need up to 12 rows",
+        ),
         ({"batch": 7}, "a batch of 7 queries needs as many different ones, found 6"),
+        ({"query_prefix": "ask: "}, "with '' before each text: expected .* query_prefix 'ask: '"),
+        (
+            {"query_length": 13, "passage_length": 8},
+            "was cut at 12 tokens, .* expected query_length of 13 or more",
+        ),
     ],
 )
 def test_sizes_that_do_not_fit(
@@ -134,3 +145,34 @@ def test_pairs_to_score_come_once_and_in_any_part(stores: tuple[str, str]) -> No
 def test_pairs_that_a_store_does_not_have(stores: tuple[str, str]) -> None:
     with pytest.raises(StoreError, match="1 of 2 texts that are to be scored .* is 'p99'"):
         scoring(stores).pairs(["q0", "q1"], ["p0", "p99"])
+
+
+def test_the_queries_of_a_mined_file(stores: tuple[str, str], negatives: str) -> None:
+    found = list(scoring(stores).mined(negatives))
+    assert found == [(query, right, wrong) for query, (right, wrong) in LINES.items()]
+
+
+def test_what_mining_says_of_its_texts_fits_the_stores_that_were_made_of_them(
+    stores: tuple[str, str], negatives: str, tmp_path: Path
+) -> None:
+    """The digest of the engine's side and that of the pipeline's are one."""
+    opened = [TokenStore.open(folder) for folder in stores]
+    texts = [[store.text(row) for row in range(len(store))] for store in opened]
+    with (tmp_path / "corpus.jsonl").open("w", encoding="utf-8") as file:
+        for text in texts[1]:
+            record = {"_id": text.id, "title": text.title, "text": text.text}
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    corpus = Passages(tmp_path)
+    asked = {text.id: text.text for text in texts[0]}
+    origin.write(negatives, "bm25", {}, corpus, asked)
+    assert list(scoring(stores).mined(negatives))
+    origin.write(negatives, "bm25", {}, corpus, asked | {"q0": "another question"})
+    with pytest.raises(PairsError, match="made from other queries than .*'q0' has another text"):
+        scoring(stores).mined(negatives)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"made_by": "x", "queries": [], "passages": {}}'])
+def test_an_origin_that_is_damaged(stores: tuple[str, str], negatives: str, text: str) -> None:
+    Path(negatives).with_suffix(".origin.json").write_text(text)
+    with pytest.raises(PairsError, match="origin.json: expected made_by, queries and passages"):
+        scoring(stores).mined(negatives)

@@ -126,13 +126,29 @@ def test_macros_of_the_recipe_reach_the_stages_that_refer_to_them(house):
     assert found["first"][1] == "bindings: tests.gin_toys.Size.width"
 
 
+def test_shared_inputs_are_declared(house, tmp_path):
+    (tmp_path / "count.gin").write_text(
+        COUNT.replace("  stop_at = %STOP_AT\n", "  folder = %FOLDER\n")
+    )
+    (tmp_path / "given").write_text("one")
+    text = shared("[{'WIDTH': 3}]").replace(
+        "recipe.run.publish",
+        f"recipe.run.inputs = {{'FOLDER': '{tmp_path}/given'}}\nrecipe.run.publish",
+    )
+    pretend_all_done(house(text))
+    (tmp_path / "given").write_text("other")
+    found = survey(house(text))
+    assert found["second"] == ("changed", "inputs: FOLDER")
+    assert found["first"][0] == found["third"][0] == "done"
+
+
 def test_a_stages_own_bindings_win(house):
     flags = house(
         RECIPE.replace(
             "recipe.run.publish", "recipe.run.macros = [{'STEPS': 9}]\nrecipe.run.publish"
         )
     )
-    with pytest.raises(RecipeError, match=r"macros\['STEPS'\]: no stage refers to %STEPS without"):
+    with pytest.raises(RecipeError, match="'STEPS': no stage refers to %STEPS without"):
         recipe_file.load(flags)
 
 

@@ -1,49 +1,63 @@
 """A re-ranker's scores: of mined files, which can be stopped, and of another system's hits."""
 
+import dataclasses
 import json
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from input_pipelines import joint, packing
 from input_pipelines.token_store import TokenStore
-from t5x_style import evaluate, partitioning, score, trained
+from t5x_style import evaluate, partitioning, runtime, score, trained
 from t5x_style.contract import Contract, ContractError
 from t5x_style.evaluation import ranking, reranking, systems
 from t5x_style.retrieval import origin
 from tests.tiny_stores import FINGERPRINT, write_store
 
+REPOSITORY = Path(__file__).resolve().parent.parent
 QUERY, PASSAGE = 8, 16
 CONTRACT = Contract(
     "cls", False, "score", 1.0, 1, QUERY, PASSAGE, "", "", 300, FINGERPRINT
 )  # fmt: skip
+ALL = partitioning.MeshShape()
 LINES = {f"q{n}": ([f"p{n}"], [f"p{(n + k) % 12}" for k in (3, 1, 2)]) for n in range(7)}
 
 
-def told(group: Any) -> np.ndarray:
+@jax.jit
+def told(group: Any) -> jax.Array:
     """[B, S]: the sum of a pair's tokens, its query's counting a thousandfold."""
-    tokens = np.asarray(group["tokens"]) * np.where(np.asarray(group["token_types"]), 1, 1000)
-    segments = np.arange(group["segment_valid"].shape[1]) + 1
-    inside = np.asarray(group["segment_ids"])[:, None, :] == segments[None, :, None]
-    return np.where(inside, tokens[:, None, :], 0).sum(axis=2).astype(np.float32)
+    tokens = group["tokens"] * jnp.where(group["token_types"], 1, 1000)
+    segments = jnp.arange(group["segment_valid"].shape[1]) + 1
+    inside = group["segment_ids"][:, None, :] == segments[None, :, None]
+    return jnp.where(inside, tokens[:, None, :], 0).sum(axis=2).astype(jnp.float32)
 
 
 class Teacher(trained.Trained):
-    """Counts batches, and fails after some."""
+    """Fails after some batches."""
 
-    def __init__(self, fails_after: int = 99, contract: Contract = CONTRACT):
+    def __init__(
+        self,
+        fails_after: int = 99,
+        contract: Contract = CONTRACT,
+        mesh: partitioning.MeshShape = ALL,
+    ):
         calls = [0]
 
         def call(group: Any) -> Any:
             calls[0] += 1
             if calls[0] > fails_after:
                 raise KeyboardInterrupt
-            return jnp.asarray(told(group))
+            return told(group)
 
-        super().__init__({"score": call}, contract, partitioning.Partitioner(), "teacher")
+        super().__init__({"score": call}, contract, partitioning.Partitioner(mesh), "teacher")
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +124,27 @@ def test_a_stopped_scoring_ends_with_the_same_bytes(
 
 def test_the_origin_goes_on(stores: tuple[str, str], tmp_path: Path) -> None:
     negatives = write(tmp_path / "n.jsonl")
-    mined = origin.Origin("miner", {"depth": 9}, {"p0": "a"}, {"q0": "b"})
+    mined = origin.Origin("miner", {"depth": 9}, {"gone": "a"}, {})
     origin.save(negatives, mined)
     run(stores, negatives, tmp_path / "out")
     found = origin.read(tmp_path / "out/scored.jsonl")
-    assert (found.made_by, found.passages) == ("miner", {"p0": "a"})
+    assert (found.made_by, found.passages) == ("miner", {"gone": "a"})
     assert found.settings == {"depth": 9, "scored_by": "teacher", "scored_depth": 2}
+    origin.path_beside(negatives).unlink()
+    run(stores, negatives, tmp_path / "out")
+    assert not origin.path_beside(tmp_path / "out/scored.jsonl").exists(), "of another file"
+
+
+def test_parts_of_other_texts_are_not_mixed_in(stores: tuple[str, str], tmp_path: Path) -> None:
+    negatives = write(tmp_path / "n.jsonl")
+    with pytest.raises(KeyboardInterrupt):
+        run(stores, negatives, tmp_path / "out", model=Teacher(fails_after=2), part_size=1)
+    assert list((tmp_path / "out/parts").iterdir())
+    shorter = Teacher(contract=dataclasses.replace(CONTRACT, passage_length=9))
+    cut = texts(stores, passage_length=9)
+    records = run(stores, negatives, tmp_path / "out", model=shorter, texts=cut, part_size=1)
+    assert records == run(stores, negatives, tmp_path / "new", model=shorter, texts=cut)
+    assert records != run(stores, negatives, tmp_path / "long")
 
 
 @pytest.mark.parametrize(
@@ -124,8 +153,10 @@ def test_the_origin_goes_on(stores: tuple[str, str], tmp_path: Path) -> None:
         ({}, "is empty"),
         ({"q0": ([], ["p1"])}, r":1: query 'q0' has no positive"),
         ({"q0": (["p0"], []), "q1": (["p1"], ["p1"])}, "each of 2 queries has a single passage"),
-        ({"q0": (3, [])}, r":1: expected query_id, positive_ids"),
-        ({"q0": (["p0"], ["p77"])}, "texts that are to be scored .* is 'p77'"),
+        ({"q0": (["p0"], ["p77"])}, "each of 1 queries has a single passage"),
+        ({"q0": (3, [])}, r":1: expected an object with query_id"),
+        ({"q0": ("p0", ["p1"])}, "expected a list of strings, found .*p0"),
+        ({"q99": (["p0"], ["p1"])}, r":1: query 'q99' is not in"),
     ],
 )
 def test_files_that_cannot_be_scored(
@@ -146,11 +177,43 @@ def test_a_query_alone_with_its_positive_is_told(
 
 def test_texts_and_models_that_do_not_fit(stores: tuple[str, str], tmp_path: Path) -> None:
     negatives = write(tmp_path / "n.jsonl")
+    with pytest.raises(ValueError, match="depth: expected at least 1 negative of a query, found 0"):
+        run(stores, negatives, tmp_path / "out", depth=0)
     with pytest.raises(ContractError, match="passage_length: expected 16, found 12"):
         run(stores, negatives, tmp_path / "out", texts=texts(stores, passage_length=12))
     bi_encoder = trained.Trained({}, CONTRACT, partitioning.Partitioner(), "x")
     with pytest.raises(ValueError, match="expected a re-ranker, which offers 'score'"):
         run(stores, negatives, tmp_path / "out", model=bi_encoder)
+
+
+def test_two_processes_write_what_one_does(stores: tuple[str, str], tmp_path: Path) -> None:
+    negatives = write(tmp_path / "n.jsonl")
+    run(stores, negatives, tmp_path / "one", part_size=2)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    environment = os.environ | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
+        "PYTHONPATH": str(REPOSITORY),
+        "JAX_COORDINATOR_ADDRESS": address,
+        "JAX_NUM_PROCESSES": "2",
+    }
+    folders = [tmp_path / "two", tmp_path / "elsewhere"]  # only process 0 sees the folder
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.test_score", *stores, negatives, str(folder)],
+            env=environment | {"JAX_PROCESS_ID": str(number)},
+            cwd=REPOSITORY,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number, folder in enumerate(folders)
+    ]
+    for process in both:
+        _, error = process.communicate(timeout=120)
+        assert process.returncode == 0, error
+    one, two = (tmp_path / name / "scored.jsonl" for name in ("one", "two"))
+    assert two.read_bytes() == one.read_bytes() and not folders[1].exists()
 
 
 # --- in evaluation --------------------------------------------------------------------------------
@@ -199,7 +262,7 @@ def test_candidates_are_put_in_order_while_training(
 ) -> None:
     negatives = write(tmp_path / "n.jsonl")
     evaluator = reranking.RerankingEvaluator("dev", texts(stores), negatives, depth=3)
-    functions = {"score": lambda group: jnp.asarray(told(group))}
+    functions = {"score": told}
     ranks = []
     for query, (right, wrong) in LINES.items():
         scores = [expected(stores, query, passage) for passage in right + wrong]
@@ -237,3 +300,15 @@ def test_metrics_and_differences_that_are_asked_for(
             evaluate.evaluate(
                 corpus, "test", both, model_dir=str(tmp_path), metrics=metrics, **settings
             )
+
+
+if __name__ == "__main__":
+    runtime.start()
+    score.score(
+        Teacher(mesh=partitioning.MeshShape(data=-1, fsdp=1, tensor=1)),
+        sys.argv[3],
+        texts((sys.argv[1], sys.argv[2])),
+        depth=2,
+        part_size=2,
+        model_dir=sys.argv[4],
+    )

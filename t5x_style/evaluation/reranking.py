@@ -33,11 +33,11 @@ class RerankingEvaluator:
         partitioner: of the training, to spread batches over its mesh.
 
         Raises:
-          ScoreError: the file is malformed.
+          ScoreError, ValueError: as `scoring.read_lines`.
         """
         self.name = name
         self._texts, self._partitioner = texts, partitioner
-        self._lines = scoring.read_lines(negatives, depth)
+        self._lines = scoring.read_lines(texts, negatives, depth)
         self._qrels = {line.query_id: dict.fromkeys(line.positive_ids, 1) for line in self._lines}
 
     def evaluate(self, functions: Mapping[str, Callable[..., Any]], step: int) -> dict[str, float]:

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from t5x_style.contract import Contract
 from t5x_style.evaluation import fusion, ranking
 from t5x_style.evaluation.ranking import Run
 from t5x_style.retrieval import bm25, exact, scoring
@@ -176,6 +177,11 @@ def exact_dense(
 class Scorer(Protocol):
     """A trained re-ranker, as `trained.Trained`."""
 
+    @property
+    def contract(self) -> Contract:
+        """How the model reads texts."""
+        ...
+
     def score_parts(
         self,
         texts: scoring.JointTexts,
@@ -227,7 +233,11 @@ class Reranker:
 
     def facts(self) -> dict[str, Any]:
         """As `System.facts`."""
-        return {"of": self._of, "reranked": self._reranked}
+        return {
+            "of": self._of,
+            "reranked": self._reranked,
+            "contract": dataclasses.asdict(self._model.contract),
+        }
 
 
 class Fusion:
