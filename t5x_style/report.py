@@ -77,14 +77,27 @@ def compare(results: Mapping[str, Any], system: str) -> str:
             f"report.claim: expected a system tested against {against['baseline']!r}, one of "
             f"{sorted(against['systems'])}, found {system!r}"
         )
-    tests = against["systems"][system]
+    return verdict(system, against["baseline"], against["systems"][system])
+
+
+def verdict(one: str, other: str, tests: Mapping[str, Mapping[str, float]]) -> str:
+    """How one system does against another: metric -> difference and p of a paired test."""
     parts = [f"{m} {test['difference']:+.4f} (p = {test['p']:.3g})" for m, test in tests.items()]
     signs = [(test["p"] < 0.05) * (1 if test["difference"] > 0 else -1) for test in tests.values()]
     words = [word for sign, word in ((1, "above"), (-1, "below")) if sign in signs]
-    verdict = " and on others ".join(words) or "not distinguishable from"
+    told = " and on others ".join(words) or "not distinguishable from"
     if words and len(set(signs)) > 1:
-        verdict = "on some metrics " + verdict
-    return f"`{system}` is {verdict} `{against['baseline']}`: " + ", ".join(parts) + "."
+        told = "on some metrics " + told
+    return f"`{one}` is {told} `{other}`: " + ", ".join(parts) + "."
+
+
+def _comparisons(results: Mapping[str, Any]) -> list[str]:
+    """What the evaluation says of pairs of systems, an item of a list each."""
+    metrics = list(next(iter(results["systems"].values())))
+    return [
+        "- " + verdict(pair["one"], pair["other"], {metric: pair[metric] for metric in metrics})
+        for pair in results.get("compared", ())
+    ]
 
 
 def page(
@@ -115,6 +128,8 @@ def page(
         "",
         comparison,
         "",
+        *_comparisons(results),
+        "",
         f"![curves of {', '.join(Path(folder).name for folder in trainings)}](curves.png)",
         "",
         f"Budget {summary['budget']}, {summary['seconds']:.0f} seconds in all:",
@@ -143,10 +158,15 @@ def draw(trainings: Sequence[str], png: Path) -> None:
         1, len(shown), figsize=(4.2 * len(shown), 3.4), squeeze=False, constrained_layout=True
     )
     for axis, key in zip(axes.flat, shown, strict=True):
-        for name, run in lines.items():
+        for number, (name, run) in enumerate(lines.items()):
             points = [(line["step"], line[key]) for line in run if key in line]
             if points:
-                axis.plot(*zip(*points, strict=True), label=name, marker=".", linewidth=1.3)
+                style = {
+                    "color": f"C{number}",
+                    "marker": ".",
+                    "linewidth": 1.3,
+                }  # alike in all panels
+                axis.plot(*zip(*points, strict=True), label=name, **style)
         axis.set_title(key)
         axis.set_xlabel("step")
         axis.grid(alpha=0.3)

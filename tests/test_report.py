@@ -31,3 +31,17 @@ def test_a_system_that_was_not_tested_makes_no_claim() -> None:
     results = {"against": {"baseline": "b", "systems": {"a": {}}}}
     with pytest.raises(ValueError, match="report.claim"):
         report.compare(results, "c")
+
+
+def test_pairs_that_were_compared_stand_on_the_page() -> None:
+    value = {"value": 0.5, "low": 0.4, "high": 0.6}
+    test = {"difference": 0.1, "p": 0.001}
+    results = {
+        "split": "test",
+        "systems": {name: {"MRR@10": value} for name in "abc"},
+        "compared": [{"one": "c", "other": "a", "MRR@10": test}],
+    }
+    summary = {"queries": 9, "passages": 99, "budget": 1, "seconds": 2, "stages": {}}
+    page = report.page(results, summary, "claim", [])
+    assert "- `c` is above `a`: MRR@10 +0.1000 (p = 0.001)." in page
+    assert "- `" not in report.page(results | {"compared": []}, summary, "claim", [])
