@@ -263,16 +263,11 @@ def test_a_teachers_scores_that_are_missing(
         make(stores, scored(tmp_path / "s.jsonl", **changes), teacher=True)
 
 
-def test_groups_that_are_larger_than_what_the_teacher_scored(
-    stores: tuple[str, str], tmp_path: Path
-) -> None:
-    with pytest.raises(ValueError, match="asks for 6 negatives .* has scored 5 at most"):
-        make(stores, scored(tmp_path / "s.jsonl"), teacher=True, group_size=7)
-
-
-def test_mined_negatives_carry_no_teachers_scores(stores: tuple[str, str], negatives: str) -> None:
+def test_scores_that_are_too_few(stores: tuple[str, str], negatives: str) -> None:
     with pytest.raises(PairsError, match="the teacher's score is missing for 6 of 6"):
         make(stores, negatives, teacher=True)
+    with pytest.raises(ValueError, match="asks for 6 negatives .* has scored 5 at most"):
+        make(stores, scored(Path(negatives)), teacher=True, group_size=7)
 
 
 def test_a_mined_file_of_other_texts_or_another_model(
