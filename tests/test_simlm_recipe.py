@@ -60,11 +60,13 @@ def changed(folder, **macros):
         ({"RERANKED": 7}, {"evaluation", "report"}),
         ({"SCORE_DEPTH": 3}, {"scores", *LAST}),
         ({"R_DROP": True}, AFTER_NEGATIVES_2),
-        ({"DEPTH": 60}, AFTER_RETRIEVER_1 - {"vectors_1", "index_1"}),
+        ({"DEV_CANDIDATES": 9}, {"dev_negatives", *AFTER_NEGATIVES_2}),
+        ({"DEPTH": 60}, {"bm25_negatives", "retriever_1_without", "retriever_1"}
+         | AFTER_RETRIEVER_1),
         ({"SIMLM_STEPS": 3000}, {"simlm", "mlm_more", "retriever_1_without", "retriever_1"}
          | AFTER_RETRIEVER_1),
     ],
-    ids=str,
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",  # a set has no order
 )  # fmt: skip
 def test_a_changed_binding(run, macros, expected):
     assert changed(run, **macros) == expected
