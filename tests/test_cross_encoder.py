@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
@@ -123,3 +124,45 @@ def test_token_types_count_where_the_encoder_has_them() -> None:
 def test_sizes_that_do_not_fit(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         objective(**changes)
+
+
+WORDS = np.arange(5, 17)
+
+
+def matching(seed: int) -> Batch:
+    """Pairs [CLS] w [SEP] x y [SEP]: w is among x and y in a query's positive alone."""
+    rng = np.random.default_rng(seed)
+    asked = rng.permutation(WORDS)[:QUERIES]
+    rows = []
+    for number in range(QUERIES * GROUP):
+        word = asked[number // GROUP]
+        others = rng.choice(np.setdiff1d(WORDS, [word]), 2, replace=False)
+        body = rng.permutation([word, others[0]] if number % GROUP == 0 else others)
+        rows.append([(100 + number // GROUP, [2, int(word), 3, *body.tolist(), 3])])
+    group = tiny_models.group(rows, LENGTH, 1)
+    number = np.arange(QUERIES * GROUP, dtype=np.int32)[:, None]
+    types = (np.asarray(group["positions"]) >= 3).astype(np.int32)
+    added = {"relevance": (number % GROUP == 0).astype(np.int32), "document_id": number}
+    return {"pair": {**group, **jax.tree.map(jnp.asarray, {**added, "token_types": types})}}
+
+
+def test_it_learns_which_passage_holds_the_word_that_is_asked_for() -> None:
+    config = dataclasses.replace(tiny_models.CONFIG, hidden=32, mlp=64, heads=4)
+    config = dataclasses.replace(config, initializer_range=0.05)
+    graph, params, rest = nnx.split(objective(config=config), nnx.Param, ...)
+    optimizer = optax.adam(3e-3)
+
+    @jax.jit
+    def step(params: Any, state: Any, batch: Batch) -> tuple[Any, Any, jax.Array]:
+        def loss(params: Any) -> jax.Array:
+            return nnx.merge(graph, params, rest).loss(batch, jax.random.key(0))[0].value()
+
+        value, gradients = jax.value_and_grad(loss)(params)
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, value
+
+    state, losses = optimizer.init(params), []
+    for number in range(1500):
+        params, state, value = step(params, state, matching(number))
+        losses.append(float(value))
+    assert np.mean(losses[:50]) > 0.9 * np.log(GROUP) and np.mean(losses[-50:]) < 0.5
