@@ -190,7 +190,7 @@ def test_the_kernels_gradient_takes_less_memory_on_a_tpu(v5e):
 def test_an_encoder_on_a_mesh_compiles_for_a_tpu(v5e, kind, fused):
     partitioner = Partitioner(MeshShape(16, 1, 1), devices=v5e)
     shape = GroupShape(rows=16, length=1024, segments=4)
-    config = dataclasses.replace(CONFIG, hidden=128, max_positions=1024, attention=kind)
+    config = dataclasses.replace(CONFIG, layers=2, hidden=128, max_positions=1024, attention=kind)
     sizes = (config, tiny_models.EMBEDDING, tiny_models.VOCABULARY, shape, 0.15, 64)
     abstract = nnx.eval_shape(lambda: mlm.Mlm(*sizes, rngs=nnx.Rngs(0)))
     graph, params, rest = nnx.split(abstract, nnx.Param, ...)
