@@ -169,7 +169,7 @@ def test_a_query_that_does_not_fit_waits_and_is_reported(
     queries, passages = texts(batch["query"]), texts(batch["passage"])
     assert 1 < len(queries) < BATCH and len(passages) == GROUP * len(queries)
     assert {text[0] for text in queries} == {text[0] for text in passages}
-    assert f"step 0: {BATCH - len(queries)} of 8 queries do not fit" in said[0]
+    assert f"step 0: {BATCH - len(queries)} of 8 queries do not fit" in said[-1]
     narrow = make(stores, query_rows=packing.Rows(1, 16, 1), passage_rows=packing.Rows(1, 24, 1))
     with pytest.raises(ValueError, match="step 0: not one query fits its rows"):
         narrow.batch(0)
