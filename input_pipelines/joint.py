@@ -179,7 +179,8 @@ class JointSource:
                 f"JointSource.part: expected pairs among 0 to {len(self)}, found {start} to {end}"
             )
         found = copy.copy(self)
-        found._rows = tuple(rows[start:end] for rows in self._rows)  # type: ignore[assignment]
+        queries, passages = self._rows
+        found._rows = (queries[start:end], passages[start:end])
         found._slots = found._pack()
         return found
 

@@ -71,8 +71,6 @@ class HuggingFace:
         """Two that read alike are one source, of which each may take a part."""
         return isinstance(other, HuggingFace) and vars(self) == vars(other)
 
-    __hash__ = None  # type: ignore[assignment]
-
     def arrays(self) -> dict[str, np.ndarray]:
         """All parts that the file holds: the encoder; MLM head, decoder, pooler, classifier where
         there.

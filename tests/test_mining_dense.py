@@ -3,9 +3,6 @@
 import dataclasses
 import functools
 import json
-import os
-import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -32,6 +29,7 @@ from t5x_style.retrieval import (
 )
 from t5x_style.retrieval.passages import Passages
 from t5x_style.trained import Trained
+from tests import process_group
 from tests import retrieval_helpers as helpers
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -297,29 +295,10 @@ def test_shares_cover_a_part_once_and_in_order(monkeypatch, processes):
 def test_two_processes_write_what_one_does(tmp_path):
     inputs = stage_inputs(tmp_path)
     run(inputs, tmp_path / "one", part_size=3)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    environment = os.environ | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
-        "PYTHONPATH": str(REPOSITORY),
-        "JAX_COORDINATOR_ADDRESS": address,
-        "JAX_NUM_PROCESSES": "2",
-    }
     folders = [tmp_path / "two", tmp_path / "elsewhere"]  # only process 0 sees the folder
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.test_mining_dense", str(tmp_path), str(folder)],
-            env=environment | {"JAX_PROCESS_ID": str(number)},
-            cwd=REPOSITORY,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number, folder in enumerate(folders)
-    ]
-    for process in both:
-        _, error = process.communicate(timeout=120)
-        assert process.returncode == 0, error
+    own = {number: [str(folder)] for number, folder in enumerate(folders)}
+    done = process_group.run(["tests.test_mining_dense", str(tmp_path)], each=own)
+    assert [code for code, _ in done] == [0, 0], done
     assert bytes_of(folders[0]) == bytes_of(tmp_path / "one") and not folders[1].exists()
 
 
@@ -328,7 +307,7 @@ if __name__ == "__main__":
     whole = Path(sys.argv[1])
     run(
         {"corpus": str(whole / "corpus"), "folder": whole},
-        Path(sys.argv[2]),
+        Path(sys.argv[-1]),
         mesh=MeshShape(data=-1, fsdp=1, tensor=1),
         part_size=3,
     )

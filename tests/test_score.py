@@ -2,9 +2,6 @@
 
 import dataclasses
 import json
-import os
-import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,9 +17,9 @@ from t5x_style import evaluate, partitioning, runtime, score, trained
 from t5x_style.contract import Contract, ContractError
 from t5x_style.evaluation import ranking, reranking, systems
 from t5x_style.retrieval import origin
+from tests import process_group
 from tests.tiny_stores import FINGERPRINT, write_store
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 QUERY, PASSAGE = 8, 16
 CONTRACT = Contract(
     "cls", False, "score", 1.0, 1, QUERY, PASSAGE, "", "", 300, FINGERPRINT
@@ -189,29 +186,10 @@ def test_texts_and_models_that_do_not_fit(stores: tuple[str, str], tmp_path: Pat
 def test_two_processes_write_what_one_does(stores: tuple[str, str], tmp_path: Path) -> None:
     negatives = write(tmp_path / "n.jsonl")
     run(stores, negatives, tmp_path / "one", part_size=2)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    environment = os.environ | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
-        "PYTHONPATH": str(REPOSITORY),
-        "JAX_COORDINATOR_ADDRESS": address,
-        "JAX_NUM_PROCESSES": "2",
-    }
     folders = [tmp_path / "two", tmp_path / "elsewhere"]  # only process 0 sees the folder
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.test_score", *stores, negatives, str(folder)],
-            env=environment | {"JAX_PROCESS_ID": str(number)},
-            cwd=REPOSITORY,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number, folder in enumerate(folders)
-    ]
-    for process in both:
-        _, error = process.communicate(timeout=120)
-        assert process.returncode == 0, error
+    own = {number: [str(folder)] for number, folder in enumerate(folders)}
+    done = process_group.run(["tests.test_score", *stores, negatives], each=own)
+    assert [code for code, _ in done] == [0, 0], done
     one, two = (tmp_path / name / "scored.jsonl" for name in ("one", "two"))
     assert two.read_bytes() == one.read_bytes() and not folders[1].exists()
 
@@ -310,5 +288,5 @@ if __name__ == "__main__":
         texts((sys.argv[1], sys.argv[2])),
         depth=2,
         part_size=2,
-        model_dir=sys.argv[4],
+        model_dir=sys.argv[-1],
     )
