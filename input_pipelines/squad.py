@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 def make_collection(
     train: Sequence[str],
     test: Sequence[str],
+    share: float,
     dev_share: float,
     seed: int,
     max_bad_records: int,
@@ -36,8 +37,10 @@ def make_collection(
     Args:
       train: files whose questions train, but for the articles held out.
       test: files whose questions are test queries.
+      share: of the articles of either that are read, in (0, 1]; 1 reads all. The others are left out
+        whole, paragraphs and questions: a smaller collection, and an easier one.
       dev_share: share of the training articles that are held out for development, in [0, 1).
-      seed: chooses them.
+      seed: chooses both.
       max_bad_records: malformed paragraphs and questions that are passed over, and reported.
       model_dir: where `corpus/` appears.
 
@@ -46,10 +49,10 @@ def make_collection(
 
     Raises:
       SourceError: a file cannot be read, an article is in both, or too many malformed records.
-      ValueError: a share outside [0, 1), or one that holds out nothing or everything.
+      ValueError: a share outside its bounds, or one that holds out everything.
     """
     bad = BadRecords(max_bad_records)
-    trained, tested = list(paragraphs(train, bad)), list(paragraphs(test, bad))
+    trained, tested = (sample(list(paragraphs(files, bad)), share, seed) for files in (train, test))
     held_out = hold_out(sorted({p["title"] for p in trained}), dev_share, seed)
     both = {p["title"] for p in trained} & {p["title"] for p in tested}
     if both:
@@ -65,17 +68,30 @@ def make_collection(
     return {"corpus": "corpus"}
 
 
+def sample(found: list[dict[str, Any]], share: float, seed: int) -> list[dict[str, Any]]:
+    """The paragraphs of a share of their articles, at least one article, in the order given."""
+    if not 0 < share <= 1:
+        raise ValueError(f"share: expected above 0 and at most 1, found {share}")
+    kept = _choose(sorted({paragraph["title"] for paragraph in found}), share, seed)
+    return [paragraph for paragraph in found if paragraph["title"] in kept]
+
+
 def hold_out(articles: Sequence[str], share: float, seed: int) -> set[str]:
     """A share of the articles, at least one unless the share is 0."""
     if not 0 <= share < 1:
         raise ValueError(f"dev_share: expected at least 0 and below 1, found {share}")
-    count = int(np.ceil(share * len(articles)))
-    if count and count == len(articles):
+    chosen = _choose(articles, share, seed)
+    if chosen and len(chosen) == len(articles):
         raise ValueError(
             f"dev_share: {share} of {len(articles)} articles leaves none to train on; lower it"
         )
+    return chosen
+
+
+def _choose(articles: Sequence[str], share: float, seed: int) -> set[str]:
+    """So many of them, rounded up."""
     order = np.random.default_rng(seed).permutation(len(articles))
-    return {articles[i] for i in order[:count]}
+    return {articles[i] for i in order[: int(np.ceil(share * len(articles)))]}
 
 
 def paragraphs(paths: Sequence[str], bad: BadRecords) -> Iterator[dict[str, Any]]:

@@ -30,8 +30,8 @@ def files(tmp_path):
     )
 
 
-def make(tmp_path, train, test, dev_share=0.2, bad=0):
-    squad.make_collection([train], [test], dev_share, 0, bad, str(tmp_path / "out"))
+def make(tmp_path, train, test, dev_share=0.2, bad=0, share=1.0):
+    squad.make_collection([train], [test], share, dev_share, 0, bad, str(tmp_path / "out"))
     return str(tmp_path / "out/corpus")
 
 
@@ -46,6 +46,22 @@ def test_every_paragraph_is_a_passage_and_articles_are_held_out_whole(tmp_path, 
     assert len(articles["dev"]) == 2
     assert not articles["dev"] & articles["train"]
     beir.check_qrels(folder, squad.SPLITS, 1000, BadRecords(0))
+
+
+def test_a_share_of_the_articles_is_read_whole(tmp_path, files):
+    folder = make(tmp_path, *files, share=0.5)
+    records = list(beir.BeirCorpus(folder, 1000).records(BadRecords(0)))
+    articles = [record.id.split("/")[0] for record in records]
+    assert len(articles) == 5 * 3 + 2 and len(set(articles)) == 6
+    qrels = {s: beir.read_qrels(folder, s, BadRecords(0)) for s in squad.SPLITS}
+    assert {s: len(rows) for s, rows in qrels.items()} == {"train": 24, "dev": 6, "test": 4}
+    beir.check_qrels(folder, squad.SPLITS, 1000, BadRecords(0))
+
+
+@pytest.mark.parametrize("share", [0.0, 1.5])
+def test_a_share_outside_its_bounds_is_refused(tmp_path, files, share):
+    with pytest.raises(ValueError, match="share: expected above 0 and at most 1"):
+        make(tmp_path, *files, share=share)
 
 
 def test_the_official_form_gives_the_same_collection(tmp_path, files):
