@@ -37,8 +37,8 @@ def make_collection(
     Args:
       train: files whose questions train, but for the articles held out.
       test: files whose questions are test queries.
-      share: of the articles of either that are read, in (0, 1]; 1 reads all. The others are left out
-        whole, paragraphs and questions: a smaller collection, and an easier one.
+      share: of the articles of either that are read, in (0, 1]. The others are left out whole,
+        paragraphs and questions: a smaller collection, and an easier one.
       dev_share: share of the training articles that are held out for development, in [0, 1).
       seed: chooses both.
       max_bad_records: malformed paragraphs and questions that are passed over, and reported.

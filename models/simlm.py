@@ -33,8 +33,7 @@ class SimLM(TextObjective):
         encoder_mask_rate, decoder_mask_rate: 0.3 and 0.5 in the paper; the second is larger.
         generator_config: sizes of the generator; None: there is none (Enc-Dec MLM).
         generator_weight: of the generator's own loss: 0.2 in the official code where it is
-            trained; 0, where it is not computed and the optimizer must freeze `^generator/`, or
-            weight decay would wear it down.
+            trained; with 0 it is not computed, and the generator stays as it is.
         decoder_layers: 2 in the paper; initialised from the encoder's last ones.
         max_predictions: cap on the tokens of one mask.
         rngs: stream `params`.
@@ -71,6 +70,11 @@ class SimLM(TextObjective):
         self.generator = (
             electra.Generator(generator_config, chunk, rngs=rngs) if generator_config else None
         )
+
+    @property
+    def untrained(self) -> tuple[str, ...]:
+        """See `Objective`."""
+        return ("^generator/",) if self.generator and not self.generator_weight else ()
 
     def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
         """Adds to the group `text`, all [B, L] int32:

@@ -86,6 +86,14 @@ class Objective(nnx.Module):
 
     couples_examples: bool = False
 
+    @property
+    def untrained(self) -> tuple[str, ...]:
+        """Regular expressions of the paths of parameters that no optimizer may change.
+
+        The loss gives them no gradient, and weight decay alone would wear them down.
+        """
+        return ()
+
     def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
         """One specification of a global batch for each bucket of shapes."""
         raise NotImplementedError

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import jax
@@ -29,7 +29,7 @@ class AdamW:
       no_decay: regular expressions searched in parameter paths ('encoder/layers/.../bias').
       clip_norm: global norm that gradients are cut to; None does not clip.
       frozen: regular expressions searched in parameter paths; what they match is not trained and
-        carries no moments.
+        carries no moments. What an objective leaves `untrained` is not, either way.
     """
 
     learning_rate: float
@@ -97,11 +97,16 @@ class AdamW:
             optax.scale_by_learning_rate(self.schedule),
         )
 
-    def trainable(self, path: tuple[Any, ...], variable: Any) -> bool:
-        """An nnx filter: a parameter that no pattern of `frozen` matches."""
-        if not issubclass(getattr(variable, "type", type(variable)), nnx.Param):
-            return False
-        return not _matches(self.frozen, path_string(path))
+    def trainable(self, untrained: tuple[str, ...]) -> Callable[[tuple[Any, ...], Any], bool]:
+        """An nnx filter: a parameter that no pattern of `frozen` nor of `untrained` matches."""
+        patterns = self.frozen + untrained
+
+        def matches(path: tuple[Any, ...], variable: Any) -> bool:
+            if not issubclass(getattr(variable, "type", type(variable)), nnx.Param):
+                return False
+            return not _matches(patterns, path_string(path))
+
+        return matches
 
 
 def path_string(path: Iterable[Any]) -> str:

@@ -11,6 +11,7 @@ from scipy import stats
 
 from models import bert, sampling, simlm
 from models.corruption import IGNORED
+from t5x_style import optim, train_state
 from t5x_style.objective import Batch, GroupShape
 from t5x_style.partitioning import BATCH_AXES, MeshShape, Partitioner
 from tests import parity_kit, tiny_models
@@ -140,6 +141,19 @@ def test_the_generator_learns_only_where_it_is_weighed() -> None:
         _, gradients = parity_kit.value_and_gradients(module, batch, lambda flat, _: dict(flat))
         own = [g for name, g in gradients.items() if name.startswith("generator/")]
         assert own and any(np.asarray(g).any() for g in own) == learns
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.2])
+def test_weight_decay_leaves_a_generator_alone_that_does_not_learn(weight: float) -> None:
+    def make(*, rngs: nnx.Rngs) -> simlm.SimLM:
+        return objective(weight=weight)
+
+    optimizer = optim.AdamW(1e-3, 0, 10, weight_decay=0.5)
+    definition, state, _ = train_state.create(make, optimizer, Partitioner(), 0)
+    updated = any(path.startswith("generator/") for path in optim.paths_of(state.params))
+    assert updated == bool(weight)
+    kept = optim.paths_of(definition.split(definition.module(state.params, state.variables))[1])
+    assert any(path.startswith("generator/") for path in kept) == (not weight)
 
 
 # --- sampling -------------------------------------------------------------------------------------
