@@ -5,8 +5,8 @@
 Questions of SQuAD with their paragraphs, every other paragraph of the batch a negative. Ours is the
 trainer's program of objectives/bi_encoder.gin: packed rows, ENCODE_CHUNKS chunks. The peer is
 CachedMultipleNegativesRankingLoss in mini-batches of as many pairs, with PyTorch's fused attention
-and AdamW: over pairs in the order of the batch, as its trainer takes them, and sorted by the length
-of their paragraphs, so that its mini-batches hold little padding. All start from the same weights,
+and AdamW: over pairs in any order, as its trainer takes them, and sorted by the length of their
+paragraphs, so that its mini-batches hold little padding. All start from the same weights,
 without dropout, in float32, and see the same pairs in the same steps; their losses and the norms of
 their gradients have to agree on the first batch before anything is timed.
 
@@ -228,7 +228,8 @@ def peer(sort: bool) -> turns.Contestant:
         sides = list(texts(pairs, number))
         passages, rows, cut = sides[1]
         lengths = np.minimum(passages.lengths[rows], cut)
-        order = np.argsort(-lengths, kind="stable") if sort else np.arange(len(rows))
+        shuffled = np.random.default_rng(number).permutation(len(rows))  # the pipeline sorts them
+        order = np.argsort(-lengths, kind="stable") if sort else shuffled
         made = []
         for store, rows, cut in sides:
             tokens, sizes = torch_retromae.padded(store, rows[order], cut)
