@@ -31,6 +31,8 @@ A recipe is a gin file that is read, never executed, so this program starts in a
                                                               # added to stage.run.inputs
       bindings = {'SEED': 1, 'train.train.name': 'tiny'}      # any gin value; %MACROS of the recipe
       scaled = {'STEPS': 1000}                                # times the budget, at least 1
+                                                              # (each of the three also as a list
+                                                              # of dictionaries, as for macros)
 
 Every stage writes `run_dir/<name>`. A stage is done when its `stage.json` matches; a changed
 binding, input or source file runs again what depends on it. Stop it anywhere (Ctrl-C, SIGTERM):

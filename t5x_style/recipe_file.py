@@ -105,7 +105,7 @@ def load(flags: gin_utils.Flags) -> Recipe:
         Path(_typed(settings["run_dir"], str, "recipe.run.run_dir")),
         float(_typed(settings.get("budget", 1.0), (int, float), "recipe.run.budget")),
         settings.get("publish", {}),
-        _merged(settings.get("macros", ())),
+        _merged(settings.get("macros", {}), "recipe.run.macros"),
         _typed(settings.get("inputs", {}), dict, "recipe.run.inputs"),
     )
     if recipe.budget <= 0:
@@ -115,10 +115,10 @@ def load(flags: gin_utils.Flags) -> Recipe:
     return recipe
 
 
-def _merged(macros: Any) -> dict[str, Any]:
-    """One dictionary of several, of which later ones win."""
-    where, found = "recipe.run.macros", {}
-    for part in _typed(macros, (list, tuple), where):
+def _merged(value: Any, where: str) -> dict[str, Any]:
+    """A dictionary, or a list of them, of which later ones win."""
+    found: dict[str, Any] = {}
+    for part in value if isinstance(value, (list, tuple)) else [value]:
         found.update(_typed(part, dict, where))
     return found
 
@@ -176,8 +176,8 @@ def _stage(config: Config, item: Any) -> Stage:
     _typed(values["entry"], str, f"{name}.entry")
     _typed(values["gin_files"], (list, tuple), f"{name}.gin_files")
     for parameter in ("inputs", "bindings", "scaled"):
-        _typed(values.get(parameter, {}), dict, f"{name}.{parameter}")
-    for key, value in values.get("scaled", {}).items():
+        values[parameter] = _merged(values.get(parameter, {}), f"{name}.{parameter}")
+    for key, value in values["scaled"].items():
         _typed(value, int, f"{name}.scaled[{key!r}]")
     values["gin_files"] = tuple(values["gin_files"])
     return Stage(item.scope, where=config.bindings[keys["entry"]].where, **values)

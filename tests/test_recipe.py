@@ -126,6 +126,17 @@ def test_macros_of_the_recipe_reach_the_stages_that_refer_to_them(house):
     assert found["first"][1] == "bindings: tests.gin_toys.Size.width"
 
 
+def test_a_stage_may_take_several_dictionaries_and_the_last_wins(house):
+    pretend_all_done(house())
+    shared_inputs = "SHARED = {'SOURCE': %first.text}\nrecipe.run.run_dir"
+    text = RECIPE.replace("recipe.run.run_dir", shared_inputs, 1)
+    text = text.replace("{'SOURCE': %first.text}\n  bind", "[%SHARED]\n  bind")
+    text = text.replace("{'STOP_AT': %STOP_AT}", "[{'STOP_AT': 7}, {'STOP_AT': %STOP_AT}]")
+    assert {status for status, _ in survey(house(text)).values()} == {"done"}
+    with pytest.raises(ValueError, match="second/recipe.Stage.inputs must be dict, found 'x'"):
+        recipe_file.load(house(text.replace("[%SHARED]", "[%SHARED, 'x']")))
+
+
 def test_shared_inputs_are_declared(house, tmp_path):
     (tmp_path / "count.gin").write_text(
         COUNT.replace("  stop_at = %STOP_AT\n", "  folder = %FOLDER\n")
