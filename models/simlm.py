@@ -74,7 +74,8 @@ class SimLM(TextObjective):
     @property
     def untrained(self) -> tuple[str, ...]:
         """See `Objective`."""
-        return ("^generator/",) if self.generator and not self.generator_weight else ()
+        trains = self.generator is None or bool(self.generator_weight)
+        return () if trains else ("^generator/",)
 
     def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
         """Adds to the group `text`, all [B, L] int32:

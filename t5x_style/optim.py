@@ -98,7 +98,11 @@ class AdamW:
         )
 
     def trainable(self, untrained: tuple[str, ...]) -> Callable[[tuple[Any, ...], Any], bool]:
-        """An nnx filter: a parameter that no pattern of `frozen` nor of `untrained` matches."""
+        """An nnx filter: a parameter that no pattern of `frozen` nor of `untrained` matches.
+
+        Args:
+          untrained: `Objective.untrained` of the module that is split.
+        """
         patterns = self.frozen + untrained
 
         def matches(path: tuple[Any, ...], variable: Any) -> bool:
