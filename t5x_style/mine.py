@@ -8,7 +8,7 @@ process 0 writes.
 
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -57,10 +57,11 @@ def mine(
     found = candidates(passages, queries)
     used = {"split": split, **dataclasses.asdict(settings)}
     judged = [(query, _positives(qrels[query], passages)) for query in queries]
-    content = [publish.sha256(passages.path), list(queries.items()), judged]
+    answers = {row for rows in qrels.values() for row in _positives(rows, passages)}
+    content = [publish.sha256(passages.path), list(queries.items()), judged, sorted(answers)]
     version = fingerprints.digest([found.version, used, content])
     job = parts.Parts(model_dir, version, len(queries), part_size)
-    _mine_parts(job, found, judged, settings)
+    _mine_parts(job, found, judged, settings, answers)
     if first:
         print(mining.report(job.lines(), settings.negatives), file=sys.stderr)
         path = Path(model_dir) / NEGATIVES
@@ -91,6 +92,7 @@ def _mine_parts(
     candidates: Candidates,
     judged: Sequence[mining.Judged],
     settings: mining.MiningSettings,
+    answers: Collection[int],
 ) -> None:
     """Mines for the parts that are missing, on all processes together."""
     first = jax.process_index() == 0
@@ -107,7 +109,7 @@ def _mine_parts(
     ) as bar:
         for number, (start, end) in zip(missing, shares, strict=True):
             lines = []
-            for one in mining.mine_negatives(candidates, judged[start:end], settings):
+            for one in mining.mine_negatives(candidates, judged[start:end], settings, answers):
                 lines.append(one.line())
                 bar.update()
             lines = parts.gathered(lines)

@@ -88,6 +88,14 @@ def test_hits_far_above_the_answer_are_passed_over(bm25):
     assert mine_one(bm25, positives=(5,), max_score_ratio=0.9).negative_ids == []
 
 
+def test_what_answers_no_query_of_the_split_can_be_passed_over(bm25):
+    only = settings(only_answers=True)
+    (found,) = mining.mine_negatives(bm25, [("q", [0])], only, answers={0, 3, 4})
+    assert set(found.negative_ids) == {"p3", "p4"} and found.passed_over["no_answer"] == 2
+    (everything,) = mining.mine_negatives(bm25, [("q", [0])], settings(), answers={0})
+    assert len(everything.negative_ids) == 4
+
+
 def test_a_ratio_of_a_score_that_is_not_above_zero_is_the_score_itself():
     assert settings(max_score_ratio=0.5).limit(2.0) == 1.0
     assert settings(max_score_ratio=0.5).limit(-2.0) == -2.0

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from t5x_style.retrieval import index as index_lib
 from t5x_style.retrieval.candidates import Candidates, Hits
@@ -30,6 +30,9 @@ class MiningSettings:
         (NV-Retriever's positive-aware mining, https://arxiv.org/abs/2407.15831); 0 turns this off.
         Where the best positive scores 0 or less, a ratio of it says nothing (0.95 times -2 is above
         -2): a hit is then passed over if it scores more than the best positive.
+      only_answers: whether a hit that answers no query of the split is passed over. Where the
+        passages of the split that is evaluated stand in the corpus and answer no training query,
+        they would be negatives and never positives, and learned as such.
     """
 
     depth: int
@@ -37,6 +40,7 @@ class MiningSettings:
     skip_top: int
     max_overlap: float
     max_score_ratio: float
+    only_answers: bool = False
 
     def __post_init__(self) -> None:
         if not (self.skip_top >= 0 and 1 <= self.negatives <= self.depth - self.skip_top):
@@ -77,7 +81,10 @@ class Mined:
 
 
 def mine_negatives(
-    candidates: Candidates, judged: Sequence[Judged], settings: MiningSettings
+    candidates: Candidates,
+    judged: Sequence[Judged],
+    settings: MiningSettings,
+    answers: Collection[int] = (),
 ) -> Iterator[Mined]:
     """Negatives for each of these queries, in their order.
 
@@ -87,11 +94,13 @@ def mine_negatives(
       candidates: searched for the queries, and for their positives' scores.
       judged: the queries.
       settings: which hits become negatives.
+      answers: rows that answer some query of the split; `only_answers` is about them.
     """
+    allowed = answers if settings.only_answers else None
     queries, positives = [query for query, _ in judged], [rows for _, rows in judged]
     found = candidates.search(queries, positives, settings.depth)
     for (query, rows), hits in zip(judged, found, strict=True):
-        yield _mine_one(candidates, query, rows, hits, settings)
+        yield _mine_one(candidates, query, rows, hits, settings, allowed)
 
 
 def _mine_one(
@@ -100,8 +109,9 @@ def _mine_one(
     positives: Sequence[int],
     hits: Hits,
     settings: MiningSettings,
+    allowed: Collection[int] | None,
 ) -> Mined:
-    reasons = _reasons(hits, positives, settings)
+    reasons = _reasons(hits, positives, settings, allowed)
     kept: list[int] = []
     free = (place for place, reason in enumerate(reasons) if not reason)
     while chosen := list(itertools.islice(free, settings.negatives - len(kept))):
@@ -123,7 +133,12 @@ def _mine_one(
     )
 
 
-def _reasons(hits: Hits, positives: Sequence[int], settings: MiningSettings) -> list[str]:
+def _reasons(
+    hits: Hits,
+    positives: Sequence[int],
+    settings: MiningSettings,
+    allowed: Collection[int] | None,
+) -> list[str]:
     """Why each hit is no negative, '' where its text has yet to be looked at."""
     limit = settings.limit(float(max(hits.positive_scores)))
     reasons = []
@@ -134,6 +149,8 @@ def _reasons(hits: Hits, positives: Sequence[int], settings: MiningSettings) -> 
             reasons.append("positive")
         elif place < settings.skip_top:
             reasons.append("top")
+        elif allowed is not None and row not in allowed:
+            reasons.append("no_answer")
         else:
             reasons.append("score" if hits.scores[place] > limit else "")
     return reasons
@@ -179,7 +196,8 @@ def report(lines: Iterable[str], wanted: int) -> str:
         raise MiningError(
             f"not one of {total:,} queries has a negative left. Hits passed over: {reasons}. "
             "Raise depth, or loosen the filter that took them: skip_top (top), max_score_ratio "
-            "(score; 0 turns it off), max_overlap (near_duplicate; 1 turns it off)."
+            "(score; 0 turns it off), max_overlap (near_duplicate; 1 turns it off), only_answers "
+            "(no_answer)."
         )
     return (
         f"mine: {total:,} queries, {found / total:.2f} negatives each of {wanted}, "
