@@ -29,6 +29,7 @@ CORE = [
     "protobuf==6.33.6",
     "bm25s==0.3.16",
     "PyStemmer==3.1.0",
+    "sentencex==1.0.32",
     "ir-measures==0.4.3",
     "pytrec-eval-terrier==0.5.11",
     "matplotlib==3.11.2",

@@ -14,22 +14,19 @@ import hashlib
 import itertools
 import json
 import logging
-import multiprocessing.connection
-import multiprocessing.context
 import os
 import shutil
 import sys
-import threading
 import time
-import types
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
 
-from input_pipelines import store_writer, tokenization
+from input_pipelines import layouts, store_writer, tokenization, worker_pool
+from input_pipelines.layouts import WHOLE_TEXTS, Layout
 from input_pipelines.sources import BadRecords, Record, Source, SourceError
-from input_pipelines.store_writer import ShardInfo, StoreRecord, StoreSummary
+from input_pipelines.store_writer import ShardInfo, StoreSummary
 
 _log = logging.getLogger(__name__)
 PARTS = "parts"  # folder of unfinished shards and their receipts, inside the store's folder
@@ -43,10 +40,12 @@ class _Job:
     fingerprint: str
     length: int
     prefix: str
+    layout: Layout
 
     def key(self) -> str:
         """Same key, same tokens: the tokenizer counts by its content, not by its folder."""
-        value = [self.fingerprint, self.length, self.prefix, store_writer.FORMAT_VERSION]
+        value: list[Any] = [self.fingerprint, self.length, self.prefix]
+        value += [store_writer.FORMAT_VERSION, repr(self.layout)]
         return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
@@ -61,6 +60,7 @@ class _Receipt:
     ids: list[str]
     words: int
     truncated: int
+    tables: str  # sha256 hex of the file beside the shard
 
 
 def prepare(
@@ -75,6 +75,7 @@ def prepare(
     shard_size: int,
     workers: int,
     max_bad_records: int,
+    layout: Layout = WHOLE_TEXTS,
 ) -> dict[str, str]:
     """Writes the token store of a source.
 
@@ -89,6 +90,7 @@ def prepare(
       shard_size: records a shard.
       workers: processes; 0 for one a core.
       max_bad_records: malformed records that are skipped before the run stops.
+      layout: how records become rows, and what is stored beside these.
 
     Returns:
       {"store": the folder, "report": report.json}, relative to model_dir.
@@ -102,11 +104,12 @@ def prepare(
     summary = StoreSummary(
         name, split, kind, loaded.fingerprint, loaded.size, length, prefix, 0, 0, {}
     )
-    job = _Job(tokenizer, loaded.fingerprint, length, prefix)
     folder = os.path.join(model_dir, "store")
     parts = os.path.join(folder, PARTS)
     _clear_finished(folder)
     os.makedirs(parts, exist_ok=True)
+    layout = layout.fitted(_titles(source) if layout.wants_titles else None, parts)
+    job = _Job(tokenizer, loaded.fingerprint, length, prefix, layout)
     bad = BadRecords(max_bad_records)
     empty: collections.Counter[str] = collections.Counter()
     started = time.monotonic()
@@ -123,7 +126,7 @@ def prepare(
         truncated=sum(r.truncated for r in receipts),
         dropped={**bad.counts, **empty},
     )
-    manifest = _finish(folder, receipts, summary)
+    manifest = _finish(folder, receipts, summary, layout)
     report = {
         "count": manifest["count"], "total_tokens": manifest["total_tokens"],
         "truncated": manifest["truncated"], "dropped": manifest["dropped"],
@@ -133,6 +136,12 @@ def prepare(
     store_writer.write_json_atomically(os.path.join(model_dir, "report.json"), report)
     _log.info("%s/%s: %s", name, split, report)
     return {"store": "store", "report": "report.json"}
+
+
+def _titles(source: Source) -> list[str]:
+    """Every title once; malformed records are counted when the source is read for its texts."""
+    records = source.records(BadRecords.counted_before())
+    return list(dict.fromkeys(record.title for record in records if record.title))
 
 
 def _check_sizes(length: int, shard_size: int, workers: int) -> None:
@@ -178,7 +187,7 @@ def _make_shards(
         workers = 1
     receipts: dict[int, _Receipt] = {}
     reused = 0
-    with _executor(workers) as executor, _Progress("tokenizing") as progress:
+    with worker_pool.executor(workers) as executor, _Progress("tokenizing") as progress:
         waiting: dict[concurrent.futures.Future[_Receipt], int] = {}
         for number, chunk in enumerate(itertools.chain(first, chunks)):
             receipt = _valid_receipt(parts, number, job.key(), _records_hash(chunk))
@@ -208,62 +217,6 @@ def _collect(
         progress.add(len(receipt.ids))
 
 
-class _Here(concurrent.futures.Executor):
-    """Runs a task at once, in this process."""
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
-        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        future.set_result(fn(*args, **kwargs))
-        return future
-
-
-class _WorkerProcess(multiprocessing.context.SpawnProcess):
-    """A process that does not import the main module of the program that starts it.
-
-    That module may import JAX, which a worker does not need and must not touch.
-    """
-
-    def start(self) -> None:
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = types.ModuleType("__main__")
-        try:
-            super().start()
-        finally:
-            sys.modules["__main__"] = main
-
-
-class _WorkerContext(multiprocessing.context.SpawnContext):
-    """Spawned, not forked: a fork of a process that runs threads can hang."""
-
-    Process = _WorkerProcess
-
-
-def _executor(workers: int) -> concurrent.futures.Executor:
-    if workers == 1:
-        return _Here()
-    return concurrent.futures.ProcessPoolExecutor(
-        workers, _WorkerContext(), initializer=_start_worker
-    )
-
-
-def _start_worker() -> None:
-    """One core a worker (the tokenizer's own threads would only contend), and no orphans."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """Ends this process when the one that started it is gone.
-
-    A worker whose parent was killed would wait for work for ever, or go on writing a shard that a
-    new run is writing too.
-    """
-    parent = multiprocessing.parent_process()
-    assert parent is not None  # this runs in a worker only
-    multiprocessing.connection.wait([parent.sentinel])
-    os._exit(1)
-
-
 _loaded: dict[str, tokenization.Tokenizer] = {}
 
 
@@ -273,21 +226,18 @@ def _make_shard(chunk: list[Record], job: _Job, parts: str, number: int) -> _Rec
         _loaded[job.tokenizer] = tokenization.Tokenizer(job.tokenizer)
     tokenizer = _loaded[job.tokenizer]
     tokenizer.require(job.fingerprint, "this run")
-    texts = [job.prefix + tokenization.join_title(r.title, r.text) for r in chunk]
-    encoded = tokenizer.encode_batch(texts, job.length)
-    records = [
-        StoreRecord(r.id, r.title, r.text, r.source, e.tokens, e.word_starts)
-        for r, e in zip(chunk, encoded, strict=True)
-    ]
+    made = job.layout.rows(chunk, tokenizer, job.length, job.prefix)
     path = os.path.join(parts, f"{number:05d}.array_record")
+    np.savez(_tables_path(parts, number), **made.tables)
     receipt = _Receipt(
         job=job.key(),
         records=_records_hash(chunk),
-        shard=store_writer.write_shard(path, records),
-        lengths=[len(e.tokens) for e in encoded],
-        ids=[r.id for r in chunk],
-        words=sum(int(e.word_starts.sum()) for e in encoded),
-        truncated=sum(e.truncated for e in encoded),
+        shard=store_writer.write_shard(path, made.records),
+        lengths=[len(r.tokens) for r in made.records],
+        ids=[r.id for r in made.records],
+        words=sum(int(r.word_starts.sum()) for r in made.records),
+        truncated=made.truncated,
+        tables=store_writer.file_sha256(_tables_path(parts, number)),
     )
     store_writer.write_json_atomically(_receipt_path(parts, number), dataclasses.asdict(receipt))
     return receipt
@@ -296,6 +246,10 @@ def _make_shard(chunk: list[Record], job: _Job, parts: str, number: int) -> _Rec
 def _records_hash(chunk: Sequence[Record]) -> str:
     lines = (json.dumps([r.id, r.title, r.text, r.source]).encode() for r in chunk)
     return hashlib.sha256(b"\n".join(lines)).hexdigest()
+
+
+def _tables_path(parts: str, number: int) -> str:
+    return os.path.join(parts, f"{number:05d}.npz")
 
 
 def _receipt_path(parts: str, number: int) -> str:
@@ -313,16 +267,26 @@ def _valid_receipt(parts: str, number: int, job: str, records: str) -> _Receipt 
     shard = os.path.join(parts, receipt.shard.file)
     if (receipt.job, receipt.records) != (job, records) or not os.path.isfile(shard):
         return None
-    return receipt if store_writer.file_sha256(shard) == receipt.shard.sha256 else None
+    for file, sha256 in (
+        (shard, receipt.shard.sha256),
+        (_tables_path(parts, number), receipt.tables),
+    ):
+        if not os.path.isfile(file) or store_writer.file_sha256(file) != sha256:
+            return None
+    return receipt
 
 
-def _finish(folder: str, receipts: Sequence[_Receipt], summary: StoreSummary) -> dict[str, Any]:
+def _finish(
+    folder: str, receipts: Sequence[_Receipt], summary: StoreSummary, layout: Layout
+) -> dict[str, Any]:
     """Gives the shards their final names, writes metadata and manifest, removes the parts.
 
     A shard is linked, not moved, so that a kill in between leaves the parts complete.
     """
-    shards = []
+    shards, tables = [], []
     for number, receipt in enumerate(receipts):
+        with np.load(_tables_path(os.path.join(folder, PARTS), number)) as file:
+            tables.append(dict(file))
         file = store_writer.shard_name(summary.name, summary.split, number, len(receipts))
         os.link(os.path.join(folder, PARTS, receipt.shard.file), os.path.join(folder, file))
         shards.append(dataclasses.replace(receipt.shard, file=file))
@@ -332,6 +296,7 @@ def _finish(folder: str, receipts: Sequence[_Receipt], summary: StoreSummary) ->
         np.array([n for r in receipts for n in r.lengths]),
         [id_ for r in receipts for id_ in r.ids],
         summary,
+        layouts.joined(tables, [len(r.ids) for r in receipts], layout),
     )
     shutil.rmtree(os.path.join(folder, PARTS))
     return manifest

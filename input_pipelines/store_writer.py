@@ -6,6 +6,7 @@ Folder:
     features.json, dataset_info.json             TFDS metadata: tfds.builder_from_directory opens it
     lengths.npy                                  int32 [N], tokens of each row, specials included
     ids.json                                     list of N strings, row -> record id
+    sentences.npy, spans.npy, minhash.npy        of stores of blocks, see `blocks`
     manifest.json                                written last and atomically: no manifest, no store
 
 Record (row r of the store = record r counted through the shards in order), parsed by
@@ -140,6 +141,7 @@ def finish(
     lengths: np.ndarray,
     ids: Sequence[str],
     summary: StoreSummary,
+    tables: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, Any]:
     """Completes a folder whose shards lie in it under their final names.
 
@@ -149,6 +151,7 @@ def finish(
       lengths: int [N], tokens of each row.
       ids: N record ids, row order.
       summary: the rest of the manifest.
+      tables: further arrays that a layout made (`blocks`), each in a file of its name.
 
     Returns:
       The manifest, as written.
@@ -168,6 +171,9 @@ def finish(
     np.save(os.path.join(folder, "lengths.npy"), lengths)
     with open(os.path.join(folder, "ids.json"), "w", encoding="utf-8") as f:
         json.dump(list(ids), f, ensure_ascii=False)
+    files = ["lengths.npy", "ids.json", *(f"{name}.npy" for name in tables or {})]
+    for name, array in (tables or {}).items():
+        np.save(os.path.join(folder, f"{name}.npy"), array)
     _write_tfds_metadata(folder, shards, summary)
     manifest = {
         "format": FORMAT,
@@ -175,7 +181,7 @@ def finish(
         **dataclasses.asdict(summary),
         "count": count,
         "shards": [dataclasses.asdict(shard) for shard in shards],
-        "files": {name: _describe(folder, name) for name in ("lengths.npy", "ids.json")},
+        "files": {name: _describe(folder, name) for name in files},
         "total_tokens": int(lengths.sum()),
     }
     manifest["dropped"] = dict(sorted(summary.dropped.items()))

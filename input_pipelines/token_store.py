@@ -142,6 +142,20 @@ class TokenStore:
         """Record id -> row."""
         return {name: row for row, name in enumerate(self.ids)}
 
+    def table(self, name: str) -> np.ndarray:
+        """A table that the store's layout left beside the rows, mapped into memory.
+
+        Raises:
+          StoreError: there is none of that name.
+        """
+        if f"{name}.npy" not in self.manifest["files"]:
+            raise StoreError(
+                f"token store {self.folder} has no table {name!r}: it was not prepared as blocks. "
+                "Run prepare with runs/prepare_blocks.gin."
+            )
+        path = os.path.join(self.folder, f"{name}.npy")
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+
     def read(self, rows: np.ndarray) -> Passages:
         """Tokens of these rows, in this order; rows may repeat.
 

@@ -37,6 +37,19 @@ class Tokenized:
     truncated: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class Pieces:
+    """All of a text, without special tokens: ids int32 [n], word_starts bool [n].
+
+    Attributes:
+      offsets: int64 [n, 2], the characters that each piece stands for.
+    """
+
+    tokens: np.ndarray
+    word_starts: np.ndarray
+    offsets: np.ndarray
+
+
 def fingerprint(tokenizer_json: str) -> str:
     """sha256 hex of the parts of tokenizer.json that decide which ids a text gets.
 
@@ -125,6 +138,19 @@ class Tokenizer:
         self._backend.enable_truncation(max_length=length)
         encodings = self._backend.encode_batch(list(texts))
         return [self._tokenized(t, e) for t, e in zip(texts, encodings, strict=True)]
+
+    def pieces(self, texts: Sequence[str]) -> list[Pieces]:
+        """Tokenizes texts whole, however long, without special tokens."""
+        self._backend.no_truncation()
+        encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        return [
+            Pieces(
+                np.array(e.ids, np.int32),
+                words.word_starts(text, e.word_ids, e.offsets, self._wordpiece),
+                np.array(e.offsets, np.int64).reshape(-1, 2),
+            )
+            for text, e in zip(texts, encodings, strict=True)
+        ]
 
     def _tokenized(self, text: str, encoding: tokenizers.Encoding) -> Tokenized:
         starts = words.word_starts(text, encoding.word_ids, encoding.offsets, self._wordpiece)

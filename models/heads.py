@@ -15,7 +15,7 @@ from models.losses import cross_entropy
 from t5x_style.metrics import Mean
 
 
-def _projection(config: bert.BertConfig, outputs: int, rngs: nnx.Rngs) -> layers.Dense:
+def projection(config: bert.BertConfig, outputs: int, rngs: nnx.Rngs) -> layers.Dense:
     """[..., D] -> [..., outputs].
 
     Its output axis is named `mlp`: an array may use a mesh axis once, and `embed` is taken.
@@ -37,7 +37,7 @@ class MlmHead(nnx.Module):
     """
 
     def __init__(self, config: bert.BertConfig, *, rngs: nnx.Rngs) -> None:
-        self.dense = _projection(config, config.table_width, rngs)
+        self.dense = projection(config, config.table_width, rngs)
         self.norm = layers.layer_norm(config.table_width, config.layer_norm_eps, config.dtype, rngs)
         zeros = nnx.with_partitioning(nnx.initializers.zeros_init(), ("vocab",))
         self.bias = nnx.Param(zeros(rngs.params(), (config.padded_vocab,), jnp.float32))
@@ -81,7 +81,7 @@ class Pooler(nnx.Module):
     """tanh(P . h + b), BERT's pooler."""
 
     def __init__(self, config: bert.BertConfig, *, rngs: nnx.Rngs) -> None:
-        self.dense = _projection(config, config.hidden, rngs)
+        self.dense = projection(config, config.hidden, rngs)
 
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """[..., D] -> [..., D]."""

@@ -1,8 +1,8 @@
-"""Sizes of an encoder from and to the `config.json` of Hugging Face: BERT, RoBERTa and ELECTRA.
+"""Sizes of an encoder from and to the `config.json` of Hugging Face: BERT and its relatives.
 
 RoBERTa counts positions from its pad id: the first token of a text is at pad id + 1, so that its
 position table has as many rows before the first that is used. ELECTRA's tables may be narrower than
-its layers. All else is BERT.
+its layers. All else is BERT; REALM's files have other names and a projection behind the encoder.
 """
 
 import json
@@ -19,6 +19,7 @@ FAMILY_OF = {
     "xlm-roberta": "roberta",
     "camembert": "roberta",
     "electra": "electra",
+    "realm": "realm",
 }
 _ACTIVATIONS = {
     "gelu": "gelu",
@@ -128,7 +129,7 @@ def family(fields: Mapping[str, Any]) -> str:
 def _require_supported(fields: Mapping[str, Any], file: Path) -> None:
     activations = tuple(_ACTIVATIONS)
     # The MLM heads of RoBERTa and ELECTRA have a gelu, whatever the layers have.
-    plain = FAMILY_OF.get(fields["model_type"], "bert") == "bert"
+    plain = FAMILY_OF.get(fields["model_type"], "bert") in ("bert", "realm")
     for name, allowed in (
         ("model_type", tuple(FAMILY_OF)),
         ("hidden_act", activations if plain else ("gelu",)),

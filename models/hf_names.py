@@ -2,7 +2,7 @@
 
 One table, read in both directions: import goes from names to paths, export and the parity tests
 from paths to names.  Its names are the canonical ones (`canonical`): those of BERT, prefix `bert.`,
-norms called `LayerNorm.weight/bias`; `FAMILIES` says how RoBERTa and ELECTRA spell them.  A torch
+norms called `LayerNorm.weight/bias`; `FAMILIES` says how others spell them.  A torch
 Linear stores [out, in]; our kernels are [in, out], with heads split, and stacked on a leading layer
 axis.
 """
@@ -133,6 +133,8 @@ TABLE: tuple[Entry, ...] = (
     *_linear("classifier", "classifier", LINEAR_IN),
     *_linear("next_sentence", "cls.seq_relationship", LINEAR_IN),
     *_layer("decoder", "c_head"),
+    *_linear("project", "project", LINEAR_IN),
+    *_norm("norm", "project_norm"),
 )
 
 BY_PATH: dict[str, Entry] = {entry.path: entry for entry in TABLE}
@@ -182,6 +184,11 @@ FAMILIES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("generator_predictions.LayerNorm.", "cls.predictions.transform.LayerNorm."),
         ("generator_lm_head.weight", "cls.predictions.decoder.weight"),
         ("generator_lm_head.bias", "cls.predictions.bias"),
+    ),
+    "realm": (
+        ("realm.", "bert."),
+        ("cls.dense.", "project."),
+        ("cls.LayerNorm.", "project_norm."),
     ),
 }
 

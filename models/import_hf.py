@@ -72,8 +72,8 @@ class HuggingFace:
         return isinstance(other, HuggingFace) and vars(self) == vars(other)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All parts that the file holds: the encoder; MLM head, decoder, pooler, classifier where
-        there.
+        """All parts that the file holds: the encoder; MLM head, decoder, pooler, classifier and
+        projection where there.
 
         Returns:
             Our path -> float32 array; stacked layers have the layers first.
@@ -83,9 +83,10 @@ class HuggingFace:
             WeightsError: names everything that is missing, unexpected, of another shape or dtype.
         """
         folder = self.path if self.path.is_dir() else self.path.parent
-        family = hf_config.family(hf_config.read_fields(folder))
+        fields = hf_config.read_fields(folder)
+        family = hf_config.family(fields)
         config = hf_config.config_from_hf(str(folder), "float32", "none", vocab_multiple=1)
-        shapes = self._held(config)
+        shapes = self._held(config, fields.get("retriever_proj_size", 128))
         names = {path: hf_names.BY_PATH[path].names(config.layers) for path in shapes}
         problems = [
             problem
@@ -103,13 +104,13 @@ class HuggingFace:
         _warn_of_modules(folder)
         return {path: self._read(path, names[path], shape) for path, shape in shapes.items()}
 
-    def _held(self, config: bert.BertConfig) -> dict[str, Shape]:
+    def _held(self, config: bert.BertConfig, projection: int) -> dict[str, Shape]:
         """Our path -> shape, for every part of which the file has anything, and the encoder."""
         names = {entry.name.format(layer=0): entry.part for entry in hf_names.TABLE}
         parts = {names[name] for name in names.keys() & self._where if not self._may_stay(name)}
         return {
             path: shape
-            for path, shape in part_shapes(config).items()
+            for path, shape in part_shapes(config, projection).items()
             if hf_names.BY_PATH[path].part in {"encoder", *parts}
         }
 
@@ -189,7 +190,7 @@ class HuggingFace:
 class _Parts(nnx.Module):
     """Every part that the table of names knows."""
 
-    def __init__(self, config: bert.BertConfig) -> None:
+    def __init__(self, config: bert.BertConfig, projection: int) -> None:
         rngs = nnx.Rngs(0)
         self.encoder = bert.Encoder(config, rngs=rngs)
         self.head = heads.MlmHead(config, rngs=rngs)
@@ -199,11 +200,18 @@ class _Parts(nnx.Module):
         self.next_sentence = layers.Dense(
             {"embed": config.hidden}, {"type": 2}, stddev=1.0, dtype=config.dtype, rngs=rngs
         )
+        self.project = heads.projection(config, projection, rngs)
+        self.norm = layers.layer_norm(projection, 1e-12, config.dtype, rngs)
 
 
-def part_shapes(config: bert.BertConfig) -> dict[str, Shape]:
-    """Our path -> shape of every parameter that the table of names knows, at these sizes."""
-    parts = nnx.eval_shape(lambda: _Parts(config))
+def part_shapes(config: bert.BertConfig, projection: int = 128) -> dict[str, Shape]:
+    """Our path -> shape of every parameter that the table of names knows, at these sizes.
+
+    Args:
+        config: of the encoder.
+        projection: size of REALM's vectors.
+    """
+    parts = nnx.eval_shape(lambda: _Parts(config, projection))
     flat = nnx.to_flat_state(nnx.state(parts, nnx.Param))
     return {"/".join(map(str, path)): tuple(variable.shape) for path, variable in flat}
 

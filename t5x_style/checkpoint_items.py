@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from t5x_style.objective import Table
 from t5x_style.optim import path_string
 from t5x_style.train_state import TrainState
 
@@ -23,9 +24,10 @@ class CheckpointError(ValueError):
 def items(state: TrainState) -> dict[str, Any]:
     """What is saved, item by item: nested dicts of arrays, or of their shapes.
 
-    Parameters are all together, so that a run that freezes others can go on from them.
+    Parameters are all together, so that a run that freezes others can go on from them. Tables are
+    left out: they come from their sources.
     """
-    frozen, others = nnx.split_state(state.variables, nnx.Param, ...)
+    frozen, _, others = nnx.split_state(state.variables, nnx.Param, Table, ...)
     everything = {
         "parameters": nested(nnx.merge_state(state.params, frozen)),
         "optimizer": _nest(_optimizer_leaves(state.opt_state)),
@@ -64,9 +66,12 @@ def nested(state: nnx.State) -> dict[str, Any]:
 
 
 def filled(state: nnx.State, *sources: Mapping[str, Any]) -> nnx.State:
-    """`state` with each variable's value looked up by its path in the sources."""
+    """`state` with each variable's value looked up by path in the sources; tables as they are."""
     return nnx.from_flat_state(
-        [(path, leaf.replace(_find(path, sources))) for path, leaf in nnx.to_flat_state(state)]
+        [
+            (path, leaf if isinstance(leaf, Table) else leaf.replace(_find(path, sources)))
+            for path, leaf in nnx.to_flat_state(state)
+        ]
     )
 
 

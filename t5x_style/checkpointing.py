@@ -4,7 +4,7 @@ Each is a folder `<step>/` of orbax items, stored apart so that parameters can b
 
   parameters   every nnx.Param, trainable or frozen, as nested dicts by path
   optimizer    optax's state, likewise
-  variables    every other Variable, likewise (absent if there is none)
+  variables    every other Variable but tables, likewise (absent if there is none)
   progress     step and key
   meta         JSON: what the trainer says, the development metric, the shape of every array
 
@@ -27,6 +27,7 @@ from jax.experimental import multihost_utils
 from t5x_style import checkpoint_folder, checkpoint_items, integrity, peers
 from t5x_style.checkpoint_folder import find as find
 from t5x_style.checkpoint_items import CheckpointError as CheckpointError
+from t5x_style.objective import Table
 from t5x_style.train_state import TrainState
 
 _log = logging.getLogger(__name__)
@@ -235,21 +236,26 @@ def load(
     Args:
       folder: of a training stage, or its `checkpoints/`.
       params: nnx.State of ShapeDtypeStructs with shardings, every Param of the objective.
-      others: likewise, every other Variable.
+      others: likewise, every other Variable. The checkpoint may hold more: what is not trained is
+        not always needed, an index least of all where one embeds. Tables are left as they are.
       step: which checkpoint; the best by development metric by default, or else the newest.
 
     Raises:
       CheckpointError: none there, damaged, or of another architecture.
     """
-    names = ("parameters", "variables") if jax.tree.leaves(others) else ("parameters",)
+    kept = nnx.split_state(others, Table, ...)[1]
+    names = ("parameters", "variables") if jax.tree.leaves(kept) else ("parameters",)
     path = find(folder, step, (*names, "meta"))
     wanted = {
         name: checkpoint_items.nested(state)
-        for name, state in zip(names, (params, others), strict=False)
+        for name, state in zip(names, (params, kept), strict=False)
     }
-    shapes = checkpoint_folder.read_meta(path)["shapes"]
-    saved = {name: shapes[name] for name in ("parameters", "variables") if name in shapes}
-    checkpoint_items.require_shapes(saved, checkpoint_items.shapes(wanted), path)
+    shapes, own = checkpoint_folder.read_meta(path)["shapes"], checkpoint_items.shapes(wanted)
+    saved = {"parameters": shapes["parameters"]}
+    if "variables" in own:
+        there = shapes.get("variables", {})
+        saved["variables"] = {name: there[name] for name in own["variables"] if name in there}
+    checkpoint_items.require_shapes(saved, own, path)
     found = _read(path, wanted)
     return (
         checkpoint_items.filled(params, found["parameters"]),

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from t5x_style.contract import Contract
@@ -76,6 +77,23 @@ class Fn:
             raise ValueError(f"Fn.kind: expected one of {KINDS}, found {self.kind!r}")
 
 
+class Table(nnx.Variable):
+    """A Variable that is read from a source when a run starts or goes on, and saved nowhere."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TableSource:
+    """Where a `Table` comes from.
+
+    Attributes:
+      fingerprint: of the content: a run does not go on with another.
+      read: rows start to end - 1, [end - start, ...] in the table's dtype.
+    """
+
+    fingerprint: str
+    read: Callable[[int, int], np.ndarray]
+
+
 class Objective(nnx.Module):
     """A network and its loss. Subclasses take frozen configurations and `*, rngs: nnx.Rngs`.
 
@@ -93,6 +111,16 @@ class Objective(nnx.Module):
         The loss gives them no gradient, and weight decay alone would wear them down.
         """
         return ()
+
+    def table_sources(self) -> dict[str, TableSource]:
+        """Where each `Table` that the module holds comes from: by path, parts joined by '/'."""
+        return {}
+
+    def begin(self, key: jax.Array) -> None:
+        """Before step 0: sees the first parameters, fresh or taken over from elsewhere.
+
+        May change what `after_update` may. Does not run where a checkpoint is resumed.
+        """
 
     def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
         """One specification of a global batch for each bucket of shapes."""

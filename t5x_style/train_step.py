@@ -1,16 +1,18 @@
 """One step as a pure function: corrupt, retrieve, gradient of the loss, update, after_update."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
 from t5x_style import collectives
 from t5x_style.metrics import Mean
-from t5x_style.objective import Batch
+from t5x_style.objective import Batch, Objective
 from t5x_style.train_state import Definition, TrainState
 
 Metrics = dict[str, Mean]
@@ -48,7 +50,8 @@ def train_step(
     params = _select(healthy, optax.apply_updates(state.params, updates), state.params)
 
     step = state.step + healthy.astype(jnp.int32)
-    variables = _after_update(definition, params, state.variables, step, after_key)
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        variables = _after_update(definition, params, state.variables, step, after_key)
     new_state = TrainState(
         step=step,
         params=params,
@@ -140,16 +143,40 @@ def padding_share(batch: Batch) -> Mean:
 def _after_update(
     definition: Definition, params: nnx.State, variables: nnx.State, step: jax.Array, key: jax.Array
 ) -> nnx.State:
+    def update(module: Objective) -> None:
+        module.after_update(step, key)
+
+    return _changed(definition, params, variables, "after_update", update)
+
+
+def begin(definition: Definition, mesh: jax.sharding.Mesh, state: TrainState) -> nnx.State:
+    """The variables after `Objective.begin`, before step 0; `state` may be donated."""
+    # No step has this key: their numbers are int32.
+    key = jax.random.fold_in(state.key, np.uint32(0xFFFFFFFF))
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        return _changed(
+            definition, state.params, state.variables, "begin", lambda module: module.begin(key)
+        )
+
+
+def _changed(
+    definition: Definition,
+    params: nnx.State,
+    variables: nnx.State,
+    method: str,
+    change: Callable[[Objective], None],
+) -> nnx.State:
+    """The variables after `change`, which may touch no parameter."""
     module = definition.module(params, variables)
     module.eval()
-    module.after_update(step, key)
+    change(module)
     before = nnx.state(definition.module(params, variables), nnx.Param)
     after = nnx.state(module, nnx.Param)
     if any(
         a is not b for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
     ):
         raise TypeError(
-            f"{type(module).__name__}.after_update changed a parameter. It may change Variables "
+            f"{type(module).__name__}.{method} changed a parameter. It may change Variables "
             "that are not parameters; parameters belong to the optimizer."
         )
     return definition.split(module)[1]

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from t5x_style import checkpointing, inference, integrity
+from t5x_style import checkpointing, inference, integrity, tables
 from t5x_style.contract import Contract
 from t5x_style.objective import Fn
 from t5x_style.partitioning import Partitioner
@@ -146,6 +146,8 @@ def restore(
         for state in states
     ]
     params, variables = checkpointing.load(checkpoint, placed[0], placed[1], step)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, placed[1])
+    variables = tables.fill(variables, abstract.table_sources(), shardings)
     return Restored(graphdef, params, variables, abstract.functions(), contract)
 
 

@@ -16,6 +16,7 @@ from t5x_style import (
     initialise,
     objective,
     step_program,
+    tables,
     train_state,
     train_step,
 )
@@ -149,20 +150,43 @@ class Trainer:
 
         Raises:
           PlanError: the checkpoint belongs to another plan: its steps saw other batches.
+          TableError: it belongs to another corpus.
         """
         if self.checkpointer.latest() is not None:
             self.state, meta = self.checkpointer.restore(self.state, self.shardings)
+            tables.require_same(meta.get("tables", {}), self._sources(), "the checkpoint")
             if meta["plan"] != self.pipeline.fingerprint:
                 raise PlanError(
                     f"checkpoint at step {int(self.state.step)} was trained on plan "
                     f"{meta['plan']}, the pipeline now has {self.pipeline.fingerprint}: data, seed "
                     "or batch changed. Use another MODEL_DIR, or initialise_from its weights."
                 )
+            self._fill_tables()
             return f"resumed at step {int(self.state.step)}"
+        how = "from scratch"
         if initialise_from:
             self.state = initialise.apply(self.state, initialise_from, self.shardings)
-            return "took over weights: " + ", ".join(str(source) for source in initialise_from)
-        return "from scratch"
+            how = "took over weights: " + ", ".join(str(source) for source in initialise_from)
+        self._fill_tables()
+        self._begin()
+        return how
+
+    def _sources(self) -> dict[str, objective.TableSource]:
+        return self.abstract_module().table_sources()
+
+    def _fill_tables(self) -> None:
+        variables = tables.fill(self.state.variables, self._sources(), self.shardings.variables)
+        self.state = dataclasses.replace(self.state, variables=variables)
+
+    def _begin(self) -> None:
+        """Lets the objective see its first parameters, such as to embed what it retrieves from."""
+        if type(self.abstract_module()).begin is objective.Objective.begin:
+            return
+        begin = jax.jit(
+            functools.partial(train_step.begin, self.definition, self.partitioner.mesh),
+            out_shardings=self.shardings.variables,
+        )
+        self.state = dataclasses.replace(self.state, variables=begin(self.state))
 
     def compile(self) -> float:
         """Compiles the step for the batch that was checked; returns the seconds it took.
@@ -193,7 +217,10 @@ class Trainer:
         """
         preemption = hooks.Preemption()
         log_hook = hooks.Log(self.cadence.log_every, log, progress.show)
-        meta = meta | {"plan": self.pipeline.fingerprint}
+        meta = meta | {
+            "plan": self.pipeline.fingerprint,
+            "tables": tables.fingerprints(self._sources()),
+        }
         after_step: list[hooks.Hook] = [
             preemption,  # first: the others act differently on the last step before a stop
             # Before saving: of a step that is known to be bad nothing is kept.

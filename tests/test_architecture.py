@@ -44,7 +44,7 @@ MODEL_FLOORS = (
     ("attention",),
     ("layers",),
     ("bert", "seq2seq", "electra", "heads", "embedding", "losses", "corruption", "sampling"),
-    ("pretraining",),
+    ("pretraining", "projected", "evidence", "span_masks"),
 )
 # Files in models that are no objectives.
 NOT_OBJECTIVES = {

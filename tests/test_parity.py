@@ -24,6 +24,7 @@ PERTURBED = {
     "simlm_collator/seed11": "simlm.SimLM.decoder_mask_rate = 0.45",
     "condenser/seed11": "condenser.Condenser.skip_from = 1",
     "gradcache/seed11": "embedding.EmbeddingConfig.temperature = 0.0501",
+    "realm_pretrain/seed11": "realm.REALM.marginalise = 'span'",
 }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 
-from input_pipelines import example_proto, prepare, store_writer, tokenization
+from input_pipelines import example_proto, prepare, store_writer, tokenization, worker_pool
 from input_pipelines.sources import Jsonl, Record, SourceError
 from input_pipelines.store_writer import StoreRecord, StoreSummary
 
@@ -125,7 +125,7 @@ def test_the_store_does_not_depend_on_the_number_of_workers(tokenizer, tmp_path)
 
 def test_a_worker_has_neither_jax_nor_tensorflow():
     code = "[m for m in ('jax', 'tensorflow') if m in __import__('sys').modules]"
-    with prepare._executor(2) as executor:
+    with worker_pool.executor(2) as executor:
         assert executor.submit(eval, code).result() == []
         parallel = "__import__('os').environ['TOKENIZERS_PARALLELISM']"
         assert executor.submit(eval, parallel).result() == "false"
@@ -135,8 +135,8 @@ def test_workers_end_with_the_process_that_started_them():
     """A parent that is killed the hard way; its worker holds the other end of a pipe."""
     code = (
         "import os, sys, time\n"
-        "from input_pipelines import prepare\n"
-        "executor = prepare._executor(2)\n"
+        "from input_pipelines import worker_pool\n"
+        "executor = worker_pool.executor(2)\n"
         "print(executor.submit(os.getpid).result(), flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )

@@ -118,6 +118,30 @@ def info_nce(
         count nothing); with both directions, the sum of two. And metrics: `accuracy` and `mrr` of
         the positive among its negatives, ties counting against it.
     """
+    each = by_query(queries, passages, temperature, config)
+    metrics = {
+        "accuracy": Mean.of(each.above == 0, each.counts),
+        "mrr": Mean.of(1 / (1 + each.above), each.counts),
+    }
+    return Mean.of(each.losses, each.counts), metrics
+
+
+class ByQuery(NamedTuple):
+    """Attributes:
+    losses: [Q] float32, in nats.
+    above: [Q], negatives that score as high as the positive, or higher.
+    counts: [Q] bool, whether the query's positive is in the batch; else the others say nothing.
+    """
+
+    losses: jax.Array
+    above: jax.Array
+    counts: jax.Array
+
+
+def by_query(
+    queries: Queries, passages: Passages, temperature: float, config: ContrastiveConfig
+) -> ByQuery:
+    """What `info_nce` averages; arguments as there."""
     own = own_passages(queries, passages, 1)[:, 0]
     has = (own < passages.owner.shape[0]) & _at(passages.relevant, own, False)
     positive = collectives.take_rows(passages.vectors, own, config.way)
@@ -151,8 +175,7 @@ def info_nce(
     losses = jax.nn.softplus(others - with_margin)
     if config.both_directions:
         losses += jax.nn.softplus(rest("positive", ["positive_query"])[0] - with_margin)
-    metrics = {"accuracy": Mean.of(above == 0, has), "mrr": Mean.of(1 / (1 + above), has)}
-    return Mean.of(losses, has), metrics
+    return ByQuery(losses, above, has)
 
 
 def own_passages(queries: Queries, passages: Passages, count: int) -> jax.Array:

@@ -1,0 +1,101 @@
+"""A store of blocks as what is retrieved from: rows of one length, and what they belong to."""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from input_pipelines import packing
+from input_pipelines.token_store import TokenStore
+
+_AT_ONCE = 8192  # rows that are read together
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreCorpus:
+    """The rows of a token store that `prepare` made with the layout `blocks.Blocks`.
+
+    Attributes:
+      store: its folder.
+    """
+
+    store: str
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return len(_opened(self.store))
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest."""
+        return _opened(self.store).max_length
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Of the tokenizer that made the store."""
+        return int(_opened(self.store).manifest["vocabulary_size"])
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the store's content."""
+        return _opened(self.store).fingerprint
+
+    def tokens(self, start: int, end: int) -> np.ndarray:
+        """Rows start to end - 1: int32 [end - start, length], padding behind their ends."""
+        found = np.full((end - start, self.length), packing.PAD, np.int32)
+        for first in range(start, end, _AT_ONCE):
+            last = min(first + _AT_ONCE, end)
+            passages = _opened(self.store).read(np.arange(first, last))
+            column = np.arange(self.length)[None]
+            inside = column < passages.lengths[:, None]
+            found[first - start : last - start][inside] = passages.tokens
+        return found
+
+    def column(self, name: str, start: int, end: int) -> np.ndarray:
+        """int32 [end - start]: 'length'; or 'page' or 'duplicate', equal numbers being of one."""
+        return _column(self.store, name)[start:end]
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedCorpus:
+    """The sizes of a corpus that is not there: to see what a run would cost (preflight).
+
+    Attributes:
+      rows, length, vocabulary_size: as `StoreCorpus`.
+    """
+
+    rows: int
+    length: int
+    vocabulary_size: int
+    fingerprint: str = dataclasses.field(default="planned", init=False)
+
+    def tokens(self, start: int, end: int) -> np.ndarray:
+        """Raises ValueError: there are none."""
+        raise ValueError(
+            "this corpus is planned, not prepared: run prepare with runs/prepare_blocks.gin, and "
+            "bind corpus_table.StoreCorpus to its store"
+        )
+
+    def column(self, name: str, start: int, end: int) -> np.ndarray:
+        """As `tokens`."""
+        return self.tokens(start, end)
+
+
+@functools.lru_cache(maxsize=2)
+def _opened(store: str) -> TokenStore:
+    return TokenStore.open(store)
+
+
+@functools.lru_cache(maxsize=4)
+def _column(store: str, name: str) -> np.ndarray:
+    opened = _opened(store)
+    if name == "length":
+        return opened.lengths.astype(np.int32)
+    if name == "duplicate":
+        return np.unique(opened.table("minhash"), return_inverse=True)[1].astype(np.int32)
+    if name == "page":
+        numbers: dict[str, int] = {}
+        pages = (block.rpartition("#")[0] or block for block in opened.ids)
+        return np.array([numbers.setdefault(page, len(numbers)) for page in pages], np.int32)
+    raise ValueError(f"StoreCorpus.column: expected length, page or duplicate, found {name!r}")

@@ -1,0 +1,252 @@
+"""Sentences of a store of blocks, one a row: as queries of REALM, and beside their blocks for ICT.
+
+The batch of a step is a function of seed and step alone. Every epoch shows each sentence that fits
+once, in a new order; those that are left over when an epoch does not divide into batches are not
+shown in it.
+"""
+
+import functools
+import hashlib
+import json
+
+import numpy as np
+
+from input_pipelines import packing, plan, stream
+from input_pipelines.pipeline import PREFETCH, open_stores
+from input_pipelines.token_store import StoreError, TokenStore
+
+_ORDER = 1 << 40  # the stream of random numbers that orders an epoch
+_VERSION = 1  # part of every fingerprint: raise it when the same arguments would give other batches
+
+
+class SentencePlan:
+    """Which sentences are in which step.
+
+    Attributes:
+      fingerprint: sha256 hex of everything that decides it.
+    """
+
+    def __init__(self, usable: np.ndarray, rows: int, seed: int, about: list[object]):
+        """
+        Args:
+          usable: int [n], numbers of the sentences that are shown.
+          rows: of a step.
+          seed: of the order.
+          about: whatever else decides a batch, for the fingerprint.
+
+        Raises:
+          StoreError: fewer sentences than rows.
+        """
+        if len(usable) < rows:
+            raise StoreError(
+                f"expected {rows} sentences at least, one for each row of a step, found "
+                f"{len(usable)} that can be used. Use smaller batches, or more text."
+            )
+        self._usable, self._rows, self._seed = usable, rows, seed
+        self.steps = len(usable) // rows  # of an epoch
+        value = json.dumps([_VERSION, rows, seed, about], default=str)
+        digest = hashlib.sha256(value.encode())
+        digest.update(np.ascontiguousarray(usable, np.int64).tobytes())
+        self.fingerprint = digest.hexdigest()
+        self._order = functools.lru_cache(maxsize=2)(self._compute_order)
+
+    def step(self, step: int) -> np.ndarray:
+        """Numbers of the sentences of a step: int64 [rows]."""
+        if step < 0:
+            raise ValueError(f"plan: step: expected 0 or more, found {step}")
+        epoch, place = divmod(step, self.steps)
+        return self._order(epoch)[place * self._rows : (place + 1) * self._rows]
+
+    def _compute_order(self, epoch: int) -> np.ndarray:
+        order = plan.permutation(self._seed, _ORDER, epoch, len(self._usable))
+        return self._usable[order].astype(np.int64)
+
+
+class _Sentences:
+    """What both pipelines share: a store of blocks, its sentences, and a plan over some of them."""
+
+    def __init__(self, store: str | TokenStore, tokenizer: str | None):
+        (self.store,) = open_stores([store], tokenizer)
+        self.sentences = self.store.table("sentences")  # [n, 3]
+
+    def sizes(self) -> np.ndarray:
+        """Tokens of each sentence."""
+        return self.sentences[:, 2] - self.sentences[:, 1]
+
+    def group(self, numbers: np.ndarray, length: int) -> packing.Group:
+        """Sentences as a token group: "[CLS] sentence [SEP]", cut to `length`, one a row."""
+        row, start, end = self.sentences[numbers].T.astype(np.int64)
+        blocks = self.store.read(row)
+        first = np.cumsum(blocks.lengths) - blocks.lengths  # where each block begins
+        lengths = np.minimum(end - start, length - 2) + 2
+        ends = np.cumsum(lengths)
+        source = np.arange(ends[-1]) + np.repeat(first + start - 1 - (ends - lengths), lengths)
+        source[ends - lengths] = first  # [CLS] and [SEP] as the blocks have them
+        source[ends - 1] = first + blocks.lengths - 1
+        cut = packing.Passages(blocks.tokens[source], blocks.word_starts[source], lengths)
+        slots = np.arange(len(numbers))[:, None]
+        return packing.build_group(cut, slots, length, numbers[:, None])
+
+
+class SalientSentences:
+    """Sentences with their salient spans: the pipeline of REALM.
+
+    Attributes:
+      plan, fingerprint: see `SentencePlan`.
+    """
+
+    def __init__(
+        self,
+        store: str | TokenStore,
+        *,
+        rows: int,
+        length: int,
+        spans: int,
+        max_span_tokens: int,
+        seed: int,
+        require_spans: bool = True,
+        tokenizer: str | None = None,
+    ):
+        """
+        Args:
+          store: a token store of blocks.
+          rows: sentences of the global batch.
+          length: tokens at which a sentence is cut, specials included.
+          spans: how many spans a sentence lists at most, the first ones; 0: none.
+          max_span_tokens: longer spans, and those that are cut, are no spans.
+          seed: of the order.
+          require_spans: whether sentences without a span are left out.
+          tokenizer: a tokenizer's folder that the store has to fit.
+
+        Raises:
+          StoreError: no store of blocks; or too few sentences, which says how many have no span.
+        """
+        plan.check_sizes("SalientSentences", rows=rows, length=length - 2)
+        if spans < 0 or (require_spans and not spans) or max_span_tokens < 1:
+            raise ValueError(
+                "SalientSentences: expected spans of 0 or more, at least 1 where they are required,"
+                f" and max_span_tokens of at least 1; found {spans} and {max_span_tokens}"
+            )
+        self._texts = _Sentences(store, tokenizer)
+        self._rows, self._length, self._spans = rows, length, spans
+        table = self._texts.store.table("spans")
+        start = self._texts.sentences[:, 1]
+        place = table[:, 1] - start[table[:, 0]] + 1  # in "[CLS] sentence [SEP]"
+        size = table[:, 2] - table[:, 1]
+        fits = (size <= max_span_tokens) & (place + size <= length - 1)
+        self._table = np.stack([table[:, 0], place, place + size], axis=1)[fits]
+        self._first = np.searchsorted(self._table[:, 0], np.arange(len(start) + 1))
+        counts = np.diff(self._first)
+        usable = np.flatnonzero(counts) if require_spans else np.arange(len(counts))
+        about = [self._texts.store.fingerprint, length, spans, max_span_tokens, require_spans]
+        try:
+            self.plan = SentencePlan(usable, rows, seed, about)
+        except StoreError as error:
+            raise StoreError(
+                f"{self._texts.store.folder}: {error} {np.sum(counts == 0):,} of {len(counts):,} "
+                f"sentences have no salient span of at most {max_span_tokens} tokens."
+            ) from error
+        self.fingerprint = self.plan.fingerprint
+
+    def specs(self) -> stream.Spec:
+        """Group -> feature -> shape and dtype of the global batch."""
+        extra = {"source_row": ((self._rows, 1), np.dtype(np.int32))}
+        if self._spans:
+            shape = ((self._rows, self._spans), np.dtype(np.int32))
+            extra |= {"span_start": shape, "span_end": shape}
+        return {"query": {**packing.group_spec(self._rows, self._length, 1), **extra}}
+
+    def batch(self, step: int, rows: np.ndarray | None = None) -> stream.Batch:
+        """These rows of the global batch of a step; only their blocks are read."""
+        numbers = self.plan.step(step)[stream.own_rows(rows, self._rows)]
+        group = self._texts.group(numbers, self._length)
+        group["source_row"] = self._texts.sentences[numbers, :1].astype(np.int32)
+        if self._spans:
+            column = self._first[numbers][:, None] + np.arange(self._spans)[None]
+            there = column < self._first[numbers + 1][:, None]
+            spans = self._table[np.minimum(column, max(len(self._table) - 1, 0))]
+            group["span_start"] = np.where(there, spans[:, :, 1], 0).astype(np.int32)
+            group["span_end"] = np.where(there, spans[:, :, 2], 0).astype(np.int32)
+        return {"query": group}
+
+    def batches(self, start_step: int, rows: np.ndarray | None = None) -> stream.Prefetched:
+        """batch(start_step), batch(start_step + 1), ... without end, prefetched."""
+        return stream.Prefetched(
+            lambda step: self.batch(step, rows), self.specs(), start_step, None, PREFETCH
+        )
+
+
+class SentencesInBlocks:
+    """Sentences, and the blocks that they are from: the pipeline of ICT.
+
+    Attributes:
+      plan, fingerprint: see `SentencePlan`.
+    """
+
+    def __init__(
+        self,
+        store: str | TokenStore,
+        *,
+        rows: int,
+        length: int,
+        block_length: int,
+        seed: int,
+        min_tokens: int = 4,
+        tokenizer: str | None = None,
+    ):
+        """
+        Args:
+          store: a token store of blocks.
+          rows: sentences of the global batch.
+          length: tokens at which a sentence is cut, specials included.
+          block_length: of the rows of blocks; the longest has to fit.
+          seed: of the order.
+          min_tokens: of a sentence; shorter ones ask for nothing.
+          tokenizer: a tokenizer's folder that the store has to fit.
+
+        Raises:
+          StoreError: no store of blocks, too few sentences, or a block that is too long.
+        """
+        plan.check_sizes("SentencesInBlocks", rows=rows, length=length - 2)
+        self._texts = _Sentences(store, tokenizer)
+        self._rows, self._length, self._block_length = rows, length, block_length
+        if self._texts.store.max_length > block_length:
+            raise StoreError(
+                f"{self._texts.store.folder}: expected blocks of at most {block_length} tokens, "
+                f"found one of {self._texts.store.max_length}. Prepare shorter blocks, or raise "
+                "the length."
+            )
+        usable = np.flatnonzero(self._texts.sizes() >= min_tokens)
+        about = [self._texts.store.fingerprint, length, block_length, min_tokens]
+        self.plan = SentencePlan(usable, rows, seed, about)
+        self.fingerprint = self.plan.fingerprint
+
+    def specs(self) -> stream.Spec:
+        """Group -> feature -> shape and dtype of the global batch."""
+        one = ((self._rows, 1), np.dtype(np.int32))
+        extra = {"document_id": one, "sentence_start": one, "sentence_end": one}
+        return {
+            "query": packing.group_spec(self._rows, self._length, 1),
+            "passage": {**packing.group_spec(self._rows, self._block_length, 1), **extra},
+        }
+
+    def batch(self, step: int, rows: np.ndarray | None = None) -> stream.Batch:
+        """These rows of the global batch of a step; only their blocks are read."""
+        numbers = self.plan.step(step)[stream.own_rows(rows, self._rows)]
+        row, start, end = self._texts.sentences[numbers].T.astype(np.int32)
+        blocks = self._texts.store.read(row)
+        slots = np.arange(len(numbers))[:, None]
+        passage = packing.build_group(blocks, slots, self._block_length, numbers[:, None])
+        for name, values in (
+            ("document_id", row),
+            ("sentence_start", start),
+            ("sentence_end", end),
+        ):
+            passage[name] = values[:, None]
+        return {"query": self._texts.group(numbers, self._length), "passage": passage}
+
+    def batches(self, start_step: int, rows: np.ndarray | None = None) -> stream.Prefetched:
+        """batch(start_step), batch(start_step + 1), ... without end, prefetched."""
+        return stream.Prefetched(
+            lambda step: self.batch(step, rows), self.specs(), start_step, None, PREFETCH
+        )

@@ -1,0 +1,305 @@
+"""REALM: predicts a masked span of a sentence from blocks of text that it retrieves for it.
+
+Guu et al. 2020, arXiv:2002.08909, with the facts of the official code (`language/realm`). An index
+over the whole corpus proposes blocks for the masked sentence; the null document, of no text, stands
+beside them. Their relevance is scored anew with the parameters of the moment, p(z|x); a reader sees
+the sentence with each block's body, p(y|z,x); and the likelihood of the masked tokens, summed over
+blocks, trains reader and embedder alike: a block that helps becomes more likely to be retrieved.
+
+Facts and pitfalls are in docs/realm.md. Letters: B sentences, K candidates with the null document
+first, M masked tokens of a sentence, Q length of a sentence, L length of a block.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from models import bert, embedding, evidence, heads, layers, projected
+from models.losses import cross_entropy, marginal
+from models.losses.cross_entropy import IGNORED
+from models.span_masks import SpanMask
+from t5x_style.contract import Contract, Vocabulary
+from t5x_style.metrics import Mean
+from t5x_style.objective import Batch, Fn, GroupShape, Objective, TableSource
+from t5x_style.retrieval.device_index import (
+    Churn,
+    Corpus,
+    DeviceIndex,
+    DeviceIndexConfig,
+    require_rows,
+)
+
+Group = Mapping[str, jax.Array]
+
+
+class Scores(NamedTuple):
+    """Attributes:
+    relevance: [B, K] float32, f(x,z); -inf where there is no candidate.
+    gold: [B, K, M] float32, log p(y_m|z,x).
+    mask: [B, M] bool, which of the M are masked tokens.
+    """
+
+    relevance: jax.Array
+    gold: jax.Array
+    mask: jax.Array
+
+
+class REALM(Objective):
+    """See the module's docstring. Rows are not packed: one sentence a row.
+
+    Args:
+        config: the embedder's encoder.
+        reader_config: the reader, which has room for a sentence and a block.
+        projection: what comes behind the embedder's encoder.
+        embedding_config: pooling is `cls`, similarity `dot`; lengths and prefixes.
+        vocabulary: of the tokenizer.
+        query: size of the token group of a global batch, one sentence a row. It carries
+            `source_row` [B, 1] int32, the row of the corpus that a sentence is from, and, for
+            salient spans, `span_start` and `span_end` [B, spans].
+        spans: how many spans a sentence may list; 0 if the mask needs none.
+        masking: which tokens are hidden.
+        corpus: what is retrieved from; None, to use a trained embedder: nothing is retrieved.
+        index_config: how it is kept; its dimension is the projection's size.
+        candidates: K; 8 in the paper: seven blocks and the null document.
+        marginalise: over what, 'token' or 'span', see `losses.marginal`.
+        share_embedders: whether sentences and blocks have one embedder.
+        chunk: positions whose logits exist at a time on a device.
+        rngs: stream `params`.
+    """
+
+    def __init__(
+        self,
+        config: bert.BertConfig,
+        reader_config: bert.BertConfig,
+        projection: projected.ProjectionConfig,
+        embedding_config: embedding.EmbeddingConfig,
+        vocabulary: Vocabulary,
+        query: GroupShape,
+        spans: int,
+        masking: SpanMask,
+        corpus: Corpus | None,
+        index_config: DeviceIndexConfig,
+        chunk: int,
+        candidates: int = 8,
+        marginalise: str = "token",
+        share_embedders: bool = True,
+        *,
+        rngs: nnx.Rngs,
+    ) -> None:
+        embedding.require_fit(config, embedding_config, vocabulary)
+        embedding.require_cls(embedding_config, "REALM")
+        marginal.require_marginal(marginalise, "REALM.marginalise")
+        _require_sizes(config, reader_config, projection, query, corpus, index_config, candidates)
+        self.config = config
+        self.embedding_config = embedding_config
+        self.projection = projection
+        self.vocabulary = vocabulary
+        self.query = query
+        self.spans = spans
+        self.masking = masking
+        self.candidates = candidates
+        self.marginalise = marginalise
+        self.chunk = chunk
+        sep = vocabulary.sep
+        self.embedder = projected.ProjectedEncoder(config, projection, sep, rngs=rngs)
+        self.block_embedder = (
+            None
+            if share_embedders
+            else projected.ProjectedEncoder(config, projection, sep, rngs=rngs)
+        )
+        self.reader = bert.Encoder(reader_config, rngs=rngs)
+        self.head = heads.MlmHead(reader_config, rngs=rngs)
+        self.index = None if corpus is None else DeviceIndex(corpus, index_config)
+        self.churn = None if corpus is None else Churn(query.rows, candidates - 1)
+
+    def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
+        """See `Objective`."""
+        rows = self.query.rows
+        extra = {"source_row": jax.ShapeDtypeStruct((rows, 1), jnp.int32)}
+        if self.spans:
+            shape = jax.ShapeDtypeStruct((rows, self.spans), jnp.int32)
+            extra |= {"span_start": shape, "span_end": shape}
+        return [{"query": {**self.query.spec(), **extra}}]
+
+    def contract(self) -> Contract:
+        """See `Objective`; vectors have the projection's size."""
+        return self.embedding_config.contract(self.projection.size, self.vocabulary)
+
+    def table_sources(self) -> dict[str, TableSource]:
+        """See `Objective`: the corpus."""
+        sources = {} if self.index is None else self.index.table_sources()
+        return {f"index/{name}": source for name, source in sources.items()}
+
+    # --- one step ---------------------------------------------------------------------------------
+
+    def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
+        """Hides a span: `tokens` with [MASK], `labels` [B, Q] int32 what stood there, else -100."""
+        query = batch["query"]
+        hidden = self.masking.select(query, self.vocabulary.special_ids, key)
+        tokens = jnp.where(hidden, self.vocabulary.mask, query["tokens"])
+        labels = jnp.where(hidden, query["tokens"], IGNORED)
+        return {"query": {**query, "tokens": tokens, "labels": labels}}
+
+    def retrieve(self, batch: Batch, key: jax.Array) -> Batch:
+        """Adds the groups `candidate` [B * K, L] and `joint` [B * K, Q + L], see `evidence`.
+
+        `candidate` carries `age` [B * K, 1] int32, steps since the index saw a block.
+        """
+        query = batch["query"]
+        if self.index is None:
+            raise ValueError("REALM was built without a corpus: bind REALM.corpus to train it")
+        vectors = self.embedder(query)[:, 0]
+        _, rows = self.index.search(vectors, self.candidates - 1, query["source_row"][:, 0])
+        tokens, lengths = self.index.tokens_at(rows)
+        tokens, lengths = evidence.with_null(tokens, lengths, self.vocabulary)
+        candidate = evidence.candidate_group(tokens, lengths, query)
+        age = jnp.pad(self.index.age_at(rows), ((0, 0), (1, 0)))
+        return {
+            **batch,
+            "candidate": {**candidate, "age": age.reshape(-1, 1)},
+            "joint": evidence.joint_group(tokens, lengths, query, self.vocabulary),
+        }
+
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
+        """-log p(y|x) in nats, see `losses.marginal`; its metrics, and those of the index."""
+        scores = self.score(batch, key)
+        loss, metrics = marginal.marginal_likelihood(*scores, self.marginalise)
+        metrics["masked_tokens"] = Mean.of(jnp.sum(scores.mask, axis=1))
+        return loss, metrics | self._index_metrics(batch["candidate"])
+
+    def _index_metrics(self, candidate: Group) -> dict[str, Mean]:
+        if self.index is None or self.churn is None:
+            return {}
+        valid = candidate["segment_valid"].reshape(-1, self.candidates)[:, 1:]
+        age = candidate["age"].reshape(-1, self.candidates)[:, 1:]
+        return {
+            "candidate_age_steps": Mean.of(age, valid),
+            "index_age_steps": Mean.of(self.index.oldest()),
+            "index_churn": Mean.of(self.churn.share[...]),
+            "index_refused_rows": Mean.of(self.index.refused[...]),
+        }
+
+    def score(self, batch: Batch, key: jax.Array | None) -> Scores:
+        """Relevance and reading of every candidate, with the parameters of the moment."""
+        query_key, block_key, reader_key = layers.split_key(key, 3)
+        query, candidate = batch["query"], batch["candidate"]
+        asked = self.embedder(query, query_key)[:, 0]  # [B, D]
+        blocks = self._blocks(candidate, block_key).reshape(len(asked), self.candidates, -1)
+        relevance = jnp.einsum("bd,bkd->bk", asked, blocks, precision="highest")
+        there = candidate["segment_valid"].reshape(relevance.shape)
+        relevance = jnp.where(there, relevance, -jnp.inf)
+        return Scores(relevance, *self._read(batch, reader_key))
+
+    def _blocks(self, group: Group, key: jax.Array | None = None) -> jax.Array:
+        """[R, D] of R rows."""
+        embedder = self.embedder if self.block_embedder is None else self.block_embedder
+        return embedder(group, key)[:, 0]
+
+    def _read(self, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+        """log p(y_m|z,x) [B, K, M] and which are masked tokens [B, M]."""
+        joint, labels = batch["joint"], batch["query"]["labels"]
+        length = joint["tokens"].shape[1]
+        labels = jnp.pad(labels, ((0, 0), (0, length - labels.shape[1])), constant_values=IGNORED)
+        labels = jnp.repeat(labels, self.candidates, axis=0)  # positions are equal for all blocks
+        hidden = self.reader(
+            joint["tokens"],
+            joint["positions"],
+            joint["segment_ids"],
+            projected.token_types(joint, self.vocabulary.sep),
+            key,
+        )
+        hidden, labels = cross_entropy.gather_predicted(hidden, labels, self.masking.max_tokens)
+        gold = -cross_entropy.cross_entropy(
+            self.head.transform(hidden),
+            self.reader.word_table,
+            self.head.bias[...],
+            labels,
+            vocab_size=self.reader.config.vocab_size,
+            chunk=self.chunk,
+        )
+        shape = (-1, self.candidates, gold.shape[1])
+        return gold.reshape(shape), labels.reshape(shape)[:, 0] != IGNORED
+
+    # --- the index --------------------------------------------------------------------------------
+
+    def begin(self, key: jax.Array) -> None:
+        """Embeds the whole corpus."""
+        if self.index is not None and self.churn is not None:
+            self.index.fill(self._blocks, self._rows)
+            self.churn.ask(functools.partial(self._probe, self.index))
+
+    def after_update(self, step: jax.Array, key: jax.Array) -> None:
+        """Embeds the rows whose turn it is; after the last of a round, measures the churn."""
+        if self.index is not None and self.churn is not None:
+            self.index.refresh(step, self._blocks, self._rows)
+            probe = functools.partial(self._probe, self.index)
+            self.churn.ask_if(self.index.round_ends(step), probe)
+
+    def _probe(self, index: DeviceIndex) -> jax.Array:
+        """[B, K - 1] int32: what is found for the beginnings of B blocks, from all over."""
+        count = self.query.rows
+        rows = jnp.arange(count, dtype=jnp.int32) * max(1, index.corpus.rows // count)
+        rows %= index.corpus.rows
+        tokens, lengths = index.tokens_at(rows[:, None])
+        query = evidence.beginning(
+            tokens[:, 0], lengths[:, 0], self.query.length, self.vocabulary.sep
+        )
+        vectors = self.embedder(query)[:, 0]
+        return index.search(vectors, self.candidates - 1, rows)[1]
+
+    def _rows(self, tokens: jax.Array, lengths: jax.Array) -> Group:
+        return evidence.row_group(tokens, lengths, jnp.zeros_like(lengths))
+
+    def functions(self) -> dict[str, Fn]:
+        """See `Objective`."""
+        passage = GroupShape(self.query.rows, self.embedding_config.passage_length, 1)
+        own = self.embedder.functions(self.query, passage)
+        if self.block_embedder is not None:
+            theirs = self.block_embedder.functions(self.query, passage)
+            own["embed_passage"] = theirs["embed_passage"]
+        return own
+
+
+def _require_sizes(
+    config: bert.BertConfig,
+    reader_config: bert.BertConfig,
+    projection: projected.ProjectionConfig,
+    query: GroupShape,
+    corpus: Corpus | None,
+    index_config: DeviceIndexConfig,
+    candidates: int,
+) -> None:
+    if candidates < 2:
+        raise ValueError(
+            f"REALM.candidates: expected 2 or more, the null document and a block, found "
+            f"{candidates}"
+        )
+    if query.segments != 1:
+        raise ValueError(f"REALM.query: expected 1 segment a row, found {query.segments}")
+    if index_config.dimension != projection.size:
+        raise ValueError(
+            f"REALM.index_config: expected dimension {projection.size}, the size of the "
+            f"projection, found {index_config.dimension}"
+        )
+    if corpus is None:
+        return
+    require_rows(corpus, candidates - 1, f"REALM.candidates = {candidates}")
+    if not 3 <= corpus.length <= config.max_positions:
+        raise ValueError(
+            f"REALM.corpus: expected blocks of 3 to {config.max_positions} tokens, the embedder's "
+            f"positions, found up to {corpus.length}. Prepare shorter blocks."
+        )
+    if query.length + corpus.length > reader_config.max_positions:
+        raise ValueError(
+            f"REALM.reader_config: expected max_positions of at least {query.length} + "
+            f"{corpus.length}, a sentence and a block, found {reader_config.max_positions}"
+        )
+    if {config.vocab_size, reader_config.vocab_size} != {corpus.vocabulary_size}:
+        raise ValueError(
+            f"REALM: expected one vocabulary, found {config.vocab_size} entries in the embedder, "
+            f"{reader_config.vocab_size} in the reader, {corpus.vocabulary_size} in the corpus"
+        )

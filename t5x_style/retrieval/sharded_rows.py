@@ -1,0 +1,220 @@
+"""Rows that are cut over all devices, as queries of all devices see them: the best k, and takes.
+
+The corpus lies on all axes of the mesh; queries on the data axes, with copies along the others. One
+device, or none in context, is a mesh of one.
+
+Letters: N rows, D vector size, B queries, k hits.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from t5x_style.partitioning import AXES, BATCH_AXES
+from t5x_style.retrieval.index import NO_ROW
+
+NEVER = -1  # the step of a row that has not been embedded, and is not found
+
+
+def shards() -> int:
+    """Devices of the mesh in context, each of which has a share of the rows."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return 1 if mesh.empty else math.prod(mesh.shape[axis] for axis in AXES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a device's share of the corpus begins, and how results come together.
+
+    Attributes:
+      first: [] int32, its first row.
+      alone: whether there is one share only.
+    """
+
+    first: jax.Array | int
+    alone: bool
+
+    def gathered(self, queries: Any) -> Any:
+        """Every device's queries, on every device."""
+        if self.alone:
+            return queries
+        return jax.tree.map(lambda x: jax.lax.all_gather(x, BATCH_AXES, tiled=True), queries)
+
+    def stacked(self, results: jax.Array) -> jax.Array:
+        """[B, ...] of each share -> [shares, B, ...], in the order of rows."""
+        return results[None] if self.alone else jax.lax.all_gather(results, AXES)
+
+    def added(self, results: jax.Array) -> jax.Array:
+        """The sum over shares of [B, ...], for this device's own queries."""
+        if self.alone:
+            return results
+        summed = jax.lax.psum(results, "tensor")
+        return jax.lax.psum_scatter(summed, BATCH_AXES, scatter_dimension=0, tiled=True)
+
+    def own(self, results: jax.Array) -> jax.Array:
+        """The part of [B, ...] that is about the queries of this device."""
+        if self.alone:
+            return results
+        shares = jax.lax.axis_size(BATCH_AXES)
+        size = results.shape[0] // shares
+        start = jax.lax.axis_index(BATCH_AXES) * size
+        return jax.lax.dynamic_slice_in_dim(results, start, size)
+
+
+def over_shares(local: Callable[..., Any], queries: tuple[Any, ...], tables: Any) -> Any:
+    """`local(place, *queries, *tables)` on each device's share of the tables.
+
+    Args:
+      local: gets its own queries, and its own rows of the tables.
+      queries: pytrees of [B, ...], cut over the data axes, as is what comes back.
+      tables: pytrees of [N, ...], cut over all axes.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return local(Place(0, True), *queries, *tables)
+
+    def on_device(queries: Any, tables: Any) -> Any:
+        rows = jax.tree.leaves(tables)[0].shape[0]
+        return local(Place(jax.lax.axis_index(AXES) * rows, False), *queries, *tables)
+
+    cut_queries, cut_tables = PartitionSpec(BATCH_AXES), PartitionSpec(AXES)
+    # The axes that hold copies of the queries compute alike, which the check cannot see.
+    return jax.shard_map(
+        on_device,
+        mesh=mesh,
+        in_specs=(cut_queries, cut_tables),
+        out_specs=cut_queries,
+        check_vma=False,
+    )(queries, tables)
+
+
+def local_rows(table: jax.Array, local: jax.Array) -> jax.Array:
+    """Rows of each device's own share: [shards * R, ...], cut over all devices.
+
+    Args:
+      table: [N, ...].
+      local: [shards, R] int32, rows of each share; one beyond its end gives some other row.
+    """
+
+    def own(table: jax.Array, local: jax.Array) -> jax.Array:
+        return table[jnp.clip(local[0], 0, table.shape[0] - 1)]
+
+    return _on_shares(own)(table, local)
+
+
+def with_local_rows(table: jax.Array, local: jax.Array, rows: jax.Array) -> jax.Array:
+    """`table` with `rows` [shards * R, ...] at `local`, see `local_rows`; none beyond the end."""
+
+    def own(table: jax.Array, local: jax.Array, rows: jax.Array) -> jax.Array:
+        return table.at[local[0]].set(rows, mode="drop")
+
+    return _on_shares(own)(table, local, rows)
+
+
+def _on_shares(own: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """`own` on each device, of arrays that are cut over all devices, as is what it gives."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return own
+    shares = PartitionSpec(AXES)
+    mapped: Callable[..., jax.Array] = jax.shard_map(
+        lambda *arrays: own(*arrays), mesh=mesh, in_specs=shares, out_specs=shares
+    )
+    return mapped
+
+
+def take(table: jax.Array, rows: jax.Array, otherwise: int) -> jax.Array:
+    """[B, ...] int32: `table` [N, ...] at `rows` [B]; `otherwise` where a row is NO_ROW."""
+    found = over_shares(_take_local, (rows,), (table,))
+    there = (rows != NO_ROW).reshape(-1, *(1,) * (found.ndim - 1))
+    return jnp.where(there, found, otherwise)
+
+
+def _take_local(place: Place, rows: jax.Array, table: jax.Array) -> jax.Array:
+    """`table`[rows], int32; 0 for a row that is on no device."""
+    at = place.gathered(rows) - place.first
+    inside = (at >= 0) & (at < table.shape[0])
+    found = table[jnp.clip(at, 0, table.shape[0] - 1)].astype(jnp.int32)
+    return place.added(jnp.where(inside.reshape(-1, *(1,) * (found.ndim - 1)), found, 0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """The best k of all rows, a chunk of a device's rows at a time."""
+
+    k: int
+    chunk: int
+    recall_target: float
+
+    def __call__(
+        self,
+        place: Place,
+        queries: jax.Array,
+        own: Mapping[str, jax.Array],
+        embeddings: jax.Array,
+        row_steps: jax.Array,
+        columns: Mapping[str, jax.Array],
+    ) -> tuple[jax.Array, jax.Array]:
+        queries, own = place.gathered((queries, own))
+        count = embeddings.shape[0]
+        size = min(self.chunk, count)
+        numbers = jnp.arange(count, dtype=jnp.int32) + place.first
+        columns = {**columns, "row": numbers}
+
+        def one(number: jax.Array, best: tuple[jax.Array, jax.Array]) -> Any:
+            start = jnp.minimum(number * size, count - size)
+
+            def part(table: jax.Array) -> jax.Array:
+                return jax.lax.dynamic_slice_in_dim(table, start, size)
+
+            scores = jnp.einsum(
+                "bd,nd->bn",
+                queries,
+                part(embeddings),
+                preferred_element_type=jnp.float32,
+                precision="highest",
+            )
+            # The last chunk begins early enough to be full: what it shares was seen before.
+            hidden = (part(row_steps) == NEVER) | (start + jnp.arange(size) < number * size)
+            barred = jnp.broadcast_to(hidden[None], scores.shape)
+            for name, value in own.items():
+                barred |= (value[:, None] == part(columns[name])[None]) & (value != NO_ROW)[:, None]
+            scores = jnp.where(barred, -jnp.inf, scores)
+            found, at = self._top(scores, min(self.k, size))
+            return self._best(
+                jnp.concatenate([best[0], found], axis=1),
+                jnp.concatenate([best[1], jnp.take(part(numbers), at)], axis=1),
+            )
+
+        nothing = (
+            jnp.full((queries.shape[0], self.k), -jnp.inf, jnp.float32),
+            jnp.full((queries.shape[0], self.k), NO_ROW, jnp.int32),
+        )
+        scores, rows = jax.lax.fori_loop(0, -(-count // size), one, nothing)
+        if not place.alone:
+            scores, rows = self._best(
+                *(jnp.concatenate(list(place.stacked(x)), axis=1) for x in (scores, rows))
+            )
+        rows = jnp.where(jnp.isfinite(scores), rows, NO_ROW)
+        return place.own(scores), place.own(rows)
+
+    def _top(self, scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
+        def approximate(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+            found = jax.lax.approx_max_k(scores, k, recall_target=self.recall_target)
+            return found[0], found[1]
+
+        def exact(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+            found = jax.lax.top_k(scores, k)
+            return found[0], found[1]
+
+        return jax.lax.platform_dependent(scores, tpu=approximate, default=exact)
+
+    def _best(self, scores: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The best k of [B, more]; ties by place, which is by row."""
+        scores, at = jax.lax.top_k(scores, self.k)
+        return scores, jnp.take_along_axis(rows, at, axis=1)

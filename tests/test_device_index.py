@@ -1,0 +1,201 @@
+"""The index in the step: against the exact one, on meshes; what it never returns; its refresh."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from models import evidence
+from t5x_style import tables
+from t5x_style.partitioning import MeshShape, Partitioner
+from t5x_style.retrieval import device_index
+from t5x_style.retrieval.device_index import DeviceIndex, DeviceIndexConfig
+from t5x_style.retrieval.index import NO_ROW
+from tests.tiny_corpus import TinyCorpus
+
+MESHES = [(1, 1, 1), (8, 1, 1), (2, 4, 1), (2, 2, 2)]
+D = 6
+CONFIG = DeviceIndexConfig(D, None, "float32", multiple=16, chunk=5, encode_rows=3)
+
+
+def embed(group):
+    """Vectors that tell rows apart: random, of the sum of a row's tokens."""
+    keys = jax.vmap(lambda one: jax.random.fold_in(jax.random.key(0), one))
+    numbers = jnp.sum(group["tokens"] * (1 + group["positions"]), axis=1)
+    return jax.vmap(lambda key: jax.random.normal(key, (D,)))(keys(numbers))
+
+
+def rows(tokens, lengths):
+    return evidence.row_group(tokens, lengths, lengths)
+
+
+class OnMesh:
+    """An index, filled, on a mesh; `run` calls a function of it and of arrays."""
+
+    def __init__(self, shape, corpus, config=CONFIG, embed=embed):
+        devices = jax.devices()[: int(np.prod(shape))]
+        self.partitioner = Partitioner(MeshShape(*shape), devices=devices)
+        make = lambda: nnx.split(DeviceIndex(corpus, config))  # noqa: E731
+        self.graphdef = nnx.eval_shape(make)[0]
+        state, self.shardings = self.partitioner.init(lambda: make()[1])
+        sources = nnx.merge(self.graphdef, state).table_sources()
+        self.state = tables.fill(state, sources, self.shardings)
+        self.change(lambda index: index.fill(embed, rows))
+
+    def _call(self, function, state, *arguments):
+        index = nnx.merge(self.graphdef, state, copy=True)
+        with jax.sharding.use_abstract_mesh(self.partitioner.mesh.abstract_mesh):
+            found = function(index, *arguments)
+        return found, nnx.split(index)[1]
+
+    def change(self, function):
+        run = jax.jit(lambda state: self._call(function, state)[1], out_shardings=self.shardings)
+        self.state = run(self.state)
+
+    def run(self, function, *arguments):
+        placed = jax.device_put(arguments, self.partitioner.batch_sharding)
+        return jax.jit(lambda state, *rest: self._call(function, state, *rest)[0])(
+            self.state, *placed
+        )
+
+    def array(self, name):
+        return np.asarray(getattr(nnx.merge(self.graphdef, self.state), name)[...])
+
+
+def search(k):
+    return lambda index, queries, source: index.search(queries, k, source)
+
+
+def exact(corpus, queries, barred, k):
+    """[B, k] scores and rows by plain numpy; `barred` [B, N] bool."""
+    tokens, lengths = corpus.tokens(0, corpus.rows), corpus.column("length", 0, corpus.rows)
+    vectors = np.asarray(embed(rows(jnp.asarray(tokens), jnp.asarray(lengths))))
+    scores = np.where(barred, -np.inf, queries @ vectors.T)
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(scores, order, axis=1), order
+
+
+def queries(count, seed=1):
+    return np.random.default_rng(seed).normal(size=(count, D)).astype(np.float32)
+
+
+@pytest.mark.parametrize("shape", MESHES)
+@pytest.mark.parametrize("exclude", [("row",), ("row", "page"), ("duplicate", "row"), ()])
+def test_sharded_search_is_exact_search_and_never_finds_its_own(shape, exclude):
+    corpus = TinyCorpus(37)  # does not divide: 48 rows, 11 of them padding
+    index = OnMesh(shape, corpus, dataclasses.replace(CONFIG, exclude=exclude))
+    asked, source = queries(16), np.arange(16, dtype=np.int32) * 2
+    source[3] = NO_ROW
+    scores, found = (np.asarray(x) for x in index.run(search(7), asked, source))
+    own = {name: corpus.column(name, 0, 37) for name in ("page", "duplicate")}
+    own["row"] = np.arange(37)
+    barred = np.zeros((16, 37), bool)
+    for name in exclude:
+        barred |= (own[name][source][:, None] == own[name][None]) & (source >= 0)[:, None]
+    expected_scores, expected = exact(corpus, asked, barred, 7)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-5)
+    if "row" in exclude:
+        assert not (found == source[:, None])[source >= 0].any()
+
+
+@pytest.mark.parametrize("shape", MESHES)
+def test_where_there_are_fewer_rows_the_rest_is_no_row(shape):
+    corpus = TinyCorpus(5)
+    index = OnMesh(shape, corpus)
+    scores, found = (np.asarray(x) for x in index.run(search(9), queries(8), np.zeros(8, np.int32)))
+    assert (np.sort(found, axis=1)[:, -4:] == [1, 2, 3, 4]).all()
+    assert (found[:, 4:] == NO_ROW).all() and np.isneginf(scores[:, 4:]).all()
+
+
+@pytest.mark.parametrize("shape", MESHES)
+def test_the_tokens_of_rows_come_from_every_device(shape):
+    corpus = TinyCorpus(37)
+    index = OnMesh(shape, corpus)
+    wanted = np.array([[0, 36], [NO_ROW, 5], [17, 17], [30, NO_ROW]] * 2, np.int32)
+    tokens, lengths = (
+        np.asarray(x) for x in index.run(lambda index, rows: index.tokens_at(rows), wanted)
+    )
+    there = wanted != NO_ROW
+    np.testing.assert_array_equal(
+        tokens, np.where(there[:, :, None], corpus.tokens(0, 37)[wanted], 0)
+    )
+    np.testing.assert_array_equal(
+        lengths, np.where(there, corpus.column("length", 0, 37)[wanted], 0)
+    )
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (8, 1, 1), (2, 2, 2)])
+@pytest.mark.parametrize("staleness", [1, 3, 4, 1000])
+def test_no_row_is_older_than_the_bound(shape, staleness):
+    corpus = TinyCorpus(37)
+    config = dataclasses.replace(CONFIG, max_staleness_steps=staleness)
+    index = OnMesh(shape, corpus, config)
+    for step in range(1, 9):
+        index.change(lambda index, step=step: index.refresh(jnp.int32(step), embed, rows))
+        steps = index.array("row_steps")
+        assert (steps[37:] == device_index.NEVER).all() and (steps[:37] >= 0).all()
+        assert step - steps[:37].min() <= staleness
+        assert int(index.run(lambda index: index.oldest())) == step - steps[:37].min()
+    assert staleness == 1000 or steps[:37].min() > 0
+
+
+def test_never_refreshed_means_never():
+    index = OnMesh((2, 2, 2), TinyCorpus(20))
+    index.change(lambda index: index.refresh(jnp.int32(7), lambda _: 1 / 0, rows))
+    assert (index.array("row_steps")[:20] == 0).all() and index.array("now") == 7
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)])
+def test_a_vector_that_is_not_finite_is_never_written(shape):
+    corpus = TinyCorpus(20)
+    index = OnMesh(shape, corpus, dataclasses.replace(CONFIG, max_staleness_steps=1))
+    before = index.array("embeddings")
+
+    def broken(group):
+        bad = jnp.arange(group["tokens"].shape[0]) % 3 == 0
+        return jnp.where(bad[:, None], jnp.nan, embed(group) + 1)
+
+    index.change(lambda index: index.refresh(jnp.int32(1), broken, rows))
+    after, steps = index.array("embeddings"), index.array("row_steps")
+    assert np.isfinite(after).all()
+    kept = steps[:20] == 0
+    np.testing.assert_array_equal(after[:20][kept], before[:20][kept])
+    assert kept.any() and not kept.all() and index.array("refused") == kept.sum()
+
+
+def test_a_row_that_was_never_finite_is_not_found():
+    broken = OnMesh((2, 2, 2), TinyCorpus(20), embed=lambda group: embed(group) * jnp.nan)
+    _, found = broken.run(search(3), queries(8), np.full(8, NO_ROW, np.int32))
+    assert (np.asarray(found) == NO_ROW).all() and broken.array("refused") >= 20
+
+
+def test_ids_too_large_for_the_table_are_refused():
+    corpus = TinyCorpus(20, vocabulary_size=60)
+    large = corpus.tokens(0, 20).copy()
+    large[3, 2] = 1 << 16
+    corpus.tokens = lambda start, end: large[start:end]
+    with pytest.raises(ValueError, match="uint16 holds; found 65536.*prepare it again"):
+        OnMesh((1, 1, 1), corpus)
+    corpus.vocabulary_size = 1 << 17
+    index = OnMesh((1, 1, 1), corpus)
+    assert index.array("tokens").dtype == np.int32 and index.array("tokens")[3, 2] == 1 << 16
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dimension": 0},
+        {"max_staleness_steps": 0},
+        {"dtype": "float16"},
+        {"exclude": ("author",)},
+        {"recall_target": 0.0},
+        {"chunk": 0},
+    ],
+)
+def test_settings_out_of_range_are_refused(changes):
+    with pytest.raises(ValueError, match="expected"):
+        dataclasses.replace(CONFIG, **changes)
