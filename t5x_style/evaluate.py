@@ -50,7 +50,7 @@ def evaluate(
     Raises:
       MetricError: a metric that does not exist or looks further.
     """
-    _check_metrics(metrics, depth)
+    ranking.require_depth(metrics, depth, "evaluate.depth")
     bench = _bench(corpus, systems, [baseline, *itertools.chain(*compared)], depth)
     folder = Path(model_dir)
     (folder / "runs").mkdir(parents=True, exist_ok=True)
@@ -83,14 +83,6 @@ def _write(folder: Path, report: dict[str, Any], scores: dict[str, ranking.Score
     console.print(table(report))
     if report["compared"]:
         console.print(differences(report))
-
-
-def _check_metrics(metrics: Sequence[str], depth: int) -> None:
-    for name in metrics:
-        if ranking.measure(name)[1] > depth:
-            raise ranking.MetricError(
-                f"{name} looks further than the lists of {depth} passages: raise evaluate.depth"
-            )
 
 
 def _bench(

@@ -1,6 +1,6 @@
 """Retrieval metrics in the middle of training, on development queries and a sampled corpus."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from t5x_style.evaluation import ranking
@@ -16,8 +16,6 @@ class RetrievalEvaluator:
     on the whole corpus, and good for comparing moments of one run, not runs on other corpora.
     """
 
-    metrics = ranking.METRICS  # names, known before the first evaluation
-
     def __init__(
         self,
         name: str,
@@ -27,6 +25,7 @@ class RetrievalEvaluator:
         split: str,
         depth: int = 100,
         partitioner: Partitioner | None = None,
+        metrics: Sequence[str] = ranking.METRICS,
     ):
         """Args:
         name: stands before the metrics' names.
@@ -36,17 +35,21 @@ class RetrievalEvaluator:
         split: of development, never of the test.
         depth: how many passages are retrieved for each query.
         partitioner: of the training, to spread batches over its mesh.
+        metrics: names like 'MRR@10', 'Recall@5'; none may look further than `depth`.
 
         Raises:
+          MetricError: a metric that looks further.
           CollectionError: a judgement names a query or passage that the sources do not hold.
         """
         self.name = name
+        self.metrics = tuple(metrics)  # known before the first evaluation
+        ranking.require_depth(self.metrics, depth, "RetrievalEvaluator.depth")
         self._queries, self._passages, self._depth = queries, passages, depth
         self._partitioner = partitioner
         self._qrels: Qrels = read_qrels(corpus, split, set(queries.ids), set(passages.ids))
 
     def evaluate(self, functions: Mapping[str, Callable[..., Any]], step: int) -> dict[str, float]:
-        """MRR@10, nDCG@10, Recall@10 and Recall@100, means over the split's queries.
+        """`metrics`, means over the split's queries.
 
         Args:
           functions: `embed_query` and `embed_passage`, jitted, with parameters.
@@ -72,4 +75,4 @@ class RetrievalEvaluator:
             vectors["embed_query"][keep], vectors["embed_passage"], self._depth
         )
         run = ranking.make_run([queries[row] for row in keep], ids, scores, rows)
-        return ranking.score_run(run, self._qrels)
+        return ranking.score_run(run, self._qrels, self.metrics)

@@ -70,6 +70,21 @@ def measure(name: str) -> tuple[Any, int]:
     return _FAMILIES[family] @ int(depth), int(depth)
 
 
+def require_depth(metrics: Sequence[str], depth: int, where: str) -> None:
+    """Raises MetricError if a metric looks further than lists of `depth` hits.
+
+    Args:
+      metrics: names, see `measure`.
+      depth: of the lists.
+      where: the setting to raise.
+    """
+    for name in metrics:
+        if measure(name)[1] > depth:
+            raise MetricError(
+                f"{name} looks further than the lists of {depth} passages: raise {where}"
+            )
+
+
 def make_run(
     query_ids: Sequence[str], ids: Sequence[str], scores: np.ndarray, rows: np.ndarray
 ) -> Run:
