@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 
 import numpy as np
 
@@ -12,29 +13,51 @@ _AT_ONCE = 8192  # rows that are read together
 
 
 @dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Of a corpus that is still to be prepared.
+
+    Attributes:
+      rows, length, vocabulary_size: as those of `StoreCorpus`.
+    """
+
+    rows: int
+    length: int
+    vocabulary_size: int
+
+
+@dataclasses.dataclass(frozen=True)
 class StoreCorpus:
     """The rows of a token store that `prepare` made with the layout `blocks.Blocks`.
 
     Attributes:
       store: its folder.
+      planned: what to reckon with where the store does not exist yet, as preflight does; what is in
+        it is read from the store alone. None: it has to exist.
     """
 
     store: str
+    planned: Sizes | None = None
+
+    def _sizes(self) -> Sizes:
+        if self.planned is not None and not os.path.isdir(self.store):
+            return self.planned
+        opened = _opened(self.store)
+        return Sizes(len(opened), opened.max_length, int(opened.manifest["vocabulary_size"]))
 
     @property
     def rows(self) -> int:
         """How many there are."""
-        return len(_opened(self.store))
+        return self._sizes().rows
 
     @property
     def length(self) -> int:
         """Tokens of the longest."""
-        return _opened(self.store).max_length
+        return self._sizes().length
 
     @property
     def vocabulary_size(self) -> int:
         """Of the tokenizer that made the store."""
-        return int(_opened(self.store).manifest["vocabulary_size"])
+        return self._sizes().vocabulary_size
 
     @property
     def fingerprint(self) -> str:
@@ -55,31 +78,6 @@ class StoreCorpus:
     def column(self, name: str, start: int, end: int) -> np.ndarray:
         """int32 [end - start]: 'length'; or 'page' or 'duplicate', equal numbers being of one."""
         return _column(self.store, name)[start:end]
-
-
-@dataclasses.dataclass(frozen=True)
-class PlannedCorpus:
-    """The sizes of a corpus that is not there: to see what a run would cost (preflight).
-
-    Attributes:
-      rows, length, vocabulary_size: as `StoreCorpus`.
-    """
-
-    rows: int
-    length: int
-    vocabulary_size: int
-    fingerprint: str = dataclasses.field(default="planned", init=False)
-
-    def tokens(self, start: int, end: int) -> np.ndarray:
-        """Raises ValueError: there are none."""
-        raise ValueError(
-            "this corpus is planned, not prepared: run prepare with runs/prepare_blocks.gin, and "
-            "bind corpus_table.StoreCorpus to its store"
-        )
-
-    def column(self, name: str, start: int, end: int) -> np.ndarray:
-        """As `tokens`."""
-        return self.tokens(start, end)
 
 
 @functools.lru_cache(maxsize=2)

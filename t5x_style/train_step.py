@@ -51,7 +51,7 @@ def train_step(
 
     step = state.step + healthy.astype(jnp.int32)
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        variables = _after_update(definition, params, state.variables, step, after_key)
+        variables = after_update(definition, params, state.variables, step, after_key)
     new_state = TrainState(
         step=step,
         params=params,
@@ -140,9 +140,11 @@ def padding_share(batch: Batch) -> Mean:
     return functools.reduce(Mean.merge, [Mean.of(group) for group in padding])
 
 
-def _after_update(
+def after_update(
     definition: Definition, params: nnx.State, variables: nnx.State, step: jax.Array, key: jax.Array
 ) -> nnx.State:
+    """The variables after `Objective.after_update`; a mesh is in context."""
+
     def update(module: Objective) -> None:
         module.after_update(step, key)
 

@@ -179,8 +179,12 @@ def test_the_corpus_of_an_index_is_the_store(folder, tmp_path):
     duplicate = dict(zip(store.ids, corpus.column("duplicate", 0, corpus.rows), strict=True))
     assert duplicate["d3#0"] == duplicate["d3#1"]  # the same fourteen words again
     assert len(set(duplicate.values())) == corpus.rows - 1
-    with pytest.raises(ValueError, match="planned, not prepared"):
-        corpus_table.PlannedCorpus(10, 20, 30).tokens(0, 1)
+    sizes = corpus_table.Sizes(10, 20, 30)
+    assert corpus_table.StoreCorpus(str(tmp_path / "store"), sizes).rows == corpus.rows
+    planned = corpus_table.StoreCorpus(str(tmp_path / "nowhere"), sizes)
+    assert (planned.rows, planned.length, planned.vocabulary_size) == (10, 20, 30)
+    with pytest.raises(StoreError, match=r"no manifest.json in .*nowhere"):
+        planned.tokens(0, 1)
 
 
 def test_spans_that_the_user_brings(tmp_path, tokenizer):

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from t5x_style import objective, step_program, train_state
+from t5x_style import objective, step_program, train_state, train_step
 from t5x_style.preflight import collectives, flops, hlo, traffic
 from t5x_style.preflight.configuration import Training
 from t5x_style.preflight.topology import Topology
@@ -72,6 +72,7 @@ class Cost:
       rows: of each token group, in all.
       couples_examples: of the objective: micro-batches are then no remedy.
       flops: as they run, rematerialised products included; of all devices together.
+      after_update_flops: those among them that `after_update` runs, such as to refresh an index.
       model_flops: three times those of the loss, the usual measure of utilisation.
       unknown_loops: loops with products whose trips depend on data; counted as one trip.
       collectives, hbm_traffic: of the compiled program; None if the compiler refused it.
@@ -85,6 +86,7 @@ class Cost:
     couples_examples: bool
     memory: Memory
     flops: float
+    after_update_flops: float
     model_flops: float
     unknown_loops: int
     roofline: Roofline
@@ -104,6 +106,7 @@ class Traced:
     Attributes:
       step: of `step_program.trace`; its `lower().compile()` is the slice's program.
       loss: the jaxpr of the loss of a corrupted batch, without gradient.
+      after_update: the jaxpr of what follows an update.
       module: the objective, without arrays.
       parameters: trainable numbers.
       rows: of each token group, in all.
@@ -112,6 +115,7 @@ class Traced:
 
     step: Any
     loss: Any
+    after_update: Any
     module: objective.Objective
     parameters: int
     rows: dict[str, int]
@@ -148,6 +152,7 @@ def trace(training: Training) -> list[Traced]:
             Traced(
                 step=step_program.trace(step, partitioner, state, specs),
                 loss=_loss(definition, partitioner, state, specs),
+                after_update=_after_update(definition, partitioner, state),
                 module=module,
                 parameters=sum(leaf.size for leaf in jax.tree.leaves(state.params)),
                 rows=step_program.rows_of(specs),
@@ -172,6 +177,14 @@ def _loss(definition: Any, partitioner: Any, state: Any, specs: Any) -> Any:
     arguments = (state.params, state.variables)
     batch = jax.eval_shape(corrupt, *arguments, specs, state.key)
     return jax.make_jaxpr(loss)(*arguments, batch, state.key)
+
+
+def _after_update(definition: Any, partitioner: Any, state: Any) -> Any:
+    def after_update(params: Any, variables: Any, step: Any, key: Any) -> Any:
+        with jax.sharding.use_abstract_mesh(partitioner.mesh.abstract_mesh):
+            return train_step.after_update(definition, params, variables, step, key)
+
+    return jax.make_jaxpr(after_update)(state.params, state.variables, state.step, state.key)
 
 
 def _cost(traced: Traced, training: Training, topology: Topology) -> Cost:
@@ -200,6 +213,7 @@ def _cost(traced: Traced, training: Training, topology: Topology) -> Cost:
         couples_examples=traced.module.couples_examples,
         memory=memory,
         flops=counted.flops,
+        after_update_flops=flops.count(traced.after_update).flops,
         model_flops=3 * flops.count(traced.loss).flops,
         unknown_loops=counted.unknown_loops,
         roofline=Roofline(

@@ -31,6 +31,7 @@ def record(cost: Cost, assumed: list[str]) -> Record:
             "over": max(0, memory.total - memory.limit),
         },
         "flops_per_step": cost.flops,
+        "after_update_flops_per_step": cost.after_update_flops,
         "model_flops_per_step": cost.model_flops,
         "hbm_traffic_bytes": cost.hbm_traffic,
         "collectives": None if cost.collectives is None else collectives.by_kind(cost.collectives),
@@ -94,6 +95,12 @@ def _flops(cost: Cost) -> list[str]:
         f"FLOPs a step, all devices: {cost.flops:.3e} as run, {cost.model_flops:.3e} of the model "
         "(three times the loss); matrix products only"
     ]
+    if cost.after_update_flops:
+        share = cost.after_update_flops / cost.flops
+        lines.append(
+            f"of these after the update, as to refresh an index: {cost.after_update_flops:.3e}, "
+            f"{share:.1%}"
+        )
     if cost.unknown_loops:
         lines.append(f"{cost.unknown_loops} loops end when data say so: counted as one trip")
     return lines
