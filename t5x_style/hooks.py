@@ -78,7 +78,10 @@ class StopWhenNotFinite:
 
 
 class Log:
-    """Writes the metrics of every n-th step, with speed over the steps since the last line."""
+    """Writes the metrics of every n-th step, with speed over the steps since the last line.
+
+    A metric that counts steps, `NAME_steps`, is told in minutes at that speed, too.
+    """
 
     def __init__(self, every: int, log: MetricLog, show: Callable[[int, dict[str, float]], None]):
         self._every, self._log, self._show = every, log, show
@@ -97,6 +100,12 @@ class Log:
             "timing/tokens_per_second": tokens / seconds,
             "timing/steps_per_second": len(self._tokens) / seconds,
             "timing/input_wait_share": self._wait / seconds,
+        }
+        minutes = seconds / len(self._tokens) / 60
+        scalars |= {
+            f"timing/{name.removesuffix('_steps').removeprefix('train/')}_minutes": value * minutes
+            for name, value in scalars.items()
+            if name.endswith("_steps")
         }
         self._log.write(moment.step, scalars)
         self._show(moment.step, scalars)

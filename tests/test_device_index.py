@@ -199,3 +199,27 @@ def test_ids_too_large_for_the_table_are_refused():
 def test_settings_out_of_range_are_refused(changes):
     with pytest.raises(ValueError, match="expected"):
         dataclasses.replace(CONFIG, **changes)
+
+
+def test_for_tpus_the_search_is_approximate_and_one_program(for_tpus):
+    from t5x_style.preflight import topology
+
+    devices = topology.devices("v5e:2x2")
+    partitioner = Partitioner(MeshShape(4, 1, 1), devices=devices)
+    config = dataclasses.replace(CONFIG, dtype="bfloat16", multiple=1024, chunk=1024)
+    corpus = TinyCorpus(8000)
+    make = lambda: nnx.split(DeviceIndex(corpus, config))  # noqa: E731
+    graphdef = nnx.eval_shape(make)[0]
+    state, _ = partitioner.abstract(lambda: make()[1])
+
+    def found(state, asked, source):
+        index = nnx.merge(graphdef, state)
+        with jax.sharding.use_abstract_mesh(partitioner.mesh.abstract_mesh):
+            return index.tokens_at(index.search(asked, 7, source)[1])
+
+    asked = jax.ShapeDtypeStruct((8, D), jnp.float32, sharding=partitioner.batch_sharding)
+    source = jax.ShapeDtypeStruct((8,), jnp.int32, sharding=partitioner.batch_sharding)
+    text = jax.jit(found).lower(state, asked, source).compile().as_text()
+    assert "PartialReduce" in text or "ApproxTopK" in text
+    for transfer in ("infeed", "outfeed", "host_transfer=true"):
+        assert transfer not in text
