@@ -1,0 +1,161 @@
+"""Where the time of a REALM step goes: search, refresh, and the rest, for corpora of several sizes.
+
+    python -m benchmarks.realm_step --rows=10000,100000,1000000
+
+A model of 2 layers of width 128 and random blocks; the index is as in training. Each part is timed
+as a program of its own, so the parts need not add up to the whole step.
+"""
+
+import argparse
+import dataclasses
+import functools
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from models import bert, embedding, evidence, projected, realm, span_masks
+from t5x_style import optim, partitioning, tables, train_state, train_step
+from t5x_style.contract import Vocabulary
+from t5x_style.objective import GroupShape
+from t5x_style.retrieval.device_index import DeviceIndexConfig
+
+VOCABULARY = Vocabulary(
+    size=8192, pad=0, unk=1, cls=2, sep=3, mask=4, special_ids=(0, 1, 2, 3, 4), fingerprint="random"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomBlocks:
+    """Blocks of random tokens, the same each time."""
+
+    rows: int
+    length: int
+    vocabulary_size: int = VOCABULARY.size
+    fingerprint: str = "random"
+
+    def tokens(self, start: int, end: int) -> np.ndarray:
+        """See `device_index.Corpus`."""
+        rng = np.random.default_rng(start)
+        found = rng.integers(5, self.vocabulary_size, (end - start, self.length), np.int32)
+        found[:, 0], found[:, [4, -1]] = VOCABULARY.cls, VOCABULARY.sep
+        return found
+
+    def column(self, name: str, start: int, end: int) -> np.ndarray:
+        """See `device_index.Corpus`."""
+        return np.full(end - start, self.length, np.int32)
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", default="10000,100000,1000000")
+    parser.add_argument("--queries", type=int, default=16)
+    parser.add_argument("--length", type=int, default=128, help="tokens of a block")
+    parser.add_argument("--staleness", type=int, default=1000, help="steps")
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    print("| rows | step, ms | search, ms | refresh, ms | rows refreshed a step |")
+    print("|---|---|---|---|---|")
+    for rows in map(int, arguments.rows.split(",")):
+        print(line(rows, arguments), flush=True)
+
+
+def line(rows: int, arguments: argparse.Namespace) -> str:
+    """One line of the table."""
+    make = objective(RandomBlocks(rows, arguments.length), arguments.queries, arguments.staleness)
+    partitioner = partitioning.Partitioner()
+    optimizer = optim.AdamW(1e-4, 10, 1000)
+    definition, state, shardings = train_state.create(make, optimizer, partitioner, 0)
+    module = definition.module(state.params, state.variables)
+    variables = tables.fill(state.variables, module.table_sources(), shardings.variables)
+    variables["index"]["row_steps"][...] = jnp.zeros_like(variables["index"]["row_steps"][...])
+    state = dataclasses.replace(state, variables=variables)
+    batch = {"query": queries(arguments.queries, rows, arguments.length)}
+
+    def search(state: Any) -> Any:
+        module: Any = definition.module(state.params, state.variables)
+        return module.retrieve(module.corrupt(batch, state.key), state.key)["candidate"]["tokens"]
+
+    def refresh(state: Any) -> Any:
+        return train_step.after_update(
+            definition, state.params, state.variables, state.step, state.key
+        )
+
+    step = functools.partial(train_step.train_step, definition, partitioner.mesh)
+    alone = {
+        "search": median(jax.jit(search), state, arguments.rounds),
+        "refresh": median(jax.jit(refresh), state, arguments.rounds),
+    }
+    whole = training(jax.jit(step, donate_argnums=0), state, batch, arguments.rounds)
+    refreshed = definition.module(state.params, state.variables).index.rows_per_step()
+    return (
+        f"| {rows:,} | {whole:.0f} | {alone['search']:.0f} | {alone['refresh']:.0f} | {refreshed} |"
+    )
+
+
+def objective(corpus: RandomBlocks, rows: int, staleness: int) -> Callable[..., realm.REALM]:
+    """A factory, as the trainer wants one."""
+    config = bert.BertConfig(
+        vocab_size=VOCABULARY.size, hidden=128, layers=2, heads=2, mlp=512, max_positions=256,
+        dropout=0.0, attention_dropout=0.0, unroll=2,
+    )  # fmt: skip
+    vectors = embedding.EmbeddingConfig(
+        pooling="cls", normalise=False, similarity="dot", temperature=1.0, query_length=48,
+        passage_length=corpus.length, query_prefix="", passage_prefix="",
+    )  # fmt: skip
+    return functools.partial(
+        realm.REALM,
+        config,
+        config,
+        projected.ProjectionConfig(128),
+        vectors,
+        VOCABULARY,
+        GroupShape(rows, 48, 1),
+        1,
+        span_masks.SalientSpan(10),
+        corpus,
+        DeviceIndexConfig(128, staleness, "float32"),
+        2048,
+    )
+
+
+def queries(count: int, rows: int, length: int) -> dict[str, jax.Array]:
+    """A clean batch of random sentences of 32 tokens."""
+    tokens = jnp.asarray(RandomBlocks(count, 48).tokens(0, count)).at[:, 4].set(9)
+    group = evidence.row_group(tokens, jnp.full(count, 32), jnp.arange(count))
+    one = jnp.ones((count, 1), jnp.int32)
+    return {**group, "source_row": jnp.arange(count)[:, None] % rows,
+            "span_start": 6 * one, "span_end": 8 * one}  # fmt: skip
+
+
+def median(run: Callable[[Any], Any], state: Any, rounds: int) -> float:
+    """Milliseconds of a call, compiled before."""
+    jax.block_until_ready(run(state))
+    taken = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        jax.block_until_ready(run(state))
+        taken.append(time.perf_counter() - started)
+    return 1e3 * statistics.median(taken)
+
+
+def training(step: Callable[..., Any], state: Any, batch: Any, rounds: int) -> float:
+    """Milliseconds of a step, the old state being donated."""
+    state = jax.tree.map(jnp.copy, state)
+    state, _ = step(state, batch)
+    taken = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        state, metrics = step(state, batch)
+        jax.block_until_ready((state, metrics))
+        taken.append(time.perf_counter() - started)
+    return 1e3 * statistics.median(taken)
+
+
+if __name__ == "__main__":
+    main()
