@@ -8,7 +8,9 @@ Beside the rows three tables are stored, which ICT and REALM read:
                              that is the Jaccard similarity of their runs of five words
 """
 
+import bisect
 import dataclasses
+import itertools
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,6 +63,7 @@ class Blocks:
         prefix: str,
     ) -> Rows:
         """See `Layout`; no text is lost, so none counts as truncated."""
+        _require_room(length)
         titles = tokenizer.pieces([prefix + record.title for record in records])
         bodies = tokenizer.pieces([record.text for record in records])
         found = _Tables()
@@ -69,9 +72,9 @@ class Blocks:
             spans = self.spans.find(record.id, record.text, sentences) if self.spans else []
             head = _head(title, length // 4, tokenizer)
             room = length - len(head.tokens) - 1
-            of_sentences = _tokens_of(sentences, body.offsets)
-            for number, block in enumerate(_packed(of_sentences, room)):
-                found.add(_row(record, number, head, body, block, tokenizer), block, body, spans)
+            in_pieces = [one for one in _tokens_of(spans, body.offsets) if one[1] > one[0]]
+            for number, block in enumerate(_packed(_cut_at(sentences, body.offsets), room)):
+                found.add(_row(record, number, head, body, block, tokenizer), block, in_pieces)
         return Rows(found.records, 0, found.arrays())
 
 
@@ -98,6 +101,7 @@ class TitleAndBody:
         prefix: str,
     ) -> Rows:
         """See `Layout`."""
+        _require_room(length)
         titles = tokenizer.pieces([prefix + record.title for record in records])
         bodies = tokenizer.pieces([record.text for record in records])
         rows, truncated = [], 0
@@ -148,6 +152,21 @@ def _head(title: tokenization.Pieces, most: int, tokenizer: tokenization.Tokeniz
     vocabulary = tokenizer.vocabulary
     tokens = np.concatenate([[vocabulary["cls"]], ids, [vocabulary["sep"]]]).astype(np.int32)
     return _Head(tokens, np.concatenate([[True], starts, [True]]))
+
+
+def _require_room(length: int) -> None:
+    if length - (length // 4 + 2) - 1 < 1:
+        raise ValueError(
+            f"blocks of {length} tokens: expected at least 5, for [CLS], a title, [SEP], a body "
+            "and [SEP]"
+        )
+
+
+def _cut_at(sentences: Sequence[Span], offsets: np.ndarray) -> list[Span]:
+    """Pieces of each sentence; each piece belongs to one, whatever stands between sentences."""
+    cuts = np.searchsorted(offsets[:, 0], [start for start, _ in sentences]).tolist()
+    bounds = [0, *cuts[1:], len(offsets)] if cuts else []
+    return list(itertools.pairwise(bounds))
 
 
 def _tokens_of(spans: Sequence[Span], offsets: np.ndarray) -> list[Span]:
@@ -209,18 +228,17 @@ class _Tables:
         self,
         row: StoreRecord,
         block: _Block,
-        body: tokenization.Pieces,
         spans: Sequence[Span],
     ) -> None:
-        """A row; `spans` are those of its whole document, in characters."""
+        """A row; `spans` are those of its whole document, in pieces, in their order."""
         number = len(self.records)
         shift = len(row.tokens) - 1 - block.last  # from pieces of the body to tokens of the row
-        in_pieces = [span for span in _tokens_of(spans, body.offsets) if span[1] > span[0]]
         for first, last in block.sentences:
+            inside = spans[bisect.bisect_left(spans, (first, 0)) :]
             self._spans += [
                 (len(self._sentences), a + shift, b + shift)
-                for a, b in in_pieces
-                if first <= a and b <= last
+                for a, b in itertools.takewhile(lambda span: span[0] < last, inside)  # noqa: B023
+                if b <= last
             ]
             self._sentences.append((number, first + shift, last + shift))
         self._minhash.append(minhash(row.text))

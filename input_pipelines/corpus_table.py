@@ -7,6 +7,7 @@ import os
 import numpy as np
 
 from input_pipelines import packing
+from input_pipelines.store_writer import MANIFEST
 from input_pipelines.token_store import TokenStore
 
 _AT_ONCE = 8192  # rows that are read together
@@ -39,7 +40,7 @@ class StoreCorpus:
     planned: Sizes | None = None
 
     def _sizes(self) -> Sizes:
-        if self.planned is not None and not os.path.isdir(self.store):
+        if self.planned is not None and not os.path.isfile(os.path.join(self.store, MANIFEST)):
             return self.planned
         opened = _opened(self.store)
         return Sizes(len(opened), opened.max_length, int(opened.manifest["vocabulary_size"]))

@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -106,8 +106,9 @@ class Rules:
         known = [words for title in titles or () if (words := _title_words(title))]
         whole = np.unique(np.array([_title_hash(words) for words in known], np.uint64))
         first = np.unique(np.array([_title_hash(words[:1]) for words in known], np.uint64))
-        path = os.path.join(folder, "titles.npz")
-        np.savez(path, whole=whole, first=first)
+        path = os.path.join(folder, "titles")
+        np.save(f"{path}.whole.npy", whole)
+        np.save(f"{path}.first.npy", first)
         digest = hashlib.sha256(whole.tobytes()).hexdigest()[:16]
         return dataclasses.replace(self, gazetteer=path, gazetteer_hash=digest)
 
@@ -125,7 +126,7 @@ class Rules:
             if self.names:
                 spans += _names(part, words)
             if self.titles:
-                spans += _titles(part, words, self.gazetteer)
+                spans += _titles(part, words, _loaded(self.gazetteer, self.gazetteer_hash))
             found += [(start + a, start + b) for a, b in _longest(spans)]
         return found
 
@@ -134,8 +135,9 @@ def _longest(spans: Sequence[Span]) -> list[Span]:
     """Of spans that overlap the longest, the first of equals; in their order."""
     kept: list[Span] = []
     for a, b in sorted(set(spans), key=lambda span: (span[0] - span[1], span[0])):
-        if all(b <= c or d <= a for c, d in kept):
-            bisect.insort(kept, (a, b))
+        at = bisect.bisect(kept, (a, b))
+        if (at == 0 or kept[at - 1][1] <= a) and (at == len(kept) or b <= kept[at][0]):
+            kept.insert(at, (a, b))
     return kept
 
 
@@ -185,31 +187,42 @@ def _is_capital(text: str, word: Span) -> bool:
     return text[word[0]].isupper()
 
 
-def _titles(text: str, words: Sequence[Span], path: str) -> list[Span]:
-    whole, firsts = _loaded(path)
+def _titles(text: str, words: Sequence[Span], known: "_Titles") -> list[Span]:
     bare = [_bare(text[start:end]) for start, end in words]
     found: list[Span] = []
-    for first, (start, _) in enumerate(words):
-        # Most words begin no title, which one look-up tells.
-        if _title_hash(bare[first : first + 1]) not in firsts:
-            continue
-        for last in range(min(first + _MOST_TITLE_WORDS, len(words)) - 1, first - 1, -1):
-            if first == last == 0 and bare[0].lower() in _OPENERS:
-                continue
-            if _title_hash(bare[first : last + 1]) in whole:
-                found.append((start, words[last][0] + len(bare[last])))
+    # Most words begin no title, which one look-up of all of them tells.
+    for first in np.flatnonzero(_among(known.first, [bare[i : i + 1] for i in range(len(bare))])):
+        lasts = range(min(first + _MOST_TITLE_WORDS, len(words)) - 1, first - 1, -1)
+        hits = _among(known.whole, [bare[first : last + 1] for last in lasts])
+        for last in np.array(lasts)[hits].tolist():
+            if first != last or bare[last].lower() not in _OPENERS:
+                found.append((words[first][0], words[last][0] + len(bare[last])))
                 break
     return found
+
+
+def _among(hashes: np.ndarray, titles: Sequence[Sequence[str]]) -> np.ndarray:
+    """bool [n]: whether the hash of each title is in `hashes`, which is sorted."""
+    wanted = np.array([_title_hash(words) for words in titles], np.uint64)
+    at = np.minimum(np.searchsorted(hashes, wanted), max(len(hashes) - 1, 0))
+    return hashes[at] == wanted if len(hashes) else np.zeros(len(wanted), np.bool_)
 
 
 _MOST_TITLE_WORDS = 8
 
 
+class _Titles(NamedTuple):
+    """Sorted hashes, uint64, of all titles, and of their first words."""
+
+    whole: np.ndarray
+    first: np.ndarray
+
+
 @functools.lru_cache(maxsize=2)
-def _loaded(path: str) -> tuple[frozenset[int], frozenset[int]]:
-    """Hashes of all titles, and of their first words."""
-    with np.load(path, allow_pickle=False) as file:
-        return frozenset(file["whole"].tolist()), frozenset(file["first"].tolist())
+def _loaded(path: str, digest: str) -> _Titles:
+    """What `Rules.fitted` wrote; `digest` tells one from another under the same path."""
+    files = (f"{path}.{name}.npy" for name in ("whole", "first"))
+    return _Titles(*(np.load(file, mmap_mode="r", allow_pickle=False) for file in files))
 
 
 def _title_words(title: str) -> tuple[str, ...]:

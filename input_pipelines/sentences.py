@@ -12,6 +12,7 @@ import json
 import numpy as np
 
 from input_pipelines import packing, plan, stream
+from input_pipelines.corpus_table import StoreCorpus
 from input_pipelines.pipeline import PREFETCH, open_stores
 from input_pipelines.token_store import StoreError, TokenStore
 
@@ -105,6 +106,7 @@ class SalientSentences:
         max_span_tokens: int,
         seed: int,
         require_spans: bool = True,
+        corpus: StoreCorpus | None = None,
         tokenizer: str | None = None,
     ):
         """
@@ -116,10 +118,13 @@ class SalientSentences:
           max_span_tokens: longer spans, and those that are cut, are no spans.
           seed: of the order.
           require_spans: whether sentences without a span are left out.
+          corpus: what is retrieved from, whose rows `source_row` tells; it has to be of the same
+            store. None: another text altogether, in which no sentence has a row.
           tokenizer: a tokenizer's folder that the store has to fit.
 
         Raises:
-          StoreError: no store of blocks; or too few sentences, which says how many have no span.
+          StoreError: no store of blocks; one that is not the corpus'; or too few sentences, which
+            says how many have no span.
         """
         plan.check_sizes("SalientSentences", rows=rows, length=length - 2)
         if spans < 0 or (require_spans and not spans) or max_span_tokens < 1:
@@ -129,16 +134,25 @@ class SalientSentences:
             )
         self._texts = _Sentences(store, tokenizer)
         self._rows, self._length, self._spans = rows, length, spans
+        self._in_corpus = corpus is not None
+        if corpus is not None and corpus.fingerprint != self._texts.store.fingerprint:
+            raise StoreError(
+                f"sentences are of {self._texts.store.folder}, what is retrieved from is "
+                f"{corpus.store}: expected one store. A row of one is no row of the other, and the "
+                "block that a sentence is from, with the answer in it, would be retrieved."
+            )
         table = self._texts.store.table("spans")
         start = self._texts.sentences[:, 1]
         place = table[:, 1] - start[table[:, 0]] + 1  # in "[CLS] sentence [SEP]"
         size = table[:, 2] - table[:, 1]
         fits = (size <= max_span_tokens) & (place + size <= length - 1)
-        self._table = np.stack([table[:, 0], place, place + size], axis=1)[fits]
-        self._first = np.searchsorted(self._table[:, 0], np.arange(len(start) + 1))
+        listed = np.stack([table[:, 0], place, place + size], axis=1)[fits]
+        self._first = np.searchsorted(listed[:, 0], np.arange(len(start) + 1))
+        self._table = np.concatenate([listed, np.zeros((1, 3), listed.dtype)])  # the last: none
         counts = np.diff(self._first)
         usable = np.flatnonzero(counts) if require_spans else np.arange(len(counts))
         about = [self._texts.store.fingerprint, length, spans, max_span_tokens, require_spans]
+        about.append(self._in_corpus)
         try:
             self.plan = SentencePlan(usable, rows, seed, about)
         except StoreError as error:
@@ -160,13 +174,14 @@ class SalientSentences:
         """These rows of the global batch of a step; only their blocks are read."""
         numbers = self.plan.step(step)[stream.own_rows(rows, self._rows)]
         group = self._texts.group(numbers, self._length)
-        group["source_row"] = self._texts.sentences[numbers, :1].astype(np.int32)
+        row = self._texts.sentences[numbers, :1].astype(np.int32)
+        group["source_row"] = row if self._in_corpus else np.full_like(row, packing.NONE)
         if self._spans:
             column = self._first[numbers][:, None] + np.arange(self._spans)[None]
             there = column < self._first[numbers + 1][:, None]
-            spans = self._table[np.minimum(column, max(len(self._table) - 1, 0))]
-            group["span_start"] = np.where(there, spans[:, :, 1], 0).astype(np.int32)
-            group["span_end"] = np.where(there, spans[:, :, 2], 0).astype(np.int32)
+            spans = self._table[np.where(there, column, len(self._table) - 1)]
+            group["span_start"] = spans[:, :, 1].astype(np.int32)
+            group["span_end"] = spans[:, :, 2].astype(np.int32)
         return {"query": group}
 
     def batches(self, start_step: int, rows: np.ndarray | None = None) -> stream.Prefetched:

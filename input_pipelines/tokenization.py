@@ -42,7 +42,8 @@ class Pieces:
     """All of a text, without special tokens: ids int32 [n], word_starts bool [n].
 
     Attributes:
-      offsets: int64 [n, 2], the characters that each piece stands for.
+      offsets: int64 [n, 2], the characters that each piece stands for, without white space that
+        SentencePiece counts to the piece behind it.
     """
 
     tokens: np.ndarray
@@ -147,7 +148,7 @@ class Tokenizer:
             Pieces(
                 np.array(e.ids, np.int32),
                 words.word_starts(text, e.word_ids, e.offsets, self._wordpiece),
-                np.array(e.offsets, np.int64).reshape(-1, 2),
+                words.without_space(text, np.array(e.offsets, np.int64).reshape(-1, 2)),
             )
             for text, e in zip(texts, encodings, strict=True)
         ]

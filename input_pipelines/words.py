@@ -102,3 +102,13 @@ def word_starts(
         boundary |= _unspaced()[characters[at]]
     starts[fresh] = boundary & ~space[at - 1] & ~space[at]
     return starts
+
+
+def without_space(text: str, offsets: np.ndarray) -> np.ndarray:
+    """Offsets of pieces, int64 [n, 2], moved past the white space that a piece begins with."""
+    characters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    space = np.append(_spaces()[characters], False)
+    moved = offsets.copy()
+    while (leading := space[moved[:, 0]] & (moved[:, 0] < moved[:, 1])).any():
+        moved[:, 0] += leading
+    return moved

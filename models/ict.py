@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models import bert, embedding
+from models import bert, embedding, projected
 from models.losses import contrastive
 from models.projected import ProjectedEncoder, ProjectionConfig
 from t5x_style.contract import Contract, Vocabulary
@@ -30,7 +30,7 @@ class ICT(Objective):
     Args:
         config: the encoder.
         projection: what comes behind it.
-        embedding_config: pooling is `cls`, similarity `dot`; lengths and prefixes.
+        embedding_config: lengths; see `projected.require_plain`.
         vocabulary: of the tokenizer.
         query, passage: sizes of the two token groups of a global batch: as many sentences as
             blocks, one a row. A passage carries `sentence_start` and `sentence_end` [B, 1]: where
@@ -56,7 +56,7 @@ class ICT(Objective):
         rngs: nnx.Rngs,
     ) -> None:
         embedding.require_fit(config, embedding_config, vocabulary)
-        embedding.require_cls(embedding_config, "ICT")
+        projected.require_plain(embedding_config, "ICT")
         if not 0 <= removal_rate <= 1:
             raise ValueError(f"ICT.removal_rate: expected 0 to 1, found {removal_rate}")
         for name, shape in (("query", query), ("passage", passage)):

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models import bert, heads, layers
+from models import bert, embedding, heads, layers
 from t5x_style.objective import Fn, GroupShape
 
 
@@ -54,6 +54,7 @@ class ProjectedEncoder(nnx.Module):
         self, config: bert.BertConfig, projection: ProjectionConfig, sep: int, *, rngs: nnx.Rngs
     ) -> None:
         self.sep = sep
+        self.type_vocab = config.type_vocab
         self.encoder = bert.Encoder(config, rngs=rngs)
         self.pooler = heads.Pooler(config, rngs=rngs)
         self.project = heads.projection(config, projection.size, rngs)
@@ -76,7 +77,7 @@ class ProjectedEncoder(nnx.Module):
             group["tokens"],
             group["positions"],
             group["segment_ids"],
-            token_types(group, self.sep),
+            token_types(group, self.sep, self.type_vocab),
             encoder_key,
         )
         vectors = self.norm(self.project(self.pooler(hidden)).astype(jnp.float32))
@@ -91,13 +92,30 @@ class ProjectedEncoder(nnx.Module):
         }
 
 
-def token_types(group: Mapping[str, jax.Array], sep: int) -> jax.Array:
+def require_plain(config: embedding.EmbeddingConfig, objective: str) -> None:
+    """Raises ValueError unless vectors are compared as these objectives compare them.
+
+    Inner products of [CLS] vectors as they are, of sentences without a prefix.
+    """
+    embedding.require_cls(config, objective)
+    found = (config.normalise, config.similarity, config.temperature, config.query_prefix)
+    if found != (False, "dot", 1.0, ""):
+        raise ValueError(
+            f"{objective}: expected EmbeddingConfig normalise False, similarity 'dot', temperature "
+            f"1.0 and query_prefix '', which is what it trains; found {found}"
+        )
+
+
+def token_types(group: Mapping[str, jax.Array], sep: int, type_vocab: int = 2) -> jax.Array | None:
     """[B, L] int32: 1 behind the first [SEP] of a segment, 0 up to it and at padding.
 
     Args:
         group: `tokens`, `positions` and `segment_ids` [B, L] count.
         sep: id of [SEP]; tokenizing never makes one of a text.
+        type_vocab: of the encoder; None is returned where it has one type only (RoBERTa).
     """
+    if type_vocab == 1:
+        return None
     is_sep = (group["tokens"] == sep).astype(jnp.int32)
     before = jnp.cumsum(is_sep, axis=1) - is_sep  # [SEP] before each token of the row
     column = jnp.arange(is_sep.shape[1], dtype=jnp.int32)[None]

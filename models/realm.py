@@ -55,7 +55,7 @@ class REALM(Objective):
         config: the embedder's encoder.
         reader_config: the reader, which has room for a sentence and a block.
         projection: what comes behind the embedder's encoder.
-        embedding_config: pooling is `cls`, similarity `dot`; lengths and prefixes.
+        embedding_config: lengths; see `projected.require_plain`.
         vocabulary: of the tokenizer.
         query: size of the token group of a global batch, one sentence a row. It carries
             `source_row` [B, 1] int32, the row of the corpus that a sentence is from, and, for
@@ -91,7 +91,7 @@ class REALM(Objective):
         rngs: nnx.Rngs,
     ) -> None:
         embedding.require_fit(config, embedding_config, vocabulary)
-        embedding.require_cls(embedding_config, "REALM")
+        projected.require_plain(embedding_config, "REALM")
         marginal.require_marginal(marginalise, "REALM.marginalise")
         _require_sizes(config, reader_config, projection, query, corpus, index_config, candidates)
         self.config = config
@@ -176,12 +176,14 @@ class REALM(Objective):
             return {}
         valid = candidate["segment_valid"].reshape(-1, self.candidates)[:, 1:]
         age = candidate["age"].reshape(-1, self.candidates)[:, 1:]
-        return {
+        found = {
             "candidate_age_steps": Mean.of(age, valid),
             "index_age_steps": Mean.of(self.index.oldest()),
-            "index_churn": Mean.of(self.churn.share[...]),
             "index_refused_rows": Mean.of(self.index.refused[...]),
         }
+        if self.index.config.max_staleness_steps is not None:
+            found["index_churn"] = Mean.of(self.churn.share[...])
+        return found
 
     def score(self, batch: Batch, key: jax.Array | None) -> Scores:
         """Relevance and reading of every candidate, with the parameters of the moment."""
@@ -209,7 +211,7 @@ class REALM(Objective):
             joint["tokens"],
             joint["positions"],
             joint["segment_ids"],
-            projected.token_types(joint, self.vocabulary.sep),
+            projected.token_types(joint, self.vocabulary.sep, self.reader.config.type_vocab),
             key,
         )
         hidden, labels = cross_entropy.gather_predicted(hidden, labels, self.masking.max_tokens)

@@ -106,8 +106,10 @@ class RandomSpan:
         count = jnp.sum(opens, axis=1, keepdims=True)
         number = _uniform(group, key, 2)
         first = jnp.minimum((number[:, :1] * count).astype(jnp.int32), count - 1)
-        # The geometric distribution by inversion: 1 + floor(log(u) / log(1 - p)).
-        drawn = jnp.log(jnp.maximum(number[:, 1:], 1e-7)) / math.log(1 - self.success)
+        # The geometric distribution by inversion, 1 + floor(log(u) / log(1 - p)), with u so large
+        # that no more than `max_words` come out.
+        beyond = (1 - self.success) ** self.max_words
+        drawn = jnp.log(1.0 - number[:, 1:] * (1.0 - beyond)) / math.log(1 - self.success)
         length = jnp.minimum(1 + drawn.astype(jnp.int32), self.max_words)
         run = words.eligible & (word >= first) & (word < first + length)
         until = jnp.cumsum(run, axis=1)  # tokens of the run up to each one, itself included

@@ -7,8 +7,17 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import tokenizers
 
-from input_pipelines import blocks, corpus_table, layouts, prepare, salient_spans, tokenization
+from input_pipelines import (
+    blocks,
+    corpus_table,
+    layouts,
+    prepare,
+    salient_spans,
+    tokenization,
+    words,
+)
 from input_pipelines.sources import Record
 from input_pipelines.token_store import StoreError, TokenStore
 
@@ -100,6 +109,26 @@ def test_spans_are_tokens_of_their_sentence(tokenizer):
         assert first <= start < end <= last
         said.append(decode(found.records[row].tokens[start:end].tolist()))
     assert "warsaw" in said and "7 november 1867" in said and "pierre curie" in said
+
+
+def test_words_that_carry_their_space_stay_with_their_sentence():
+    """SentencePiece's pieces begin with the white space before them."""
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0}, "[UNK]"))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    text = "Hello world. Next one.  Next world."
+    encoded = backend.encode(text)
+    offsets = words.without_space(text, np.array(encoded.offsets, np.int64))
+    cuts = blocks._cut_at(blocks.split(text, "en"), offsets)
+    said = [text[offsets[a, 0] : offsets[b - 1, 1]].strip() for a, b in cuts]
+    assert said == ["Hello world.", "Next one.", "Next world."]
+    assert cuts[0][0] == 0 and cuts[-1][1] == len(offsets)
+
+
+def test_blocks_without_room_are_refused(tokenizer):
+    for length in (3, 4):
+        with pytest.raises(ValueError, match=f"blocks of {length} tokens: expected at least 5"):
+            cut(tokenizer, length)
+    assert cut(tokenizer, 5)[0].records
 
 
 def test_equal_blocks_have_equal_hashes_and_near_ones_mostly():
@@ -237,3 +266,9 @@ def test_titles_of_the_corpus_are_found_even_where_a_sentence_begins(tmp_path):
     text = "Beyoncé read The Sun and War of the Worlds to a dog."
     spans = finder.find("x", text, blocks.split(text, "en"))
     assert [text[a:b] for a, b in spans] == ["Beyoncé", "The Sun", "War of the Worlds"]
+    other = dataclasses.replace(finder, gazetteer="", gazetteer_hash="").fitted(
+        ["I", "He (film)", "Warsaw"], str(tmp_path)
+    )
+    text = 'Then I left "He was in Warsaw".'
+    spans = other.find("x", text, blocks.split(text, "en"))
+    assert [text[a:b] for a, b in spans] == ["Warsaw"]

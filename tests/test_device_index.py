@@ -178,7 +178,7 @@ def test_ids_too_large_for_the_table_are_refused():
     large = corpus.tokens(0, 20).copy()
     large[3, 2] = 1 << 16
     corpus.tokens = lambda start, end: large[start:end]
-    with pytest.raises(ValueError, match="uint16 holds; found 65536.*prepare it again"):
+    with pytest.raises(ValueError, match="from 0 to 59, .* found 0 to 65536.*prepare it again"):
         OnMesh((1, 1, 1), corpus)
     corpus.vocabulary_size = 1 << 17
     index = OnMesh((1, 1, 1), corpus)

@@ -33,11 +33,15 @@ def make(removal_rate=0.9, way="gather", **changes):
     return functools.partial(ict.ICT, **settings | changes)
 
 
-def batch(seed=0, alone=False):
-    """Blocks "[CLS] t [SEP] a a a b b b [SEP]" and their second halves; `alone`: no first half."""
+def batch(seed=0, alone=False, same=True):
+    """Blocks "[CLS] t [SEP] a a a b b b [SEP]" and their second halves; `alone`: no first half.
+
+    `same`: both halves say the same, so that there is something to learn.
+    """
     rng = np.random.default_rng(seed)
     body = rng.integers(5, 50, (ROWS, 6))
-    body[:, 3:] = body[:, :3]  # both halves say the same, so that there is something to learn
+    if same:
+        body[:, 3:] = body[:, :3]
     if alone:
         body = body[:, 3:]
     blocks = [[2, 7, 3, *b, 3] for b in body.tolist()]
@@ -55,7 +59,7 @@ def batch(seed=0, alone=False):
 
 
 def test_the_sentence_is_taken_out_as_often_as_asked():
-    model, clean = make(0.5)(rngs=nnx.Rngs(0)), batch()
+    model, clean = make(0.5)(rngs=nnx.Rngs(0)), batch(same=False)
     shares = []
     for seed in range(8):
         found = model.corrupt(clean, jax.random.key(seed))["passage"]
@@ -131,5 +135,10 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="ICT trains the .CLS. vector"):
         pooled = dataclasses.replace(tiny_models.EMBEDDING, pooling="mean")
         make(embedding_config=pooled)(rngs=nnx.Rngs(0))
+    for change in ({"normalise": True}, {"similarity": "cosine"}, {"temperature": 0.1}):
+        with pytest.raises(ValueError, match="ICT: expected EmbeddingConfig normalise False"):
+            make(embedding_config=dataclasses.replace(tiny_models.EMBEDDING, **change))(
+                rngs=nnx.Rngs(0)
+            )
     with pytest.raises(ValueError, match="expected size of at least 1"):
         projected.ProjectionConfig(0)

@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from input_pipelines import blocks, prepare, salient_spans, sentences, tokenization
+from input_pipelines import (
+    blocks,
+    corpus_table,
+    prepare,
+    salient_spans,
+    sentences,
+    tokenization,
+)
 from input_pipelines.sources import Record
 from input_pipelines.token_store import StoreError, TokenStore
 
@@ -39,6 +46,7 @@ def store(tmp_path_factory) -> TokenStore:
 
 def salient(store, **changes):
     settings = {"rows": 8, "length": LENGTH, "spans": 2, "max_span_tokens": 6, "seed": 3}
+    settings["corpus"] = corpus_table.StoreCorpus(store.folder)
     return sentences.SalientSentences(store, **settings | changes)
 
 
@@ -123,6 +131,21 @@ def test_sentences_without_a_span_are_shown_where_none_is_needed(store):
     pipeline = salient(store, spans=0, require_spans=False)
     assert "span_start" not in pipeline.batch(0)["query"]
     assert pipeline.plan.steps == 15
+
+
+def test_another_corpus_has_none_of_the_sentences(store, tmp_path):
+    assert (salient(store, corpus=None).batch(0)["query"]["source_row"] == -1).all()
+    prepare.prepare(
+        str(tmp_path), Listed(), f"{store.folder}/../tokenizer", "passage", "all", "passage", 24,
+        "", 8, 1, 0, blocks.Blocks(None),
+    )  # fmt: skip
+    other = str(tmp_path / "store")
+    with pytest.raises(StoreError, match="expected one store.*would be retrieved"):
+        salient(store, corpus=corpus_table.StoreCorpus(other))
+    without = sentences.SalientSentences(
+        other, rows=8, length=LENGTH, spans=2, max_span_tokens=6, seed=3, require_spans=False
+    )
+    assert not without.batch(0)["query"]["span_end"].any()
 
 
 def test_too_few_sentences_say_how_many_have_no_span(store):

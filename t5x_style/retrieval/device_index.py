@@ -72,7 +72,7 @@ class DeviceIndexConfig:
         that are nearly the same text.
       multiple: N is padded to it; the devices have to divide it.
       chunk: rows of a device whose scores exist at a time: memory is B x chunk x 4 bytes.
-      encode_rows: rows that a device embeds at a time when the index is first filled.
+      encode_rows: rows that a device embeds at a time, whether the index is filled or refreshed.
       recall_target: of the approximate search on TPUs; elsewhere it is exact.
     """
 
@@ -145,14 +145,17 @@ class DeviceIndex(nnx.Module):
             def rows(start: int, end: int) -> np.ndarray:
                 found = read(min(start, corpus.rows), min(end, corpus.rows))
                 missing = [(0, end - start - len(found)), *[(0, 0)] * (found.ndim - 1)]
-                return np.pad(_checked(found, corpus, dtype), missing, constant_values=fill)
+                return np.pad(found.astype(np.dtype(dtype)), missing, constant_values=fill)
 
             return TableSource(corpus.fingerprint, rows)
 
         def column(name: str, fill: int) -> TableSource:
             return padded(lambda start, end: corpus.column(name, start, end), fill, np.int32)
 
-        sources = {"tokens": padded(corpus.tokens, 0, dtype), "lengths": column("length", 0)}
+        def tokens(start: int, end: int) -> np.ndarray:
+            return _checked(corpus.tokens(start, end), corpus)
+
+        sources = {"tokens": padded(tokens, 0, dtype), "lengths": column("length", 0)}
         if self.page is not None:
             sources["page"] = column("page", NO_ROW)
         if self.duplicate is not None:
@@ -252,8 +255,14 @@ class DeviceIndex(nnx.Module):
             return
         begins = jnp.arange(sharded_rows.shards())[:, None] * self._share()
         first = (step - begins) % steps  # of each device, [shards, 1]
-        local = first + steps * jnp.arange(self.rows_per_step())
-        self._take_over(self._embedded(self._arrays(), local, step, embed, group))
+        at_once = min(self.config.encode_rows, self.rows_per_step())
+
+        def turn(number: jax.Array, arrays: Arrays) -> Arrays:
+            local = first + steps * (number * at_once + jnp.arange(at_once))
+            return self._embedded(arrays, local, step, embed, group)
+
+        turns = -(-self.rows_per_step() // at_once)
+        self._take_over(jax.lax.fori_loop(0, turns, turn, self._arrays()))
 
     def _arrays(self) -> Arrays:
         return self.embeddings[...], self.row_steps[...], self.refused[...]
@@ -302,7 +311,7 @@ class Churn(nnx.Module):
 
     def __init__(self, probes: int, hits: int) -> None:
         self.rows = IndexArray(jnp.full((probes, hits), NO_ROW, jnp.int32))
-        self.share = IndexArray(jnp.zeros((), jnp.float32))
+        self.share = IndexArray(jnp.ones((), jnp.float32))  # before the first round all is new
 
     def ask(self, search: Callable[[], jax.Array]) -> None:
         """Remembers what `search` finds, rows [probes, hits]."""
@@ -342,13 +351,12 @@ def _row_array(kind: Any, values: jax.Array) -> nnx.Variable:
     return variable
 
 
-def _checked(rows: np.ndarray, corpus: Corpus, dtype: Any) -> np.ndarray:
-    """`rows` as `dtype`, which holds what is in them."""
-    most = np.iinfo(np.dtype(dtype)).max
-    if rows.size and int(rows.max()) > most:
+def _checked(tokens: np.ndarray, corpus: Corpus) -> np.ndarray:
+    """`tokens` if the vocabulary has all of them, which their table's type then holds."""
+    if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < corpus.vocabulary_size:
         raise ValueError(
-            f"corpus {corpus.fingerprint[:12]}: expected token ids below its vocabulary's size, "
-            f"{corpus.vocabulary_size}, which {np.dtype(dtype).name} holds; found "
-            f"{int(rows.max())}. The store was made with another tokenizer: prepare it again."
+            f"corpus {corpus.fingerprint[:12]}: expected token ids from 0 to "
+            f"{corpus.vocabulary_size - 1}, those of its vocabulary, found {int(tokens.min())} to "
+            f"{int(tokens.max())}. The store was made with another tokenizer: prepare it again."
         )
-    return rows.astype(np.dtype(dtype))
+    return tokens
