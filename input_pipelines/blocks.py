@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from input_pipelines import tokenization
-from input_pipelines.layouts import Rows
+from input_pipelines import plan, tokenization
+from input_pipelines.layouts import Plain, Rows
 from input_pipelines.salient_spans import Finder, Span
 from input_pipelines.sources import Record
 from input_pipelines.store_writer import StoreRecord
@@ -41,9 +41,11 @@ class Blocks:
 
     spans: Finder | None
     language: str = "en"
-    numbers: Mapping[str, str] = dataclasses.field(
-        default_factory=lambda: {"sentences": "rows", "spans": "sentences"}, init=False, repr=False
-    )
+
+    @property
+    def numbers(self) -> Mapping[str, str]:
+        """See `Layout`."""
+        return {"sentences": "rows", "spans": "sentences"}
 
     @property
     def wants_titles(self) -> bool:
@@ -63,15 +65,10 @@ class Blocks:
         prefix: str,
     ) -> Rows:
         """See `Layout`; no text is lost, so none counts as truncated."""
-        _require_room(length)
-        titles = tokenizer.pieces([prefix + record.title for record in records])
-        bodies = tokenizer.pieces([record.text for record in records])
         found = _Tables()
-        for record, title, body in zip(records, titles, bodies, strict=True):
+        for record, head, body, room in _headed(records, tokenizer, length, prefix):
             sentences = split(record.text, self.language)
             spans = self.spans.find(record.id, record.text, sentences) if self.spans else []
-            head = _head(title, length // 4, tokenizer)
-            room = length - len(head.tokens) - 1
             in_pieces = [one for one in _tokens_of(spans, body.offsets) if one[1] > one[0]]
             for number, block in enumerate(_packed(_cut_at(sentences, body.offsets), room)):
                 found.add(_row(record, number, head, body, block, tokenizer), block, in_pieces)
@@ -79,19 +76,12 @@ class Blocks:
 
 
 @dataclasses.dataclass(frozen=True)
-class TitleAndBody:
+class TitleAndBody(Plain):
     """A layout (`layouts.Layout`): a record a row, "[CLS] title [SEP] body [SEP]", the body cut.
 
     As blocks are written, for passages that an evaluation judges whole. A title keeps at most a
     quarter of the room.
     """
-
-    numbers: Mapping[str, str] = dataclasses.field(default_factory=dict, init=False, repr=False)
-    wants_titles: bool = dataclasses.field(default=False, init=False, repr=False)
-
-    def fitted(self, titles: Sequence[str] | None, folder: str) -> "TitleAndBody":
-        """See `Layout`."""
-        return self
 
     def rows(
         self,
@@ -101,13 +91,8 @@ class TitleAndBody:
         prefix: str,
     ) -> Rows:
         """See `Layout`."""
-        _require_room(length)
-        titles = tokenizer.pieces([prefix + record.title for record in records])
-        bodies = tokenizer.pieces([record.text for record in records])
         rows, truncated = [], 0
-        for record, title, body in zip(records, titles, bodies, strict=True):
-            head = _head(title, length // 4, tokenizer)
-            room = length - len(head.tokens) - 1
+        for record, head, body, room in _headed(records, tokenizer, length, prefix):
             truncated += len(body.tokens) > room
             block = _Block(0, min(room, len(body.tokens)), [])
             row = _row(record, 0, head, body, block, tokenizer)
@@ -147,19 +132,32 @@ class _Block:
     sentences: Sequence[Span]
 
 
-def _head(title: tokenization.Pieces, most: int, tokenizer: tokenization.Tokenizer) -> _Head:
-    ids, starts = title.tokens[:most], title.word_starts[:most]
-    vocabulary = tokenizer.vocabulary
-    tokens = np.concatenate([[vocabulary["cls"]], ids, [vocabulary["sep"]]]).astype(np.int32)
-    return _Head(tokens, np.concatenate([[True], starts, [True]]))
+def _headed(
+    records: Sequence[Record], tokenizer: tokenization.Tokenizer, length: int, prefix: str
+) -> Iterator[tuple[Record, _Head, tokenization.Pieces, int]]:
+    """Each record with its head, its body in pieces, and how many of these fit behind the head.
 
-
-def _require_room(length: int) -> None:
+    Raises:
+      ValueError: a row of `length` tokens has no room for a body.
+    """
     if length - (length // 4 + 2) - 1 < 1:
         raise ValueError(
             f"blocks of {length} tokens: expected at least 5, for [CLS], a title, [SEP], a body "
             "and [SEP]"
         )
+    titles = tokenizer.pieces([prefix + record.title for record in records])
+    bodies = tokenizer.pieces([record.text for record in records])
+    for record, title, body in zip(records, titles, bodies, strict=True):
+        head = _head(title, length // 4, tokenizer)
+        yield record, head, body, length - len(head.tokens) - 1
+
+
+def _head(title: tokenization.Pieces, most: int, tokenizer: tokenization.Tokenizer) -> _Head:
+    """Of at most `most` pieces of a title."""
+    ids, starts = title.tokens[:most], title.word_starts[:most]
+    vocabulary = tokenizer.vocabulary
+    tokens = np.concatenate([[vocabulary["cls"]], ids, [vocabulary["sep"]]]).astype(np.int32)
+    return _Head(tokens, np.concatenate([[True], starts, [True]]))
 
 
 def _cut_at(sentences: Sequence[Span], offsets: np.ndarray) -> list[Span]:
@@ -234,10 +232,10 @@ class _Tables:
         number = len(self.records)
         shift = len(row.tokens) - 1 - block.last  # from pieces of the body to tokens of the row
         for first, last in block.sentences:
-            inside = spans[bisect.bisect_left(spans, (first, 0)) :]
+            begin, end = (bisect.bisect_left(spans, (piece, 0)) for piece in (first, last))
             self._spans += [
                 (len(self._sentences), a + shift, b + shift)
-                for a, b in itertools.takewhile(lambda span: span[0] < last, inside)  # noqa: B023
+                for a, b in spans[begin:end]
                 if b <= last
             ]
             self._sentences.append((number, first + shift, last + shift))
@@ -261,12 +259,5 @@ def minhash(text: str) -> int:
         return 0
     mixed = np.zeros(len(words) - size + 1, np.uint64)
     for place in range(size):
-        mixed = _mix(mixed + words[place : len(words) - size + 1 + place])
+        mixed = plan.mix64(mixed + words[place : len(words) - size + 1 + place])
     return int(mixed.min() >> np.uint64(1))
-
-
-def _mix(x: np.ndarray) -> np.ndarray:
-    """splitmix64's finalizer."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -58,15 +58,27 @@ class Layout(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class WholeTexts:
-    """A record a row: title, a space, text; cut at the length."""
+class Plain:
+    """What a `Layout` has that looks at a record at a time and leaves no tables."""
 
-    numbers: Mapping[str, str] = dataclasses.field(default_factory=dict, init=False)
-    wants_titles: bool = dataclasses.field(default=False, init=False)
+    @property
+    def numbers(self) -> Mapping[str, str]:
+        """See `Layout`."""
+        return {}
 
-    def fitted(self, titles: Sequence[str] | None, folder: str) -> "WholeTexts":
+    @property
+    def wants_titles(self) -> bool:
+        """See `Layout`."""
+        return False
+
+    def fitted(self, titles: Sequence[str] | None, folder: str) -> Self:
         """See `Layout`."""
         return self
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeTexts(Plain):
+    """A record a row: title, a space, text; cut at the length."""
 
     def rows(
         self,

@@ -34,12 +34,13 @@ def hashed(seed: int, stream: int, epoch: int, count: int) -> np.ndarray:
     """`count` well mixed uint64 numbers that depend on nothing but the arguments (splitmix64)."""
     state = np.zeros(1, dtype=np.uint64)
     for part in (seed, stream, epoch):
-        state = _mix(_mix(state) ^ np.uint64(part & 0xFFFFFFFFFFFFFFFF))
+        state = mix64(mix64(state) ^ np.uint64(part & 0xFFFFFFFFFFFFFFFF))
     steps = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    return _mix(state + steps)
+    return mix64(state + steps)
 
 
-def _mix(x: np.ndarray) -> np.ndarray:
+def mix64(x: np.ndarray) -> np.ndarray:
+    """splitmix64's finalizer: uint64 numbers well mixed, each by itself."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

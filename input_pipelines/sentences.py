@@ -5,6 +5,7 @@ once, in a new order; those that are left over when an epoch does not divide int
 shown in it.
 """
 
+import abc
 import functools
 import hashlib
 import json
@@ -63,38 +64,63 @@ class SentencePlan:
         return self._usable[order].astype(np.int64)
 
 
-class _Sentences:
-    """What both pipelines share: a store of blocks, its sentences, and a plan over some of them."""
+class _Sentences(abc.ABC):
+    """What both pipelines are made of: a store of blocks, its sentences, a plan over some of them.
 
-    def __init__(self, store: str | TokenStore, tokenizer: str | None):
+    Attributes:
+      store: of blocks.
+      sentences: int32 [n, 3], see `blocks`.
+      plan: which of them are in which step.
+    """
+
+    plan: SentencePlan
+
+    def __init__(self, store: str | TokenStore, rows: int, length: int, tokenizer: str | None):
+        plan.check_sizes(type(self).__name__, rows=rows, length=length - 2)
         (self.store,) = open_stores([store], tokenizer)
-        self.sentences = self.store.table("sentences")  # [n, 3]
+        self.sentences = self.store.table("sentences")
+        self._rows, self._length = rows, length
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the plan; two pipelines with the same one give the same batches."""
+        return self.plan.fingerprint
+
+    @abc.abstractmethod
+    def specs(self) -> stream.Spec:
+        """Group -> feature -> shape and dtype of the global batch."""
+
+    @abc.abstractmethod
+    def batch(self, step: int, rows: np.ndarray | None = None) -> stream.Batch:
+        """These rows of the global batch of a step; only their blocks are read."""
+
+    def batches(self, start_step: int, rows: np.ndarray | None = None) -> stream.Prefetched:
+        """batch(start_step), batch(start_step + 1), ... without end, prefetched."""
+        return stream.Prefetched(
+            lambda step: self.batch(step, rows), self.specs(), start_step, None, PREFETCH
+        )
 
     def sizes(self) -> np.ndarray:
         """Tokens of each sentence."""
         return self.sentences[:, 2] - self.sentences[:, 1]
 
-    def group(self, numbers: np.ndarray, length: int) -> packing.Group:
-        """Sentences as a token group: "[CLS] sentence [SEP]", cut to `length`, one a row."""
+    def group(self, numbers: np.ndarray) -> packing.Group:
+        """Sentences as a token group: "[CLS] sentence [SEP]", cut to the length, one a row."""
         row, start, end = self.sentences[numbers].T.astype(np.int64)
         blocks = self.store.read(row)
         first = np.cumsum(blocks.lengths) - blocks.lengths  # where each block begins
-        lengths = np.minimum(end - start, length - 2) + 2
+        lengths = np.minimum(end - start, self._length - 2) + 2
         ends = np.cumsum(lengths)
         source = np.arange(ends[-1]) + np.repeat(first + start - 1 - (ends - lengths), lengths)
         source[ends - lengths] = first  # [CLS] and [SEP] as the blocks have them
         source[ends - 1] = first + blocks.lengths - 1
         cut = packing.Passages(blocks.tokens[source], blocks.word_starts[source], lengths)
         slots = np.arange(len(numbers))[:, None]
-        return packing.build_group(cut, slots, length, numbers[:, None])
+        return packing.build_group(cut, slots, self._length, numbers[:, None])
 
 
-class SalientSentences:
-    """Sentences with their salient spans: the pipeline of REALM.
-
-    Attributes:
-      plan, fingerprint: see `SentencePlan`.
-    """
+class SalientSentences(_Sentences):
+    """Sentences with their salient spans: the pipeline of REALM."""
 
     def __init__(
         self,
@@ -126,23 +152,22 @@ class SalientSentences:
           StoreError: no store of blocks; one that is not the corpus'; or too few sentences, which
             says how many have no span.
         """
-        plan.check_sizes("SalientSentences", rows=rows, length=length - 2)
         if spans < 0 or (require_spans and not spans) or max_span_tokens < 1:
             raise ValueError(
                 "SalientSentences: expected spans of 0 or more, at least 1 where they are required,"
                 f" and max_span_tokens of at least 1; found {spans} and {max_span_tokens}"
             )
-        self._texts = _Sentences(store, tokenizer)
-        self._rows, self._length, self._spans = rows, length, spans
+        super().__init__(store, rows, length, tokenizer)
+        self._spans = spans
         self._in_corpus = corpus is not None
-        if corpus is not None and corpus.fingerprint != self._texts.store.fingerprint:
+        if corpus is not None and corpus.fingerprint != self.store.fingerprint:
             raise StoreError(
-                f"sentences are of {self._texts.store.folder}, what is retrieved from is "
+                f"sentences are of {self.store.folder}, what is retrieved from is "
                 f"{corpus.store}: expected one store. A row of one is no row of the other, and the "
                 "block that a sentence is from, with the answer in it, would be retrieved."
             )
-        table = self._texts.store.table("spans")
-        start = self._texts.sentences[:, 1]
+        table = self.store.table("spans")
+        start = self.sentences[:, 1]
         place = table[:, 1] - start[table[:, 0]] + 1  # in "[CLS] sentence [SEP]"
         size = table[:, 2] - table[:, 1]
         fits = (size <= max_span_tokens) & (place + size <= length - 1)
@@ -151,16 +176,15 @@ class SalientSentences:
         self._table = np.concatenate([listed, np.zeros((1, 3), listed.dtype)])  # the last: none
         counts = np.diff(self._first)
         usable = np.flatnonzero(counts) if require_spans else np.arange(len(counts))
-        about = [self._texts.store.fingerprint, length, spans, max_span_tokens, require_spans]
+        about = [self.store.fingerprint, length, spans, max_span_tokens, require_spans]
         about.append(self._in_corpus)
         try:
             self.plan = SentencePlan(usable, rows, seed, about)
         except StoreError as error:
             raise StoreError(
-                f"{self._texts.store.folder}: {error} {np.sum(counts == 0):,} of {len(counts):,} "
+                f"{self.store.folder}: {error} {np.sum(counts == 0):,} of {len(counts):,} "
                 f"sentences have no salient span of at most {max_span_tokens} tokens."
             ) from error
-        self.fingerprint = self.plan.fingerprint
 
     def specs(self) -> stream.Spec:
         """Group -> feature -> shape and dtype of the global batch."""
@@ -173,8 +197,8 @@ class SalientSentences:
     def batch(self, step: int, rows: np.ndarray | None = None) -> stream.Batch:
         """These rows of the global batch of a step; only their blocks are read."""
         numbers = self.plan.step(step)[stream.own_rows(rows, self._rows)]
-        group = self._texts.group(numbers, self._length)
-        row = self._texts.sentences[numbers, :1].astype(np.int32)
+        group = self.group(numbers)
+        row = self.sentences[numbers, :1].astype(np.int32)
         group["source_row"] = row if self._in_corpus else np.full_like(row, packing.NONE)
         if self._spans:
             column = self._first[numbers][:, None] + np.arange(self._spans)[None]
@@ -184,19 +208,9 @@ class SalientSentences:
             group["span_end"] = spans[:, :, 2].astype(np.int32)
         return {"query": group}
 
-    def batches(self, start_step: int, rows: np.ndarray | None = None) -> stream.Prefetched:
-        """batch(start_step), batch(start_step + 1), ... without end, prefetched."""
-        return stream.Prefetched(
-            lambda step: self.batch(step, rows), self.specs(), start_step, None, PREFETCH
-        )
 
-
-class SentencesInBlocks:
-    """Sentences, and the blocks that they are from: the pipeline of ICT.
-
-    Attributes:
-      plan, fingerprint: see `SentencePlan`.
-    """
+class SentencesInBlocks(_Sentences):
+    """Sentences, and the blocks that they are from: the pipeline of ICT."""
 
     def __init__(
         self,
@@ -222,19 +236,17 @@ class SentencesInBlocks:
         Raises:
           StoreError: no store of blocks, too few sentences, or a block that is too long.
         """
-        plan.check_sizes("SentencesInBlocks", rows=rows, length=length - 2)
-        self._texts = _Sentences(store, tokenizer)
-        self._rows, self._length, self._block_length = rows, length, block_length
-        if self._texts.store.max_length > block_length:
+        super().__init__(store, rows, length, tokenizer)
+        self._block_length = block_length
+        if self.store.max_length > block_length:
             raise StoreError(
-                f"{self._texts.store.folder}: expected blocks of at most {block_length} tokens, "
-                f"found one of {self._texts.store.max_length}. Prepare shorter blocks, or raise "
+                f"{self.store.folder}: expected blocks of at most {block_length} tokens, "
+                f"found one of {self.store.max_length}. Prepare shorter blocks, or raise "
                 "the length."
             )
-        usable = np.flatnonzero(self._texts.sizes() >= min_tokens)
-        about = [self._texts.store.fingerprint, length, block_length, min_tokens]
+        usable = np.flatnonzero(self.sizes() >= min_tokens)
+        about = [self.store.fingerprint, length, block_length, min_tokens]
         self.plan = SentencePlan(usable, rows, seed, about)
-        self.fingerprint = self.plan.fingerprint
 
     def specs(self) -> stream.Spec:
         """Group -> feature -> shape and dtype of the global batch."""
@@ -248,8 +260,8 @@ class SentencesInBlocks:
     def batch(self, step: int, rows: np.ndarray | None = None) -> stream.Batch:
         """These rows of the global batch of a step; only their blocks are read."""
         numbers = self.plan.step(step)[stream.own_rows(rows, self._rows)]
-        row, start, end = self._texts.sentences[numbers].T.astype(np.int32)
-        blocks = self._texts.store.read(row)
+        row, start, end = self.sentences[numbers].T.astype(np.int32)
+        blocks = self.store.read(row)
         slots = np.arange(len(numbers))[:, None]
         passage = packing.build_group(blocks, slots, self._block_length, numbers[:, None])
         for name, values in (
@@ -258,10 +270,4 @@ class SentencesInBlocks:
             ("sentence_end", end),
         ):
             passage[name] = values[:, None]
-        return {"query": self._texts.group(numbers, self._length), "passage": passage}
-
-    def batches(self, start_step: int, rows: np.ndarray | None = None) -> stream.Prefetched:
-        """batch(start_step), batch(start_step + 1), ... without end, prefetched."""
-        return stream.Prefetched(
-            lambda step: self.batch(step, rows), self.specs(), start_step, None, PREFETCH
-        )
+        return {"query": self.group(numbers), "passage": passage}

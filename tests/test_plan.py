@@ -176,10 +176,10 @@ def test_padding_on_squad_paragraphs_is_under_six_percent(shared: Path) -> None:
 
 
 @pytest.mark.slow
-def test_padding_on_the_real_corpora_is_under_six_percent(tmp_path: Path) -> None:
+def test_padding_on_the_real_corpora_is_under_six_percent() -> None:
     from benchmarks import padding
 
-    for name, store in padding.main_job_stores(tmp_path):
+    for name, store in padding.stores():
         made = make([store.lengths], rows=16, length=128, segments=8, block=4096)
         assert made.padding_share() < 0.06, name
 

@@ -235,6 +235,7 @@ def fake_cost(training, slice_):
         memory=program.Memory(10, 90 if large else 5, 0, 0, 50),
         flops=1.0,
         model_flops=1.0,
+        after_update_flops=0.0,
         unknown_loops=0,
         roofline=program.Roofline(1.0, None, None),
         collectives=None,

@@ -255,13 +255,13 @@ class DeviceIndex(nnx.Module):
             return
         begins = jnp.arange(sharded_rows.shards())[:, None] * self._share()
         first = (step - begins) % steps  # of each device, [shards, 1]
-        at_once = min(self.config.encode_rows, self.rows_per_step())
+        turns = -(-self.rows_per_step() // self.config.encode_rows)
+        at_once = -(-self.rows_per_step() // turns)
 
         def turn(number: jax.Array, arrays: Arrays) -> Arrays:
             local = first + steps * (number * at_once + jnp.arange(at_once))
             return self._embedded(arrays, local, step, embed, group)
 
-        turns = -(-self.rows_per_step() // at_once)
         self._take_over(jax.lax.fori_loop(0, turns, turn, self._arrays()))
 
     def _arrays(self) -> Arrays:

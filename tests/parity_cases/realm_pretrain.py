@@ -158,19 +158,8 @@ def _activations(case: Case, model: realm.REALM, batch: Batch) -> list[Quantity]
     theirs = case.truth("joint_last_hidden_state")
     gold = np.where(mask[:, None], np.asarray(scores.gold), 0.0)
     marginal_log = jax.nn.logsumexp(prior[:, :, None] + scores.gold, axis=1)
-    wrong_types = sum(
-        int(np.sum((np.asarray(projected.token_types(batch[name], 3)) != expected)[real]))
-        for name in ("candidate", "joint")
-        for expected, real in [
-            tuple(
-                case.batch[f"{name}_{part}"].reshape(batch[name]["tokens"].shape)
-                for part in ("token_type_ids", "attention_mask")
-            )
-        ]
-        for real in [real.astype(bool)]
-    )
     return [
-        Quantity("token types of candidate and joint inputs", float(wrong_types), 0.0),
+        *(_token_types(case, batch, name) for name in ("candidate", "joint")),
         *(_close(case, name, np.asarray(array)) for name, array in found.items()),
         _difference("joint_last_hidden_state", shaped[rows], theirs[rows]),
         _difference(
@@ -182,6 +171,14 @@ def _activations(case: Case, model: realm.REALM, batch: Batch) -> list[Quantity]
             case.truth("marginal_log_prob")[mask],
         ),
     ]
+
+
+def _token_types(case: Case, batch: Batch, name: str) -> Quantity:
+    """How many differ from the official ones; we tell them by where [SEP] stands."""
+    real = np.asarray(batch[name]["segment_ids"]) > 0
+    ours = np.asarray(projected.token_types(batch[name], case.config["sep_token_id"]))
+    theirs = case.batch[f"{name}_token_type_ids"].reshape(ours.shape)
+    return Quantity(f"{name}_token_type_ids", float(np.sum((ours != theirs)[real])), 0.0)
 
 
 def _relevance_gradient(case: Case, model: realm.REALM, batch: Batch) -> list[Quantity]:
