@@ -107,6 +107,7 @@ def objective(corpus: RandomBlocks, rows: int, staleness: int) -> Callable[..., 
     vectors = embedding.EmbeddingConfig(
         pooling="cls", normalise=False, similarity="dot", temperature=1.0, query_length=48,
         passage_length=corpus.length, query_prefix="", passage_prefix="",
+        passage_layout="title_and_body",
     )  # fmt: skip
     return functools.partial(
         realm.REALM,

@@ -61,7 +61,7 @@ def main() -> None:
     words, asked = texts(generator, options.passages, 60), texts(generator, options.queries, 8)
     ids = [str(row) for row in range(options.passages)]
     contract = Contract(
-        "cls", True, "cosine", 0.05, options.dimension, 32, 128, "", "", 30_000, "none"
+        "cls", True, "cosine", 0.05, options.dimension, 32, 128, "", "", "text", 30_000, "none"
     )
     _, true_rows = exact.top_k(queries, passages, K)
     rows = []

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from input_pipelines import plan, tokenization
-from input_pipelines.layouts import Plain, Rows
+from input_pipelines.layouts import TITLE_AND_BODY, Plain, Rows
 from input_pipelines.salient_spans import Finder, Span
 from input_pipelines.sources import Record
 from input_pipelines.store_writer import StoreRecord
@@ -41,6 +41,11 @@ class Blocks:
 
     spans: Finder | None
     language: str = "en"
+
+    @property
+    def name(self) -> str:
+        """See `Layout`."""
+        return TITLE_AND_BODY
 
     @property
     def numbers(self) -> Mapping[str, str]:
@@ -82,6 +87,11 @@ class TitleAndBody(Plain):
     As blocks are written, for passages that an evaluation judges whole. A title keeps at most a
     quarter of the room.
     """
+
+    @property
+    def name(self) -> str:
+        """See `Layout`."""
+        return TITLE_AND_BODY
 
     def rows(
         self,

@@ -70,6 +70,7 @@ class JointTexts:
     Attributes:
       query_length, passage_length: tokens at which texts are cut, here or when a store was made.
       query_prefix, passage_prefix: text that was put before each.
+      passage_layout: how titles stand in passages, see `layouts.Layout.name`.
       tokenizer_fingerprint: of the tokenizer that made both.
     """
 
@@ -101,6 +102,7 @@ class JointTexts:
         self.query_length = min(query_length, int(stored[0]["max_length"]))
         self.passage_length = min(passage_length, int(stored[1]["max_length"]))
         self.query_prefix, self.passage_prefix = (str(manifest["prefix"]) for manifest in stored)
+        self.passage_layout = str(stored[1]["layout"])
         self.tokenizer_fingerprint = self.query_store.tokenizer_fingerprint
 
     @property

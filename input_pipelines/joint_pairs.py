@@ -7,6 +7,7 @@ import json
 import numpy as np
 
 from input_pipelines import joint, packing, plan, stream
+from input_pipelines.layouts import TEXT
 from input_pipelines.negatives import read_pairs
 from input_pipelines.pair_plan import JointPlan
 from input_pipelines.pipeline import PREFETCH, open_stores
@@ -145,9 +146,10 @@ class JointPipeline:
 def _check_store(kind: str, store: TokenStore, length: int, prefix: str) -> None:
     """What a re-ranker was trained on is what it will be asked to score: its contract says both."""
     cut, before = int(store.manifest["max_length"]), str(store.manifest["prefix"])
-    if cut < length or before != prefix:
+    if cut < length or before != prefix or store.manifest["layout"] != TEXT:
         raise ValueError(
             f"JointPipeline: {store.folder} was cut at {cut} tokens, with {before!r} before each "
-            f"text: expected {kind}_length of {length} or more, and {kind}_prefix {prefix!r}. "
-            "Name what the store says, or prepare it again."
+            f"text and the layout {store.manifest['layout']!r}: expected {kind}_length of {length} "
+            f"or more, {kind}_prefix {prefix!r} and the layout {TEXT!r}. Name what the store says, "
+            "or prepare it again with runs/prepare.gin."
         )

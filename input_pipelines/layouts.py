@@ -10,6 +10,9 @@ from input_pipelines import tokenization
 from input_pipelines.sources import Record
 from input_pipelines.store_writer import StoreRecord
 
+TEXT = "text"
+TITLE_AND_BODY = "title_and_body"
+
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
@@ -28,6 +31,11 @@ class Rows:
 
 class Layout(Protocol):
     """Frozen, and small: it is handed to every worker, and its repr names what it does."""
+
+    @property
+    def name(self) -> str:
+        """How titles stand in rows, which a model's contract names: TEXT or TITLE_AND_BODY."""
+        ...
 
     @property
     def numbers(self) -> Mapping[str, str]:
@@ -79,6 +87,11 @@ class Plain:
 @dataclasses.dataclass(frozen=True)
 class WholeTexts(Plain):
     """A record a row: title, a space, text; cut at the length."""
+
+    @property
+    def name(self) -> str:
+        """See `Layout`."""
+        return TEXT
 
     def rows(
         self,

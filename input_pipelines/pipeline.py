@@ -256,6 +256,11 @@ class EncodeSource:
         return str(self.store.manifest["prefix"])
 
     @property
+    def layout(self) -> str:
+        """How titles stand in the passages, see `layouts.Layout.name`."""
+        return str(self.store.manifest["layout"])
+
+    @property
     def tokenizer_fingerprint(self) -> str:
         """Of the tokenizer that made the store."""
         return self.store.tokenizer_fingerprint

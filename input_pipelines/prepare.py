@@ -102,7 +102,7 @@ def prepare(
     loaded = tokenization.Tokenizer(tokenizer)
     _check_sizes(length, shard_size, workers)
     summary = StoreSummary(
-        name, split, kind, loaded.fingerprint, loaded.size, length, prefix, 0, 0, {}
+        name, split, kind, loaded.fingerprint, loaded.size, length, prefix, layout.name, 0, 0, {}
     )
     folder = os.path.join(model_dir, "store")
     parts = os.path.join(folder, PARTS)

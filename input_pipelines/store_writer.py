@@ -19,7 +19,7 @@ Record (row r of the store = record r counted through the shards in order), pars
 `manifest.json`:
 
     format                 "kennel-token-store"
-    format_version         1
+    format_version         2
     name, split, kind      strings; kind is "passage", "query" or "text"
     count                  int, N
     shards                 [{"file", "count", "bytes", "sha256"}] in row order
@@ -28,6 +28,7 @@ Record (row r of the store = record r counted through the shards in order), pars
     vocabulary_size        int, true size of the tokenizer
     max_length             int, the length at which records were cut
     prefix                 str, put before each text
+    layout                 "text", title, a space, text; "title_and_body", [SEP] between them
     total_tokens           int, sum of lengths
     total_words            int, sum of word_starts (special tokens included)
     truncated              int, records that were cut
@@ -49,7 +50,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from input_pipelines import example_proto
 
 FORMAT = "kennel-token-store"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 KINDS = ("passage", "query", "text")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")  # TFDS derives the dataset's name from the file's
@@ -88,6 +89,7 @@ class StoreSummary:
     vocabulary_size: int
     max_length: int
     prefix: str
+    layout: str
     total_words: int
     truncated: int
     dropped: Mapping[str, int]

@@ -100,6 +100,7 @@ class CrossEncoder(Objective):
             passage_length=self.passage_length,
             query_prefix=self.query_prefix,
             passage_prefix=self.passage_prefix,
+            passage_layout="text",
             vocabulary_size=self.vocabulary.size,
             tokenizer_fingerprint=self.vocabulary.fingerprint,
         )

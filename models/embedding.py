@@ -19,6 +19,7 @@ from t5x_style.objective import Fn, GroupShape
 
 POOLINGS = ("cls", "mean")
 SIMILARITIES = ("dot", "cosine")
+LAYOUTS = ("text", "title_and_body")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,7 @@ class EmbeddingConfig:
         temperature: what scores are divided by in a contrastive loss.
         query_length, passage_length: tokens per text, specials included.
         query_prefix, passage_prefix: text that the pipeline puts before each.
+        passage_layout: `text` or `title_and_body`, as the passages' store is prepared.
     """
 
     pooling: str
@@ -42,9 +44,11 @@ class EmbeddingConfig:
     passage_length: int
     query_prefix: str
     passage_prefix: str
+    passage_layout: str
 
     def __post_init__(self) -> None:
-        for name, allowed in (("pooling", POOLINGS), ("similarity", SIMILARITIES)):
+        named = {"pooling": POOLINGS, "similarity": SIMILARITIES, "passage_layout": LAYOUTS}
+        for name, allowed in named.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(
                     f"EmbeddingConfig.{name} must be one of {allowed}, "

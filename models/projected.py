@@ -95,14 +95,22 @@ class ProjectedEncoder(nnx.Module):
 def require_plain(config: embedding.EmbeddingConfig, objective: str) -> None:
     """Raises ValueError unless vectors are compared as these objectives compare them.
 
-    Inner products of [CLS] vectors as they are, of sentences without a prefix.
+    Inner products of [CLS] vectors as they are, of sentences without a prefix and blocks with the
+    title before a [SEP].
     """
     embedding.require_cls(config, objective)
-    found = (config.normalise, config.similarity, config.temperature, config.query_prefix)
-    if found != (False, "dot", 1.0, ""):
+    trained = {
+        "normalise": False,
+        "similarity": "dot",
+        "temperature": 1.0,
+        "query_prefix": "",
+        "passage_layout": "title_and_body",
+    }
+    found = {name: getattr(config, name) for name in trained}
+    if found != trained:
         raise ValueError(
-            f"{objective}: expected EmbeddingConfig normalise False, similarity 'dot', temperature "
-            f"1.0 and query_prefix '', which is what it trains; found {found}"
+            f"{objective}: expected EmbeddingConfig with {trained}, which is what it trains; found "
+            f"{found}"
         )
 
 

@@ -65,6 +65,7 @@ class Contract:
       dimension: of a vector.
       query_length, passage_length: in tokens, specials included; longer texts are cut.
       query_prefix, passage_prefix: text put before every query or passage.
+      passage_layout: 'text', a title, a space and a text; or 'title_and_body', [SEP] between them.
       vocabulary_size: the true size; tables may be padded beyond it.
       tokenizer_fingerprint: sha256 of the tokenizer, as in `Vocabulary`.
     """
@@ -78,6 +79,7 @@ class Contract:
     passage_length: int
     query_prefix: str
     passage_prefix: str
+    passage_layout: str
     vocabulary_size: int
     tokenizer_fingerprint: str
 

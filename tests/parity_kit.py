@@ -37,6 +37,7 @@ EMBEDDING = embedding.EmbeddingConfig(
     passage_length=1,
     query_prefix="",
     passage_prefix="",
+    passage_layout="text",
 )
 
 
@@ -148,7 +149,7 @@ def bound_objective(lines: list[str], overrides: list[str]) -> Objective:
     gin.clear_config()
     try:
         with gin.unlock_config():
-            gin.parse_config("\n".join([*header, *lines, *vectors, *overrides]))
+            gin.parse_config("\n".join([*header, *vectors, *lines, *overrides]))
             return gin.get_configurable(build)()
     finally:
         gin.clear_config()

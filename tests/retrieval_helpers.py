@@ -19,6 +19,7 @@ CONTRACT = Contract(
     passage_length=8,
     query_prefix="",
     passage_prefix="",
+    passage_layout="text",
     vocabulary_size=100,
     tokenizer_fingerprint="fingerprint",
 )
@@ -65,7 +66,8 @@ def vectors(count: int, seed: int = 0, dimension: int = 16, centres: int = 20) -
 class Source:
     """An encoding source of two segments a row; text i is [cls] and the token i."""
 
-    segment_length, prefix, tokenizer_fingerprint, offset = 8, "", "fingerprint", 0
+    segment_length, prefix, layout, tokenizer_fingerprint = 8, "", "text", "fingerprint"
+    offset = 0
 
     def __init__(self, ids: Sequence[str], rows: int = 8, order: Sequence[int] | None = None):
         self.ids = list(ids)

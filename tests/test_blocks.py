@@ -183,6 +183,7 @@ def test_a_store_of_whole_texts_has_no_sentences(folder, tmp_path):
 def test_whole_passages_are_written_as_blocks_are(folder, tokenizer, tmp_path):
     store = prepared(tmp_path, folder, blocks.TitleAndBody())
     assert store.ids == ["d0", "d1", "d2", "d3", "d4"] and store.manifest["truncated"] == 2
+    assert store.manifest["layout"] == "title_and_body"
     first = store.read(np.array([1])).tokens.tolist()
     assert (
         first

@@ -23,7 +23,7 @@ def make(removal_rate=0.9, way="gather", **changes):
     settings = {
         "config": tiny_models.CONFIG,
         "projection": projected.ProjectionConfig(8, dropout=0.0),
-        "embedding_config": tiny_models.EMBEDDING,
+        "embedding_config": tiny_models.TITLED,
         "vocabulary": VOCABULARY,
         "query": GroupShape(ROWS, LENGTH, 1),
         "passage": GroupShape(ROWS, BLOCK, 1),
@@ -133,11 +133,16 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="ICT.query: expected 1 segment a row, found 2"):
         make(query=GroupShape(ROWS, LENGTH, 2))(rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="ICT trains the .CLS. vector"):
-        pooled = dataclasses.replace(tiny_models.EMBEDDING, pooling="mean")
+        pooled = dataclasses.replace(tiny_models.TITLED, pooling="mean")
         make(embedding_config=pooled)(rngs=nnx.Rngs(0))
-    for change in ({"normalise": True}, {"similarity": "cosine"}, {"temperature": 0.1}):
-        with pytest.raises(ValueError, match="ICT: expected EmbeddingConfig normalise False"):
-            make(embedding_config=dataclasses.replace(tiny_models.EMBEDDING, **change))(
+    for change in (
+        {"normalise": True},
+        {"similarity": "cosine"},
+        {"temperature": 0.1},
+        {"passage_layout": "text"},
+    ):
+        with pytest.raises(ValueError, match="ICT: expected EmbeddingConfig with .*; found"):
+            make(embedding_config=dataclasses.replace(tiny_models.TITLED, **change))(
                 rngs=nnx.Rngs(0)
             )
     with pytest.raises(ValueError, match="expected size of at least 1"):

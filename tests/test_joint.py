@@ -124,6 +124,14 @@ def test_sizes_that_do_not_fit(
         make(stores, negatives, **changes)
 
 
+def test_passages_of_another_layout_are_refused(
+    stores: tuple[str, str], negatives: str, tmp_path: Path
+) -> None:
+    titled = write_store(tmp_path / "titled", PASSAGE_LENGTHS, layout="title_and_body")
+    with pytest.raises(ValueError, match="layout 'title_and_body': expected .* layout 'text'"):
+        make((stores[0], str(titled)), negatives)
+
+
 def scoring(stores: tuple[str, str]) -> joint.JointTexts:
     rows = packing.Rows(2, 40, 4)
     return joint.JointTexts(*stores, query_length=QUERY, passage_length=PASSAGE, rows=rows)

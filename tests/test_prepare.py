@@ -271,7 +271,7 @@ def test_tensorflow_reads_our_examples():
 
 
 def test_store_writer_refuses_what_does_not_add_up(tmp_path):
-    summary = StoreSummary("d", "train", "text", "f", 9, 8, "", 1, 0, {})
+    summary = StoreSummary("d", "train", "text", "f", 9, 8, "", "text", 1, 0, {})
     record = StoreRecord("a", "", "", "", np.arange(3), np.ones(2, np.bool_))
     with pytest.raises(ValueError, match="3 tokens but 2 word_starts"):
         store_writer.write_shard(str(tmp_path / "s"), [record])

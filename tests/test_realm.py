@@ -14,12 +14,13 @@ from models.losses import marginal
 from t5x_style import checkpointing, metric_log, optim, partitioning, progress, tables, trainer
 from t5x_style.objective import GroupShape
 from t5x_style.retrieval.device_index import DeviceIndexConfig
-from tests import tiny_models
+from tests import process_group, tiny_models
 from tests.tiny_corpus import TinyCorpus
 
 ROWS, LENGTH, SPANS = 8, 10, 2
 QUERY = GroupShape(rows=ROWS, length=LENGTH, segments=1)
 VOCABULARY = tiny_models.VOCABULARY
+CONFIG = dataclasses.replace(tiny_models.CONFIG, layers=1)
 INDEX = DeviceIndexConfig(8, 3, "float32", multiple=16, chunk=8, encode_rows=4)
 CADENCE = trainer.Cadence(steps=9, log_every=1, evaluate_every=100, save_every=4)
 CORPUS = TinyCorpus(37)
@@ -27,10 +28,10 @@ CORPUS = TinyCorpus(37)
 
 def make(corpus=CORPUS, **changes):
     settings = {
-        "config": tiny_models.CONFIG,
-        "reader_config": tiny_models.CONFIG,
+        "config": CONFIG,
+        "reader_config": CONFIG,
         "projection": projected.ProjectionConfig(8, dropout=0.0),
-        "embedding_config": tiny_models.EMBEDDING,
+        "embedding_config": tiny_models.TITLED,
         "vocabulary": VOCABULARY,
         "query": QUERY,
         "spans": SPANS,
@@ -110,16 +111,29 @@ def arrays(run):
     return [np.asarray(leaf) for leaf in leaves]
 
 
-def test_the_loss_falls_and_is_the_same_on_any_mesh(tmp_path):
+@pytest.mark.parametrize("mesh", [(2, 2, 2), pytest.param((8, 1, 1), marks=pytest.mark.slow)])
+def test_the_loss_falls_and_is_the_same_on_any_mesh(tmp_path, mesh):
     _, alone = train(tmp_path / "one", cadence=dataclasses.replace(CADENCE, steps=40))
     losses = [line["train/loss"] for line in alone]
     assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.2
-    for mesh in ((8, 1, 1), (2, 2, 2)):
-        _, lines = train(tmp_path / str(mesh), mesh=mesh)
-        for found, expected in zip(lines, alone, strict=False):
-            for name in ("loss", "retrieval_utility", "candidate_age_steps", "document_entropy"):
-                key = f"train/{name}"
-                assert found[key] == pytest.approx(expected[key], rel=2e-4, abs=1e-5), (mesh, key)
+    _, lines = train(tmp_path / "many", mesh=mesh)
+    for found, expected in zip(lines, alone, strict=False):
+        for name in ("loss", "retrieval_utility", "candidate_age_steps", "document_entropy"):
+            key = f"train/{name}"
+            assert found[key] == pytest.approx(expected[key], rel=2e-4, abs=1e-5), key
+
+
+def test_two_processes_hold_one_index(tmp_path):
+    _, alone = train(tmp_path / "alone", steps=4)
+    folder = tmp_path / "two"
+    command = ["t5x_style.train", "--gin_file=tests/multi_process/realm.gin", "--gin_allow=tests"]
+    command += [f"--gin.MODEL_DIR={folder}", "--gin.DATA=2", "--gin.FSDP=1", "--gin.TENSOR=1"]
+    for code, output in process_group.run(command):
+        assert code == 0, output
+    lines = list(metric_log.read_lines(folder / "metrics.jsonl"))
+    for found, expected in zip(lines, alone, strict=True):
+        for name in ("train/loss", "train/candidate_age_steps"):
+            assert found[name] == pytest.approx(expected[name], rel=2e-4)
 
 
 def test_resuming_after_a_kill_changes_no_bit(tmp_path):
@@ -168,10 +182,13 @@ def test_micro_batches_change_nothing(tmp_path):
                 INDEX, dtype="bfloat16", exclude=("row", "page", "duplicate")
             ),
         },
-        {
-            "masking": span_masks.UniformWords(4),
-            "index_config": dataclasses.replace(INDEX, max_staleness_steps=None),
-        },
+        pytest.param(
+            {
+                "masking": span_masks.UniformWords(4),
+                "index_config": dataclasses.replace(INDEX, max_staleness_steps=None),
+            },
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_variants_train_and_resume_bit_for_bit(tmp_path, changes):
@@ -265,7 +282,7 @@ def test_a_model_without_its_corpus_embeds_and_does_not_train():
         ({"query": GroupShape(8, 13, 1)}, "at least 13 . 12, a sentence and a block, found 24"),
         ({"projection": projected.ProjectionConfig(4)}, "dimension 4, the size of the projection"),
         (
-            {"config": dataclasses.replace(tiny_models.CONFIG, max_positions=24, vocab_size=50),
+            {"config": dataclasses.replace(CONFIG, max_positions=24, vocab_size=50),
              "corpus": TinyCorpus(37, vocabulary_size=51)},
             "one vocabulary, found 50 .* 51 in the corpus",
         ),

@@ -22,7 +22,7 @@ from tests.tiny_stores import FINGERPRINT, write_store
 
 QUERY, PASSAGE = 8, 16
 CONTRACT = Contract(
-    "cls", False, "score", 1.0, 1, QUERY, PASSAGE, "", "", 300, FINGERPRINT
+    "cls", False, "score", 1.0, 1, QUERY, PASSAGE, "", "", "text", 300, FINGERPRINT
 )  # fmt: skip
 ALL = partitioning.MeshShape()
 LINES = {f"q{n}": ([f"p{n}"], [f"p{(n + k) % 12}" for k in (3, 1, 2)]) for n in range(7)}

@@ -1,5 +1,6 @@
 """Configurations and token groups of a few tokens, for tests of networks and objectives."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import jax
@@ -33,7 +34,9 @@ EMBEDDING = embedding.EmbeddingConfig(
     passage_length=24,
     query_prefix="",
     passage_prefix="",
+    passage_layout="text",
 )
+TITLED = dataclasses.replace(EMBEDDING, passage_layout="title_and_body")
 
 Segment = tuple[int, list[int]]  # example id, tokens
 

@@ -32,6 +32,7 @@ def write_store(
     shards: int = 2,
     prefix: str = "p",
     fingerprint: str = FINGERPRINT,
+    layout: str = "text",
 ) -> Path:
     """A finished store; row r has id f'{prefix}{r}' and `lengths[r]` tokens."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,6 +52,7 @@ def write_store(
         vocabulary_size=300,
         max_length=int(max(lengths, default=0)),
         prefix="",
+        layout=layout,
         total_words=sum(int(record.word_starts.sum()) for record in records),
         truncated=0,
         dropped={},

@@ -49,8 +49,9 @@ class Toy(Objective):
     def contract(self):
         length = self.text.length
         return Contract(
-            "mean", False, "dot", 1.0, self.dim, length, length, "", "", self.vocabulary_size, "toy"
-        )
+            "mean", False, "dot", 1.0, self.dim, length, length, "", "", "text",
+            self.vocabulary_size, "toy",
+        )  # fmt: skip
 
     def corrupt(self, batch, key):
         keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(batch["text"]["example_id"][:, 0])

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import tqdm
 
-from t5x_style.contract import Contract
+from t5x_style.contract import Contract, ContractError
 from t5x_style.partitioning import Partitioner
 from t5x_style.retrieval import embedding_shards
 from t5x_style.retrieval import index as index_lib
@@ -41,6 +41,7 @@ class EncodeSource(Batched, Protocol):
     Attributes:
       segment_length: tokens at which texts are cut.
       prefix: text that was put before each.
+      layout: how titles stand in them, as in `Contract.passage_layout`.
       tokenizer_fingerprint: of the tokenizer that made the tokens.
       fingerprint: of the texts and of the shape of their batches.
     """
@@ -52,6 +53,11 @@ class EncodeSource(Batched, Protocol):
 
     @property
     def prefix(self) -> str:
+        """See above."""
+        ...
+
+    @property
+    def layout(self) -> str:
         """See above."""
         ...
 
@@ -124,6 +130,13 @@ def check_source(source: EncodeSource, contract: Contract, function: str) -> Non
         f"{kind}_length": source.segment_length,
     }
     where = f"the token store of {len(source.ids)} texts for {function}"
+    if kind == "passage":
+        found["passage_layout"] = source.layout
+    elif source.layout != "text":
+        raise ContractError(
+            f"{where}: expected the layout 'text', which has no title, found {source.layout!r}. "
+            "Prepare queries with runs/prepare.gin."
+        )
     contract.require(dataclasses.replace(contract, **found), where)  # type: ignore[arg-type]
 
 

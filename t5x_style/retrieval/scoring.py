@@ -22,6 +22,7 @@ class JointTexts(Protocol):
     Attributes:
       query_length, passage_length: tokens at which texts are cut.
       query_prefix, passage_prefix: text that was put before each.
+      passage_layout: how titles stand in passages, as in `Contract`.
       tokenizer_fingerprint: of the tokenizer that made the tokens.
       fingerprint: of all texts, where they are cut, and the shape of batches.
     """
@@ -30,6 +31,7 @@ class JointTexts(Protocol):
     passage_length: int
     query_prefix: str
     passage_prefix: str
+    passage_layout: str
     tokenizer_fingerprint: str
     fingerprint: str
 
@@ -92,7 +94,7 @@ def read_lines(texts: JointTexts, negatives: str, depth: int) -> list[Line]:
 
 def check_texts(texts: JointTexts, contract: Contract) -> None:
     """Raises ContractError unless the texts were tokenized as the contract says."""
-    names = ("query_length", "passage_length", "query_prefix", "passage_prefix")
+    names = ("query_length", "passage_length", "query_prefix", "passage_prefix", "passage_layout")
     found = {name: getattr(texts, name) for name in (*names, "tokenizer_fingerprint")}
     contract.require(dataclasses.replace(contract, **found), "the token stores that are scored")
 

@@ -28,6 +28,7 @@ from models import span_masks
 from models.losses import contrastive
 from t5x_style import objective
 from t5x_style.retrieval import device_index
+embedding.EmbeddingConfig.passage_layout = 'title_and_body'
 realm.REALM.embedding_config = @embedding.EmbeddingConfig()
 realm.REALM.vocabulary = @contract.Vocabulary()
 realm.REALM.projection = @projected.ProjectionConfig()
