@@ -2,13 +2,16 @@
 
 collection.tsv, queries.*.tsv    id TAB text
 qrels.*.tsv, TREC qrels          query 0 passage relevance, by tabs or spaces
+qrels.json                       {query: {passage: relevance}}, as sparse retrievers' code has it
 """
 
 import dataclasses
+import json
 from collections.abc import Iterator
 
 from input_pipelines import sources
-from input_pipelines.sources import BadRecords, Record
+from input_pipelines.sources import BadRecords, Record, SourceError
+from input_pipelines.to_beir import Judgements
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,3 +52,36 @@ class TrecQrels:
                 bad.add(where, "bad_qrel", detail, line)
                 continue
             yield columns[0], columns[2], int(columns[3]), where
+
+
+@dataclasses.dataclass(frozen=True)
+class JsonQrels:
+    """Judgements as one JSON object of objects: query -> passage -> relevance."""
+
+    path: str
+
+    def judgements(self, bad: BadRecords) -> Iterator[tuple[str, str, int, str]]:
+        """Yields (query, passage, relevance, file), telling `bad` of what is no judgement.
+
+        Raises:
+          SourceError: the file is no such object.
+        """
+        with sources.open_binary(self.path) as file:
+            try:
+                found = json.load(file)
+            except ValueError as error:
+                raise SourceError(f"{self.path}: is not JSON ({error})") from error
+        if not isinstance(found, dict):
+            raise SourceError(f"{self.path}: expected an object of queries, found {type(found)}")
+        for query, judged in found.items():
+            for passage, relevance in judged.items() if isinstance(judged, dict) else [("", None)]:
+                if type(relevance) is int:
+                    yield query, passage, relevance, self.path
+                else:
+                    detail = "expected passages of a query, each with a whole relevance"
+                    bad.add(self.path, "bad_qrel", detail, f"{query}: {judged}"[:200])
+
+
+def qrels(path: str) -> Judgements:
+    """The judgements of a file: `JsonQrels` if it is named .json or .json.gz, else `TrecQrels`."""
+    return JsonQrels(path) if path.removesuffix(".gz").endswith(".json") else TrecQrels(path)

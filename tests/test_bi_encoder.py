@@ -127,17 +127,6 @@ def test_cosine_does_not_depend_on_lengths() -> None:
     assert float(one.value()) == pytest.approx(float(other.value()), rel=1e-5)
 
 
-def test_global_negatives_on_a_mesh_equal_one_device() -> None:
-    module = objective(normalise=True, temperature=0.1)
-    expected, expected_gradients = parity_kit.value_and_gradients(module, UNPACKED)
-    mesh = partitioning.Partitioner(partitioning.MeshShape(2, 2, 1), devices=jax.devices()[:4])
-    placed = jax.device_put(UNPACKED, mesh.batch_sharding)
-    found, gradients = parity_kit.value_and_gradients(module, placed)
-    assert found == pytest.approx(expected, rel=1e-5)
-    for name, gradient in expected_gradients.items():
-        np.testing.assert_allclose(gradients[name], gradient, atol=1e-5, err_msg=name)
-
-
 def test_the_batch_it_asks_for_and_what_it_refuses() -> None:
     module = objective()
     assert module.couples_examples

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from input_pipelines import beir, to_beir, tokenization
+from input_pipelines import beir, msmarco, to_beir, tokenization
 from input_pipelines.ir_datasets_source import IrDocuments, IrQrels, IrQueries
 from input_pipelines.msmarco import TrecQrels, Tsv
 from input_pipelines.sources import BadRecords, Chain, SourceError
@@ -204,6 +204,23 @@ def test_a_collection_and_queries_as_published(shared):
         assert bad.counts.total() == bad.counts["duplicate_id"] == repeated
 
 
+def test_judgements_as_json(shared, tmp_path):
+    path = str(shared / "data/msmarco_toy/qrels.json.gz")
+    found = list(msmarco.qrels(path).judgements(BadRecords(0)))
+    assert len(found) == 11 and found[0][:3] == ("2", "69", 1)
+    asked = Tsv(str(shared / "data/msmarco_toy/dev_queries.tsv.gz")).records(BadRecords(2))
+    assert {query for query, _, _, _ in found} == {record.id for record in asked}
+    for text, message in (
+        ('{"q": {"p": 1}', "is not JSON"),
+        ("[]", "expected an object of queries"),
+        ('{"q": {"p": "1"}}', "expected passages of a query"),
+        ('{"q": ["p"]}', "expected passages of a query"),
+    ):
+        qrels = msmarco.qrels(write(tmp_path / "qrels.json", text))
+        with pytest.raises(SourceError, match=message):
+            list(qrels.judgements(BadRecords(0)))
+
+
 def test_a_query_without_an_answer_is_left_out_and_counted(marco, tmp_path):
     with open(tmp_path / "train.tsv", "a") as file:
         file.write("11 0 1 0\n11 0 2 -1\n")
@@ -278,18 +295,21 @@ def run_stage(folder, *arguments):
 
 
 def test_tfds_and_msmarco_through_gin(prepared, marco, tmp_path):
-    train, dev = marco["queries"].members
+    asked = "".join(f"{query}\tquestion {query}\n" for query in range(10, 20))
+    judged = "".join(f"{query} 0 1 1\n" for query in range(10, 20))
     run_stage(
         tmp_path / "marco", "--gin_file=gin_configs/runs/collect_msmarco.gin",
-        f"--gin.COLLECTION={marco['passages'].path}",
-        f"--gin.TRAIN_QUERIES={train.path}", f"--gin.DEV_QUERIES={dev.path}",
+        f"--gin.COLLECTION={marco['passages'].path}", "--gin.DEV_SHARE=0.4",
+        f"--gin.TRAIN_QUERIES={write(tmp_path / 'q.train.tsv', asked)}",
         f"--gin.TEST_QUERIES={write(tmp_path / 'q.test.tsv', '30' + chr(9) + 'third')}",
-        f"--gin.TRAIN_QRELS={marco['judgements']['train'].path}",
-        f"--gin.DEV_QRELS={marco['judgements']['dev'].path}",
+        f"--gin.TRAIN_QRELS={write(tmp_path / 'train.trec', judged)}",
         f"--gin.TEST_QRELS={write(tmp_path / 'test.trec', '30 0 0 1')}",
     )  # fmt: skip
     corpus = tmp_path / "marco/corpus"
     assert (corpus / "qrels/test.tsv").read_text().splitlines()[1:] == ["30\t0\t1"]
+    train, dev = (set((corpus / f"qrels/{s}.tsv").read_text().split("\n")[1:-1])
+                  for s in ("train", "dev"))  # fmt: skip
+    assert train and dev and not train & dev and len(train | dev) == 10
 
     source = beir.BeirCorpus(str(corpus), 1000)
     tokenization.train_tokenizer(str(tmp_path), source, 200, 64, 1, True, True, 0, 0, 0)

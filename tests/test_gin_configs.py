@@ -62,6 +62,31 @@ def test_simlms_pipeline_fits_together(name, tmp_path):
     assert names[-5:] == ["scores", "distilled_without", "distilled", "evaluation", "report"]
 
 
+@pytest.mark.parametrize(
+    ("name", "variants"),
+    [
+        (
+            "simlm_ablation",
+            ["none", "mlm", "autoencoder", "condenser", "enc_dec_mlm"]
+            + [f"simlm_{rates}" for rates in ("15_30", "30_50", "40_60", "30_100")],
+        ),
+        (
+            "realm_ablation",
+            ["realm"]
+            + [f"realm_{changed}" for changed in ("random", "uniform", "stale", "never", "no_ict")],
+        ),
+    ],
+)
+def test_the_ablations_evaluate_every_variant(name, variants, tmp_path):
+    argv = [f"--gin_file={REPOSITORY}/gin_configs/recipes/{name}.gin", f"--gin.RUN_DIR={tmp_path}"]
+    recipe = recipe_file.load(gin_utils.parse_flags(argv))
+    stages = {stage.name: stage for stage in recipe.stages}
+    assert set(variants) <= stages.keys()
+    assert {one.upper() for one in variants} <= stages["evaluation"].inputs.keys()
+    lengths = {str(stages[one].scaled["STEPS"]) for one in variants}
+    assert len(lengths) == 1, "all are trained for as many steps"
+
+
 def test_simlm_at_the_papers_size_needs_only_the_published_files():
     argv = [f"--gin_file={REPOSITORY}/gin_configs/recipes/simlm_paper.gin"]
     recipe = recipe_file.load(gin_utils.parse_flags(argv))
@@ -72,13 +97,18 @@ def test_simlm_at_the_papers_size_needs_only_the_published_files():
     }
     assert {Path(path).name for path in given} == {
         *("collection.tsv", "queries.train.tsv", "qrels.train.tsv"),
-        *("queries.held_out.tsv", "qrels.held_out.tsv"),
         *("queries.dev.small.tsv", "qrels.dev.small.tsv"),
         *("bert-base-uncased", "electra-base-generator", "electra-base-discriminator"),
     }
 
 
-@pytest.mark.parametrize("name", ["simlm_paper", "retromae_paper", "simlm_squad", "quickstart"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("simlm_paper", "retromae_paper", "simlm_squad", "quickstart"),
+        *("simlm_ablation", "realm_ablation"),
+    ],
+)
 def test_texts_fit_the_rows_that_they_are_encoded_in(name, tmp_path):
     """Of every stage: a row that is too short is an error only once the stage runs."""
     argv = [f"--gin_file={REPOSITORY}/gin_configs/recipes/{name}.gin"]

@@ -12,6 +12,15 @@ from t5x_style.evaluation.ranking import RunError
 QRELS = {"a": {"x": 1}, "b": {"x": 1, "y": 2}, "c": {"z": 1}}
 
 
+def test_a_grade_from_which_a_passage_counts_as_relevant():
+    """As TREC DL's official MRR and recall, from grade 2 on."""
+    qrels = {"a": {"x": 1, "y": 2, "z": 3}, "b": {"x": 1}}
+    run = {"a": [("x", 3.0), ("y", 2.0)], "b": [("x", 1.0)]}
+    names = ("MRR@10", "MRR(rel=2)@10", "Recall@2", "Recall(rel=2)@2")
+    found = ranking.score_run(run, qrels, names).values
+    assert [found[name].tolist() for name in names] == [[1, 1], [0.5, 0], [2 / 3, 1], [0.5, 0]]
+
+
 def test_metrics_by_hand():
     run = {
         "a": [("w", 9.0), ("x", 8.0)],  # relevant at rank 2

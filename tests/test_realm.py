@@ -286,6 +286,12 @@ def test_a_model_without_its_corpus_embeds_and_does_not_train():
              "corpus": TinyCorpus(37, vocabulary_size=51)},
             "one vocabulary, found 50 .* 51 in the corpus",
         ),
+        (
+            {"config": dataclasses.replace(CONFIG, max_positions=11),
+             "embedding_config": dataclasses.replace(
+                 tiny_models.TITLED, query_length=11, passage_length=11)},
+            "blocks of 3 to 11 tokens, the embedder's positions, found up to 12",
+        ),
         ({"marginalise": "word"}, "expected one of .'token', 'span'."),
     ],
 )  # fmt: skip

@@ -271,8 +271,9 @@ def test_metrics_and_differences_that_are_asked_for(
     assert "one minus other" in capsys.readouterr().out
     for metrics, message in (
         (["MRR@10"], "looks further than the lists of 8 passages"),
-        (["Precision@1"], r"expected one of \['MRR', 'nDCG', 'Recall'\] @ a number"),
-        (["Recall"], "@ a number, found 'Recall'"),
+        (["Precision@1"], r"expected one of \['MRR', 'nDCG', 'Recall'\].* @ a number"),
+        (["Recall"], "@ a number.* found 'Recall'"),
+        (["nDCG(rel=2)@3"], "the first and the last perhaps with .rel=2."),
     ):
         with pytest.raises(ranking.MetricError, match=message):
             evaluate.evaluate(

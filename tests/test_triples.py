@@ -1,4 +1,4 @@
-"""MS MARCO's triples of ids as fine-tuning's negatives; the sources of stores by gin."""
+"""MS MARCO's triples as negatives and as a collection; the sources of stores by gin."""
 
 import gzip
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from input_pipelines import negatives, token_store, triples
-from input_pipelines.sources import SourceError
+from input_pipelines.sources import BadRecords, SourceError
 from t5x_style import gin_utils, stage
 from tests import tiny_stores
 
@@ -15,11 +15,18 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 LINES = ["q1\tp3\tp1", "q2\tp0\tp4", "q1\tp3\tp2", "q1\tp1\tp5", "q1\tp3\tp2", "q1\tp3\tp0"]
 
+TEXTS = [
+    "what is a heap\ta heap is a tree\tbread is baked",
+    "what is a heap\ta heap is a tree\ta tree grows",
+    "how is bread made\tbread is baked\ta tree grows",
+    "who grows\ta tree grows\ta heap is a tree",
+]
 
-def make(tmp_path, lines, kept=2, bad=0):
+
+def make(tmp_path, lines, kept=2, bad=0, texts=False):
     path = tmp_path / "qidpidtriples.tsv.gz"
     path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
-    triples.negatives_from_triples(str(path), kept, bad, str(tmp_path))
+    triples.negatives_from_triples(str(path), texts, kept, bad, str(tmp_path))
     return [json.loads(line) for line in (tmp_path / "negatives.jsonl").read_text().splitlines()]
 
 
@@ -56,10 +63,49 @@ def test_nothing_and_no_negatives_are_refused(tmp_path):
         make(tmp_path, LINES, kept=0)
 
 
+def collection(path):
+    """Ids and texts of passages and queries, and the judgements, of triples of texts."""
+    bad = BadRecords(0)
+    texts, asked = (
+        {r.id: r.text for r in triples.Texts(path, queries).records(bad)}
+        for queries in (False, True)
+    )
+    return texts, asked, [row[:3] for row in triples.Positives(path).judgements(bad)]
+
+
+def test_triples_of_texts_are_a_collection_and_its_negatives(tmp_path):
+    lines = make(tmp_path, TEXTS, kept=9, texts=True)
+    texts, asked, judged = collection(str(tmp_path / "qidpidtriples.tsv.gz"))
+    assert list(texts.values()) == ["a heap is a tree", "bread is baked", "a tree grows"]
+    assert list(asked.values()) == ["what is a heap", "how is bread made", "who grows"]
+    said = [(asked[query], texts[passage], relevance) for query, passage, relevance in judged]
+    assert said == [
+        ("what is a heap", "a heap is a tree", 1),
+        ("how is bread made", "bread is baked", 1),
+        ("who grows", "a tree grows", 1),
+    ]
+    first = lines[0]
+    assert asked[first["query_id"]] == "what is a heap"
+    assert [texts[name] for name in first["negative_ids"]] == ["bread is baked", "a tree grows"]
+
+
+def test_a_line_of_texts_that_lacks_one_is_counted(tmp_path):
+    with pytest.raises(SourceError, match=r"tsv\.gz:4: expected the texts of a query"):
+        make(tmp_path, [*TEXTS[:3], "who grows\ta tree grows\t "], texts=True)
+
+
+def test_triples_of_texts_as_published(shared):
+    texts, asked, judged = collection(str(shared / "data/msmarco_toy/triples.tsv.gz"))
+    assert all(texts.values()) and all(asked.values())
+    assert 0 < len(asked) <= 100 and 100 < len(texts) <= 200 and len(judged) >= len(asked)
+    assert {query for query, _, _ in judged} == asked.keys()
+
+
 @pytest.mark.parametrize(
     ("files", "macros"),
     [
         (["runs/negatives_from_triples"], {"TRIPLES": "triples.tsv"}),
+        (["runs/collect_triples"], {"TRIPLES": "triples.tsv"}),
         (["runs/prepare", "data/msmarco"], {"CORPUS": "collection.tsv"}),
         (["runs/prepare", "data/msmarco"], {"CORPUS": "queries.tsv", "KIND": "'query'"}),
         (["runs/prepare", "data/ir_datasets"], {"DATASET": "msmarco-passage"}),

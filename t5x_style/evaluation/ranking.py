@@ -8,6 +8,7 @@ scores, decide here.
 
 import dataclasses
 import math
+import re
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ Run = dict[str, list[tuple[str, float]]]  # query id -> (passage id, score), bes
 
 METRICS = ("MRR@10", "nDCG@10", "Recall@10", "Recall@100")
 _FAMILIES = {"MRR": ir_measures.RR, "nDCG": ir_measures.nDCG, "Recall": ir_measures.R}
+_NAME = re.compile(r"(MRR|nDCG|Recall)(?:\(rel=([1-9]\d*)\))?@([1-9]\d*)")
 
 
 class MetricError(ValueError):
@@ -61,13 +63,20 @@ class Scores:
 def measure(name: str) -> tuple[Any, int]:
     """The measure that a name like 'Recall@50' stands for, and how many hits it looks at.
 
+    'Recall(rel=2)@50' counts judgements of 2 and more as relevant, as MRR and recall on TREC DL's
+    passages do; otherwise those of 1 and more. nDCG counts the grades themselves.
+
     Raises:
       MetricError: there is no such measure.
     """
-    family, at, depth = name.partition("@")
-    if family not in _FAMILIES or not at or not depth.isdigit() or int(depth) < 1:
-        raise MetricError(f"metric: expected one of {[*_FAMILIES]} @ a number, found {name!r}")
-    return _FAMILIES[family] @ int(depth), int(depth)
+    found = _NAME.fullmatch(name)
+    if found is None or (found[1] == "nDCG" and found[2]):
+        raise MetricError(
+            f"metric: expected one of {[*_FAMILIES]}, the first and the last perhaps with (rel=2), "
+            f"@ a number, as 'Recall(rel=2)@50'; found {name!r}"
+        )
+    family, relevant, depth = _FAMILIES[found[1]], found[2], int(found[3])
+    return (family(rel=int(relevant)) if relevant else family) @ depth, depth
 
 
 def require_depth(metrics: Sequence[str], depth: int, where: str) -> None:
