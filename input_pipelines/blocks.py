@@ -22,6 +22,7 @@ from input_pipelines.layouts import TITLE_AND_BODY, Plain, Rows
 from input_pipelines.salient_spans import Finder, Span
 from input_pipelines.sources import Record
 from input_pipelines.store_writer import StoreRecord
+from input_pipelines.token_store import TokenStore
 
 _SHINGLE = 5
 _WORD = re.compile(r"\w+")
@@ -108,6 +109,12 @@ class TitleAndBody(Plain):
             row = _row(record, 0, head, body, block, tokenizer)
             rows.append(dataclasses.replace(row, id=record.id, text=record.text))
         return Rows(rows, truncated)
+
+
+def ids_of(store: str, documents: Sequence[str]) -> list[str]:
+    """The ids of these documents' blocks in a store, by row."""
+    wanted = set(documents)
+    return [name for name in TokenStore.open(store).ids if name.rpartition("#")[0] in wanted]
 
 
 def split(text: str, language: str) -> list[Span]:

@@ -44,7 +44,7 @@ class EmbeddingConfig:
     passage_length: int
     query_prefix: str
     passage_prefix: str
-    passage_layout: str
+    passage_layout: str = "text"
 
     def __post_init__(self) -> None:
         named = {"pooling": POOLINGS, "similarity": SIMILARITIES, "passage_layout": LAYOUTS}

@@ -62,6 +62,8 @@ class REALM(Objective):
             salient spans, `span_start` and `span_end` [B, spans].
         spans: how many spans a sentence may list; 0 if the mask needs none.
         masking: which tokens are hidden.
+        evaluation_masking: which are hidden when the objective is evaluated, so that trainings with
+            other masks can be compared.
         corpus: what is retrieved from; None, to use a trained embedder: nothing is retrieved.
         index_config: how it is kept; its dimension is the projection's size.
         candidates: K; 8 in the paper: seven blocks and the null document.
@@ -81,6 +83,7 @@ class REALM(Objective):
         query: GroupShape,
         spans: int,
         masking: SpanMask,
+        evaluation_masking: SpanMask,
         corpus: Corpus | None,
         index_config: DeviceIndexConfig,
         chunk: int,
@@ -100,7 +103,8 @@ class REALM(Objective):
         self.vocabulary = vocabulary
         self.query = query
         self.spans = spans
-        self.masking = masking
+        self.masking, self.evaluation_masking = masking, evaluation_masking
+        self.deterministic = False  # `eval` and `train` set it, as dropout's
         self.candidates = candidates
         self.marginalise = marginalise
         self.chunk = chunk
@@ -139,7 +143,8 @@ class REALM(Objective):
     def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
         """Hides a span: `tokens` with [MASK], `labels` [B, Q] int32 what stood there, else -100."""
         query = batch["query"]
-        hidden = self.masking.select(query, self.vocabulary.special_ids, key)
+        masking = self.evaluation_masking if self.deterministic else self.masking
+        hidden = masking.select(query, self.vocabulary.special_ids, key)
         tokens = jnp.where(hidden, self.vocabulary.mask, query["tokens"])
         labels = jnp.where(hidden, query["tokens"], IGNORED)
         return {"query": {**query, "tokens": tokens, "labels": labels}}
@@ -214,7 +219,8 @@ class REALM(Objective):
             projected.token_types(joint, self.vocabulary.sep, self.reader.config.type_vocab),
             key,
         )
-        hidden, labels = cross_entropy.gather_predicted(hidden, labels, self.masking.max_tokens)
+        most = max(self.masking.max_tokens, self.evaluation_masking.max_tokens)
+        hidden, labels = cross_entropy.gather_predicted(hidden, labels, most)
         gold = -cross_entropy.cross_entropy(
             self.head.transform(hidden),
             self.reader.word_table,

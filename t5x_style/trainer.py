@@ -121,6 +121,9 @@ class Trainer:
         self._functions = inference.jitted_functions(
             self.definition.graphdef, self.abstract_module().functions(), partitioner.mesh
         )
+        self._functions[inference.OBJECTIVE] = inference.jitted_objective(
+            self.definition.graphdef, partitioner.mesh
+        )
 
     def abstract_module(self) -> objective.Objective:
         """The objective without arrays, to ask for specs and contract."""
@@ -278,7 +281,7 @@ class Trainer:
         return True
 
     def functions(self, state: TrainState) -> Functions:
-        """The objective's functions, jitted, with the parameters of `state`."""
+        """The objective's functions and `inference.OBJECTIVE`, with the parameters of `state`."""
         return {
             name: functools.partial(fn, state.params, state.variables)
             for name, fn in self._functions.items()

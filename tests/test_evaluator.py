@@ -13,7 +13,8 @@ from t5x_style.contract import ContractError
 from t5x_style.evaluate import evaluate, table
 from t5x_style.evaluation import ranking, systems
 from t5x_style.evaluation.evaluator import RetrievalEvaluator
-from t5x_style.retrieval import exact
+from t5x_style.retrieval import documents, exact
+from t5x_style.retrieval.index import NO_ROW
 from t5x_style.retrieval.passages import CollectionError
 from tests import retrieval_helpers as helpers
 
@@ -54,6 +55,46 @@ def test_only_queries_of_the_split_count(corpus):
     )
     found = evaluator.evaluate({**FUNCTIONS, "embed_query": lookup(wrong)}, 0)
     assert found["MRR@10"] == pytest.approx(0.75)
+
+
+def test_a_document_is_as_relevant_as_its_best_block(corpus):
+    """Blocks of p0 and p2 are found first; p4, whose second block answers q2, is third."""
+    names = ["p0#0", "p0#1", "p4#0", "p2#0", "p2#1", "p4#1", "p1#0", "p3#0"]
+    similarity = np.array([0.9, 0.8, 0.1, 0.7, 0.6, 0.5, 0.4, 0.3], np.float32)
+    table = np.zeros((len(names), 2), np.float32)
+    table[:, 0] = similarity
+    functions = {
+        "embed_query": lookup(np.tile(np.array([[1.0, 0.0]], np.float32), (4, 1))),
+        "embed_passage": lookup(table),
+    }
+    evaluator = RetrievalEvaluator(
+        "dev", helpers.Source(QUERY_IDS), helpers.Source(names), corpus, "dev", depth=3,
+        metrics=["MRR@3", "Recall@3"], of_blocks=True,
+    )  # fmt: skip
+    found = evaluator.score(functions, 0)
+    assert found.queries == ("q2", "q3")  # answered by p4 and p2
+    assert found.values["MRR@3"].tolist() == pytest.approx([1 / 3, 1 / 2])
+    with pytest.raises(ValueError, match="ids of blocks, 'document#number', found 'p0'"):
+        RetrievalEvaluator(
+            "dev", helpers.Source(QUERY_IDS), helpers.Source(PASSAGE_IDS), corpus, "dev",
+            of_blocks=True,
+        )  # fmt: skip
+
+
+def test_documents_of_blocks_equal_the_maximum_over_blocks():
+    rng = np.random.default_rng(0)
+    owner = rng.integers(0, 12, 60)
+    blocks = documents.Documents([f"d#{n}#{i}" for i, n in enumerate(owner)])
+    scores = rng.normal(size=(5, 60))
+    rows = np.argsort(-scores, axis=1)
+    found, which = blocks.best(np.take_along_axis(scores, rows, axis=1), rows, 15)
+    for q in range(5):
+        best = {f"d#{n}": scores[q][owner == n].max() for n in set(owner.tolist())}
+        expected = sorted(best.items(), key=lambda item: -item[1])
+        there = [blocks.ids[d] for d in which[q] if d != NO_ROW]
+        assert there == [name for name, _ in expected]
+        assert found[q][: len(there)].tolist() == [score for _, score in expected]
+        assert np.isneginf(found[q][len(there) :]).all()
 
 
 def test_a_sample_without_an_answer_is_refused(corpus):

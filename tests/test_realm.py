@@ -12,6 +12,7 @@ from flax import nnx
 from models import evidence, projected, realm, span_masks
 from models.losses import marginal
 from t5x_style import checkpointing, metric_log, optim, partitioning, progress, tables, trainer
+from t5x_style.evaluation.objective_evaluator import ObjectiveEvaluator
 from t5x_style.objective import GroupShape
 from t5x_style.retrieval.device_index import DeviceIndexConfig
 from tests import process_group, tiny_models
@@ -36,6 +37,7 @@ def make(corpus=CORPUS, **changes):
         "query": QUERY,
         "spans": SPANS,
         "masking": span_masks.SalientSpan(3),
+        "evaluation_masking": span_masks.SalientSpan(3),
         "corpus": corpus,
         "index_config": INDEX,
         "chunk": 16,
@@ -134,6 +136,28 @@ def test_two_processes_hold_one_index(tmp_path):
     for found, expected in zip(lines, alone, strict=True):
         for name in ("train/loss", "train/candidate_age_steps"):
             assert found[name] == pytest.approx(expected[name], rel=2e-4)
+
+
+def test_evaluation_hides_alike_whatever_the_training_hides(tmp_path):
+    """Two trainings with other masks, from the same start: equal before the first step."""
+    told = []
+    for name, masking in (
+        ("spans", span_masks.SalientSpan(3)),
+        ("words", span_masks.UniformWords(4)),
+    ):
+        run = build(tmp_path / name, objective=make(masking=masking))
+        run.start()
+        evaluator = ObjectiveEvaluator(
+            "salient", Sentences(), 3, ["loss", "retrieval_utility"], run.partitioner
+        )
+        one = evaluator.evaluate(run.functions(run.state), 0)
+        assert one == evaluator.evaluate(run.functions(run.state), 5)
+        told.append(one)
+        with pytest.raises(ValueError, match="'salient': expected metrics among .* found .*'mrr'"):
+            ObjectiveEvaluator("salient", Sentences(), 1, ["mrr"], run.partitioner).evaluate(
+                run.functions(run.state), 0
+            )
+    assert told[0] == pytest.approx(told[1], rel=1e-6) and told[0]["loss"] > 0
 
 
 def test_resuming_after_a_kill_changes_no_bit(tmp_path):

@@ -3,9 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from t5x_style.evaluation import ranking
 from t5x_style.partitioning import Partitioner
-from t5x_style.retrieval import encoding, exact
+from t5x_style.retrieval import documents, encoding, exact
+from t5x_style.retrieval.documents import Documents
 from t5x_style.retrieval.passages import Qrels, read_qrels
 
 
@@ -26,6 +29,7 @@ class RetrievalEvaluator:
         depth: int = 100,
         partitioner: Partitioner | None = None,
         metrics: Sequence[str] = ranking.METRICS,
+        of_blocks: bool = False,
     ):
         """Args:
         name: stands before the metrics' names.
@@ -36,6 +40,7 @@ class RetrievalEvaluator:
         depth: how many passages are retrieved for each query.
         partitioner: of the training, to spread batches over its mesh.
         metrics: names like 'MRR@10', 'Recall@5'; none may look further than `depth`.
+        of_blocks: whether `passages` are blocks of the documents that are judged; see `documents`.
 
         Raises:
           MetricError: a metric that looks further.
@@ -46,7 +51,9 @@ class RetrievalEvaluator:
         ranking.require_depth(self.metrics, depth, "RetrievalEvaluator.depth")
         self._queries, self._passages, self._depth = queries, passages, depth
         self._partitioner = partitioner
-        self._qrels: Qrels = read_qrels(corpus, split, set(queries.ids), set(passages.ids))
+        self._documents = Documents(passages.ids) if of_blocks else None
+        judged = passages.ids if self._documents is None else self._documents.ids
+        self._qrels: Qrels = read_qrels(corpus, split, set(queries.ids), set(judged))
 
     def evaluate(self, functions: Mapping[str, Callable[..., Any]], step: int) -> dict[str, float]:
         """`metrics`, means over the split's queries.
@@ -69,10 +76,12 @@ class RetrievalEvaluator:
             vectors[function] = encoding.encode(
                 functions[function], source, self._partitioner, f"step {step}: {function}"
             )
-        ids, queries = list(self._passages.ids), list(self._queries.ids)
+        queries = list(self._queries.ids)
         keep = [row for row, name in enumerate(queries) if name in self._qrels]
-        scores, rows = exact.top_k(
-            vectors["embed_query"][keep], vectors["embed_passage"], self._depth
-        )
-        run = ranking.make_run([queries[row] for row in keep], ids, scores, rows)
+
+        def search(k: int) -> tuple[np.ndarray, np.ndarray]:
+            return exact.top_k(vectors["embed_query"][keep], vectors["embed_passage"], k)
+
+        found = documents.search(search, self._passages.ids, self._documents, self._depth)
+        run = ranking.make_run([queries[row] for row in keep], *found)
         return ranking.score_run(run, self._qrels, self.metrics)

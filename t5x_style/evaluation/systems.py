@@ -11,9 +11,10 @@ import numpy as np
 from t5x_style.contract import Contract
 from t5x_style.evaluation import fusion, ranking
 from t5x_style.evaluation.ranking import Run
-from t5x_style.retrieval import bm25, exact, scoring
+from t5x_style.retrieval import bm25, documents, exact, scoring
 from t5x_style.retrieval import encoding as encoding_lib
 from t5x_style.retrieval import index as index_lib
+from t5x_style.retrieval.documents import Documents
 from t5x_style.retrieval.passages import Passages, Qrels, read_qrels, read_queries
 
 
@@ -108,12 +109,14 @@ class Dense:
         model: encoding_lib.Encoder,
         index: index_lib.Index,
         queries: Sequence[encoding_lib.EncodeSource],
+        of_blocks: bool = False,
     ):
         """Args:
         name: of the system.
         model: embeds the queries.
         index: of passages that the same model embedded.
         queries: sources that together hold the queries of every split that is asked for.
+        of_blocks: whether these are blocks of the documents that are judged; see `documents`.
 
         Raises:
           ContractError: the index was made under another contract, or by another checkpoint.
@@ -123,6 +126,7 @@ class Dense:
         index_lib.check_checkpoint(index, model.fingerprint, where)
         self.name = name
         self._model, self._index, self._sources = model, index, queries
+        self._documents = Documents(index.ids) if of_blocks else None
 
     def run(self, bench: Bench, split: str) -> Run:
         """As `System.run`."""
@@ -134,7 +138,9 @@ class Dense:
                 f"sources, the first is {missing[0]!r}; add the store of that split"
             )
         queries = np.stack([vectors[query] for query in wanted])
-        return ranking.make_run(wanted, self._index.ids, *self._index.search(queries, bench.depth))
+        search = functools.partial(self._index.search, queries)
+        found = documents.search(search, self._index.ids, self._documents, bench.depth)
+        return ranking.make_run(wanted, *found)
 
     @functools.cached_property
     def _vectors(self) -> Mapping[str, np.ndarray]:
@@ -157,6 +163,7 @@ def exact_dense(
     model: encoding_lib.Encoder,
     passages: encoding_lib.EncodeSource,
     queries: Sequence[encoding_lib.EncodeSource],
+    of_blocks: bool = False,
 ) -> Dense:
     """A `Dense` over passages embedded on the spot, for a collection that fits in memory.
 
@@ -164,14 +171,14 @@ def exact_dense(
       name: of the system.
       model: embeds passages and queries.
       passages: each exactly once.
-      queries: as for `Dense`.
+      queries, of_blocks: as for `Dense`.
 
     Raises:
       ContractError: texts were tokenized otherwise than the model's contract says.
     """
     vectors = model.encode("embed_passage", passages)
     index = exact.ExactIndex(vectors, passages.ids, model.contract, model.fingerprint)
-    return Dense(name, model, index, queries)
+    return Dense(name, model, index, queries, of_blocks)
 
 
 class Scorer(Protocol):

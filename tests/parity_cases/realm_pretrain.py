@@ -37,6 +37,7 @@ realm.REALM.reader_config = @bert.BertConfig()
 realm.REALM.query = @query/objective.GroupShape()
 realm.REALM.spans = 0
 realm.REALM.masking = @span_masks.SalientSpan()
+realm.REALM.evaluation_masking = @span_masks.SalientSpan()
 realm.REALM.corpus = None
 realm.REALM.index_config = @device_index.DeviceIndexConfig()
 realm.REALM.chunk = 32

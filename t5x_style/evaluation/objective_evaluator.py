@@ -1,0 +1,87 @@
+"""An objective's own loss and metrics in the middle of training, on the same batches each time.
+
+What a training logs is of the batch of the moment, hidden as its objective hides; this is of fixed
+batches, hidden alike each time, without dropout, so that moments and runs can be compared.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from t5x_style import inference, step_program
+from t5x_style import metrics as metrics_lib
+from t5x_style.metrics import Mean
+from t5x_style.partitioning import Partitioner
+
+
+class Pipeline(Protocol):
+    """Batches that are a pure function of their number, as a training's."""
+
+    def specs(self) -> Mapping[str, Mapping[str, Any]]:
+        """Group -> feature -> shape and dtype of the global batch."""
+        ...
+
+    def batch(self, step: int, rows: np.ndarray | None = None) -> Mapping[str, Any]:
+        """These rows of the global batch of a step."""
+        ...
+
+
+class ObjectiveEvaluator:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        name: str,
+        pipeline: Pipeline,
+        batches: int,
+        metrics: Sequence[str],
+        partitioner: Partitioner,
+        seed: int = 0,
+    ):
+        """Args:
+        name: stands before the metrics' names.
+        pipeline: gives the batches 0 to `batches` - 1, of the shapes that the objective asks for.
+        batches: over which metrics are averaged.
+        metrics: which of the objective's are told; 'loss' is one.
+        partitioner: of the training.
+        seed: of what is hidden.
+
+        Raises:
+          ValueError: fewer than 1 batch.
+        """
+        if batches < 1:
+            raise ValueError(f"ObjectiveEvaluator.batches: expected 1 or more, found {batches}")
+        self.name, self.metrics = name, tuple(metrics)
+        self._pipeline, self._batches = pipeline, batches
+        self._partitioner, self._key = partitioner, jax.random.key(seed)
+        specs = {
+            group: {feature: jax.ShapeDtypeStruct(*leaf) for feature, leaf in features.items()}
+            for group, features in pipeline.specs().items()
+        }
+        self._rows = step_program.rows_of(specs)
+
+    def evaluate(self, functions: Mapping[str, Callable[..., Any]], step: int) -> dict[str, float]:
+        """`metrics`, over all batches.
+
+        Args:
+          functions: a trainer's; 'objective' gives the metrics of a batch and a key.
+          step: of the training; decides nothing.
+
+        Raises:
+          ValueError: a metric that the objective does not have.
+        """
+        local = self._partitioner.local_rows(min(self._rows.values()))
+        found: dict[str, Mean] = {}
+        for number in range(self._batches):
+            batch = self._partitioner.place_batch(self._pipeline.batch(number, local), self._rows)
+            one = functions[inference.OBJECTIVE](batch, jax.random.fold_in(self._key, number))
+            if missing := set(self.metrics) - one.keys():
+                raise ValueError(
+                    f"evaluator {self.name!r}: expected metrics among {sorted(one)}, found "
+                    f"{sorted(missing)}"
+                )
+            one = {name: one[name] for name in self.metrics}
+            found = {name: mean.merge(found[name]) for name, mean in one.items()} if found else one
+        return metrics_lib.values(found)
