@@ -115,6 +115,20 @@ def _hash(id_: str) -> int:
     return int.from_bytes(hashlib.blake2b(id_.encode(), digest_size=8).digest(), "big")
 
 
+def files_of(path: str) -> list[str]:
+    """The files of a folder and of those in it, in the order of their names; a file is its own.
+
+    Raises:
+      SourceError: a folder without files.
+    """
+    if not os.path.isdir(path):
+        return [path]
+    found = sorted(os.path.join(at, name) for at, _, names in os.walk(path) for name in names)
+    if not found:
+        raise SourceError(f"{path}: the folder holds no files")
+    return found
+
+
 def open_binary(path: str) -> BinaryIO:
     """Opens a file for reading bytes, through gzip where the name ends in .gz.
 
