@@ -63,6 +63,22 @@ def test_simlms_pipeline_fits_together(name, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "last"),
+    [("realm_text", "realm"), ("realm", "report"), ("realm_squad", "report"), ("simlm", "report")],
+)
+def test_pipelines_for_a_folder_of_ones_own(name, last, tmp_path):
+    argv = [f"--gin_file={REPOSITORY}/gin_configs/recipes/{name}.gin", f"--gin.RUN_DIR={tmp_path}"]
+    if name != "realm_squad":
+        argv.append(f"--gin.CORPUS={tmp_path}")
+    flags = gin_utils.parse_flags(argv)
+    recipe = recipe_file.load(flags)
+    assert recipe.stages[-1].name == last
+    pending = {stage.name: "new" for stage in recipe.stages}
+    for stage in recipe.stages:
+        assert recipe_file.stage_flags(recipe, stage, flags, pending).read().bindings
+
+
+@pytest.mark.parametrize(
     ("name", "variants"),
     [
         (

@@ -110,7 +110,7 @@ def test_packed_and_in_pieces_the_same_pairs(stores: tuple[str, str], negatives:
             r"JointPipeline\.pair_rows: .* need up to 12 rows",
         ),
         ({"batch": 7}, "a batch of 7 queries needs as many different ones, found 6"),
-        ({"query_prefix": "ask: "}, "with '' before each text: expected .* query_prefix 'ask: '"),
+        ({"query_prefix": "ask: "}, "with '' before each text .* query_prefix 'ask: '"),
         (
             {"query_length": 13, "passage_length": 8},
             "was cut at 12 tokens, .* expected query_length of 13 or more",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import signal
 
 import jax
 import jax.numpy as jnp
@@ -160,7 +161,31 @@ def test_evaluation_hides_alike_whatever_the_training_hides(tmp_path):
     assert told[0] == pytest.approx(told[1], rel=1e-6) and told[0]["loss"] > 0
 
 
-def test_resuming_after_a_kill_changes_no_bit(tmp_path):
+@pytest.mark.slow
+def test_a_killed_process_goes_on_and_ends_with_the_same_bits(tmp_path):
+    """SIGKILL in the middle of a round of refreshing, two steps behind the last checkpoint."""
+
+    def command(name):
+        words = ["--gin_file=tests/multi_process/realm.gin", "--gin_allow=tests"]
+        words += [f"--gin.MODEL_DIR={tmp_path / name}", "--gin.STEPS=9", "--gin.SAVE_EVERY=4"]
+        return ["t5x_style.train", *words]
+
+    killed = process_group.start(command("killed"))
+    for line in killed.stdout:
+        if "step 6/9" in line:
+            killed.kill()
+    assert killed.wait() == -signal.SIGKILL
+    for name in ("killed", "whole"):
+        ((code, output),) = process_group.run(command(name), 1)
+        assert code == 0, output
+    ends = [build(tmp_path / name) for name in ("killed", "whole")]
+    for run in ends:
+        assert run.start() == "resumed at step 9"
+    for ours, theirs in zip(*map(arrays, ends), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_resuming_after_a_stop_changes_no_bit(tmp_path):
     whole, expected = train(tmp_path / "whole")
     train(tmp_path / "cut", steps=4)  # in the middle of a round of refreshing
     cut, found = train(tmp_path / "cut")
@@ -233,7 +258,8 @@ def batch_and_model(**changes):
         table[...] = jnp.asarray(source.read(0, model.index.padded))
     model.eval()
     model.begin(jax.random.key(0))
-    batch = {"query": {k: jnp.asarray(v) for k, v in Sentences().batch(2)["query"].items()}}
+    sentences = Sentences(model.index.corpus)
+    batch = {"query": {k: jnp.asarray(v) for k, v in sentences.batch(2)["query"].items()}}
     return model, model.retrieve(model.corrupt(batch, jax.random.key(1)), jax.random.key(2))
 
 
@@ -287,6 +313,25 @@ def test_a_sentence_without_a_span_counts_for_nothing():
     expected = jax.tree.map(lambda x: x[1:], scores)
     others, _ = marginal.marginal_likelihood(*expected, "token")
     assert float(loss.value()) == pytest.approx(float(others.value()), rel=1e-5)
+
+
+def test_fewer_candidates_than_asked_for_train_all_the_same():
+    """Five blocks of two pages: where the own page is barred, two or three blocks are left."""
+    exclude = dataclasses.replace(INDEX, exclude=("row", "page"))
+    corpus = TinyCorpus(5)
+    model, batch = batch_and_model(corpus=corpus, index_config=exclude)
+    there = np.asarray(batch["candidate"]["segment_valid"]).reshape(ROWS, 4)
+    assert there[:, 0].all() and set(there.sum(axis=1).tolist()) == {3, 4}
+    graph, params, rest = nnx.split(model, nnx.Param, ...)
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(params):
+        return nnx.merge(graph, params, rest).loss(batch, jax.random.key(0))[0].value()
+
+    value, gradients = loss(params)
+    assert np.isfinite(float(value)) and float(value) > 0
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
 
 
 def test_a_model_without_its_corpus_embeds_and_does_not_train():

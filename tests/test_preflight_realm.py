@@ -1,0 +1,60 @@
+"""REALM's step compiled for TPUs: the search, the reader and the refresh are one program."""
+
+import re
+
+import pytest
+from gin import config as gin_config
+
+from t5x_style import gin_utils
+from t5x_style.preflight import configuration, program
+from tests.test_gin_configs import REPOSITORY
+
+pytestmark = pytest.mark.usefixtures("for_tpus")
+
+FILES = (
+    "runs/train",
+    "models/tiny_joint",
+    "objectives/realm",
+    "objectives/mask_salient_span",
+    "data/sentences",
+    "data/planned_wikipedia",
+)
+VALUES = {
+    "STORE": "/nowhere/store",
+    "TOKENIZER": "/nowhere/tokenizer",
+    "QUERIES": 16,
+    "QUERY_LENGTH": 32,
+    "PASSAGE_LENGTH": 32,
+    "SEED": 1,
+    "LEARNING_RATE": 1e-3,
+    "STEPS": 10,
+    "WARMUP_STEPS": 1,
+    "corpus_table.Sizes.rows": 50_000,
+    "corpus_table.Sizes.length": 32,
+    "bert.BertConfig.layers": 1,
+    "bert.BertConfig.unroll": 1,
+    "bert.BertConfig.dtype": "bfloat16",
+}
+
+
+@pytest.fixture
+def step(monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    words = [f"--gin_file=gin_configs/{name}.gin" for name in FILES]
+    words += [f"--gin.{name}={value}" for name, value in VALUES.items()]
+    stated = configuration.VocabularySize(200, "the test")
+    training, _ = configuration.resolve(gin_utils.parse_flags(words), "v5e:2x2", stated)
+    (found,) = program.trace(training)
+    yield found.step
+    gin_config.clear_config()
+
+
+def test_one_program_without_the_host(step):
+    lowered = step.lower()
+    text, compiled = lowered.as_text(), lowered.compile().as_text()
+    for host in ("host_compute", "outfeed", "infeed", "send(", "recv(", "xla_python", "callback"):
+        assert host not in text and host not in compiled
+    assert "ApproxTopK" in text and "PartialReduce" in compiled
+    # No device holds the vectors or tokens of more than its share of the rows, 50,176 / 4.
+    assert "[12544,128]" in compiled and "[12544,32]" in compiled
+    assert not re.search(r"\[50176,\d+\]", compiled)
