@@ -126,11 +126,12 @@ def prepare(
         truncated=sum(r.truncated for r in receipts),
         dropped={**bad.counts, **empty},
     )
-    manifest = _finish(folder, receipts, summary, layout)
+    manifest, tables = _finish(folder, receipts, summary, layout)
     report = {
         "count": manifest["count"], "total_tokens": manifest["total_tokens"],
         "truncated": manifest["truncated"], "dropped": manifest["dropped"],
-        "bad_records": bad.examples, "shards": len(receipts), "shards_reused": reused,
+        "tables": tables, "bad_records": bad.examples,
+        "shards": len(receipts), "shards_reused": reused,
         "seconds": round(time.monotonic() - started, 2),
     }  # fmt: skip
     store_writer.write_json_atomically(os.path.join(model_dir, "report.json"), report)
@@ -278,8 +279,10 @@ def _valid_receipt(parts: str, number: int, job: str, records: str) -> _Receipt 
 
 def _finish(
     folder: str, receipts: Sequence[_Receipt], summary: StoreSummary, layout: Layout
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], dict[str, int]]:
     """Gives the shards their final names, writes metadata and manifest, removes the parts.
+
+    Returns the manifest, and of each table how many lines it has.
 
     A shard is linked, not moved, so that a kill in between leaves the parts complete.
     """
@@ -290,16 +293,17 @@ def _finish(
         file = store_writer.shard_name(summary.name, summary.split, number, len(receipts))
         os.link(os.path.join(folder, PARTS, receipt.shard.file), os.path.join(folder, file))
         shards.append(dataclasses.replace(receipt.shard, file=file))
+    joined = layouts.joined(tables, [len(r.ids) for r in receipts], layout)
     manifest = store_writer.finish(
         folder,
         shards,
         np.array([n for r in receipts for n in r.lengths]),
         [id_ for r in receipts for id_ in r.ids],
         summary,
-        layouts.joined(tables, [len(r.ids) for r in receipts], layout),
+        joined,
     )
     shutil.rmtree(os.path.join(folder, PARTS))
-    return manifest
+    return manifest, {name: len(table) for name, table in joined.items()}
 
 
 class _Progress:

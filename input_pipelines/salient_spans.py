@@ -250,6 +250,7 @@ class Spacy:
     Attributes:
       model: its name, for instance 'en_core_web_sm'.
       labels: which entities count; those of CoNLL-2003 and dates by default.
+      version: of the model, once `fitted` has seen it: another one makes another store.
     """
 
     model: str
@@ -257,12 +258,12 @@ class Spacy:
         "PERSON", "NORP", "FAC", "ORG", "GPE", "LOC", "PRODUCT", "EVENT", "WORK_OF_ART", "LAW",
         "LANGUAGE", "DATE",
     )  # fmt: skip
+    version: str = ""
     wants_titles: bool = dataclasses.field(default=False, init=False)
 
     def fitted(self, titles: Sequence[str] | None, folder: str) -> "Spacy":
         """See `Finder`; raises SpanError at once if the model is not there."""
-        _tagger(self.model)
-        return self
+        return dataclasses.replace(self, version=str(_tagger(self.model).meta["version"]))
 
     def find(self, record_id: str, text: str, sentences: Sequence[Span]) -> list[Span]:
         """See `Finder`."""

@@ -19,6 +19,7 @@ def report(
     claim: str,
     run_dir: str,
     model_dir: str,
+    over_training: Sequence[str] = (),
 ) -> dict[str, str]:
     """Writes summary.json, summary.md and curves.png.
 
@@ -29,6 +30,11 @@ def report(
       claim: a system; the page says how it does against the evaluation's baseline.
       run_dir: the recipe's folder, whose stages' times are added up.
       model_dir: where the files go.
+      over_training: metrics of the trainings, as 'eval/dev/Recall@5', of which the page has a table
+        each, by step.
+
+    Raises:
+      ValueError: a metric that no training logged, or a claim that was not tested.
     """
     folder = Path(model_dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -52,6 +58,7 @@ def report(
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     draw(trainings, folder / "curves.png")
     text = page(results, summary, compare(results, claim), trainings)
+    text += "".join(by_step(metric, _logged(trainings)) for metric in over_training)
     (folder / "summary.md").write_text(text, encoding="utf-8")
     return {"summary": "summary.json", "page": "summary.md", "curves": "curves.png"}
 
@@ -141,6 +148,33 @@ def page(
     ])  # fmt: skip
 
 
+def _logged(trainings: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """Training -> the lines of its log."""
+    return {
+        Path(folder).name: metric_log.read_lines(Path(folder) / metric_log.JSONL)
+        for folder in trainings
+    }
+
+
+def by_step(metric: str, logged: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """A table of one metric in Markdown: steps down, the trainings that logged it across."""
+    found = {
+        name: {line["step"]: line[metric] for line in lines if metric in line}
+        for name, lines in logged.items()
+    }
+    found = {name: points for name, points in found.items() if points}
+    if not found:
+        raise ValueError(
+            f"report.over_training: none of the trainings {sorted(logged)} logged {metric!r}"
+        )
+    rows = []
+    for step in sorted({step for points in found.values() for step in points}):
+        cells = [f"{points[step]:.4f}" if step in points else "" for points in found.values()]
+        rows.append(f"| {step} | " + " | ".join(cells) + " |")
+    head = [f"| step | {' | '.join(found)} |", "|---" * (len(found) + 1) + "|"]
+    return "\n".join(["", f"`{metric}` over training:", "", *head, *rows, ""])
+
+
 def draw(trainings: Sequence[str], png: Path) -> None:
     """Losses and development metrics of several trainings, a panel a metric, as one PNG."""
     import matplotlib
@@ -148,10 +182,7 @@ def draw(trainings: Sequence[str], png: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    lines = {
-        Path(folder).name: metric_log.read_lines(Path(folder) / metric_log.JSONL)
-        for folder in trainings
-    }
+    lines = _logged(trainings)
     keys = dict.fromkeys(key for run in lines.values() for line in run for key in line)
     shown = ["train/loss", *(key for key in keys if key.startswith("eval/"))]
     figure, axes = plt.subplots(

@@ -2,6 +2,10 @@
 
 import dataclasses
 import json
+import re
+import sys
+import types
+from typing import ClassVar
 
 import hypothesis
 import hypothesis.strategies as st
@@ -164,6 +168,39 @@ def test_tables_of_shards_are_counted_on(folder, tokenizer, tmp_path, workers):
     assert store.ids == [row.id for row in found.records]
     for name, table in tables.items():
         np.testing.assert_array_equal(store.table(name), table, err_msg=name)
+
+
+def test_what_was_found_is_counted(folder, tmp_path):
+    store = prepared(tmp_path, folder, blocks.Blocks(salient_spans.Rules()))
+    told = json.loads((tmp_path / "report.json").read_text())["tables"]
+    assert told == {name: len(store.table(name)) for name in ("sentences", "spans", "minhash")}
+    assert told["spans"] > 0
+
+
+def test_a_model_of_spacy_finds_entities_of_the_labels_inside_sentences(monkeypatch, tmp_path):
+    """A stand-in with spaCy's interface: every capitalised word is an entity."""
+
+    class Tagger:
+        meta: ClassVar = {"version": "3.7.1"}
+
+        def __call__(self, text):
+            found = re.finditer(r"[A-Z]\w+|\d+", text)
+            label = lambda m: "CARDINAL" if m[0].isdigit() else "PERSON"  # noqa: E731
+            return types.SimpleNamespace(ents=[
+                types.SimpleNamespace(start_char=m.start(), end_char=m.end(), label_=label(m))
+                for m in found
+            ])  # fmt: skip
+
+    asked = []
+    load = lambda name, disable: asked.append(name) or Tagger()  # noqa: E731
+    monkeypatch.setitem(sys.modules, "spacy", types.SimpleNamespace(load=load))
+    salient_spans._tagger.cache_clear()
+    finder = salient_spans.Spacy("made").fitted(None, str(tmp_path))
+    assert finder.version == "3.7.1" and "3.7.1" in repr(finder)
+    text = "here Ada met 3 men. then Bob"
+    assert finder.find("d", text, [(0, 19)]) == [(5, 8)]  # no number, none outside the sentence
+    assert asked == ["made"]
+    salient_spans._tagger.cache_clear()
 
 
 def test_other_spans_make_another_store(folder, tmp_path):

@@ -45,3 +45,22 @@ def test_pairs_that_were_compared_stand_on_the_page() -> None:
     page = report.page(results, summary, "claim", [])
     assert "- `c` is above `a`: MRR@10 +0.1000 (p = 0.001)." in page
     assert "- `" not in report.page(results | {"compared": []}, summary, "claim", [])
+
+
+def test_a_metric_over_training_is_a_table_by_step() -> None:
+    logged = {
+        "ict": [{"step": 0, "train/loss": 1.0}, {"step": 10, "eval/dev/Recall@5": 0.25}],
+        "realm": [
+            {"step": 10, "eval/dev/Recall@5": 0.5, "eval/salient/loss": 2.0},
+            {"step": 20, "eval/dev/Recall@5": 0.75},
+        ],
+    }
+    assert report.by_step("eval/dev/Recall@5", logged).splitlines()[3:] == [
+        "| step | ict | realm |",
+        "|---|---|---|",
+        "| 10 | 0.2500 | 0.5000 |",
+        "| 20 |  | 0.7500 |",
+    ]
+    assert "| step | realm |" in report.by_step("eval/salient/loss", logged)
+    with pytest.raises(ValueError, match=r"none of the trainings \['ict', 'realm'\] logged 'mrr'"):
+        report.by_step("mrr", logged)
