@@ -209,6 +209,21 @@ def test_a_size_that_nothing_needs_is_refused(tmp_path, monkeypatch):
     assert code == 1 and "leave it out" in err
 
 
+def test_flops_with_other_values_of_a_macro(monkeypatch):
+    monkeypatch.setattr(program, "examine", fake_cost)
+    words = [*flags(), f"--topology={SLICE}", "--vocabulary_size=200", "--json"]
+    code, out, _ = run(*words, "--vary=ROWS=16,32")
+    found = json.loads(out.splitlines()[-1])["varied"]
+    assert found["32"]["flops_per_step"] == pytest.approx(
+        2 * found["16"]["flops_per_step"], rel=0.2
+    )
+    assert code == 0 and "with ROWS = 32: " in out and "after the update" not in out
+    code, _, err = run(*words, "--vary=ROWS")
+    assert code == 1 and "expected NAME=VALUE,VALUE" in err
+    code, _, err = run(*words, "--vary=RWOS=3")
+    assert code == 1 and "RWOS" in err
+
+
 def test_names_are_as_strict_as_in_training():
     code, _, err = run(*flags(STPES=3), f"--topology={SLICE}", "--vocabulary_size=200")
     assert code == 1 and "STPES" in err and "STEPS" in err

@@ -38,19 +38,19 @@ VALUES = {
 
 
 @pytest.fixture
-def step(monkeypatch):
+def training(monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     words = [f"--gin_file=gin_configs/{name}.gin" for name in FILES]
     words += [f"--gin.{name}={value}" for name, value in VALUES.items()]
     stated = configuration.VocabularySize(200, "the test")
     training, _ = configuration.resolve(gin_utils.parse_flags(words), "v5e:2x2", stated)
-    (found,) = program.trace(training)
-    yield found.step
+    yield training
     gin_config.clear_config()
 
 
-def test_one_program_without_the_host(step):
-    lowered = step.lower()
+def test_one_program_without_the_host(training):
+    (found,) = program.trace(training)
+    lowered = found.step.lower()
     text, compiled = lowered.as_text(), lowered.compile().as_text()
     for host in ("host_compute", "outfeed", "infeed", "send(", "recv(", "xla_python", "callback"):
         assert host not in text and host not in compiled
@@ -58,3 +58,8 @@ def test_one_program_without_the_host(step):
     # No device holds the vectors or tokens of more than its share of the rows, 50,176 / 4.
     assert "[12544,128]" in compiled and "[12544,32]" in compiled
     assert not re.search(r"\[50176,\d+\]", compiled)
+
+
+def test_what_the_refresh_costs_is_told_apart(training):
+    total, after_update = program.products(training)
+    assert 0 < after_update < total / 2

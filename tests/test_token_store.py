@@ -91,7 +91,7 @@ def test_a_manifest_that_is_not_json_or_was_edited_is_refused(damaged: Path) -> 
     with pytest.raises(StoreError, match="changed after it was written"):
         TokenStore.open(str(damaged))
     path.write_text(json.dumps({**manifest, "format_version": 99}))
-    with pytest.raises(StoreError, match=r"expected format kennel-token-store version 1.*99"):
+    with pytest.raises(StoreError, match=r"expected format kennel-token-store version 2.*99"):
         TokenStore.open(str(damaged))
     path.write_text("{")
     with pytest.raises(StoreError, match="is not a token store's manifest"):

@@ -10,12 +10,14 @@ training stages, and:
     --vocabulary_size=30522  for a tokenizer that does not exist yet; in a recipe, the stage that
                              makes it states the size
     --stage=pretrain         only this stage of a recipe
+    --vary=NAME=1,2,3        the FLOPs with these values of a macro, too; nothing more is compiled
     --json                   the last line of the output is one JSON object
 
 Exit code 0: it fits. 1: it does not, or an error, told in a few lines.
 """
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -39,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--topology", required=True, help="a slice, as v5e:8x8")
     parser.add_argument("--vocabulary_size", type=int, help="of a tokenizer still to be made")
     parser.add_argument("--stage", help="only this training stage of a recipe")
+    parser.add_argument("--vary", help="NAME=VALUE,VALUE: FLOPs with these values of a macro, too")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     options, rest = parser.parse_known_args(words)
     # No device of this machine is touched, whatever it has.
@@ -55,11 +58,11 @@ def run(flags: gin_utils.Flags, options: argparse.Namespace) -> int:
     if options.vocabulary_size is not None:
         stated = VocabularySize(options.vocabulary_size, "--vocabulary_size")
     if recipe_file.is_recipe(flags.read()):
-        result = _check_recipe(flags, slice_, stated, options.stage)
+        result = _check_recipe(flags, slice_, stated, options)
     elif options.stage:
         raise gin_utils.GinError(f"--stage={options.stage}: the gin files describe no recipe.")
     else:
-        result = _check(flags, slice_, stated)
+        result = _check(flags, slice_, stated, options.vary)
         _require_used(stated, [result])
     if options.json:
         print(json.dumps(result), flush=True)
@@ -67,12 +70,33 @@ def run(flags: gin_utils.Flags, options: argparse.Namespace) -> int:
 
 
 def _check(
-    flags: gin_utils.Flags, slice_: Topology, vocabulary: VocabularySize | None
+    flags: gin_utils.Flags, slice_: Topology, vocabulary: VocabularySize | None, vary: str | None
 ) -> report.Record:
     training, assumed = configuration.resolve(flags, slice_.name, vocabulary)
     cost = program.examine(training, slice_)
     print(report.text(cost, assumed), flush=True)
-    return report.record(cost, assumed)
+    return report.record(cost, assumed) | _varied(flags, slice_, vocabulary, vary)
+
+
+def _varied(
+    flags: gin_utils.Flags, slice_: Topology, vocabulary: VocabularySize | None, vary: str | None
+) -> report.Record:
+    """{"varied": {value: FLOPs}} of what `--vary` says, told on the way."""
+    if vary is None:
+        return {}
+    name, _, values = vary.partition("=")
+    if not name or not values:
+        raise gin_utils.GinError(f"--vary={vary}: expected NAME=VALUE,VALUE")
+    found = {}
+    for value in values.split(","):
+        others = tuple(one for one in flags.overrides if one[0] != name)
+        changed = dataclasses.replace(flags, overrides=(*others, (name, value)))
+        training, _ = configuration.resolve(changed, slice_.name, vocabulary)
+        total, after_update = program.products(training)
+        found[value] = {"flops_per_step": total, "after_update_flops_per_step": after_update}
+        share = f", {after_update / total:.1%} of them after the update" if after_update else ""
+        print(f"with {name} = {value}: {total:.3e} FLOPs a step{share}", flush=True)
+    return {"varied": found}
 
 
 def _require_used(stated: VocabularySize | None, records: Sequence[report.Record]) -> None:
@@ -83,16 +107,19 @@ def _require_used(stated: VocabularySize | None, records: Sequence[report.Record
 
 
 def _check_recipe(
-    flags: gin_utils.Flags, slice_: Topology, stated: VocabularySize | None, only: str | None
+    flags: gin_utils.Flags,
+    slice_: Topology,
+    stated: VocabularySize | None,
+    options: argparse.Namespace,
 ) -> report.Record:
     recipe = recipe_file.load(flags)
     pending = _pending(recipe, flags)
     stages: dict[str, report.Record] = {}
-    for item in _trainings(recipe, flags, only):
+    for item in _trainings(recipe, flags, options.stage):
         own = recipe_file.stage_flags(recipe, item, flags, pending)
         vocabulary = stated or _made_by_recipe(recipe, item, flags, pending)
         print(item.name, flush=True)
-        stages[item.name] = _check(own, slice_, vocabulary)
+        stages[item.name] = _check(own, slice_, vocabulary, options.vary)
     _require_used(stated, list(stages.values()))
     fits = all(one["fits"] for one in stages.values())
     return {

@@ -187,6 +187,15 @@ def _after_update(definition: Any, partitioner: Any, state: Any) -> Any:
     return jax.make_jaxpr(after_update)(state.params, state.variables, state.step, state.key)
 
 
+def products(training: Training) -> tuple[float, float]:
+    """FLOPs of a step's products as run, and of those after the update; compiles nothing."""
+    found = trace(training)
+    return (
+        sum(flops.count(one.step.jaxpr).flops for one in found),
+        sum(flops.count(one.after_update).flops for one in found),
+    )
+
+
 def _cost(traced: Traced, training: Training, topology: Topology) -> Cost:
     chip = topology.chip
     counted = flops.count(traced.step.jaxpr)
