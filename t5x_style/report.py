@@ -11,6 +11,8 @@ from typing import Any
 
 from t5x_style import metric_log
 
+COLUMNS = 4  # of panels in curves.png
+
 
 def report(
     evaluation: str,
@@ -185,10 +187,14 @@ def draw(trainings: Sequence[str], png: Path) -> None:
     lines = _logged(trainings)
     keys = dict.fromkeys(key for run in lines.values() for line in run for key in line)
     shown = ["train/loss", *(key for key in keys if key.startswith("eval/"))]
+    columns = min(len(shown), COLUMNS)
+    rows = -(-len(shown) // columns)
     figure, axes = plt.subplots(
-        1, len(shown), figsize=(4.2 * len(shown), 3.4), squeeze=False, constrained_layout=True
+        rows, columns, figsize=(4.2 * columns, 3.4 * rows), squeeze=False, constrained_layout=True
     )
-    for axis, key in zip(axes.flat, shown, strict=True):
+    for axis in axes.flat[len(shown) :]:
+        axis.remove()
+    for axis, key in zip(axes.flat[: len(shown)], shown, strict=True):
         for number, (name, run) in enumerate(lines.items()):
             points = [(line["step"], line[key]) for line in run if key in line]
             if points:
