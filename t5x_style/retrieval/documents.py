@@ -73,17 +73,17 @@ class Documents:
 
 
 def search(
-    search: Search, ids: Sequence[str], documents: Documents | None, depth: int
+    among_rows: Search, ids: Sequence[str], documents: Documents | None, depth: int
 ) -> tuple[Sequence[str], np.ndarray, np.ndarray]:
     """What is found, as `ranking.make_run` takes it: ids, scores and rows [Q, depth].
 
     Args:
-      search: among the rows of an index.
+      among_rows: searches the rows of an index.
       ids: of these.
       documents: of these, where they are blocks; None: they are what is looked for.
       depth: how many.
     """
     if documents is None:
-        return ids, *search(depth)
+        return ids, *among_rows(depth)
     k = min(len(ids), depth * documents.most_blocks)
-    return documents.ids, *documents.best(*search(k), depth)
+    return documents.ids, *documents.best(*among_rows(k), depth)
