@@ -236,7 +236,7 @@ def gradients_with_dropout(module: bi_encoder.BiEncoder, chunked_by_hand: int) -
     return jax.jit(jax.grad(total))(params)
 
 
-@pytest.mark.parametrize("chunks", [2, 4])
+@pytest.mark.parametrize("chunks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_chunks_are_encoded_with_the_same_dropout_both_times(chunks: int) -> None:
     found = gradients_with_dropout(dropping(chunks), 0)
     expected = gradients_with_dropout(dropping(1), chunks)

@@ -221,6 +221,7 @@ def test_micro_batches_change_nothing(tmp_path):
         assert ours["train/loss"] == pytest.approx(theirs["train/loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -231,13 +232,10 @@ def test_micro_batches_change_nothing(tmp_path):
                 INDEX, dtype="bfloat16", exclude=("row", "page", "duplicate")
             ),
         },
-        pytest.param(
-            {
-                "masking": span_masks.UniformWords(4),
-                "index_config": dataclasses.replace(INDEX, max_staleness_steps=None),
-            },
-            marks=pytest.mark.slow,
-        ),
+        {
+            "masking": span_masks.UniformWords(4),
+            "index_config": dataclasses.replace(INDEX, max_staleness_steps=None),
+        },
     ],
 )
 def test_variants_train_and_resume_bit_for_bit(tmp_path, changes):
