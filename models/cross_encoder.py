@@ -13,7 +13,7 @@ from flax import nnx
 
 from models import bert, heads, layers
 from models.losses import groups, listwise
-from t5x_style.contract import Contract, Vocabulary
+from t5x_style.contract import TEXT, Contract, Vocabulary
 from t5x_style.metrics import Mean
 from t5x_style.objective import Batch, Fn, GroupShape, Objective
 
@@ -100,7 +100,7 @@ class CrossEncoder(Objective):
             passage_length=self.passage_length,
             query_prefix=self.query_prefix,
             passage_prefix=self.passage_prefix,
-            passage_layout="text",
+            passage_layout=TEXT,
             vocabulary_size=self.vocabulary.size,
             tokenizer_fingerprint=self.vocabulary.fingerprint,
         )

@@ -14,12 +14,12 @@ from flax import nnx
 
 from models import bert, heads
 from t5x_style import collectives
-from t5x_style.contract import Contract, Vocabulary
+from t5x_style.contract import TEXT, TITLE_AND_BODY, Contract, Vocabulary
 from t5x_style.objective import Fn, GroupShape
 
 POOLINGS = ("cls", "mean")
 SIMILARITIES = ("dot", "cosine")
-LAYOUTS = ("text", "title_and_body")
+LAYOUTS = (TEXT, TITLE_AND_BODY)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class EmbeddingConfig:
     passage_length: int
     query_prefix: str
     passage_prefix: str
-    passage_layout: str = "text"
+    passage_layout: str = TEXT
 
     def __post_init__(self) -> None:
         named = {"pooling": POOLINGS, "similarity": SIMILARITIES, "passage_layout": LAYOUTS}

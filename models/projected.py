@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models import bert, embedding, heads, layers
+from t5x_style.contract import TITLE_AND_BODY
 from t5x_style.objective import Fn, GroupShape
 
 
@@ -104,7 +105,7 @@ def require_plain(config: embedding.EmbeddingConfig, objective: str) -> None:
         "similarity": "dot",
         "temperature": 1.0,
         "query_prefix": "",
-        "passage_layout": "title_and_body",
+        "passage_layout": TITLE_AND_BODY,
     }
     found = {name: getattr(config, name) for name in trained}
     if found != trained:

@@ -10,6 +10,9 @@ import json
 from pathlib import Path
 
 FILE_NAME = "contract.json"
+# How titles stand in passages; stores say the same (`input_pipelines.layouts`).
+TEXT = "text"
+TITLE_AND_BODY = "title_and_body"
 
 
 class ContractError(ValueError):

@@ -58,9 +58,10 @@ def report(
         "stages": stages,
     }
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    draw(trainings, folder / "curves.png")
+    logged = _logged(trainings)
+    draw(logged, folder / "curves.png")
     text = page(results, summary, compare(results, claim), trainings)
-    text += "".join(by_step(metric, _logged(trainings)) for metric in over_training)
+    text += "".join(by_step(metric, logged) for metric in over_training)
     (folder / "summary.md").write_text(text, encoding="utf-8")
     return {"summary": "summary.json", "page": "summary.md", "curves": "curves.png"}
 
@@ -177,14 +178,18 @@ def by_step(metric: str, logged: Mapping[str, Sequence[Mapping[str, Any]]]) -> s
     return "\n".join(["", f"`{metric}` over training:", "", *head, *rows, ""])
 
 
-def draw(trainings: Sequence[str], png: Path) -> None:
-    """Losses and development metrics of several trainings, a panel a metric, as one PNG."""
+def draw(lines: Mapping[str, Sequence[Mapping[str, Any]]], png: Path) -> None:
+    """Losses and development metrics of several trainings, a panel a metric, as one PNG.
+
+    Args:
+      lines: training -> those of its log.
+      png: the file.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    lines = _logged(trainings)
     keys = dict.fromkeys(key for run in lines.values() for line in run for key in line)
     shown = ["train/loss", *(key for key in keys if key.startswith("eval/"))]
     columns = min(len(shown), COLUMNS)

@@ -221,7 +221,6 @@ def test_micro_batches_change_nothing(tmp_path):
         assert ours["train/loss"] == pytest.approx(theirs["train/loss"], rel=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

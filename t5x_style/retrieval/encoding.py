@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import tqdm
 
-from t5x_style.contract import Contract, ContractError
+from t5x_style.contract import TEXT, Contract, ContractError
 from t5x_style.partitioning import Partitioner
 from t5x_style.retrieval import embedding_shards
 from t5x_style.retrieval import index as index_lib
@@ -132,9 +132,9 @@ def check_source(source: EncodeSource, contract: Contract, function: str) -> Non
     where = f"the token store of {len(source.ids)} texts for {function}"
     if kind == "passage":
         found["passage_layout"] = source.layout
-    elif source.layout != "text":
+    elif source.layout != TEXT:
         raise ContractError(
-            f"{where}: expected the layout 'text', which has no title, found {source.layout!r}. "
+            f"{where}: expected the layout {TEXT!r}, which has no title, found {source.layout!r}. "
             "Prepare queries with runs/prepare.gin."
         )
     contract.require(dataclasses.replace(contract, **found), where)  # type: ignore[arg-type]
