@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from input_pipelines.sources import BadRecords, Record, Source, UniqueIds
+from input_pipelines.sources import BadRecords, Record, Source, SourceError, UniqueIds
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,8 @@ def write_collection(
       {"corpus": the folder, "report": counts and what was passed over}, relative to model_dir.
 
     Raises:
-      SourceError: something cannot be read, or there are more malformed records than allowed.
+      SourceError: something cannot be read, there are more malformed records than allowed, or a
+        split comes out empty.
     """
     folder = os.path.join(model_dir, "corpus")
     os.makedirs(os.path.join(folder, "qrels"), exist_ok=True)
@@ -52,6 +53,13 @@ def write_collection(
     asked = {record.id for record in queries.records(BadRecords.counted_before())}
     for split, given in judgements.items():
         qrels, unanswered[split] = _answered(given, asked, known, bad)
+        if not qrels:
+            raise SourceError(
+                f"split {split!r} comes out empty: of {unanswered[split]} queries that it judges "
+                "none has a relevant passage here. Give it other judgements or, where it is held "
+                "out of another split, another share; or leave it out of "
+                "write_collection.judgements"
+            )
         counts[split] = _write_qrels(folder, split, qrels)
         judged |= qrels.keys()
     written = _Written(os.path.join(folder, "queries.jsonl"), queries, bad, judged)

@@ -170,6 +170,13 @@ def test_malformed_lines_are_counted_and_named(marco, tmp_path, part, line, reas
     assert report["bad_records"] == {reason: 1}
 
 
+@pytest.mark.parametrize(("line", "judging"), [("", 0), ("20 Q0 2 0\n", 1)])
+def test_a_split_that_comes_out_empty_is_refused(marco, tmp_path, line, judging):
+    marco["judgements"]["dev"] = TrecQrels(write(tmp_path / "dev.trec", line))
+    with pytest.raises(SourceError, match=f"split 'dev' comes out empty: of {judging} queries"):
+        to_beir.write_collection(**marco, max_bad_records=0, model_dir=str(tmp_path / "out"))
+
+
 @pytest.mark.parametrize(
     ("topics", "qrels", "queries", "judged"),
     [
