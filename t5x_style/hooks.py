@@ -27,7 +27,7 @@ class NonFiniteError(ValueError):
 
 @dataclasses.dataclass
 class Moment:
-    """What a hook sees: the state just after a step.
+    """What a hook sees: the state just after a step, or before the first one.
 
     Attributes:
       step: updates applied so far.

@@ -20,7 +20,8 @@ class MetricLog:
     def __init__(self, folder: str | Path, start_step: int, active: bool = True):
         """Args:
         folder: of the training stage; `metrics.jsonl` and `tensorboard/` are put there.
-        start_step: what was logged for later steps, by a run that was killed, is cut away.
+        start_step: what was logged for later steps, by a run that was killed, is cut away; all
+            of it if nothing is left of that run.
         active: False makes every call do nothing.
         """
         self.folder, self.active = Path(folder), active
@@ -33,6 +34,9 @@ class MetricLog:
     def _cut_back(self, start_step: int) -> None:
         path = self.folder / JSONL
         if not path.exists():
+            return
+        if not start_step:
+            path.unlink()
             return
         kept = [line for line in read_lines(path) if line["step"] <= start_step]
         temporary = path.with_suffix(".tmp")

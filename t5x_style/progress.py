@@ -41,9 +41,10 @@ class TrainingProgress:
         if self._bar is not None:
             self._bar.update(self._task, completed=step, text=text)
             return
-        done = max(1, step - self._first)
-        left = (time.perf_counter() - self._started) / done * (self._total - step)
-        print(f"[{self._name}] step {step}/{self._total}  {text}  left {_clock(left)}", flush=True)
+        done = step - self._first
+        seconds = (time.perf_counter() - self._started) * (self._total - step)
+        left = f"  left {_clock(seconds / done)}" if done else ""
+        print(f"[{self._name}] step {step}/{self._total}  {text}{left}", flush=True)
 
     def close(self) -> None:
         if self._bar is not None:

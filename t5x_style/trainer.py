@@ -58,6 +58,7 @@ class Cadence:
     Attributes:
       steps: updates in all.
       log_every, evaluate_every, save_every: steps between two of these; the last step has all.
+      evaluate_at_start: whether the evaluators see the parameters of step 0, too.
       profile_first, profile_count: which steps are traced; count 0 traces none.
     """
 
@@ -65,6 +66,7 @@ class Cadence:
     log_every: int = 50
     evaluate_every: int = 500
     save_every: int = 500
+    evaluate_at_start: bool = False
     profile_first: int = 10
     profile_count: int = 0
 
@@ -224,14 +226,15 @@ class Trainer:
             "plan": self.pipeline.fingerprint,
             "tables": tables.fingerprints(self._sources()),
         }
+        evaluate = hooks.Evaluate(
+            self.cadence.evaluate_every, evaluators, self.functions, log, progress.show
+        )
         after_step: list[hooks.Hook] = [
             preemption,  # first: the others act differently on the last step before a stop
             # Before saving: of a step that is known to be bad nothing is kept.
             hooks.StopWhenNotFinite(self._explain_non_finite),
             log_hook,
-            hooks.Evaluate(
-                self.cadence.evaluate_every, evaluators, self.functions, log, progress.show
-            ),
+            evaluate,
             # After evaluation, which decides whether this step is the best so far.
             hooks.Save(self.cadence.save_every, self.checkpointer, meta, development_metric),
         ]
@@ -244,6 +247,8 @@ class Trainer:
                 )
             )
         try:
+            if self.cadence.evaluate_at_start and int(self.state.step) == 0:
+                evaluate(hooks.Moment(0, self.state, {}, 0.0, last=False))
             finished = self._loop(after_step, log_hook)
         except BaseException:
             # not `wait`, in which processes agree: the others may be anywhere

@@ -7,6 +7,8 @@ import sys
 import threading
 from pathlib import Path
 
+from tests import virtual_devices
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 LIMIT_SECONDS = 240  # ends processes that hang, so that their test fails
 
@@ -28,7 +30,7 @@ def flags(port: int, count: int, number: int, heartbeat: int = 6) -> list[str]:
 
 def start(arguments: list[str], env: dict[str, str] | None = None, devices: int = 1):
     """Starts `python -m ARGUMENTS` with some virtual devices."""
-    options = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    options = {"XLA_FLAGS": virtual_devices.flags(devices)}
     process = subprocess.Popen(
         [sys.executable, "-m", *arguments],
         env=os.environ | options | {"PYTHONPATH": str(REPOSITORY)} | (env or {}),

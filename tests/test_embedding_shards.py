@@ -23,6 +23,7 @@ from t5x_style.retrieval import embedding_shards, encoding, exact
 from t5x_style.retrieval import index as index_lib
 from t5x_style.trained import Trained
 from tests import retrieval_helpers as helpers
+from tests import virtual_devices
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 COUNT = 50
@@ -210,7 +211,7 @@ def test_shards_are_made_without_holding_the_corpus(tmp_path, monkeypatch):
 
 def run(folder: Path, hold_at: int | None = None, devices: int = 1, **env: str) -> subprocess.Popen:
     """This file as a process that encodes; it stops before shard `hold_at` until it is killed."""
-    flags = f"--xla_force_host_platform_device_count={devices}"
+    flags = virtual_devices.flags(devices)
     env = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(REPOSITORY)} | env
     command = [sys.executable, "-m", "tests.test_embedding_shards", str(folder), str(hold_at)]
     return subprocess.Popen(

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from t5x_style import integrity, metric_log
+from tests import virtual_devices
 from tests.tiny_stores import realistic_lengths, write_store
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -53,8 +54,8 @@ class Worker:
         self._folder = folder
         reader, writer = os.pipe()
         env = os.environ | {
-            "XLA_FLAGS": "", "MARKS": str(writer), "HOLD": hold, "TF_DATA": str(int(tf_data)),
-            "PYTHONPATH": str(REPOSITORY),
+            "XLA_FLAGS": virtual_devices.flags(), "PYTHONPATH": str(REPOSITORY),
+            "MARKS": str(writer), "HOLD": hold, "TF_DATA": str(int(tf_data)),
         }  # fmt: skip
         numbers = [str(steps), str(SAVE_EVERY)]
         command = [sys.executable, "-m", "tests.kill.worker", str(folder), str(store), *numbers]
@@ -241,7 +242,7 @@ def run(tmp_path):
         process = subprocess.Popen(
             arguments,
             text=True,
-            env=os.environ | {"XLA_FLAGS": ""} | dict(env),
+            env=os.environ | {"XLA_FLAGS": virtual_devices.flags()} | dict(env),
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from t5x_style import metric_log
+from tests import virtual_devices
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DEVICES = 8
@@ -23,7 +24,7 @@ def start(folder, steps, processes):
         port = free.getsockname()[1]
     started = []
     for number in range(processes):
-        flags = f"--xla_force_host_platform_device_count={DEVICES // processes}"
+        flags = virtual_devices.flags(DEVICES // processes)
         env = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(REPOSITORY)}
         if processes > 1:
             env |= {

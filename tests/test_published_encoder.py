@@ -21,7 +21,7 @@ from models import bert, embedding, hf_config, hf_names, import_hf, retromae
 from t5x_style import initialise
 from t5x_style.contract import Vocabulary
 from t5x_style.objective import GroupShape
-from tests import parity_kit
+from tests import parity_kit, virtual_devices
 from tests.interop import needs_interop
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -88,7 +88,7 @@ def test_pretraining_continues_from_a_published_encoder(which: str, tmp_path: Pa
         "--gin.PASSAGE_LENGTH=32", "--gin.SEED=1", "--gin.STEPS=1", "--gin.WARMUP_STEPS=1",
         "--gin.LEARNING_RATE=1e-12",
     ]  # fmt: skip
-    one_device = {**os.environ, "XLA_FLAGS": ""}
+    one_device = {**os.environ, "XLA_FLAGS": virtual_devices.flags()}
     done = subprocess.run(command, cwd=REPOSITORY, env=one_device, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     fresh = "in no source, so fresh: decoder (16 parameters), head (5 parameters)"

@@ -99,6 +99,19 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, step):
     assert finished and digest(run, tmp_path / "cut") == expected
 
 
+@pytest.mark.parametrize("step", [3, 7])  # before and after the first checkpoint
+def test_the_parameters_of_step_0_are_evaluated_once(tmp_path, step):
+    cadence = dataclasses.replace(CADENCE, evaluate_at_start=True)
+    expected = digest(train(tmp_path / "whole", cadence=cadence)[0], tmp_path / "whole")
+    with pytest.raises(Killed):
+        train(tmp_path / "cut", pipeline=killed_at(step), cadence=cadence)
+    run, _ = train(tmp_path / "cut", cadence=cadence)
+    assert digest(run, tmp_path / "cut") == expected
+    lines = metric_log.read_lines(tmp_path / "cut/metrics.jsonl")
+    norms = {line["step"]: line["eval/toy/norm"] for line in lines if "eval/toy/norm" in line}
+    assert list(norms) == [0, 4, 8, 12] and norms[0] != norms[4]
+
+
 def test_sigterm_saves_and_stops(tmp_path):
     class Signalling(CountingEvaluator):
         def evaluate(self, functions, step):
