@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from input_pipelines import packing, plan, stream
-from input_pipelines.negatives import read_pairs
+from input_pipelines.negatives import read_pairs, searched_scores
 from input_pipelines.pipeline import PREFETCH, open_stores
 from input_pipelines.token_store import Passages, StoreError, TokenStore
 
@@ -124,6 +124,10 @@ class JointTexts:
             (self.query_store.ids[query], self._passages(right), self._passages(wrong))
             for query, right, wrong in zip(*tables, strict=True)
         )
+
+    def searched(self, negatives: str) -> dict[str, dict[str, float]]:
+        """What the search that mined a file says of its passages, see `searched_scores`."""
+        return searched_scores(negatives)
 
     def _passages(self, rows: list[int]) -> list[str]:
         return [self.passage_store.ids[row] for row in rows if row != packing.NONE]

@@ -124,6 +124,28 @@ def read_pairs(
     return Pairs(np.array([line.query for line in lines]), positives, negatives, scores)
 
 
+def searched_scores(path: str) -> dict[str, dict[str, float]]:
+    """What the search that mined a file says: query -> passage -> score.
+
+    Queries whose line has no score of each passage, such as one that was edited, are left out.
+
+    Raises:
+      PairsError: a line that is not of the form that `read_pairs` reads.
+    """
+    found = {}
+    with open(path, "rb") as f:
+        for number, line in enumerate(f, 1):
+            record = _parse(line, f"{path}:{number}")
+            scores: dict[str, float] = {}
+            for side in ("positive", "negative"):
+                told = record.get(f"{side}_scores", [])
+                if len(told) == len(record[f"{side}_ids"]):
+                    scores |= dict(zip(record[f"{side}_ids"], told, strict=True))
+            if scores.keys() >= {*record["positive_ids"], *record["negative_ids"]}:
+                found[record["query_id"]] = scores
+    return found
+
+
 def _read(
     text: bytes, where: str, query_store: TokenStore, passage_store: TokenStore, teacher: bool
 ) -> _Line:

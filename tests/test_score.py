@@ -247,11 +247,32 @@ def test_candidates_are_put_in_order_while_training(
         ranks.append(sum(score >= scores[0] for score in scores))
     found = evaluator.evaluate(functions, 7)
     assert found["MRR@10"] == pytest.approx(np.mean([1 / rank for rank in ranks]))
-    assert set(found) == set(evaluator.metrics)
+    assert set(found) == set(evaluator.metrics) == {"MRR@10", "nDCG@10"}
     ties = {"score": lambda group: jnp.zeros(group["segment_valid"].shape)}
     assert evaluator.evaluate(ties, 7)["MRR@10"] == 0.25, "a tie counts against the positive"
     with pytest.raises(ValueError, match="evaluated with 'score'"):
         evaluator.evaluate({}, 7)
+
+
+def test_the_order_of_the_search_stands_beside(stores: tuple[str, str], tmp_path: Path) -> None:
+    negatives = tmp_path / "n.jsonl"
+    records = [json.loads(line) for line in Path(write(negatives)).read_text().splitlines()]
+    for number, record in enumerate(records):  # the positive is second, or first in the last line
+        last = number == len(records) - 1
+        record |= {"positive_scores": [0.9 if last else 0.5], "negative_scores": [0.7, 0.3, 0.1]}
+
+    def evaluated(records: list[dict[str, Any]]) -> dict[str, float]:
+        negatives.write_text("".join(json.dumps(record) + "\n" for record in records))
+        evaluator = reranking.RerankingEvaluator("dev", texts(stores), str(negatives), depth=2)
+        found = evaluator.evaluate({"score": told}, 7)
+        assert set(found) == set(evaluator.metrics)
+        return found
+
+    found = evaluated(records)
+    assert found["MRR@10_as_mined"] == pytest.approx((6 / 2 + 1) / 7)
+    assert found["nDCG@10_as_mined"] == pytest.approx((6 / np.log2(3) + 1) / 7)
+    records[3]["negative_ids"].pop()  # as a person may
+    assert "MRR@10_as_mined" not in evaluated(records)
 
 
 def test_metrics_and_differences_that_are_asked_for(

@@ -1,21 +1,26 @@
 """A re-ranker's metrics in the middle of training, on candidates of development queries."""
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from t5x_style.evaluation import ranking
 from t5x_style.partitioning import Partitioner
 from t5x_style.retrieval import scoring
 
+METRICS = ("MRR@10", "nDCG@10")
+
 
 class RerankingEvaluator:
     """Orders each query's positives and mined negatives by the scores of the moment.
 
     The positives are always among the candidates: numbers are higher than those of a whole search,
-    and good for comparing moments of one run.
-    """
+    and good for comparing moments of one run. `*_as_mined` are those of the order that the search
+    had them in: a re-ranker below it makes worse what it is to put in order, or to teach.
 
-    metrics = ("MRR@10", "nDCG@10")  # names, known before the first evaluation
+    Attributes:
+      metrics: names of what is measured, known before the first evaluation.
+    """
 
     def __init__(
         self,
@@ -32,6 +37,8 @@ class RerankingEvaluator:
         depth: how many negatives of a query are candidates, from the top.
         partitioner: of the training, to spread batches over its mesh.
 
+        A file whose lines lack scores, such as one that was made by hand, has no `*_as_mined`.
+
         Raises:
           ScoreError, ValueError: as `scoring.read_lines`.
         """
@@ -39,9 +46,11 @@ class RerankingEvaluator:
         self._texts, self._partitioner = texts, partitioner
         self._lines = scoring.read_lines(texts, negatives, depth)
         self._qrels = {line.query_id: dict.fromkeys(line.positive_ids, 1) for line in self._lines}
+        self._as_mined = self._mined(negatives)
+        self.metrics = (*METRICS, *self._as_mined)
 
     def evaluate(self, functions: Mapping[str, Callable[..., Any]], step: int) -> dict[str, float]:
-        """MRR@10 and nDCG@10, means over the queries.
+        """`metrics`, means over the queries.
 
         Args:
           functions: `score`, jitted, with parameters.
@@ -55,10 +64,28 @@ class RerankingEvaluator:
         pairs = scoring.pairs_of(self._lines)
         settings = (len(pairs[0]), self._partitioner, f"step {step}: score")
         (scores,) = scoring.score_parts(functions["score"], self._texts, [pairs], *settings)
-        given = iter(scores.tolist())
+        return self._measure(scores.tolist()) | self._as_mined
+
+    def _mined(self, negatives: str) -> dict[str, float]:
+        """`*_as_mined`; empty if some lines do not tell."""
+        searched = self._texts.searched(negatives)
+        lacking = sum(line.query_id not in searched for line in self._lines)
+        if lacking:
+            print(
+                f"{self.name}: {lacking} of {len(self._lines)} lines of {negatives} lack the "
+                "search's scores: how good its own order is, is not told",
+                file=sys.stderr,
+            )
+            return {}
+        scores = [searched[line.query_id][name] for line in self._lines for name in line.passages]
+        return {f"{metric}_as_mined": value for metric, value in self._measure(scores).items()}
+
+    def _measure(self, scores: Sequence[float]) -> dict[str, float]:
+        """The metrics of an order, given a score of each pair of a query and a candidate."""
+        given = iter(scores)
         run: ranking.Run = {}
         for line in self._lines:
             hits = [(name, next(given)) for name in line.passages]
             # A tie counts against the positives, which stand first in a line.
             run[line.query_id] = sorted(reversed(hits), key=lambda hit: -hit[1])
-        return ranking.score_run(run, self._qrels, self.metrics).means()
+        return ranking.score_run(run, self._qrels, METRICS).means()

@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import jax
@@ -41,6 +41,10 @@ class JointTexts(Protocol):
         Every line is checked before the first is given: its form, that its texts are here, and
         that the file was made from these. Raises ValueError where one does not fit.
         """
+        ...
+
+    def searched(self, negatives: str) -> Mapping[str, Mapping[str, float]]:
+        """Query -> passage -> what the search says that mined them, for queries that tell it."""
         ...
 
     def pairs(self, query_ids: Sequence[str], passage_ids: Sequence[str]) -> encoding.Batched:
