@@ -138,9 +138,10 @@ def searched_scores(path: str) -> dict[str, dict[str, float]]:
             record = _parse(line, f"{path}:{number}")
             scores: dict[str, float] = {}
             for side in ("positive", "negative"):
-                told = record.get(f"{side}_scores", [])
-                if len(told) == len(record[f"{side}_ids"]):
-                    scores |= dict(zip(record[f"{side}_ids"], told, strict=True))
+                told, ids = record.get(f"{side}_scores"), record[f"{side}_ids"]
+                numbers = isinstance(told, list) and all(isinstance(n, int | float) for n in told)
+                if numbers and len(told) == len(ids):
+                    scores |= dict(zip(ids, told, strict=True))
             if scores.keys() >= {*record["positive_ids"], *record["negative_ids"]}:
                 found[record["query_id"]] = scores
     return found

@@ -8,7 +8,7 @@ over all of them, and process 0 writes.
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,7 @@ def score(
     if first:
         _write_origin(Path(negatives), Path(model_dir) / SCORED, model.fingerprint, depth)
         job.join(SCORED)
+        _tell(Path(model_dir) / SCORED, texts.searched(negatives))
     if jax.process_count() > 1:  # no process reports an end that the writer has not reached
         multihost_utils.sync_global_devices("score: written")
     return {"negatives": SCORED}
@@ -82,6 +83,36 @@ def _line(line: scoring.Line, scores: dict[str, float]) -> str:
     record: dict[str, Any] = dataclasses.asdict(line)
     record["teacher_scores"] = {name: round(score, 6) for name, score in scores.items()}
     return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def _tell(scored: Path, searched: Mapping[str, Mapping[str, float]]) -> None:
+    """Prints how often a positive stands first by the scores, and by the search that mined them."""
+    places = []  # of each query: whether it does by the one, by the other
+    with open(scored, encoding="utf-8") as file:
+        for record in map(json.loads, file):
+            orders = (record["teacher_scores"], searched.get(record["query_id"]))
+            if record["negative_ids"] and orders[1]:
+                places.append([_positive_first(record, order) for order in orders])
+    if not places:
+        return
+    ours, theirs = (sum(side) / len(places) for side in zip(*places, strict=True))
+    print(
+        f"score: a positive stands first for {ours:.1%} of {len(places)} queries, by the search's "
+        f"scores for {theirs:.1%}",
+        file=sys.stderr,
+    )
+    if ours < theirs:
+        print(
+            "score: WARNING: this re-ranker orders them worse than the search that it is to "
+            "better, and a student will learn that. Train it longer or from another start before "
+            "you distill from it.",
+            file=sys.stderr,
+        )
+
+
+def _positive_first(record: Mapping[str, Any], scores: Mapping[str, float]) -> bool:
+    best = max(scores[name] for name in record["positive_ids"])
+    return best > max(scores[name] for name in record["negative_ids"])
 
 
 def _write_origin(negatives: Path, scored: Path, teacher: str, depth: int) -> None:

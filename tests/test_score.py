@@ -254,12 +254,38 @@ def test_candidates_are_put_in_order_while_training(
         evaluator.evaluate({}, 7)
 
 
+def write_searched(path: Path, positive_scores: list[float]) -> list[dict[str, Any]]:
+    """Lines with the search's scores: 0.7, 0.3, 0.1 of the negatives, these of the positives."""
+    records = [json.loads(line) for line in Path(write(path)).read_text().splitlines()]
+    for record, found in zip(records, positive_scores, strict=True):
+        record |= {"positive_scores": [found], "negative_scores": [0.7, 0.3, 0.1]}
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return records
+
+
+def test_a_teacher_that_is_worse_than_the_search_is_warned_of(
+    stores: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    negatives = tmp_path / "n.jsonl"
+    first = 0
+    for query, (right, wrong) in LINES.items():
+        best, *others = (expected(stores, query, passage) for passage in right + wrong[:2])
+        first += best > max(others)
+    assert 0 < first < 7
+    for by_search, warned in ((7, True), (0, False)):
+        write_searched(negatives, [0.9] * by_search + [0.5] * (7 - by_search))
+        run(stores, str(negatives), tmp_path / f"out{by_search}")
+        told = capsys.readouterr().err
+        assert f"first for {first / 7:.1%} of 7 queries" in told
+        assert f"by the search's scores for {by_search / 7:.1%}" in told
+        assert ("WARNING" in told) == warned
+    run(stores, write(negatives), tmp_path / "untold")  # made by hand
+    assert "stands first" not in capsys.readouterr().err
+
+
 def test_the_order_of_the_search_stands_beside(stores: tuple[str, str], tmp_path: Path) -> None:
     negatives = tmp_path / "n.jsonl"
-    records = [json.loads(line) for line in Path(write(negatives)).read_text().splitlines()]
-    for number, record in enumerate(records):  # the positive is second, or first in the last line
-        last = number == len(records) - 1
-        record |= {"positive_scores": [0.9 if last else 0.5], "negative_scores": [0.7, 0.3, 0.1]}
+    records = write_searched(negatives, [0.5] * 6 + [0.9])
 
     def evaluated(records: list[dict[str, Any]]) -> dict[str, float]:
         negatives.write_text("".join(json.dumps(record) + "\n" for record in records))
