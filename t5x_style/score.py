@@ -90,8 +90,9 @@ def _tell(scored: Path, searched: Mapping[str, Mapping[str, float]]) -> None:
     places = []  # of each query: whether it does by the one, by the other
     with open(scored, encoding="utf-8") as file:
         for record in map(json.loads, file):
-            orders = (record["teacher_scores"], searched.get(record["query_id"]))
-            if record["negative_ids"] and orders[1]:
+            before = searched.get(record["query_id"])
+            if record["negative_ids"] and before:
+                orders = (record["teacher_scores"], before)
                 places.append([_positive_first(record, order) for order in orders])
     if not places:
         return
