@@ -35,10 +35,7 @@ class MetricLog:
         path = self.folder / JSONL
         if not path.exists():
             return
-        if not start_step:
-            path.unlink()
-            return
-        kept = [line for line in read_lines(path) if line["step"] <= start_step]
+        kept = [line for line in read_lines(path) if start_step and line["step"] <= start_step]
         temporary = path.with_suffix(".tmp")
         temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
         temporary.replace(path)
