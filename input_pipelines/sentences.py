@@ -6,62 +6,14 @@ shown in it.
 """
 
 import abc
-import functools
-import hashlib
-import json
 
 import numpy as np
 
 from input_pipelines import packing, plan, stream
 from input_pipelines.corpus_table import StoreCorpus
+from input_pipelines.epoch_plan import EpochPlan
 from input_pipelines.pipeline import PREFETCH, open_stores
 from input_pipelines.token_store import StoreError, TokenStore
-
-_ORDER = 1 << 40  # the stream of random numbers that orders an epoch
-_VERSION = 1  # part of every fingerprint: raise it when the same arguments would give other batches
-
-
-class SentencePlan:
-    """Which sentences are in which step.
-
-    Attributes:
-      fingerprint: sha256 hex of everything that decides it.
-    """
-
-    def __init__(self, usable: np.ndarray, rows: int, seed: int, about: list[object]):
-        """
-        Args:
-          usable: int [n], numbers of the sentences that are shown.
-          rows: of a step.
-          seed: of the order.
-          about: whatever else decides a batch, for the fingerprint.
-
-        Raises:
-          StoreError: fewer sentences than rows.
-        """
-        if len(usable) < rows:
-            raise StoreError(
-                f"expected {rows} sentences at least, one for each row of a step, found "
-                f"{len(usable)} that can be used. Use smaller batches, or more text."
-            )
-        self._usable, self._rows, self._seed = usable, rows, seed
-        self.steps = len(usable) // rows  # of an epoch
-        value = json.dumps([_VERSION, rows, seed, about], default=str)
-        digest = hashlib.sha256(value.encode())
-        digest.update(np.ascontiguousarray(usable, np.int64).tobytes())
-        self.fingerprint = digest.hexdigest()
-        self._order = functools.lru_cache(maxsize=2)(self._compute_order)
-
-    def step(self, step: int) -> np.ndarray:
-        """Numbers of the sentences of a step: int64 [rows]."""
-        if step < 0:
-            raise ValueError(f"plan: step: expected 0 or more, found {step}")
-        epoch, place = divmod(step, self.steps)
-        return self._order(epoch)[place * self._rows : (place + 1) * self._rows]
-
-    def _compute_order(self, epoch: int) -> np.ndarray:
-        order = plan.permutation(self._seed, _ORDER, epoch, len(self._usable))
-        return self._usable[order].astype(np.int64)
 
 
 class _Sentences(abc.ABC):
@@ -73,7 +25,7 @@ class _Sentences(abc.ABC):
       plan: which of them are in which step.
     """
 
-    plan: SentencePlan
+    plan: EpochPlan
 
     def __init__(self, store: str | TokenStore, rows: int, length: int, tokenizer: str | None):
         plan.check_sizes(type(self).__name__, rows=rows, length=length - 2)
@@ -179,7 +131,7 @@ class SalientSentences(_Sentences):
         about = [self.store.fingerprint, length, spans, max_span_tokens, require_spans]
         about.append(self._in_corpus)
         try:
-            self.plan = SentencePlan(usable, rows, seed, about)
+            self.plan = EpochPlan(usable, rows, seed, about, "sentences")
         except StoreError as error:
             raise StoreError(
                 f"{self.store.folder}: {error} {np.sum(counts == 0):,} of {len(counts):,} "
@@ -246,7 +198,7 @@ class SentencesInBlocks(_Sentences):
             )
         usable = np.flatnonzero(self.sizes() >= min_tokens)
         about = [self.store.fingerprint, length, block_length, min_tokens]
-        self.plan = SentencePlan(usable, rows, seed, about)
+        self.plan = EpochPlan(usable, rows, seed, about, "sentences")
 
     def specs(self) -> stream.Spec:
         """Group -> feature -> shape and dtype of the global batch."""

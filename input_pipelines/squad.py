@@ -154,7 +154,11 @@ def _write(
         passages.append({"_id": paragraph["id"], "title": title, "text": paragraph["context"]})
         for question in paragraph["qas"]:
             try:
-                row = {"_id": text_field(question, "id", True), "text": _question(question)}
+                row: dict[str, Any] = {
+                    "_id": text_field(question, "id", True),
+                    "text": _question(question),
+                }
+                row |= _answers(question)
                 if question.get("is_impossible"):  # SQuAD 2: the paragraph does not answer it
                     continue
                 if unique.first(row["_id"], "question", len(questions)):
@@ -177,6 +181,13 @@ def _question(question: dict[str, Any]) -> str:
     if not text.strip():
         raise FieldError("empty_question", "field 'question': expected words, found none")
     return text.strip()
+
+
+def _answers(question: dict[str, Any]) -> dict[str, list[str]]:
+    """The texts of its answers, for those who read the passages that are found."""
+    given = question.get("answers") or []
+    texts = [text_field(answer, "text") for answer in given]
+    return {"answers": list(dict.fromkeys(texts))} if texts else {}
 
 
 def _write_lines(folder: str, name: str, lines: Iterable[str]) -> None:

@@ -56,6 +56,22 @@ def beginning(tokens: jax.Array, lengths: jax.Array, length: int, sep: int) -> G
     return row_group(taken, total, jnp.zeros_like(lengths))
 
 
+def in_body(tokens: jax.Array, lengths: jax.Array, sep: int) -> jax.Array:
+    """Which tokens of "[CLS] title or query [SEP] body [SEP]" are the body's, without [SEP].
+
+    Args:
+        tokens: [..., L] int32.
+        lengths: [...] int32 of the whole texts.
+        sep: id of [SEP].
+
+    Returns:
+        [..., L] bool.
+    """
+    column = jnp.arange(tokens.shape[-1], dtype=jnp.int32)
+    behind = column > jnp.argmax(tokens == sep, axis=-1)[..., None]
+    return behind & (column < lengths[..., None] - 1)
+
+
 def with_null(
     tokens: jax.Array, lengths: jax.Array, vocabulary: Vocabulary
 ) -> tuple[jax.Array, jax.Array]:

@@ -53,6 +53,18 @@ class Source(Protocol):
         """Our path -> array."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Arrays:
+    """A `Source` of weights that were read already."""
+
+    path: Path
+    found: Mapping[str, np.ndarray]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """See `Source`."""
+        return dict(self.found)
+
+
 class CaseError(ValueError):
     """A folder is not a golden case that can be run."""
 

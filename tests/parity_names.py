@@ -50,6 +50,33 @@ def decoder(config: bert.BertConfig, layers: int, prefix: str) -> Iterable[Named
             yield Named(ours, entry, names, shape, True)
 
 
+def realm_reader(config: bert.BertConfig, prefix: str) -> Iterable[Named]:
+    """The encoder of REALM's reader, `reader` with us."""
+    for ours, shape in import_hf.part_shapes(config).items():
+        entry = hf_names.BY_PATH[ours]
+        if entry.part == "encoder":
+            names = [prefix + hf_names.spelled(n, "realm") for n in entry.names(config.layers)]
+            path = "reader" + ours.removeprefix("encoder")
+            one = shape[1:] if entry.stacked else shape
+            yield Named(path, entry, names, one, entry.stacked)
+
+
+def span_head(config: bert.BertConfig, hidden: int, prefix: str) -> Iterable[Named]:
+    """The scores of spans of REALM's reader, `head` with us."""
+    linear, as_is = hf_names.LINEAR_IN, hf_names.AS_IS
+    for ours, theirs, layout, shape in (
+        ("ends/kernel", "dense_intermediate.weight", linear, (config.hidden, 2 * hidden)),
+        ("ends/bias", "dense_intermediate.bias", as_is, (2 * hidden,)),
+        ("norm/scale", "layer_normalization.weight", as_is, (hidden,)),
+        ("norm/bias", "layer_normalization.bias", as_is, (hidden,)),
+        ("output/kernel", "dense_output.weight", linear, (hidden, 1)),
+        ("output/bias", "dense_output.bias", as_is, (1,)),
+    ):
+        name = f"{prefix}qa_outputs.{theirs}"
+        entry = hf_names.Entry(f"head/{ours}", name, layout)
+        yield Named(entry.path, entry, [name], shape, False)
+
+
 class Weights:
     """The tensors of a file under our paths; those that it has."""
 

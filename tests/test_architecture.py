@@ -44,7 +44,7 @@ MODEL_FLOORS = (
     ("attention",),
     ("layers",),
     ("bert", "seq2seq", "electra", "heads", "embedding", "losses", "corruption", "sampling"),
-    ("pretraining", "projected", "evidence", "span_masks"),
+    ("pretraining", "projected", "evidence", "span_masks", "span_head"),
 )
 # Files in models that are no objectives.
 NOT_OBJECTIVES = {

@@ -128,6 +128,28 @@ def test_the_tokens_of_rows_come_from_every_device(shape):
     )
 
 
+@pytest.mark.parametrize("shape", MESHES)
+def test_vectors_and_judgements_come_from_every_device(shape):
+    corpus = TinyCorpus(37)
+    index = OnMesh(shape, corpus)
+    wanted = np.random.default_rng(0).integers(-1, 37, (8, 7)).astype(np.int32)
+    about = np.arange(8, dtype=np.int32) + 5  # of each query, a token that a row may hold
+
+    def judge(tokens, lengths, about):
+        inside = jnp.arange(tokens.shape[2]) < lengths[:, :, None] - 1
+        return jnp.any(inside & (tokens == about[:, None, None]), axis=2)
+
+    vectors = index.run(lambda index, rows: index.vectors_at(rows), wanted)
+    there = wanted != NO_ROW
+    own = index.array("embeddings")[wanted]
+    np.testing.assert_array_equal(vectors, np.where(there[:, :, None], own, 0))
+    judged = index.run(lambda index, rows, about: index.judge(rows, about, judge), wanted, about)
+    tokens, lengths = corpus.tokens(0, 37)[wanted], corpus.column("length", 0, 37)[wanted]
+    expected = there & np.asarray(judge(tokens, jnp.asarray(lengths), jnp.asarray(about)))
+    np.testing.assert_array_equal(judged, expected)
+    assert expected.any() and not expected.all()
+
+
 @pytest.mark.parametrize("shape", [(1, 1, 1), (8, 1, 1), (2, 2, 2)])
 @pytest.mark.parametrize("staleness", [1, 3, 4, 1000])
 def test_no_row_is_older_than_the_bound(shape, staleness):

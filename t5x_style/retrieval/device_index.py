@@ -28,6 +28,7 @@ DTYPES = ("float32", "bfloat16")
 Group = Mapping[str, jax.Array]
 Embed = Callable[[Group], jax.Array]  # a token group of R rows -> vectors [R, D]
 MakeGroup = Callable[[jax.Array, jax.Array], Group]  # tokens [R, L] and lengths [R] -> their group
+Judge = Callable[[jax.Array, jax.Array, Any], jax.Array]
 Arrays = tuple[jax.Array, jax.Array, jax.Array]  # embeddings, row_steps, refused
 
 
@@ -196,6 +197,26 @@ class DeviceIndex(nnx.Module):
         tokens = sharded_rows.take(self.tokens[...], flat, 0)
         lengths = sharded_rows.take(self.lengths[...], flat, 0)
         return tokens.reshape(*rows.shape, -1), lengths.reshape(rows.shape)
+
+    def vectors_at(self, rows: jax.Array) -> jax.Array:
+        """[B, K, D] float32: the vectors of `rows` [B, K]; 0 where there is none."""
+        flat = sharded_rows.take(self.embeddings[...], rows.reshape(-1), 0, jnp.float32)
+        return flat.reshape(*rows.shape, -1)
+
+    def judge(self, rows: jax.Array, about: Any, judge: Judge) -> jax.Array:
+        """What `judge` says of the tokens of rows, on the devices that hold them.
+
+        Args:
+          rows: [B, K] int32.
+          about: a pytree of [B, ...], what the queries of the rows are judged by.
+          judge: (tokens [B, k, L] int32, lengths [B, k], about) -> [B, k] bool, row by row.
+
+        Returns:
+          [B, K] bool; False where a row is NO_ROW.
+        """
+        judged = sharded_rows.Judgement(judge, self.config.encode_rows)
+        tables = (self.tokens[...], self.lengths[...])
+        return sharded_rows.over_shares(judged, (rows, about), tables)
 
     def age_at(self, rows: jax.Array) -> jax.Array:
         """[B, K] int32: steps since `rows` [B, K] were embedded."""

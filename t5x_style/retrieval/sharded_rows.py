@@ -7,6 +7,7 @@ Letters: N rows, D vector size, B queries, k hits.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
+from jax.typing import DTypeLike
 
 from t5x_style.partitioning import AXES, BATCH_AXES
 from t5x_style.retrieval.index import NO_ROW
@@ -128,19 +130,47 @@ def _on_shares(own: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     return mapped
 
 
-def take(table: jax.Array, rows: jax.Array, otherwise: int) -> jax.Array:
-    """[B, ...] int32: `table` [N, ...] at `rows` [B]; `otherwise` where a row is NO_ROW."""
-    found = over_shares(_take_local, (rows,), (table,))
+def take(
+    table: jax.Array, rows: jax.Array, otherwise: int, dtype: DTypeLike = jnp.int32
+) -> jax.Array:
+    """[B, ...] of `dtype`: `table` [N, ...] at `rows` [B]; `otherwise` where a row is NO_ROW."""
+    found = over_shares(functools.partial(_take_local, dtype), (rows,), (table,))
     there = (rows != NO_ROW).reshape(-1, *(1,) * (found.ndim - 1))
     return jnp.where(there, found, otherwise)
 
 
-def _take_local(place: Place, rows: jax.Array, table: jax.Array) -> jax.Array:
-    """`table`[rows], int32; 0 for a row that is on no device."""
+def _take_local(dtype: DTypeLike, place: Place, rows: jax.Array, table: jax.Array) -> jax.Array:
+    """`table`[rows] in `dtype`; 0 for a row that is on no device."""
     at = place.gathered(rows) - place.first
     inside = (at >= 0) & (at < table.shape[0])
-    found = table[jnp.clip(at, 0, table.shape[0] - 1)].astype(jnp.int32)
+    found = table[jnp.clip(at, 0, table.shape[0] - 1)].astype(dtype)
     return place.added(jnp.where(inside.reshape(-1, *(1,) * (found.ndim - 1)), found, 0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+    """What `judge` says of rows, a few of each query's at a time; see `DeviceIndex.judge`."""
+
+    judge: Callable[[jax.Array, jax.Array, Any], jax.Array]
+    at_once: int
+
+    def __call__(
+        self, place: Place, rows: jax.Array, about: Any, tokens: jax.Array, lengths: jax.Array
+    ) -> jax.Array:
+        rows, about = place.gathered((rows, about))
+        count, hits = rows.shape
+        turns = -(-hits // self.at_once)
+        padded = jnp.pad(rows, ((0, 0), (0, turns * self.at_once - hits)), constant_values=NO_ROW)
+
+        def turn(rows: jax.Array) -> jax.Array:
+            at = rows - place.first
+            inside = (rows != NO_ROW) & (at >= 0) & (at < tokens.shape[0])
+            at = jnp.clip(at, 0, tokens.shape[0] - 1)
+            return inside & self.judge(tokens[at].astype(jnp.int32), lengths[at], about)
+
+        parts = jnp.moveaxis(padded.reshape(count, turns, self.at_once), 1, 0)
+        judged = jnp.moveaxis(jax.lax.map(turn, parts), 0, 1).reshape(count, -1)[:, :hits]
+        return place.added(judged.astype(jnp.int32)) > 0
 
 
 @dataclasses.dataclass(frozen=True)

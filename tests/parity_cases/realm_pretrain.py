@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -323,16 +322,7 @@ def _fill(model: Any, case: Case, named: Mapping[str, list[Named]]) -> None:
     for kind, members in named.items():
         file = case.folder / f"weights_{kind}.safetensors"
         arrays |= parity_names.Weights(file, members).arrays()
-    parity_kit.fill(model, _Arrays(case.folder, arrays))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Arrays:
-    path: Path
-    found: dict[str, np.ndarray]
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return self.found
+    parity_kit.fill(model, parity_kit.Arrays(case.folder, arrays))
 
 
 def _export(
