@@ -103,7 +103,7 @@ def find_forms(
 
 def _given(path: str, store: TokenStore, bad: BadRecords) -> dict[int, Answers]:
     """Row of the question store -> answers; a question without any is a bad record."""
-    read = answers_lib.read(path, bad)
+    read = answers_lib.read(path, bad, store.row_of)
     for name in store.ids:
         if name not in read:
             bad.add(path, "question_without_answers", "this question is not there", name)

@@ -13,7 +13,7 @@ import json
 import re
 import string
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from input_pipelines import sources
@@ -94,10 +94,6 @@ class Answers:
         if self.is_regex:
             return float(self.exact(prediction))
         return max(_f1(normalised(prediction), normalised(text)) for text in self.texts)
-
-    def stands_in(self, text: str) -> bool:
-        """Whether a text holds an answer."""
-        return bool(Finder([self]).find(text))
 
 
 def _f1(prediction: str, answer: str) -> float:
@@ -186,13 +182,18 @@ def answers_of(row: Mapping[str, Any]) -> Answers:
     return Answers(tuple(dict.fromkeys(texts)), kind == "regex")
 
 
-def read(path: str, bad: BadRecords, max_line_bytes: int = 1 << 24) -> dict[str, Answers | None]:
+def read(
+    path: str, bad: BadRecords, only: Collection[str] | None = None, max_line_bytes: int = 1 << 24
+) -> dict[str, Answers | None]:
     """Question id -> answers, of a jsonl file of questions; `_id` or `id` names a question.
 
-    Malformed ones are told to `bad`; where the id could be read, it has None.
+    Malformed ones are told to `bad`; where the id could be read, it has None. With `only`, other
+    questions are passed over.
     """
     found: dict[str, Answers | None] = {}
     for where, line, name, row in _rows(path, bad, max_line_bytes):
+        if only is not None and name not in only:
+            continue
         try:
             found[name] = answers_of(row)
         except FieldError as error:

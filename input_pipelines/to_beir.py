@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from input_pipelines.sources import BadRecords, Record, Source, SourceError, UniqueIds
+from input_pipelines.token_store import TokenStore
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +76,29 @@ def write_collection(
         json.dump(report, file, indent=1)
     _log.info("collection: %s", {k: v for k, v in report.items() if k != "examples"})
     return {"corpus": "corpus", "report": "corpus/report.json"}
+
+
+def write_blocks(store: str, model_dir: str) -> dict[str, str]:
+    """The job of a stage: the rows of a token store as passages, one each, `corpus/corpus.jsonl`.
+
+    For what searches or reads the blocks themselves, instead of the documents they are of.
+
+    Args:
+      store: a token store.
+      model_dir: where `corpus/` appears.
+
+    Returns:
+      {"corpus": the folder}, relative to model_dir.
+    """
+    folder = os.path.join(model_dir, "corpus")
+    os.makedirs(folder, exist_ok=True)
+    opened = TokenStore.open(store)
+    with open(os.path.join(folder, "corpus.jsonl"), "w", encoding="utf-8") as file:
+        for row in range(len(opened)):
+            text = opened.text(row)
+            record = _row(Record(text.id, text.title, text.text, text.source))
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    return {"corpus": "corpus"}
 
 
 class _Written:

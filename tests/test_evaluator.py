@@ -10,8 +10,9 @@ import pytest
 from rich.console import Console
 
 from t5x_style.contract import ContractError
-from t5x_style.evaluate import evaluate, table
+from t5x_style.evaluate import evaluate
 from t5x_style.evaluation import ranking, systems
+from t5x_style.evaluation.comparison import table
 from t5x_style.evaluation.evaluator import RetrievalEvaluator
 from t5x_style.retrieval import documents, exact
 from t5x_style.retrieval.index import NO_ROW

@@ -35,9 +35,13 @@ class Bench:
             )
         self._corpus, self.depth = Path(corpus), depth
         self.passages = Passages(corpus)
-        self.queries = read_queries(corpus)
         self.systems = {system.name: system for system in systems}
         self._runs: dict[tuple[str, str], Run] = {}
+
+    @functools.cached_property
+    def queries(self) -> dict[str, str]:
+        """Id -> text of all queries of the collection."""
+        return read_queries(self._corpus)
 
     @functools.cache  # noqa: B019 - a bench lives as long as the stage
     def qrels(self, split: str) -> Qrels:

@@ -1,0 +1,88 @@
+"""Stage: readers over retrievers, as answers, metrics with intervals, and a table."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+from t5x_style import runtime
+from t5x_style.evaluation import comparison, qa, ranking, systems
+from t5x_style.retrieval import publish
+
+
+def evaluate_answers(
+    corpus: str,
+    key: qa.AnswerKey,
+    retrievers: Sequence[systems.System],
+    answering: Sequence[qa.Answering],
+    baseline: str,
+    samples: int,
+    seed: int,
+    model_dir: str,
+    depths: Sequence[int] = qa.RECALLS,
+    compared: Sequence[tuple[str, str]] = (),
+) -> dict[str, str]:
+    """Writes answers.jsonl, metrics.json and per_query.json, and prints a table.
+
+    metrics.json is that of `evaluate.evaluate`, with EM (exact match), F1 and Recall@k, by which a
+    question counts as found if one of the best k blocks holds an answer. answers.jsonl: {"id",
+    "question", "right", system: answer} of each question.
+
+    Args:
+      corpus: folder in BEIR's layout whose passages are blocks.
+      key: questions and their answers.
+      retrievers: list blocks.
+      answering: readers over retrievers.
+      baseline: name of one of these that the others are tested against.
+      samples: of the bootstrap and of the randomisation test.
+      seed: of both.
+      model_dir: where the files go.
+      depths: of Recall@k.
+      compared: pairs of `answering` that are tested against each other as well, one minus other.
+
+    Raises:
+      ValueError: a reader over a retriever that is not there, names that are not distinct.
+    """
+    names = [system.name for system in answering]
+    if len(set(names)) != len(names) or not names:
+        raise ValueError(f"answering: expected one or more, of distinct names, found {names}")
+    comparison.require_names(names, baseline, compared)
+    depth = max([*depths, *(system.read for system in answering)])
+    bench = qa.QuestionBench(corpus, key, retrievers, depth)
+    scores: dict[str, ranking.Scores] = {}
+    answers: dict[str, dict[str, str]] = {}
+    for system in answering:
+        scores[system.name], answers[system.name] = qa.score(bench, system, depths)
+        print(f"answers: {system.name} {scores[system.name].means()}", file=sys.stderr)
+    if jax.process_index() == 0:
+        folder = Path(model_dir)
+        _write_answers(folder / "answers.jsonl", bench, answers)
+        facts = {system.name: system.facts() for system in answering}
+        facts |= {f"retriever {name}": one.facts() for name, one in bench.systems.items()}
+        report = comparison.compare(scores, baseline, compared, samples, seed)
+        report |= {"split": "questions", "passages": len(bench.passages), "facts": facts}
+        comparison.write(folder, report, scores)
+    return {
+        "metrics": "metrics.json",
+        "per_query": "per_query.json",
+        "answers": "answers.jsonl",
+    }
+
+
+def _write_answers(path: Path, bench: qa.QuestionBench, answers: dict[str, dict[str, str]]) -> None:
+    lines = []
+    for question, text in bench.texts("").items():
+        given = {name: found[question] for name, found in answers.items()}
+        right = [name for name, answer in given.items() if bench.key.exact(question, answer)]
+        row = {"id": question, "question": text, "right": right, **given}
+        lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+    publish.write_atomically(path, "".join(lines))
+
+
+if __name__ == "__main__":
+    from t5x_style import stage
+
+    runtime.start()
+    stage.main("t5x_style.evaluate_answers.evaluate_answers")

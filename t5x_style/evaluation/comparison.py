@@ -1,0 +1,111 @@
+"""Systems beside each other: differences, intervals and tests, as files and as tables."""
+
+import itertools
+import json
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from t5x_style.evaluation import ranking
+from t5x_style.retrieval import publish
+
+
+def require_names(
+    names: Collection[str], baseline: str, compared: Sequence[tuple[str, str]]
+) -> None:
+    """Raises ValueError unless `baseline` and `compared` name systems of `names`."""
+    for name in [baseline, *itertools.chain(*compared)]:
+        if name not in names:
+            raise ValueError(
+                f"baseline, compared: expected some of {sorted(names)}, found {name!r}"
+            )
+
+
+def compare(
+    scores: Mapping[str, ranking.Scores],
+    baseline: str,
+    compared: Sequence[tuple[str, str]],
+    samples: int,
+    seed: int,
+) -> dict[str, Any]:
+    """What metrics.json says of scores, see `evaluate.evaluate`: n, systems, against, compared.
+
+    Args:
+      scores: system -> scores, all on the same queries.
+      baseline: name of the system that the others are tested against.
+      compared: pairs that are tested against each other as well.
+      samples: of the bootstrap and of the randomisation test.
+      seed: of both.
+    """
+    return {
+        "n": len(scores[baseline].queries),
+        "systems": {name: s.intervals(samples, seed) for name, s in scores.items()},
+        "against": {
+            "baseline": baseline,
+            "systems": {
+                name: ranking.compare(one, scores[baseline], samples, seed)
+                for name, one in scores.items()
+                if name != baseline
+            },
+        },
+        "compared": [
+            {"one": one, "other": other}
+            | dict(ranking.compare(scores[one], scores[other], samples, seed))
+            for one, other in compared
+        ],
+    }
+
+
+def write(folder: Path, report: dict[str, Any], scores: Mapping[str, ranking.Scores]) -> None:
+    """Writes metrics.json and per_query.json, and prints the tables."""
+    publish.write_atomically(folder / "metrics.json", json.dumps(report, indent=1) + "\n")
+    queries = next(iter(scores.values())).queries
+    per_query = {
+        "queries": list(queries),
+        "systems": {n: {m: v.tolist() for m, v in s.values.items()} for n, s in scores.items()},
+    }
+    publish.write_atomically(folder / "per_query.json", json.dumps(per_query) + "\n")
+    # A file or a pipe has no width; rich would take 80 columns and break the cells.
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(table(report))
+    if report["compared"]:
+        console.print(differences(report))
+
+
+def table(report: dict[str, Any]) -> Table:
+    """The systems of a metrics.json beside each other, with intervals; * where p < 0.05."""
+    baseline, tested = report["against"]["baseline"], report["against"]["systems"]
+    result = Table(
+        title=f"{report['split']}: {report['n']} queries, {report['passages']:,} passages",
+        caption=f"95 % bootstrap intervals; * differs from {baseline} (paired, p < 0.05)",
+    )
+    metrics = list(next(iter(report["systems"].values())))
+    result.add_column("system")
+    for metric in metrics:
+        result.add_column(metric, justify="right")
+    for name, values in report["systems"].items():
+        cells = []
+        for metric in metrics:
+            one = values[metric]
+            star = "*" if name in tested and tested[name][metric]["p"] < 0.05 else " "
+            cells.append(f"{one['value']:.4f}{star}\n{one['low']:.3f} to {one['high']:.3f} ")
+        result.add_row(name, *cells)
+    return result
+
+
+def differences(report: dict[str, Any]) -> Table:
+    """The pairs of systems that a metrics.json compares: difference and p-value of each metric."""
+    result = Table(title="one minus other, p of a paired randomisation test")
+    metrics = list(next(iter(report["systems"].values())))
+    result.add_column("one")
+    result.add_column("other")
+    for metric in metrics:
+        result.add_column(metric, justify="right")
+    for pair in report["compared"]:
+        cells = [f"{pair[m]['difference']:+.4f}\np {pair[m]['p']:.4f}" for m in metrics]
+        result.add_row(pair["one"], pair["other"], *cells)
+    return result
