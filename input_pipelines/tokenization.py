@@ -205,6 +205,10 @@ class QuestionEncoder:
         """That of the tokenizer."""
         return self._tokenizer.fingerprint
 
+    def tokens(self, question: str) -> int:
+        """How many a question has, specials included, before it is cut."""
+        return len(self._tokenizer.pieces([self.prefix + question])[0].tokens) + 2
+
     def __call__(self, questions: Sequence[str]) -> dict[str, np.ndarray]:
         """A token group of len(questions) rows; see token_group."""
         encoded = self._tokenizer.encode_batch([self.prefix + q for q in questions], self.length)

@@ -21,6 +21,7 @@ from rich.text import Text
 from t5x_style import gin_utils, runtime, stage_main, trained
 from t5x_style.retrieval import index as index_lib
 from t5x_style.retrieval.passages import Passage, Passages
+from t5x_style.retrieval.reader import Reading, reader_of
 
 JOB = "t5x_style.search.search"
 SNIPPET = 240  # characters
@@ -41,6 +42,10 @@ class QuestionEncoder(Protocol):
         """Of the tokenizer."""
         ...
 
+    def tokens(self, question: str) -> int:
+        """How many a question has, specials included, before it is cut at `length`."""
+        ...
+
     def __call__(self, questions: Sequence[str]) -> Mapping[str, np.ndarray]:
         """A token group, one question a row."""
         ...
@@ -54,8 +59,32 @@ class Hit:
     passage: Passage
 
 
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """A span of a passage, or none.
+
+    Attributes:
+      hit: the passage, with its relevance.
+      span: characters of its text; None where the reader finds nothing to point at.
+      score: of reader and relevance together.
+      passage_probability: p(z|x), among the passages that were read.
+      span_probability: p(y|z,x), among the spans of the passage.
+    """
+
+    hit: Hit
+    span: tuple[int, int] | None
+    score: float
+    passage_probability: float
+    span_probability: float
+
+    @property
+    def text(self) -> str:
+        """The answer; empty where there is none."""
+        return "" if self.span is None else self.hit.passage.text[slice(*self.span)]
+
+
 class Searcher:
-    """A model, an index of its vectors, and the passages behind them."""
+    """A model, an index of its vectors, the passages behind them, and perhaps a reader of these."""
 
     def __init__(
         self,
@@ -63,9 +92,18 @@ class Searcher:
         index: index_lib.Index,
         questions: QuestionEncoder,
         passages: Passages,
+        reading: Reading | None = None,
     ):
-        """Raises:
+        """Args:
+        model: embeds questions; reads, where `reading` is given.
+        index: of its passages' vectors.
+        questions: tokenizes them.
+        passages: those of the index.
+        reading: makes the texts of the model's reader, for `answer`.
+
+        Raises:
         ContractError: model, index and tokenizer do not belong together.
+        ReaderError: `reading` is given, and the model has no reader.
         SearchError: the index holds a passage that the corpus does not.
         """
         index_lib.check_contract(index, model.contract, "the index")
@@ -85,6 +123,7 @@ class Searcher:
             )
         self._embed: Callable[..., Any] = model.functions["embed_query"]
         self._index, self._questions, self._passages = index, questions, passages
+        self._reader = None if reading is None else reader_of(model, reading)
 
     def search(self, question: str, k: int) -> list[Hit]:
         """The best k passages, best first.
@@ -94,6 +133,12 @@ class Searcher:
         """
         if not question.strip():
             raise SearchError("the question is empty; expected a few words")
+        if (count := self._questions.tokens(question)) > self._questions.length:
+            print(
+                f"the question has {count} tokens, of which the model reads the first "
+                f"{self._questions.length}: the rest does not count",
+                file=sys.stderr,
+            )
         group = self._questions([question])
         vectors = np.asarray(self._embed(group))[:, 0]  # [1, D]
         scores, rows = self._index.search(vectors.astype(np.float32), k)
@@ -102,6 +147,30 @@ class Searcher:
             for score, row in zip(scores[0], rows[0], strict=True)
             if row != index_lib.NO_ROW
         ]
+
+    def answer(self, question: str, k: int) -> list[Answer]:
+        """The best span of each of the best k passages, the best one first.
+
+        Raises:
+          SearchError: the question is empty, or there is no reader.
+        """
+        if self._reader is None:
+            raise SearchError(
+                "nothing here reads passages: bind search.Searcher.reading, for a model of open "
+                "question answering (docs/open_qa.md), or search without --answer"
+            )
+        hits = self.search(question, k)
+        if not hits:
+            return []
+        read = self._reader.read([question] * len(hits), [hit.passage.text for hit in hits])
+        relevance = np.array([hit.score for hit in hits])
+        chances = np.exp(relevance - relevance.max())
+        chances /= chances.sum()
+        answers = [
+            Answer(hit, found.span, found.score + hit.score, float(chance), found.probability)
+            for hit, found, chance in zip(hits, read, chances, strict=True)
+        ]
+        return sorted(answers, key=lambda answer: -answer.score)
 
 
 def search(searcher: Searcher, questions: Sequence[str], k: int, model_dir: str) -> dict[str, str]:
@@ -136,6 +205,42 @@ def show(question: str, hits: Sequence[Hit], console: Console) -> None:
         console.print(Text.assemble(f"{rank:>2}. ", (title, "bold"), "  ", (score, "green")))
         console.print(Text("    " + hit.passage.source, "dim"))
         console.print(body)
+
+
+def show_answers(answers: Sequence[Answer], console: Console) -> None:
+    """Prints answers with their passages, the span marked: « » where no terminal is."""
+    if not answers:
+        console.print("no passages found")
+    for rank, answer in enumerate(answers, start=1):
+        passage = answer.hit.passage
+        title, text = passage.title or passage.id, answer.text or "(nothing)"
+        chances = f"{answer.passage_probability:.4f}", f"{answer.span_probability:.4f}"
+        before, span, after = around(passage.text, answer.span)
+        if not console.is_terminal:
+            marked = f"{before}«{span}»{after}" if answer.span else before
+            line = "\t".join((str(rank), text, *chances, title, passage.source, marked))
+            print(line, file=console.file)
+            continue
+        said = f"  p(z|x) {chances[0]}  p(y|z,x) {chances[1]}"
+        console.print(Text.assemble(f"{rank:>2}. ", (text, "bold green"), (said, "dim")))
+        console.print(Text.assemble("    ", (title, "bold"), "  ", (passage.source, "dim")))
+        console.print(Text.assemble("    ", before, (span, "bold yellow"), after))
+
+
+def around(text: str, span: tuple[int, int] | None) -> tuple[str, str, str]:
+    """What stands before a span, the span, and what stands behind it: SNIPPET characters, a line.
+
+    Without a span: the text's beginning, and nothing.
+    """
+    if span is None:
+        return " ".join(text[:SNIPPET].split()), "", ""
+    room = max(0, SNIPPET - (span[1] - span[0]))
+    start, end = max(0, span[0] - room // 2), span[1] + room // 2
+    before, inside, after = (
+        re.sub(r"\s+", " ", part)
+        for part in (text[start : span[0]], text[slice(*span)], text[span[1] : end])
+    )
+    return ("…" if start else "") + before, inside, after + ("…" if end < len(text) else "")
 
 
 def snippet(text: str, question: str) -> str:
@@ -215,6 +320,9 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("question", nargs="*", help="without one, questions are asked for")
     parser.add_argument("--run", help="folder of a finished recipe")
+    parser.add_argument(
+        "--answer", action="store_true", help="read the passages, and say what answers"
+    )
     parser.add_argument("-k", type=int, default=5, help="how many passages (default 5)")
     parser.epilog = "--gin_file, --gin.NAME=VALUE and --gin_search_paths as in every stage."
     flags_argv, own_argv = split_arguments(argv)
@@ -230,7 +338,10 @@ def main(argv: Sequence[str]) -> int:
         runtime.start()
         searcher, console = open_searcher(flags), Console()
         for question in questions_from(options.question):
-            show(question, searcher.search(question, options.k), console)
+            if options.answer:
+                show_answers(searcher.answer(question, options.k), console)
+            else:
+                show(question, searcher.search(question, options.k), console)
         return 0
 
     return stage_main.guarded(answer, flags_argv)

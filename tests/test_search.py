@@ -15,6 +15,7 @@ from t5x_style.contract import ContractError
 from t5x_style.partitioning import Partitioner
 from t5x_style.retrieval import exact
 from t5x_style.retrieval.passages import Passages
+from t5x_style.retrieval.reader import ReaderError
 from t5x_style.trained import Trained
 from tests import retrieval_helpers as helpers
 
@@ -25,6 +26,9 @@ class Questions:
     """A 'tokenizer' that writes a question's words as numbers."""
 
     length, prefix, fingerprint = 8, "", "fingerprint"
+
+    def tokens(self, question):
+        return len(question.split()) + 2
 
     def __call__(self, questions):
         tokens = [[int(word in question) for word in WORDS] for question in questions]
@@ -54,6 +58,99 @@ def test_answers_with_scores_and_sources(parts):
 
 def test_more_than_there_is(parts):
     assert len(search.Searcher(**parts).search("json", 50)) == 5
+
+
+def test_a_question_that_is_cut_is_told(parts, capsys):
+    search.Searcher(**parts).search("json " * 6, 1)
+    assert not capsys.readouterr().err
+    search.Searcher(**parts).search("json " * 7, 1)
+    assert "has 9 tokens, of which the model reads the first 8" in capsys.readouterr().err
+
+
+class Reading:
+    """Texts of a reader: one token a row, which says how long the passage is."""
+
+    query_length = passage_length = 8
+    fingerprint = "fingerprint"
+
+    def pairs(self, questions, passages):
+        return Pairs(passages)
+
+
+class Pairs:
+    def __init__(self, passages):
+        self.ids = [str(number) for number in range(len(passages))]
+        self._passages = passages
+
+    def batches(self):
+        count = len(self._passages)
+        yield {
+            "tokens": np.array([[len(text)] for text in self._passages], np.int32),
+            "segment_ids": np.ones((count, 1), np.int32),
+            "segment_valid": np.ones((count, 1), bool),
+            "example_id": np.arange(count, dtype=np.int32)[:, None],
+        }
+
+    def characters(self, number, start, end):
+        return start, end
+
+
+@jax.jit
+def four_letters(group):
+    """The second to the fifth letter; nothing in passages of 40 letters and more."""
+    size = group["tokens"].astype(jnp.float32)
+    score = jnp.where(size < 40, 1.0, -jnp.inf)
+    return {
+        "start": jnp.ones_like(size),
+        "end": jnp.full_like(size, 5),
+        "score": score,
+        "log_probability": score - 2,
+    }
+
+
+@pytest.fixture
+def answering(parts):
+    functions = {"embed_query": embed_query, "answer": four_letters}
+    alone = Partitioner(devices=jax.devices()[:1])
+    model = Trained(functions, helpers.CONTRACT, alone, "fingerprint")
+    return search.Searcher(**{**parts, "model": model, "reading": Reading()})
+
+
+def test_answers_are_spans_with_their_probabilities(answering):
+    answers = answering.answer("parse json and csv", 2)
+    assert [answer.hit.passage.id for answer in answers] == ["p1", "p0"]
+    first, second = answers
+    assert first.text == "ncod" and first.span_probability == pytest.approx(np.exp(-1))
+    assert second.span is None and second.text == ""
+    assert first.passage_probability == second.passage_probability == pytest.approx(0.5)
+
+
+def test_answers_are_shown_with_the_span_marked(answering):
+    answers = answering.answer("json", 2)
+    console = Console(file=io.StringIO())
+    search.show_answers(answers, console)
+    lines = console.file.getvalue().splitlines()
+    assert lines[0].startswith("1\tncod\t0.7311\t0.3679\tjson\tpython/json\tE«ncod»e and decode")
+    assert lines[1].startswith("2\t(nothing)\t")
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    search.show_answers(answers, console)
+    assert "p(y|z,x) 0.3679" in console.file.getvalue()
+
+
+def test_without_a_reader_there_is_no_answer(parts):
+    with pytest.raises(search.SearchError, match="bind search.Searcher.reading"):
+        search.Searcher(**parts).answer("json", 2)
+    with pytest.raises(ReaderError, match="offers 'answer'"):
+        search.Searcher(**{**parts, "reading": Reading()})
+
+
+def test_what_stands_around_a_span():
+    text = "first " * 60 + "here  the\nneedle lies" + " last" * 60
+    at = text.index("the")
+    before, span, after = search.around(text, (at, at + 10))
+    assert span == "the needle" and before.endswith("here ") and after.startswith(" lies")
+    assert before.startswith("…") and after.endswith("…")
+    assert search.around("short text", (0, 5)) == ("", "short", " text")
 
 
 @pytest.mark.parametrize("question", ["", "  \n"])
