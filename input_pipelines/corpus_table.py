@@ -65,15 +65,24 @@ class StoreCorpus:
         """Of the store's content."""
         return _opened(self.store).fingerprint
 
+    @property
+    def ids(self) -> list[str]:
+        """Of the rows, in order."""
+        return _opened(self.store).ids
+
+    def tokens_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens of some rows, int32 [n, length], padding behind their ends; and lengths [n]."""
+        found = np.full((len(rows), self.length), packing.PAD, np.int32)
+        passages = _opened(self.store).read(rows)
+        found[np.arange(self.length)[None] < passages.lengths[:, None]] = passages.tokens
+        return found, passages.lengths.astype(np.int32)
+
     def tokens(self, start: int, end: int) -> np.ndarray:
         """Rows start to end - 1: int32 [end - start, length], padding behind their ends."""
         found = np.full((end - start, self.length), packing.PAD, np.int32)
         for first in range(start, end, _AT_ONCE):
             last = min(first + _AT_ONCE, end)
-            passages = _opened(self.store).read(np.arange(first, last))
-            column = np.arange(self.length)[None]
-            inside = column < passages.lengths[:, None]
-            found[first - start : last - start][inside] = passages.tokens
+            found[first - start : last - start] = self.tokens_of(np.arange(first, last))[0]
         return found
 
     def column(self, name: str, start: int, end: int) -> np.ndarray:

@@ -69,6 +69,8 @@ class REALM(Objective):
         candidates: K; 8 in the paper: seven blocks and the null document.
         marginalise: over what, 'token' or 'span', see `losses.marginal`.
         share_embedders: whether sentences and blocks have one embedder.
+        evidence_length: tokens of a block, where batches bring the K - 1 blocks that the host
+            retrieved for them (group `evidence`); then `corpus` is None.
         chunk: positions whose logits exist at a time on a device.
         rngs: stream `params`.
     """
@@ -90,13 +92,24 @@ class REALM(Objective):
         candidates: int = 8,
         marginalise: str = "token",
         share_embedders: bool = True,
+        evidence_length: int | None = None,
         *,
         rngs: nnx.Rngs,
     ) -> None:
         embedding.require_fit(config, embedding_config, vocabulary)
         projected.require_plain(embedding_config, "REALM")
         marginal.require_marginal(marginalise, "REALM.marginalise")
-        _require_sizes(config, reader_config, projection, query, corpus, index_config, candidates)
+        _require_sizes(projection, query, index_config, candidates)
+        if corpus is not None and evidence_length is not None:
+            raise ValueError(
+                "REALM: expected a corpus to retrieve from in the step, or evidence_length for "
+                "what the host retrieves, found both: bind REALM.corpus = None for the host"
+            )
+        if corpus is not None:
+            _require_corpus(corpus, config, reader_config, candidates)
+            evidence_length = corpus.length
+        if evidence_length is not None:
+            _require_blocks(evidence_length, config, reader_config, query)
         self.config = config
         self.embedding_config = embedding_config
         self.projection = projection
@@ -118,6 +131,7 @@ class REALM(Objective):
         self.reader = bert.Encoder(reader_config, rngs=rngs)
         self.head = heads.MlmHead(reader_config, rngs=rngs)
         self.index = None if corpus is None else DeviceIndex(corpus, index_config)
+        self.evidence_length = evidence_length if corpus is None else None
         self.churn = None if corpus is None else Churn(query.rows, candidates - 1)
 
     def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
@@ -127,7 +141,16 @@ class REALM(Objective):
         if self.spans:
             shape = jax.ShapeDtypeStruct((rows, self.spans), jnp.int32)
             extra |= {"span_start": shape, "span_end": shape}
-        return [{"query": {**self.query.spec(), **extra}}]
+        query = {**self.query.spec(), **extra}
+        if self.evidence_length is None:
+            return [{"query": query}]
+        # What the host has hidden, and what it found for it.
+        query["labels"] = jax.ShapeDtypeStruct((rows, self.query.length), jnp.int32)
+        blocks = (rows, self.candidates - 1)
+        per_block = jax.ShapeDtypeStruct(blocks, jnp.int32)
+        tokens = jax.ShapeDtypeStruct((*blocks, self.evidence_length), jnp.int32)
+        found = {"tokens": tokens, "lengths": per_block, "row": per_block, "age": per_block}
+        return [{"query": query, "evidence": found}]
 
     def contract(self) -> Contract:
         """See `Objective`; vectors have the projection's size."""
@@ -143,6 +166,8 @@ class REALM(Objective):
     def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
         """Hides a span: `tokens` with [MASK], `labels` [B, Q] int32 what stood there, else -100."""
         query = batch["query"]
+        if "labels" in query:  # the host has done it, to retrieve for what is left
+            return batch
         masking = self.evaluation_masking if self.deterministic else self.masking
         hidden = masking.select(query, self.vocabulary.special_ids, key)
         tokens = jnp.where(hidden, self.vocabulary.mask, query["tokens"])
@@ -155,19 +180,27 @@ class REALM(Objective):
         `candidate` carries `age` [B * K, 1] int32, steps since the index saw a block.
         """
         query = batch["query"]
-        if self.index is None:
-            raise ValueError("REALM was built without a corpus: bind REALM.corpus to train it")
-        vectors = self.embedder(query)[:, 0]
-        _, rows = self.index.search(vectors, self.candidates - 1, query["source_row"][:, 0])
-        tokens, lengths = self.index.tokens_at(rows)
+        tokens, lengths, age = self._found(batch)
         tokens, lengths = evidence.with_null(tokens, lengths, self.vocabulary)
         candidate = evidence.candidate_group(tokens, lengths, query)
-        age = jnp.pad(self.index.age_at(rows), ((0, 0), (1, 0)))
+        age = jnp.pad(age, ((0, 0), (1, 0)))
         return {
             **batch,
             "candidate": {**candidate, "age": age.reshape(-1, 1)},
             "joint": evidence.joint_group(tokens, lengths, query, self.vocabulary),
         }
+
+    def _found(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Tokens [B, K - 1, L] of the best blocks, their lengths and their ages [B, K - 1]."""
+        if "evidence" in batch:
+            found = batch["evidence"]
+            return found["tokens"], found["lengths"], found["age"]
+        if self.index is None:
+            raise ValueError("REALM was built without a corpus: bind REALM.corpus to train it")
+        query = batch["query"]
+        vectors = self.embedder(query)[:, 0]
+        _, rows = self.index.search(vectors, self.candidates - 1, query["source_row"][:, 0])
+        return *self.index.tokens_at(rows), self.index.age_at(rows)
 
     def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
         """-log p(y|x) in nats, see `losses.marginal`; its metrics, and those of the index."""
@@ -177,12 +210,12 @@ class REALM(Objective):
         return loss, metrics | self._index_metrics(batch["candidate"])
 
     def _index_metrics(self, candidate: Group) -> dict[str, Mean]:
-        if self.index is None or self.churn is None:
-            return {}
         valid = candidate["segment_valid"].reshape(-1, self.candidates)[:, 1:]
         age = candidate["age"].reshape(-1, self.candidates)[:, 1:]
-        found = {
-            "candidate_age_steps": Mean.of(age, valid),
+        found = {"candidate_age_steps": Mean.of(age, valid)}
+        if self.index is None or self.churn is None:
+            return found
+        found |= {
             "index_age_steps": Mean.of(self.index.oldest()),
             "index_refused_rows": Mean.of(self.index.refused[...]),
         }
@@ -273,11 +306,8 @@ class REALM(Objective):
 
 
 def _require_sizes(
-    config: bert.BertConfig,
-    reader_config: bert.BertConfig,
     projection: projected.ProjectionConfig,
     query: GroupShape,
-    corpus: Corpus | None,
     index_config: DeviceIndexConfig,
     candidates: int,
 ) -> None:
@@ -293,19 +323,27 @@ def _require_sizes(
             f"REALM.index_config: expected dimension {projection.size}, the size of the "
             f"projection, found {index_config.dimension}"
         )
-    if corpus is None:
-        return
-    require_rows(corpus, candidates - 1, f"REALM.candidates = {candidates}")
-    if not 3 <= corpus.length <= config.max_positions:
+
+
+def _require_blocks(
+    length: int, config: bert.BertConfig, reader_config: bert.BertConfig, query: GroupShape
+) -> None:
+    if not 3 <= length <= config.max_positions:
         raise ValueError(
             f"REALM.corpus: expected blocks of 3 to {config.max_positions} tokens, the embedder's "
-            f"positions, found up to {corpus.length}. Prepare shorter blocks."
+            f"positions, found up to {length}. Prepare shorter blocks."
         )
-    if query.length + corpus.length > reader_config.max_positions:
+    if query.length + length > reader_config.max_positions:
         raise ValueError(
-            f"REALM.reader_config: expected max_positions of at least {query.length} + "
-            f"{corpus.length}, a sentence and a block, found {reader_config.max_positions}"
+            f"REALM.reader_config: expected max_positions of at least {query.length} + {length}, a "
+            f"sentence and a block, found {reader_config.max_positions}"
         )
+
+
+def _require_corpus(
+    corpus: Corpus, config: bert.BertConfig, reader_config: bert.BertConfig, candidates: int
+) -> None:
+    require_rows(corpus, candidates - 1, f"REALM.candidates = {candidates}")
     if {config.vocab_size, reader_config.vocab_size} != {corpus.vocabulary_size}:
         raise ValueError(
             f"REALM: expected one vocabulary, found {config.vocab_size} entries in the embedder, "

@@ -1,4 +1,7 @@
-"""Stage: a published ScaNN index over the embeddings of a corpus."""
+"""Stage: a published ScaNN index over the embeddings of a corpus.
+
+With `--watch` it is no stage, but builds an index of each new checkpoint: see `watch_index`.
+"""
 
 import sys
 
@@ -44,6 +47,12 @@ def build_index(
 
 
 if __name__ == "__main__":
+    if "--watch" in sys.argv:
+        # By name: the stage does not depend on what watching takes.
+        from importlib import import_module
+
+        words = [word for word in sys.argv[1:] if word != "--watch"]
+        sys.exit(import_module("t5x_style.watch_index").main(words))
     from t5x_style import runtime, stage
 
     runtime.tolerate_absent_tpu()

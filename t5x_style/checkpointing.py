@@ -263,6 +263,12 @@ def load(
     )
 
 
+def newest(folder: str | Path) -> int | None:
+    """The step of the newest complete checkpoint of a training stage; None before the first."""
+    steps = checkpoint_folder.complete_steps(Path(folder) / "checkpoints")
+    return max(steps, default=None)
+
+
 def read_parameters(folder: str | Path, step: int | None = None) -> dict[str, np.ndarray]:
     """All parameters as they were saved: path -> array in this host's memory.
 

@@ -15,6 +15,7 @@ from t5x_style.checkpointing import Checkpointer, Checkpointing
 from t5x_style.optim import AdamW
 from t5x_style.partitioning import Partitioner
 from t5x_style.progress import TrainingProgress
+from t5x_style.retrieval.retriever import HostRetrieval
 from t5x_style.train_state import MakeObjective
 from t5x_style.trainer import Cadence, Pipeline, Trainer
 
@@ -32,6 +33,7 @@ def train(
     initialise_from: Sequence[initialise.Initialise] = (),
     evaluators: Sequence[hooks.Evaluator] = (),
     development_metric: str | None = None,
+    retrieval: HostRetrieval | None = None,
 ) -> dict[str, str]:
     """The job of a training stage.
 
@@ -48,6 +50,7 @@ def train(
       initialise_from: weights to take over when there is no checkpoint to resume from.
       evaluators: run every `cadence.evaluate_every` steps.
       development_metric: 'evaluator/metric'; the checkpoint where it is largest is kept.
+      retrieval: what the host retrieves for each batch, from an index that another process builds.
 
     Returns:
       the named outputs.
@@ -63,8 +66,9 @@ def train(
     main = jax.process_index() == 0
     checkpointer = Checkpointer(folder / "checkpoints", checkpointing)
     trainer = Trainer(
-        objective, pipeline, optimizer, partitioner, checkpointer, cadence, seed, micro_batches
-    )
+        objective, pipeline, optimizer, partitioner, checkpointer, cadence, seed, micro_batches,
+        retrieval,
+    )  # fmt: skip
     how = trainer.start(initialise_from)
     first = int(trainer.state.step)
     contract = trainer.abstract_module().contract()

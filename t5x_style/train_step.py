@@ -34,8 +34,7 @@ def train_step(
       `gradient_norm`, `parameter_norm`, `update_norm`, `learning_rate` and `healthy`. If the loss
       or a gradient is not finite, parameters, moments, variables and step are those of before.
     """
-    keys = jax.random.split(jax.random.fold_in(state.key, state.step), 4)
-    corrupt_key, retrieve_key, loss_key, after_key = keys
+    corrupt_key, retrieve_key, loss_key, after_key = step_keys(state.key, state.step)
     module = definition.module(state.params, state.variables)
     module.train()
     # With the mesh in context, an objective may say where arrays inside its loops must live.
@@ -69,6 +68,16 @@ def train_step(
     }
     metrics = metrics | {"loss": loss, "padding_share": padding_share(batch)}
     return new_state, metrics | {name: Mean.of(value) for name, value in scalars.items()}
+
+
+def step_keys(key: jax.Array, step: jax.Array) -> tuple[jax.Array, ...]:
+    """The keys of `corrupt`, `retrieve`, `loss` and `after_update` at a step.
+
+    Args:
+      key: of the training, `TrainState.key`.
+      step: [] int32.
+    """
+    return tuple(jax.random.split(jax.random.fold_in(key, step), 4))
 
 
 def loss_and_gradients(

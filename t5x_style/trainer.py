@@ -12,6 +12,7 @@ import numpy as np
 
 from t5x_style import (
     hooks,
+    host_retrieval,
     inference,
     initialise,
     objective,
@@ -25,6 +26,7 @@ from t5x_style.metric_log import MetricLog
 from t5x_style.optim import AdamW
 from t5x_style.partitioning import Partitioner
 from t5x_style.progress import TrainingProgress
+from t5x_style.retrieval.retriever import HostRetrieval
 from t5x_style.train_state import MakeObjective, TrainState
 
 Functions = Mapping[str, Callable[..., Any]]
@@ -96,23 +98,33 @@ class Trainer:
         cadence: Cadence,
         seed: int,
         micro_batches: int = 1,
+        retrieval: HostRetrieval | None = None,
     ):
         """Builds the initial state and checks everything that can be checked before a step.
+
+        With `retrieval` batches bring what the host retrieved for them, see `host_retrieval`.
 
         Raises:
           BatchError: the pipeline does not give what the objective expects.
           PartitioningError: rows or sizes do not divide by the mesh.
           ValueError: fewer than 1 micro-batches, or several of an objective that couples its
-            examples.
+            examples; a bound of staleness that training would wait for without end.
         """
-        self.pipeline, self.partitioner, self.checkpointer = pipeline, partitioner, checkpointer
+        self.pipeline: Pipeline = pipeline
+        self.partitioner, self.checkpointer = partitioner, checkpointer
         self.cadence = cadence
         self.definition, self.state, self.shardings = train_state.create(
             make_objective, optimizer, partitioner, seed, micro_batches
         )
+        self._prepare: host_retrieval.Prepare | None = None
+        if retrieval is not None:
+            host_retrieval.require_patience(retrieval, cadence.save_every)
+            self.pipeline, self._prepare = host_retrieval.augmented(
+                pipeline, retrieval, self.definition, self.state, checkpointer.folder.parent
+            )
         self._specs = {
             group: {name: jax.ShapeDtypeStruct(*leaf) for name, leaf in features.items()}
-            for group, features in pipeline.specs().items()
+            for group, features in self.pipeline.specs().items()
         }
         self._rows = step_program.rows_of(self._specs)
         self._base_rows = min(self._rows.values())
@@ -167,6 +179,7 @@ class Trainer:
                     "or batch changed. Use another MODEL_DIR, or initialise_from its weights."
                 )
             self._fill_tables()
+            self._begin_retrieval()
             return f"resumed at step {int(self.state.step)}"
         how = "from scratch"
         if initialise_from:
@@ -174,7 +187,12 @@ class Trainer:
             how = "took over weights: " + ", ".join(str(source) for source in initialise_from)
         self._fill_tables()
         self._begin()
+        self._begin_retrieval()
         return how
+
+    def _begin_retrieval(self) -> None:
+        if self._prepare is not None:
+            self._prepare.begin(self.state.key)
 
     def _sources(self) -> dict[str, objective.TableSource]:
         return self.abstract_module().table_sources()
@@ -246,6 +264,10 @@ class Trainer:
                     str(log.folder / "profile"),
                 )
             )
+        if self._prepare is not None and self.checkpointer.latest() is None:
+            # The first index is built of it, by another process.
+            self.checkpointer.save(self.state, meta)
+            self.checkpointer.wait()
         try:
             if self.cadence.evaluate_at_start and int(self.state.step) == 0:
                 evaluate(hooks.Moment(0, self.state, {}, 0.0, last=False))

@@ -18,6 +18,15 @@ class TinyCorpus:
             self._tokens[row, :length] = rng.integers(5, 50, length)
             self._tokens[row, [0, 2, length - 1]] = 2, 3, 3
 
+    @property
+    def ids(self) -> list[str]:
+        """See `retriever.Corpus`."""
+        return [f"b{row}" for row in range(self.rows)]
+
+    def tokens_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `retriever.Corpus`."""
+        return self._tokens[rows], self._lengths[rows]
+
     def tokens(self, start: int, end: int) -> np.ndarray:
         """See `device_index.Corpus`."""
         return self._tokens[start:end]

@@ -80,6 +80,16 @@ def current(folder: str | Path) -> Path:
       FileNotFoundError: nothing was ever published here.
       IndexDamaged: CURRENT names a version that is not there.
     """
+    return version_folder(folder, current_number(folder))
+
+
+def version_folder(folder: str | Path, number: int) -> Path:
+    """Where a version is."""
+    return Path(folder) / "versions" / str(number)
+
+
+def current_number(folder: str | Path) -> int:
+    """The number of the current version; errors as of `current`."""
     pointer = Path(folder) / CURRENT
     if not pointer.is_file():
         raise FileNotFoundError(
@@ -91,7 +101,7 @@ def current(folder: str | Path) -> Path:
             f"{pointer} names version {name!r}, but {folder} holds the complete versions "
             f"{published(folder)}. Build the index again, or put one of these into CURRENT."
         )
-    return pointer.parent / "versions" / name
+    return int(name)
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any], names: list[str]) -> None:
@@ -109,16 +119,26 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     Raises:
       IndexDamaged: there is no manifest, or a file is missing, cut short or changed.
     """
+    manifest = read_manifest_alone(folder)
+    for name, entry in manifest["files"].items():
+        _check_file(folder / name, entry["bytes"], entry["sha256"])
+    return manifest
+
+
+def read_manifest_alone(folder: Path) -> dict[str, Any]:
+    """The manifest of a folder, whose files are not looked at.
+
+    Raises:
+      IndexDamaged: there is no manifest.
+    """
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        entries = manifest["files"]
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        manifest["files"].items()
     except FileNotFoundError:
         raise IndexDamaged(f"{path}: not found; the folder was not written to its end") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IndexDamaged(f"{path}: not a manifest ({error})") from error
-    for name, entry in entries.items():
-        _check_file(folder / name, entry["bytes"], entry["sha256"])
     return manifest
 
 

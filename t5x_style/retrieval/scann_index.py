@@ -9,7 +9,7 @@ import dataclasses
 import json
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +26,9 @@ _RECALL_AT = 10
 _ROUNDING = 1e-5  # of unit vectors' products in float32, with room
 _DIMENSIONS_PER_BLOCK = 2
 _ANISOTROPIC_THRESHOLD = 0.2  # the value of the paper and of the library's examples
+
+
+Beside = Callable[[Path], Mapping[str, Any]]
 
 
 class UnsupportedCpu(RuntimeError):
@@ -101,6 +104,7 @@ def build(
     keep: int,
     minimum_recall: float = 0.0,
     checkpoint: str = "",
+    beside: Beside | None = None,
 ) -> ScannIndex:
     """Trains an index, measures its recall on a sample of its own passages, and publishes it.
 
@@ -115,6 +119,7 @@ def build(
       keep: how many versions stay on disk.
       minimum_recall: an index that finds less of the exact top 10 is not published.
       checkpoint: fingerprint of the one that embedded them, where it is known.
+      beside: writes further files into the version's folder; what it returns joins the manifest.
 
     Raises:
       RecallError: recall is below `minimum_recall`; what was published before stays.
@@ -143,6 +148,7 @@ def build(
         searcher.serialize(str(version), relative_path=True)
         (version / "ids.json").write_text(json.dumps(list(ids)), encoding="utf-8")
         contract.save(version)
+        manifest |= {} if beside is None else beside(version)
     return index
 
 
@@ -157,7 +163,11 @@ def load(folder: str | Path, fall_back_to_exact: bool = False) -> ScannIndex | e
       IndexDamaged: a file is missing, cut short or changed, or the folder carries a pickle.
       UnsupportedCpu: and no fall-back was asked for.
     """
-    version = publish.current(folder)
+    return load_version(publish.current(folder), fall_back_to_exact)
+
+
+def load_version(version: Path, fall_back_to_exact: bool = False) -> ScannIndex | exact.ExactIndex:
+    """One version of a published index; arguments and errors as for `load`."""
     if (version / _PICKLE).exists():
         raise index_lib.IndexDamaged(
             f"{version / _PICKLE}: ScaNN would unpickle this file, which can run any code. Ids "

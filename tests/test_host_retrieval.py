@@ -1,0 +1,353 @@
+"""Retrieval on the host: the same batches as in the step, exact resume, late indexes."""
+
+import _thread
+import dataclasses
+import json
+import shutil
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from models import evidence
+from t5x_style import (
+    checkpointing,
+    host_retrieval,
+    metric_log,
+    optim,
+    partitioning,
+    progress,
+    train_step,
+    trained,
+    trainer,
+)
+from t5x_style.contract import ContractError
+from t5x_style.retrieval import index_versions, publish
+from t5x_style.retrieval.index import IndexDamaged
+from t5x_style.retrieval.index_versions import VersionError
+from t5x_style.retrieval.refresher import Refresher, RefreshError, Training
+from t5x_style.retrieval.retriever import HostRetrieval, Searched
+from t5x_style.retrieval.scann_index import ScannSettings
+from t5x_style.retrieval.version_record import RECORD, Record
+from tests import test_realm
+from tests.tiny_corpus import TinyCorpus
+
+CORPUS = test_realm.CORPUS
+CADENCE = trainer.Cadence(steps=9, log_every=1, evaluate_every=100, save_every=2)
+SETTINGS = ScannSettings(brute_force_below=1000, leaves=0, searched_share=1.0, reorder=10)
+
+
+def host_objective():
+    return test_realm.make(None, evidence_length=CORPUS.length)
+
+
+def retrieval(folder, **changes):
+    settings = {"exclude": ("row",), "max_staleness_steps": 4, "ahead": 1}
+    settings |= {"folder": str(folder / "versions"), "corpus": CORPUS, "length": CORPUS.length}
+    return HostRetrieval(hits=3, **settings | changes)
+
+
+def one_device():
+    return partitioning.Partitioner(partitioning.MeshShape(1), devices=jax.devices()[:1])
+
+
+def build(folder, cadence=CADENCE, host=None, mesh=(1, 1, 1)):
+    partitioner = partitioning.Partitioner(
+        partitioning.MeshShape(*mesh), devices=jax.devices()[: int(np.prod(mesh))]
+    )
+    kept = checkpointing.Checkpointer(folder / "checkpoints", checkpointing.Checkpointing(keep=3))
+    run = trainer.Trainer(
+        host_objective(), test_realm.Sentences(), optim.AdamW(1e-2, 2, 200), partitioner,
+        kept, cadence, 3, retrieval=host or retrieval(folder),
+    )  # fmt: skip
+    folder.mkdir(exist_ok=True)
+    run.abstract_module().contract().save(folder)  # as train.train does
+    return run
+
+
+def train(folder, steps=CADENCE.steps, **settings):
+    run = build(folder, dataclasses.replace(CADENCE, steps=steps), **settings)
+    run.start()
+    first = int(run.state.step)
+    log = metric_log.MetricLog(folder, first)
+    shown = progress.TrainingProgress("host", first, steps, active=False)
+    assert run.fit(log, shown, {})
+    run.checkpointer.close()
+    return run, list(metric_log.read_lines(folder / "metrics.jsonl"))
+
+
+class Blocks:
+    """The corpus, as far as a refresher asks for it."""
+
+    ids = CORPUS.ids
+
+
+class Embedder:
+    """A checkpoint, as a refresher asks for it: embeds the whole corpus."""
+
+    def __init__(self, folder, step):
+        model = trained.load(test_realm.make(None), str(folder), one_device(), step)
+        self.contract, self.fingerprint = model.contract, model.fingerprint
+        self._embed = model.functions["embed_passage"]
+
+    def encode(self, function, source):
+        rows = (CORPUS.tokens(0, CORPUS.rows), CORPUS.column("length", 0, CORPUS.rows))
+        group = evidence.row_group(*map(jnp.asarray, rows), jnp.zeros(CORPUS.rows, jnp.int32))
+        return np.asarray(self._embed(group))[:, 0]
+
+
+def refresher(folder, **changes):
+    settings = {"parameters": ("^embedder/",), "keep": 9, "minimum_recall": 0.0}
+    return Refresher(str(folder / "versions"), Blocks(), SETTINGS, **settings | changes)
+
+
+def watched(folder, finished):
+    return Training(
+        newest=lambda: checkpointing.newest(folder),
+        load=lambda step: Embedder(folder, step),
+        parameters=lambda step: checkpointing.read_parameters(folder, step),
+        finished=finished,
+    )
+
+
+class Builder:
+    """Builds beside a training, in a thread, until the training has ended."""
+
+    def __init__(self, folder):
+        self._ended = threading.Event()
+        training = watched(folder, self._ended.is_set)
+
+        def watch():
+            nnx.use_eager_sharding(False)  # of this thread
+            try:
+                refresher(folder).watch(training, 0.01, (checkpointing.CheckpointError,))
+            except BaseException:
+                _thread.interrupt_main()  # which would wait for an index without end
+                raise
+
+        self._thread = threading.Thread(target=watch)
+
+    def __enter__(self):
+        self._thread.start()
+
+    def __exit__(self, *_):
+        self._ended.set()
+        self._thread.join()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A training of nine steps beside a builder: its folder, its end, what it logged."""
+    folder = tmp_path_factory.mktemp("whole")
+    with Builder(folder):
+        run, lines = train(folder)
+    return folder, run, lines
+
+
+def seen(folder):
+    lines = (folder / RECORD).read_text().splitlines()
+    return {row["step"]: row["version"] for row in map(json.loads, lines)}
+
+
+def test_for_the_same_key_and_index_the_loss_sees_the_same(tmp_path):
+    in_step = test_realm.build(tmp_path / "in_step")
+    in_step.start()
+    run = build(tmp_path / "host")
+    run.start()
+    run.checkpointer.save(run.state, {})
+    run.checkpointer.wait()
+    refresher(tmp_path / "host").refresh(watched(tmp_path / "host", lambda: True), 0)
+    for step in range(3):
+        keys = train_step.step_keys(in_step.state.key, jnp.int32(step))
+        clean = test_realm.Sentences().batch(step)
+        module = in_step.definition.module(in_step.state.params, in_step.state.variables)
+        module.train()
+        expected = module.retrieve(module.corrupt(clean, keys[0]), keys[1])
+        module = run.definition.module(run.state.params, run.state.variables)
+        module.train()
+        found = module.retrieve(module.corrupt(run.pipeline.batch(step), keys[0]), keys[1])
+        assert found.keys() - expected.keys() == {"evidence"}
+        ages = found["candidate"].pop("age"), expected["candidate"].pop("age")
+        assert (ages[0].reshape(-1, 4)[:, 1:] == step).all() and (ages[1] == 0).all()
+        for group, features in expected.items():
+            for name, array in features.items():
+                np.testing.assert_array_equal(found[group][name], array, err_msg=f"{group}.{name}")
+
+
+def test_it_trains_with_indexes_that_grow_older_and_are_replaced(whole):
+    folder, _, lines = whole
+    versions = seen(folder)
+    assert set(range(9)) <= set(versions) <= set(range(11))  # some are made ahead
+    steps = {number: index_versions.step_of(folder / "versions", number) for number in
+             publish.published(folder / "versions")}  # fmt: skip
+    for step, number in versions.items():
+        assert 0 <= step - steps[number] <= 4
+    assert len(set(versions.values())) > 2 and steps[min(steps)] == 0
+    for line in lines:
+        step = line["step"] - 1
+        assert line["train/candidate_age_steps"] == step - steps[versions[step]]
+        assert np.isfinite(line["train/loss"])
+
+
+def test_a_run_that_goes_on_sees_the_versions_it_saw_bit_for_bit(whole, tmp_path):
+    folder, run, lines = whole
+    shutil.copytree(folder / "versions", tmp_path / "versions")
+    shutil.copy(folder / RECORD, tmp_path / RECORD)
+    train(tmp_path, steps=4)  # as if it had been killed between two checkpoints
+    again, found = train(tmp_path)
+    for ours, theirs in zip(test_realm.arrays(again), test_realm.arrays(run), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    losses = [[line["train/loss"] for line in one] for one in (found, lines)]
+    assert losses[0] == losses[1]
+
+
+def test_any_mesh_gives_the_same(whole, tmp_path):
+    folder, _, lines = whole
+    shutil.copytree(folder / "versions", tmp_path / "versions")
+    shutil.copy(folder / RECORD, tmp_path / RECORD)
+    _, found = train(tmp_path, mesh=(2, 2, 2))
+    for ours, theirs in zip(found, lines, strict=True):
+        assert ours["train/loss"] == pytest.approx(theirs["train/loss"], rel=2e-4)
+
+
+def test_a_version_that_is_gone_is_told_and_the_newest_is_taken(whole, tmp_path, capsys):
+    folder, _, _ = whole
+    shutil.copytree(folder / "versions", tmp_path / "versions")
+    shutil.copy(folder / RECORD, tmp_path / RECORD)
+    shutil.rmtree(tmp_path / "versions/versions/1")
+    newest = index_versions.newest(tmp_path / "versions")
+    train(tmp_path, steps=1, host=retrieval(tmp_path, max_staleness_steps=None))
+    told = capsys.readouterr().err
+    assert "step 0 saw version 1" in told and "does not repeat the one before it" in told
+    assert seen(tmp_path)[0] == newest
+
+
+def test_an_index_that_is_too_old_is_waited_for_or_told(whole, tmp_path, capsys):
+    folder, _, _ = whole
+    shutil.copytree(folder, tmp_path / "run", ignore=shutil.ignore_patterns(RECORD))
+    for number in publish.published(tmp_path / "run/versions")[1:]:
+        shutil.rmtree(tmp_path / f"run/versions/versions/{number}")
+    warning = build(tmp_path / "run", host=retrieval(tmp_path / "run", when_stale="warn"))
+    warning.start()
+    warning.pipeline.batch(4)
+    assert not capsys.readouterr().err
+    warning.pipeline.batch(5)
+    warning.pipeline.batch(6)
+    told = capsys.readouterr().err
+    assert told.count("training goes on with it") == 1 and "5 steps old, the bound is 4" in told
+    (tmp_path / "run" / RECORD).unlink()
+    pausing = build(tmp_path / "run")
+    pausing.start()
+    batches = pausing.pipeline.batches(5, np.arange(test_realm.ROWS))
+    threading.Timer(0.7, lambda: copy_version(folder, tmp_path / "run")).start()
+    found = next(batches)  # once the newer one is there
+    assert "waiting for an index of at most 4 steps' age" in capsys.readouterr().err
+    assert (found["evidence"]["age"][found["evidence"]["lengths"] > 0] <= 4).all()
+    batches.close()
+
+
+def copy_version(source, target):
+    """Publishes what a builder that was late comes with."""
+    newest = index_versions.newest(source / "versions")
+    name = f"versions/versions/{newest}"
+    shutil.copytree(source / name, target / f"{name}.tmp")
+    (target / f"{name}.tmp").rename(target / name)
+
+
+def test_what_would_wait_without_end_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="expected at least 4 .a checkpoint every 2 steps"):
+        build(tmp_path, host=retrieval(tmp_path, max_staleness_steps=3))
+    patient = retrieval(tmp_path, max_staleness_steps=3, when_stale="warn")
+    host_retrieval.require_patience(patient, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ahead": 0}, "ahead of at least 1"),
+        ({"max_staleness_steps": 0}, "expected 1 or more"),
+        ({"when_stale": "stop"}, "'pause' or 'warn'"),
+        ({"exclude": ("book",)}, r"found \['book'\]"),
+        ({"length": 11}, "expected 12 or more"),
+        ({"corpus": TinyCorpus(3)}, "more than 3 rows"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        retrieval(tmp_path, **changes)
+
+
+def test_indexes_of_others_are_refused(whole, tmp_path):
+    folder, run, _ = whole
+    contract = run.abstract_module().contract()
+    number = index_versions.newest(folder / "versions")
+    version = index_versions.read(folder / "versions", number, contract)
+    with pytest.raises(VersionError, match="blocks of another corpus"):
+        Searched(retrieval(tmp_path, corpus=TinyCorpus(38)), version)
+    other = dataclasses.replace(contract, tokenizer_fingerprint="other")
+    with pytest.raises(ContractError, match="tokenizer_fingerprint"):
+        index_versions.read(folder / "versions", number, other)
+    copied = tmp_path / "versions"
+    shutil.copytree(folder / "versions", copied)
+    (copied / f"versions/{number}/scann_docids.pkl").write_bytes(b"")
+    with pytest.raises(IndexDamaged, match="unpickle"):
+        index_versions.read(copied, number, contract)
+    (copied / f"versions/{number}/scann_docids.pkl").unlink()
+    (copied / f"versions/{number}/parameters.safetensors").write_bytes(b"")
+    with pytest.raises(IndexDamaged, match=r"parameters\.safetensors: expected"):
+        index_versions.read(copied, number, contract)
+
+
+def test_parameters_that_are_missing_never_embed_a_query(whole, tmp_path):
+    folder, run, _ = whole
+    prepare = host_retrieval.Prepare(run.definition, run.state)
+    prepare.begin(run.state.key)
+    number = index_versions.newest(folder / "versions")
+    contract = run.abstract_module().contract()
+    given = dict(index_versions.read(folder / "versions", number, contract).parameters)
+    clean = test_realm.Sentences().batch(0)
+    prepare(given, clean, 0)
+    given.pop("embedder/pooler/dense/bias")
+    with pytest.raises(VersionError, match="not finite"):
+        prepare(given, clean, 0)
+    with pytest.raises(RefreshError, match="'.nothing' matches no parameter"):
+        refresher(tmp_path, parameters=("^nothing",)).refresh(watched(folder, bool), 9)
+
+
+def test_a_line_that_was_cut_by_a_kill_is_dropped(tmp_path):
+    path = tmp_path / RECORD
+    path.write_text('{"step": 0, "version": 1}\n{"step": 1, "version": 1}\n{"step": 2, "ver')
+    record = Record(path)
+    assert [record.of(step) for step in range(4)] == [1, 1, None, None]
+    record.add(2, 5)
+    record.replace(0, 7)
+    assert [Record(path).of(step) for step in range(4)] == [7, 1, 5, None]
+
+
+@pytest.mark.parametrize("exclude", [("row",), ("row", "page"), ("duplicate", "row"), ()])
+def test_a_query_never_gets_what_is_barred(whole, tmp_path, exclude):
+    folder, run, _ = whole
+    number = index_versions.newest(folder / "versions")
+    contract = run.abstract_module().contract()
+    version = index_versions.read(folder / "versions", number, contract)
+    searched = Searched(retrieval(tmp_path, exclude=exclude), version)
+    rng = np.random.default_rng(0)
+    vectors, source = rng.normal(size=(37, 8)).astype(np.float32), np.arange(37, dtype=np.int32)
+    source[5] = -1
+    found = searched.evidence(vectors, source, 20)
+    own = {name: CORPUS.column(name, 0, 37) for name in ("page", "duplicate")}
+    own["row"] = np.arange(37)
+    _, all_rows = version.index.search(vectors, 37)
+    for query in range(37):
+        barred = {
+            row
+            for row in range(37)
+            for name in exclude
+            if source[query] >= 0 and own[name][row] == own[name][source[query]]
+        }
+        expected = [row for row in all_rows[query].tolist() if row not in barred][:3]
+        assert found["row"][query].tolist() == expected
+    np.testing.assert_array_equal(found["tokens"], CORPUS.tokens(0, 37)[found["row"]])
