@@ -4,6 +4,7 @@ import _thread
 import dataclasses
 import json
 import shutil
+import signal
 import threading
 
 import jax
@@ -32,7 +33,7 @@ from t5x_style.retrieval.refresher import Refresher, RefreshError, Training
 from t5x_style.retrieval.retriever import HostRetrieval, Searched
 from t5x_style.retrieval.scann_index import ScannSettings
 from t5x_style.retrieval.version_record import RECORD, Record
-from tests import test_realm
+from tests import process_group, test_realm
 from tests.tiny_corpus import TinyCorpus
 
 CORPUS = test_realm.CORPUS
@@ -351,3 +352,40 @@ def test_a_query_never_gets_what_is_barred(whole, tmp_path, exclude):
         expected = [row for row in all_rows[query].tolist() if row not in barred][:3]
         assert found["row"][query].tolist() == expected
     np.testing.assert_array_equal(found["tokens"], CORPUS.tokens(0, 37)[found["row"]])
+
+
+@pytest.mark.slow
+def test_a_builder_and_a_training_that_are_killed_leave_nothing_torn(tmp_path):
+    """Real processes: SIGKILL while the third version is published, and while it is taken over."""
+    folder = tmp_path / "killed"
+
+    def start(what, version):
+        return process_group.start(["tests.multi_process.host", what, str(folder), str(version)])
+
+    training, builder = start("train", 3), start("build", 3)
+    assert builder.wait() == -signal.SIGKILL  # the training waits, or goes on with what there is
+    assert training.poll() is None and index_versions.newest(folder / "versions") == 2
+    assert (folder / "versions/versions/3.tmp").is_dir()
+    builder = start("build", 0)
+    assert training.wait() == -signal.SIGKILL
+    known = seen(folder)
+    assert 3 not in known.values() and set(known.values()) <= {1, 2}
+    ((code, output),) = process_group.finish([start("train", 0)])
+    assert code == 0, output
+    ((code, output),) = process_group.finish([builder])
+    assert code == 0, output
+    assert {step: seen(folder)[step] for step in known} == known
+    assert not list((folder / "versions/versions").glob("*.tmp"))
+    # An undisturbed training that sees the same versions ends with the same bits.
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    shutil.copytree(folder / "versions", whole / "versions")
+    shutil.copy(folder / RECORD, whole / RECORD)
+    arguments = ["tests.multi_process.host", "train", str(whole), "0"]
+    ((code, output),) = process_group.finish([process_group.start(arguments)])
+    assert code == 0, output
+    ends = [build(one) for one in (folder, whole)]
+    for run in ends:
+        assert run.start() == "resumed at step 9"
+    for ours, theirs in zip(*map(test_realm.arrays, ends), strict=True):
+        np.testing.assert_array_equal(ours, theirs)

@@ -1,0 +1,58 @@
+"""A training that retrieves on the host, or the builder of its index; and how they are killed.
+
+    python -m tests.multi_process.host build FOLDER VERSION
+    python -m tests.multi_process.host train FOLDER VERSION
+
+The builder is killed while it publishes VERSION, the training between reading VERSION and using it;
+0: neither is.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from t5x_style import checkpointing
+from t5x_style.retrieval import publish, retriever
+from tests import test_host_retrieval as host
+
+
+def die_publishing(version: int) -> None:
+    """All files are there, and the manifest is not."""
+    write = publish.write_manifest
+
+    def writing(folder: Path, *arguments: object) -> None:
+        if folder.name == f"{version}.tmp":
+            os.kill(os.getpid(), signal.SIGKILL)
+        write(folder, *arguments)
+
+    publish.write_manifest = writing
+
+
+def die_swapping(version: int) -> None:
+    """The index is read, and no step has seen it."""
+
+    class Dying(retriever.Searched):
+        def __init__(self, retrieval: retriever.HostRetrieval, read: retriever.Version) -> None:
+            super().__init__(retrieval, read)
+            if read.number == version:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    retriever.Searched = Dying
+
+
+def main(what: str, folder: Path, version: int) -> None:
+    """See the module's docstring."""
+    if what == "build":
+        die_publishing(version)
+        training = host.watched(folder, (folder / "ended").is_file)
+        errors = (checkpointing.CheckpointError, OSError)
+        host.refresher(folder).watch(training, 0.02, errors)
+        return
+    die_swapping(version)
+    host.train(folder)
+    (folder / "ended").touch()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
