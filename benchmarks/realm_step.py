@@ -98,8 +98,10 @@ def line(rows: int, arguments: argparse.Namespace) -> str:
     )
 
 
-def objective(corpus: RandomBlocks, rows: int, staleness: int) -> Callable[..., realm.REALM]:
-    """A factory, as the trainer wants one."""
+def objective(
+    corpus: RandomBlocks, rows: int, staleness: int, on_host: bool = False
+) -> Callable[..., realm.REALM]:
+    """A factory, as the trainer wants one; `on_host`: batches bring what is retrieved."""
     config = bert.BertConfig(
         vocab_size=VOCABULARY.size, hidden=128, layers=2, heads=2, mlp=512, max_positions=256,
         dropout=0.0, attention_dropout=0.0, unroll=2,
@@ -119,9 +121,10 @@ def objective(corpus: RandomBlocks, rows: int, staleness: int) -> Callable[..., 
         GroupShape(rows, 48, 1),
         1,
         span_masks.SalientSpan(10),
-        corpus,
+        None if on_host else corpus,
         DeviceIndexConfig(128, staleness, "float32"),
         2048,
+        evidence_length=corpus.length if on_host else None,
     )
 
 
