@@ -73,7 +73,7 @@ class OpenQA(Objective):
         embedding.require_fit(config, embedding_config, vocabulary)
         projected.require_plain(embedding_config, "OpenQA")
         _require_sizes(query, answers, index_config, projection, beam, read)
-        _require_reader(reader_config, query.length, corpus, embedding_config, vocabulary)
+        _require_reader(config, reader_config, query.length, corpus, embedding_config, vocabulary)
         if corpus is not None:
             require_rows(corpus, beam - 1, f"OpenQA.beam = {beam}")
         self.config = config
@@ -259,6 +259,7 @@ def _require_sizes(
 
 
 def _require_reader(
+    encoder: bert.BertConfig,
     config: bert.BertConfig,
     query_length: int,
     corpus: Corpus | None,
@@ -266,6 +267,7 @@ def _require_reader(
     vocabulary: Vocabulary,
 ) -> None:
     length = embedding_config.passage_length if corpus is None else corpus.length
+    projected.require_blocks(length, embedding_config, encoder, "OpenQA")
     if query_length + length > config.max_positions:
         raise ValueError(
             f"OpenQA.reader_config: expected max_positions of at least {query_length} + {length}, "

@@ -115,6 +115,19 @@ def require_plain(config: embedding.EmbeddingConfig, objective: str) -> None:
         )
 
 
+def require_blocks(
+    length: int, config: embedding.EmbeddingConfig, encoder: bert.BertConfig, objective: str
+) -> None:
+    """Raises ValueError unless blocks of up to `length` tokens are what the contract says."""
+    most = min(config.passage_length, encoder.max_positions)
+    if not 3 <= length <= most:
+        raise ValueError(
+            f"{objective}: expected blocks of 3 to {most} tokens (EmbeddingConfig.passage_length "
+            f"{config.passage_length}, the embedder's max_positions {encoder.max_positions}), "
+            f"found up to {length}. Prepare shorter blocks, or raise both."
+        )
+
+
 def token_types(group: Mapping[str, jax.Array], sep: int, type_vocab: int = 2) -> jax.Array | None:
     """[B, L] int32: 1 behind the first [SEP] of a segment, 0 up to it and at padding.
 

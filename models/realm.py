@@ -109,7 +109,8 @@ class REALM(Objective):
             _require_corpus(corpus, config, reader_config, candidates)
             evidence_length = corpus.length
         if evidence_length is not None:
-            _require_blocks(evidence_length, config, reader_config, query)
+            projected.require_blocks(evidence_length, embedding_config, config, "REALM")
+            _require_room(evidence_length, reader_config, query)
         self.config = config
         self.embedding_config = embedding_config
         self.projection = projection
@@ -318,6 +319,11 @@ def _require_sizes(
         )
     if query.segments != 1:
         raise ValueError(f"REALM.query: expected 1 segment a row, found {query.segments}")
+    if "row" not in index_config.exclude:
+        raise ValueError(
+            "REALM.index_config: expected 'row' in exclude: a sentence would get the block that it "
+            f"is from, and what is hidden with it; found {index_config.exclude}"
+        )
     if index_config.dimension != projection.size:
         raise ValueError(
             f"REALM.index_config: expected dimension {projection.size}, the size of the "
@@ -325,14 +331,7 @@ def _require_sizes(
         )
 
 
-def _require_blocks(
-    length: int, config: bert.BertConfig, reader_config: bert.BertConfig, query: GroupShape
-) -> None:
-    if not 3 <= length <= config.max_positions:
-        raise ValueError(
-            f"REALM.corpus: expected blocks of 3 to {config.max_positions} tokens, the embedder's "
-            f"positions, found up to {length}. Prepare shorter blocks."
-        )
+def _require_room(length: int, reader_config: bert.BertConfig, query: GroupShape) -> None:
     if query.length + length > reader_config.max_positions:
         raise ValueError(
             f"REALM.reader_config: expected max_positions of at least {query.length} + {length}, a "

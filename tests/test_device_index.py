@@ -165,6 +165,27 @@ def test_no_row_is_older_than_the_bound(shape, staleness):
     assert staleness == 1000 or steps[:37].min() > 0
 
 
+def test_churn_is_the_share_of_hits_that_are_new():
+    churn = device_index.Churn(2, 3)
+    assert float(churn.share[...]) == 1  # before the first round
+    churn.ask(lambda: jnp.array([[1, 2, 3], [4, 5, 6]], jnp.int32))
+    later = lambda: jnp.array([[3, 1, 9], [6, 5, 4]], jnp.int32)  # noqa: E731
+    churn.ask_if(jnp.array(False), later)
+    assert float(churn.share[...]) == 1 and churn.rows[...][0].tolist() == [1, 2, 3]
+    churn.ask_if(jnp.array(True), later)
+    assert float(churn.share[...]) == pytest.approx(1 / 6)  # 9 is new, the order does not count
+    churn.ask_if(jnp.array(True), later)
+    assert float(churn.share[...]) == 0
+
+
+@pytest.mark.parametrize("staleness", [1, 3, None])
+def test_a_round_ends_once_every_row_was_embedded_anew(staleness):
+    config = dataclasses.replace(CONFIG, max_staleness_steps=staleness)
+    index = OnMesh((1, 1, 1), TinyCorpus(20), config)
+    ends = [bool(index.run(lambda index, s=s: index.round_ends(jnp.int32(s)))) for s in range(7)]
+    assert ends == [bool(staleness) and s % staleness == staleness - 1 for s in range(7)]
+
+
 def test_never_refreshed_means_never():
     index = OnMesh((2, 2, 2), TinyCorpus(20))
     index.change(lambda index: index.refresh(jnp.int32(7), lambda _: 1 / 0, rows))

@@ -122,7 +122,7 @@ def test_simlm_at_the_papers_size_needs_only_the_published_files():
     "name",
     [
         *("simlm_paper", "retromae_paper", "simlm_squad", "quickstart"),
-        *("simlm_ablation", "realm_ablation"),
+        *("simlm_ablation", "realm_ablation", "realm_squad"),
     ],
 )
 def test_texts_fit_the_rows_that_they_are_encoded_in(name, tmp_path):

@@ -198,6 +198,7 @@ def test_a_run_that_goes_on_sees_the_versions_it_saw_bit_for_bit(whole, tmp_path
     shutil.copytree(folder / "versions", tmp_path / "versions")
     shutil.copy(folder / RECORD, tmp_path / RECORD)
     train(tmp_path, steps=4)  # as if it had been killed between two checkpoints
+    assert build(tmp_path).start() == "resumed at step 4"
     again, found = train(tmp_path)
     for ours, theirs in zip(test_realm.arrays(again), test_realm.arrays(run), strict=True):
         np.testing.assert_array_equal(ours, theirs)

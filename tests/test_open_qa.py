@@ -161,6 +161,7 @@ def test_any_mesh_gives_the_same(tmp_path, mesh):
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
     whole, _, _ = train(tmp_path / "whole")
     train(tmp_path / "parts", steps=3)
+    assert build(tmp_path / "parts").start() == "resumed at step 3"
     parts, _, _ = train(tmp_path / "parts")
     for one, other in zip(
         jax.tree.leaves((whole.state.params, whole.state.variables)),

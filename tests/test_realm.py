@@ -178,6 +178,7 @@ def test_a_killed_process_goes_on_and_ends_with_the_same_bits(tmp_path):
     for name in ("killed", "whole"):
         ((code, output),) = process_group.run(command(name), 1)
         assert code == 0, output
+        assert ("resumed at step 4" in output) == (name == "killed")
     ends = [build(tmp_path / name) for name in ("killed", "whole")]
     for run in ends:
         assert run.start() == "resumed at step 9"
@@ -188,6 +189,7 @@ def test_a_killed_process_goes_on_and_ends_with_the_same_bits(tmp_path):
 def test_resuming_after_a_stop_changes_no_bit(tmp_path):
     whole, expected = train(tmp_path / "whole")
     train(tmp_path / "cut", steps=4)  # in the middle of a round of refreshing
+    assert build(tmp_path / "cut").start() == "resumed at step 4"
     cut, found = train(tmp_path / "cut")
     for ours, theirs in zip(arrays(cut), arrays(whole), strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -356,8 +358,14 @@ def test_a_model_without_its_corpus_embeds_and_does_not_train():
             {"config": dataclasses.replace(CONFIG, max_positions=11),
              "embedding_config": dataclasses.replace(
                  tiny_models.TITLED, query_length=11, passage_length=11)},
-            "blocks of 3 to 11 tokens, the embedder's positions, found up to 12",
+            "blocks of 3 to 11 tokens .*max_positions 11.*, found up to 12",
         ),
+        (
+            {"embedding_config": dataclasses.replace(tiny_models.TITLED, passage_length=11)},
+            "blocks of 3 to 11 tokens .*passage_length 11.*, found up to 12",
+        ),
+        ({"index_config": dataclasses.replace(INDEX, exclude=("page",))}, "expected 'row' in excl"),
+        ({"evidence_length": 12}, "found both"),
         ({"marginalise": "word"}, "expected one of .'token', 'span'."),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from models import hf_names, ict, import_hf, projected, realm
+from models import evidence, hf_names, ict, import_hf, projected, realm
 from models.losses import marginal
 from t5x_style.objective import Batch
 from tests import parity_kit, parity_names
@@ -160,6 +160,7 @@ def _activations(case: Case, model: realm.REALM, batch: Batch) -> list[Quantity]
     gold = np.where(mask[:, None], np.asarray(scores.gold), 0.0)
     marginal_log = jax.nn.logsumexp(prior[:, :, None] + scores.gold, axis=1)
     return [
+        *_layout(case, model, batch),
         *(_token_types(case, batch, name) for name in ("candidate", "joint")),
         *(_close(case, name, np.asarray(array)) for name, array in found.items()),
         _difference("joint_last_hidden_state", shaped[rows], theirs[rows]),
@@ -172,6 +173,30 @@ def _activations(case: Case, model: realm.REALM, batch: Batch) -> list[Quantity]
             case.truth("marginal_log_prob")[mask],
         ),
     ]
+
+
+def _layout(case: Case, model: realm.REALM, batch: Batch) -> Iterable[Quantity]:
+    """Tokens that differ where we lay out the official blocks, the null document among them.
+
+    Not of blocks that the official code cuts for the embedder and shows whole to the reader: ours
+    are cut when they are made, so that a title and its body fit.
+    """
+    given, shape = case.batch, case.batch["candidate_input_ids"].shape
+    tokens = jnp.asarray(given["candidate_input_ids"], jnp.int32)[:, 1:]
+    lengths = jnp.asarray(given["candidate_attention_mask"].sum(axis=2), jnp.int32)[:, 1:]
+    blocks = evidence.with_null(tokens, lengths, model.vocabulary)
+    laid = {
+        "candidate": evidence.candidate_group(*blocks, batch["query"]),
+        "joint": evidence.joint_group(*blocks, batch["query"], model.vocabulary),
+    }
+    whole = ~given["candidate_attention_mask"].all(axis=2).reshape(-1)  # those that fill no row
+    for name, group in laid.items():
+        theirs = np.where(given[f"{name}_attention_mask"], given[f"{name}_input_ids"], 0)
+        theirs = theirs.reshape(shape[0] * shape[1], -1)
+        ours = np.asarray(group["tokens"])
+        width = max(ours.shape[1], theirs.shape[1])
+        ours, theirs = (np.pad(a, ((0, 0), (0, width - a.shape[1]))) for a in (ours, theirs))
+        yield Quantity(f"{name}_input_ids", float(np.sum((ours != theirs)[whole])), 0.0)
 
 
 def _token_types(case: Case, batch: Batch, name: str) -> Quantity:
