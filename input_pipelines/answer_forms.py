@@ -2,8 +2,9 @@
 
 On a device an answer can be looked for token by token only. So the corpus is searched beforehand,
 by normalised text and by regular expressions (`answers`), and the tokens of what was found are
-kept: "the Broncos", "Broncos" and "BRONCOS", where the corpus has all three. A text of the corpus
-then holds one of a question's forms exactly where it holds an answer of it.
+kept: "the Broncos", "Broncos" and "BRONCOS", where the corpus has all three. A text that holds an
+answer then holds one of its forms, if none was left out. A form may stand where no answer does: at
+the beginning of a longer word ("Paris" in "Paris ##ian"), or where punctuation joins words.
 
 Folder:
 

@@ -46,6 +46,12 @@ class AnswerKey:
         }
         if not self._answers:
             raise SourceError(f"{path}: no question with answers is left (split {split!r})")
+        untold = [name for name in self._answers if name not in texts]
+        if untold:
+            raise SourceError(
+                f"{path}: {len(untold)} questions have no 'text' (or 'question'), the first is "
+                f"{untold[0]!r}"
+            )
         self._questions = {name: texts[name] for name in self._answers}
         self._finders: dict[str, Finder] = {}
 
@@ -70,9 +76,9 @@ class AnswerKey:
 def _texts(file: str) -> dict[str, str]:
     found = {}
     for _, _, row in sources.json_lines(file, 1 << 24, BadRecords.counted_before()):
-        name, text = row.get("_id", row.get("id")), row.get("text", row.get("question"))
-        if isinstance(name, str) and isinstance(text, str):
-            found[name] = text
+        text = row.get("text", row.get("question"))
+        if isinstance(text, str):
+            found[str(row.get("_id", row.get("id")))] = text
     return found
 
 

@@ -86,7 +86,8 @@ class Answers:
         from the prediction's beginning on, as in DrQA's and ORQA's evaluation.
         """
         if self.is_regex:
-            return any(_compiled(text).match(prediction) for text in self.texts)
+            found = (_compiled(text).match(prediction) for text in self.texts)
+            return any(one is not None and one.end() > 0 for one in found)
         return normalised(prediction) in {normalised(text) for text in self.texts}
 
     def f1(self, prediction: str) -> float:

@@ -235,6 +235,11 @@ class Preemption:
     def _ask(self, *_: Any) -> None:
         self._asked = True
 
+    @property
+    def asked(self) -> bool:
+        """Whether a single process was sent SIGTERM, also while no step ends."""
+        return self._asked
+
     def __call__(self, moment: Moment) -> None:
         if self._distributed:
             from jax.experimental import multihost_utils

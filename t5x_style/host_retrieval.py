@@ -14,11 +14,11 @@ import numpy as np
 from flax import nnx
 
 from t5x_style import train_step
+from t5x_style.contract import Contract
 from t5x_style.objective import Batch, Objective
 from t5x_style.optim import path_string
-from t5x_style.retrieval import retriever
+from t5x_style.retrieval import retriever, version_record
 from t5x_style.retrieval.index_versions import Parameters, VersionError
-from t5x_style.retrieval.version_record import RECORD, Record
 from t5x_style.train_state import Definition, TrainState
 
 QUERY = "query"
@@ -38,7 +38,12 @@ class Prepare:
         self._params, self._variables = shapes
         self._key_impl = jax.random.key_impl(state.key)
         self._key_data: np.ndarray | None = None
+        self._placed: tuple[Parameters, dict[str, jax.Array]] | None = None
         self._jitted = jax.jit(self._run)
+
+    def contract(self) -> Contract:
+        """Of the objective."""
+        return self._definition.module(self._params, self._variables).contract()
 
     def begin(self, key: jax.Array) -> None:
         """Takes over the key of a training; the array itself may be donated afterwards."""
@@ -70,7 +75,9 @@ class Prepare:
         """
         assert self._key_data is not None, "begin was not called"
         nnx.use_eager_sharding(False)  # of this thread; see `partitioning`
-        made, vectors = self._jitted(dict(parameters), batch, self._key_data, np.int32(step))
+        if self._placed is None or self._placed[0] is not parameters:  # once for each version
+            self._placed = (parameters, jax.device_put(dict(parameters)))
+        made, vectors = self._jitted(self._placed[1], batch, self._key_data, np.int32(step))
         found = np.asarray(vectors)
         if not np.isfinite(found).all():
             raise VersionError(
@@ -115,42 +122,52 @@ def _filled(state: nnx.State, parameters: Mapping[str, jax.Array]) -> nnx.State:
     )
 
 
-def augmented(
-    pipeline: retriever.Pipeline,
-    retrieval: retriever.HostRetrieval,
-    definition: Definition,
-    state: TrainState,
-    folder: Path,
-) -> tuple[retriever.Augmented, Prepare]:
-    """A pipeline whose batches bring evidence, and what has to be told the key.
+class OnHost:
+    """A training's retrieval: its pipeline, and what has to be told where the training begins.
 
-    Args:
-      pipeline: gives clean batches.
-      retrieval: what is retrieved.
-      definition, state: of the training.
-      folder: of the training, where the versions that steps saw are written down.
-
-    Raises:
-      ValueError: several processes: each would take versions on its own.
+    Attributes:
+      pipeline: gives batches that bring evidence.
     """
-    if jax.process_count() > 1:
-        raise ValueError(
-            "retrieval on the host runs in one process so far: expected 1, found "
-            f"{jax.process_count()}. Several processes retrieve in the step (DeviceIndex)."
-        )
-    prepare = Prepare(definition, state)
-    module = definition.module(prepare._params, prepare._variables)
-    return (
-        retriever.Augmented(
+
+    def __init__(
+        self,
+        pipeline: retriever.Pipeline,
+        retrieval: retriever.HostRetrieval,
+        definition: Definition,
+        state: TrainState,
+        folder: Path,
+    ):
+        """
+        Args:
+          pipeline: gives clean batches.
+          retrieval: what is retrieved.
+          definition, state: of the training.
+          folder: of the training, where it is written down which run this is, and what it saw.
+
+        Raises:
+          ValueError: several processes: each would take versions on its own.
+        """
+        if jax.process_count() > 1:
+            raise ValueError(
+                "retrieval on the host runs in one process so far: expected 1, found "
+                f"{jax.process_count()}. Several processes retrieve in the step (DeviceIndex)."
+            )
+        self._prepare = Prepare(definition, state)
+        self._folder = folder
+        self.pipeline = retriever.Augmented(
             pipeline,
             retrieval,
-            prepare.spec(pipeline.specs()),
-            module.contract(),
-            prepare,
-            Record(folder / RECORD),
-        ),
-        prepare,
-    )
+            self._prepare.spec(pipeline.specs()),
+            self._prepare.contract(),
+            self._prepare,
+        )
+
+    def begin(self, key: jax.Array) -> None:
+        """Where a training begins or goes on; `key` is its key, which may be donated afterwards."""
+        self._prepare.begin(key)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        run = version_record.run_of(self._folder) or version_record.new_run(self._folder)
+        self.pipeline.begin(run, version_record.Record(self._folder / version_record.RECORD))
 
 
 def require_patience(retrieval: retriever.HostRetrieval, save_every: int) -> None:

@@ -213,7 +213,7 @@ def show_answers(answers: Sequence[Answer], console: Console) -> None:
         console.print("no passages found")
     for rank, answer in enumerate(answers, start=1):
         passage = answer.hit.passage
-        title, text = passage.title or passage.id, answer.text or "(nothing)"
+        title, text = passage.title or passage.id, " ".join(answer.text.split()) or "(nothing)"
         chances = f"{answer.passage_probability:.4f}", f"{answer.span_probability:.4f}"
         before, span, after = around(passage.text, answer.span)
         if not console.is_terminal:

@@ -1,6 +1,7 @@
 """The loop. It knows an objective by its protocol only, and does the same things in the same order
 for all of them; what differs between runs is bound in gin."""
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -26,10 +27,17 @@ from t5x_style.metric_log import MetricLog
 from t5x_style.optim import AdamW
 from t5x_style.partitioning import Partitioner
 from t5x_style.progress import TrainingProgress
-from t5x_style.retrieval.retriever import HostRetrieval
+from t5x_style.retrieval.retriever import HostRetrieval, StoppedWaiting
 from t5x_style.train_state import MakeObjective, TrainState
 
 Functions = Mapping[str, Callable[..., Any]]
+
+
+class Batches(Iterator[dict[str, dict[str, np.ndarray]]], Protocol):
+    """Batches that are read ahead, until they are closed."""
+
+    def close(self) -> None:
+        """Nothing is read any more."""
 
 
 class Pipeline(Protocol):
@@ -43,9 +51,7 @@ class Pipeline(Protocol):
     def batch(self, step: int, rows: np.ndarray | None = None) -> dict[str, dict[str, np.ndarray]]:
         """These rows, in this order, of the batch of a step; all of them by default."""
 
-    def batches(
-        self, start_step: int, rows: np.ndarray
-    ) -> Iterator[dict[str, dict[str, np.ndarray]]]:
+    def batches(self, start_step: int, rows: np.ndarray) -> Batches:
         """The same rows of every step from `start_step` on, read ahead."""
 
 
@@ -116,12 +122,13 @@ class Trainer:
         self.definition, self.state, self.shardings = train_state.create(
             make_objective, optimizer, partitioner, seed, micro_batches
         )
-        self._prepare: host_retrieval.Prepare | None = None
+        self._on_host: host_retrieval.OnHost | None = None
         if retrieval is not None:
             host_retrieval.require_patience(retrieval, cadence.save_every)
-            self.pipeline, self._prepare = host_retrieval.augmented(
+            self._on_host = host_retrieval.OnHost(
                 pipeline, retrieval, self.definition, self.state, checkpointer.folder.parent
             )
+            self.pipeline = self._on_host.pipeline
         self._specs = {
             group: {name: jax.ShapeDtypeStruct(*leaf) for name, leaf in features.items()}
             for group, features in self.pipeline.specs().items()
@@ -191,8 +198,8 @@ class Trainer:
         return how
 
     def _begin_retrieval(self) -> None:
-        if self._prepare is not None:
-            self._prepare.begin(self.state.key)
+        if self._on_host is not None:
+            self._on_host.begin(self.state.key)
 
     def _sources(self) -> dict[str, objective.TableSource]:
         return self.abstract_module().table_sources()
@@ -264,14 +271,18 @@ class Trainer:
                     str(log.folder / "profile"),
                 )
             )
-        if self._prepare is not None and self.checkpointer.latest() is None:
-            # The first index is built of it, by another process.
-            self.checkpointer.save(self.state, meta)
-            self.checkpointer.wait()
+        if self._on_host is not None:
+            self._on_host.pipeline.stop_asked = lambda: preemption.asked
+            if self.checkpointer.latest() is None:  # another process builds the first index of it
+                self.checkpointer.save(self.state, meta)
+                self.checkpointer.wait()
         try:
             if self.cadence.evaluate_at_start and int(self.state.step) == 0:
                 evaluate(hooks.Moment(0, self.state, {}, 0.0, last=False))
             finished = self._loop(after_step, log_hook)
+        except StoppedWaiting:
+            self.checkpointer.save(self.state, meta)
+            finished = False
         except BaseException:
             # not `wait`, in which processes agree: the others may be anywhere
             self.checkpointer.finish_alone()
@@ -291,20 +302,20 @@ class Trainer:
             self.compile()
         compiled = self._compiled
         assert compiled is not None
-        batches = self.pipeline.batches(first, self._local_rows)
         log_hook.restart_clock()
-        for step in range(first, last):
-            waited = time.perf_counter()
-            batch = self.partitioner.place_batch(next(batches), self._rows)
-            waited = time.perf_counter() - waited
-            self.state, metrics = compiled(self.state, batch)  # donates the old state
-            moment = hooks.Moment(step + 1, self.state, metrics, waited, last=step + 1 == last)
-            for hook in after_step:
-                hook(moment)
-            if moment.evaluated:
-                log_hook.restart_clock()
-            if moment.stop:
-                return moment.last
+        with contextlib.closing(self.pipeline.batches(first, self._local_rows)) as batches:
+            for step in range(first, last):
+                waited = time.perf_counter()
+                batch = self.partitioner.place_batch(next(batches), self._rows)
+                waited = time.perf_counter() - waited
+                self.state, metrics = compiled(self.state, batch)  # donates the old state
+                moment = hooks.Moment(step + 1, self.state, metrics, waited, last=step + 1 == last)
+                for hook in after_step:
+                    hook(moment)
+                if moment.evaluated:
+                    log_hook.restart_clock()
+                if moment.stop:
+                    return moment.last
         return True
 
     def functions(self, state: TrainState) -> Functions:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from t5x_style import checkpointing, gin_utils, runtime, stage_main, trained
 from t5x_style.partitioning import Partitioner
+from t5x_style.retrieval import version_record
 from t5x_style.retrieval.refresher import Refresher, Training
 from t5x_style.train_state import MakeObjective
 
@@ -26,12 +27,13 @@ def watch(
     Args:
       refresher: embeds, builds and publishes.
       objective: the factory that is trained, built without a corpus.
-      training: its folder; it need not exist yet.
+      training: its folder; it need not exist yet, and may not have ended.
       partitioner: mesh to embed on.
       poll_seconds: between two looks.
     """
     folder = Path(training)
     watched = Training(
+        run=lambda: version_record.run_of(folder),
         newest=lambda: checkpointing.newest(folder),
         load=lambda step: trained.load(objective, training, partitioner, step),
         parameters=lambda step: checkpointing.read_parameters(folder, step),

@@ -32,7 +32,7 @@ from t5x_style.retrieval.index_versions import VersionError
 from t5x_style.retrieval.refresher import Refresher, RefreshError, Training
 from t5x_style.retrieval.retriever import HostRetrieval, Searched
 from t5x_style.retrieval.scann_index import ScannSettings
-from t5x_style.retrieval.version_record import RECORD, Record
+from t5x_style.retrieval.version_record import RECORD, RUN, Record, run_of
 from tests import process_group, test_realm
 from tests.tiny_corpus import TinyCorpus
 
@@ -107,6 +107,7 @@ def refresher(folder, **changes):
 
 def watched(folder, finished):
     return Training(
+        run=lambda: run_of(folder),
         newest=lambda: checkpointing.newest(folder),
         load=lambda step: Embedder(folder, step),
         parameters=lambda step: checkpointing.read_parameters(folder, step),
@@ -153,6 +154,13 @@ def seen(folder):
     return {row["step"]: row["version"] for row in map(json.loads, lines)}
 
 
+def copy(folder, target):
+    """A training that has not begun, and will see what another saw."""
+    shutil.copytree(folder / "versions", target / "versions")
+    for name in (RECORD, RUN):
+        shutil.copy(folder / name, target / name)
+
+
 def test_for_the_same_key_and_index_the_loss_sees_the_same(tmp_path):
     in_step = test_realm.build(tmp_path / "in_step")
     in_step.start()
@@ -160,7 +168,8 @@ def test_for_the_same_key_and_index_the_loss_sees_the_same(tmp_path):
     run.start()
     run.checkpointer.save(run.state, {})
     run.checkpointer.wait()
-    refresher(tmp_path / "host").refresh(watched(tmp_path / "host", lambda: True), 0)
+    host = watched(tmp_path / "host", lambda: True)
+    refresher(tmp_path / "host").refresh(host, host.run(), 0)
     for step in range(3):
         keys = train_step.step_keys(in_step.state.key, jnp.int32(step))
         clean = test_realm.Sentences().batch(step)
@@ -182,8 +191,12 @@ def test_it_trains_with_indexes_that_grow_older_and_are_replaced(whole):
     folder, _, lines = whole
     versions = seen(folder)
     assert set(range(9)) <= set(versions) <= set(range(11))  # some are made ahead
-    steps = {number: index_versions.step_of(folder / "versions", number) for number in
-             publish.published(folder / "versions")}  # fmt: skip
+    steps = {
+        number: publish.read_manifest_alone(publish.version_folder(folder / "versions", number))[
+            "step"
+        ]
+        for number in publish.published(folder / "versions")
+    }
     for step, number in versions.items():
         assert 0 <= step - steps[number] <= 4
     assert len(set(versions.values())) > 2 and steps[min(steps)] == 0
@@ -195,8 +208,7 @@ def test_it_trains_with_indexes_that_grow_older_and_are_replaced(whole):
 
 def test_a_run_that_goes_on_sees_the_versions_it_saw_bit_for_bit(whole, tmp_path):
     folder, run, lines = whole
-    shutil.copytree(folder / "versions", tmp_path / "versions")
-    shutil.copy(folder / RECORD, tmp_path / RECORD)
+    copy(folder, tmp_path)
     train(tmp_path, steps=4)  # as if it had been killed between two checkpoints
     assert build(tmp_path).start() == "resumed at step 4"
     again, found = train(tmp_path)
@@ -208,8 +220,7 @@ def test_a_run_that_goes_on_sees_the_versions_it_saw_bit_for_bit(whole, tmp_path
 
 def test_any_mesh_gives_the_same(whole, tmp_path):
     folder, _, lines = whole
-    shutil.copytree(folder / "versions", tmp_path / "versions")
-    shutil.copy(folder / RECORD, tmp_path / RECORD)
+    copy(folder, tmp_path)
     _, found = train(tmp_path, mesh=(2, 2, 2))
     for ours, theirs in zip(found, lines, strict=True):
         assert ours["train/loss"] == pytest.approx(theirs["train/loss"], rel=2e-4)
@@ -217,10 +228,9 @@ def test_any_mesh_gives_the_same(whole, tmp_path):
 
 def test_a_version_that_is_gone_is_told_and_the_newest_is_taken(whole, tmp_path, capsys):
     folder, _, _ = whole
-    shutil.copytree(folder / "versions", tmp_path / "versions")
-    shutil.copy(folder / RECORD, tmp_path / RECORD)
+    copy(folder, tmp_path)
     shutil.rmtree(tmp_path / "versions/versions/1")
-    newest = index_versions.newest(tmp_path / "versions")
+    newest, _ = index_versions.newest(tmp_path / "versions", run_of(folder))
     train(tmp_path, steps=1, host=retrieval(tmp_path, max_staleness_steps=None))
     told = capsys.readouterr().err
     assert "step 0 saw version 1" in told and "does not repeat the one before it" in told
@@ -253,7 +263,7 @@ def test_an_index_that_is_too_old_is_waited_for_or_told(whole, tmp_path, capsys)
 
 def copy_version(source, target):
     """Publishes what a builder that was late comes with."""
-    newest = index_versions.newest(source / "versions")
+    newest, _ = index_versions.newest(source / "versions", run_of(source))
     name = f"versions/versions/{newest}"
     shutil.copytree(source / name, target / f"{name}.tmp")
     (target / f"{name}.tmp").rename(target / name)
@@ -285,7 +295,7 @@ def test_settings_that_cannot_be_are_refused(tmp_path, changes, message):
 def test_indexes_of_others_are_refused(whole, tmp_path):
     folder, run, _ = whole
     contract = run.abstract_module().contract()
-    number = index_versions.newest(folder / "versions")
+    number, _ = index_versions.newest(folder / "versions", run_of(folder))
     version = index_versions.read(folder / "versions", number, contract)
     with pytest.raises(VersionError, match="blocks of another corpus"):
         Searched(retrieval(tmp_path, corpus=TinyCorpus(38)), version)
@@ -307,16 +317,17 @@ def test_parameters_that_are_missing_never_embed_a_query(whole, tmp_path):
     folder, run, _ = whole
     prepare = host_retrieval.Prepare(run.definition, run.state)
     prepare.begin(run.state.key)
-    number = index_versions.newest(folder / "versions")
+    number, _ = index_versions.newest(folder / "versions", run_of(folder))
     contract = run.abstract_module().contract()
     given = dict(index_versions.read(folder / "versions", number, contract).parameters)
     clean = test_realm.Sentences().batch(0)
     prepare(given, clean, 0)
-    given.pop("embedder/pooler/dense/bias")
+    fewer = {path: array for path, array in given.items() if "pooler/dense/bias" not in path}
+    assert len(fewer) == len(given) - 1
     with pytest.raises(VersionError, match="not finite"):
-        prepare(given, clean, 0)
+        prepare(fewer, clean, 0)
     with pytest.raises(RefreshError, match="'.nothing' matches no parameter"):
-        refresher(tmp_path, parameters=("^nothing",)).refresh(watched(folder, bool), 9)
+        refresher(tmp_path, parameters=("^nothing",)).refresh(watched(folder, bool), "run", 9)
 
 
 def test_a_line_that_was_cut_by_a_kill_is_dropped(tmp_path):
@@ -332,7 +343,7 @@ def test_a_line_that_was_cut_by_a_kill_is_dropped(tmp_path):
 @pytest.mark.parametrize("exclude", [("row",), ("row", "page"), ("duplicate", "row"), ()])
 def test_a_query_never_gets_what_is_barred(whole, tmp_path, exclude):
     folder, run, _ = whole
-    number = index_versions.newest(folder / "versions")
+    number, _ = index_versions.newest(folder / "versions", run_of(folder))
     contract = run.abstract_module().contract()
     version = index_versions.read(folder / "versions", number, contract)
     searched = Searched(retrieval(tmp_path, exclude=exclude), version)
@@ -365,7 +376,7 @@ def test_a_builder_and_a_training_that_are_killed_leave_nothing_torn(tmp_path):
 
     training, builder = start("train", 3), start("build", 3)
     assert builder.wait() == -signal.SIGKILL  # the training waits, or goes on with what there is
-    assert training.poll() is None and index_versions.newest(folder / "versions") == 2
+    assert training.poll() is None and publish.published(folder / "versions") == [1, 2]
     assert (folder / "versions/versions/3.tmp").is_dir()
     builder = start("build", 0)
     assert training.wait() == -signal.SIGKILL
@@ -380,8 +391,7 @@ def test_a_builder_and_a_training_that_are_killed_leave_nothing_torn(tmp_path):
     # An undisturbed training that sees the same versions ends with the same bits.
     whole = tmp_path / "whole"
     whole.mkdir()
-    shutil.copytree(folder / "versions", whole / "versions")
-    shutil.copy(folder / RECORD, whole / RECORD)
+    copy(folder, whole)
     arguments = ["tests.multi_process.host", "train", str(whole), "0"]
     ((code, output),) = process_group.finish([process_group.start(arguments)])
     assert code == 0, output
@@ -390,3 +400,57 @@ def test_a_builder_and_a_training_that_are_killed_leave_nothing_torn(tmp_path):
         assert run.start() == "resumed at step 9"
     for ours, theirs in zip(*map(test_realm.arrays, ends), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_indexes_of_another_run_do_not_count(whole, tmp_path):
+    folder, _, _ = whole
+    shutil.copytree(folder / "versions", tmp_path / "versions")  # left by a run before this one
+    run = build(tmp_path)
+    run.start()
+    assert run_of(tmp_path) != run_of(folder)
+    assert index_versions.newest(tmp_path / "versions", run_of(tmp_path)) is None
+    assert refresher(tmp_path).built(run_of(tmp_path)) is None
+
+
+def test_a_training_that_waits_can_be_stopped_and_has_saved(tmp_path, capsys):
+    run = build(tmp_path)
+    run.start()
+    log = metric_log.MetricLog(tmp_path, 0)
+    shown = progress.TrainingProgress("host", 0, 9, active=False)
+    signal_soon = threading.Timer(1.5, lambda: signal.raise_signal(signal.SIGTERM))
+    signal_soon.start()
+    assert run.fit(log, shown, {}) is False  # nobody builds an index
+    assert run.checkpointer.latest() == 0
+    assert "this run has none" in capsys.readouterr().err
+    assert not [thread for thread in threading.enumerate() if "retrieval" in thread.name]
+
+
+def test_a_version_that_goes_while_it_is_read_is_gone(whole, tmp_path):
+    folder, run, _ = whole
+    copied = tmp_path / "versions"
+    shutil.copytree(folder / "versions", copied)
+    contract = run.abstract_module().contract()
+
+    def going(where):
+        shutil.rmtree(where)
+        raise FileNotFoundError(where)
+
+    with pytest.raises(VersionError, match="version 2 is not there any more"):
+        index_versions.read(copied, 2, contract, going)
+    with publish.new_version(copied, {"run": "other", "step": 9}, keep=1) as version:
+        (version / "file").write_text("")
+    assert publish.published(copied) == [int(version.name.removesuffix(".tmp"))]
+    assert not list((copied / "versions").glob("*.tmp"))
+
+
+def test_the_own_block_is_barred_exactly_where_it_is_known(tmp_path):
+    with pytest.raises(ValueError, match="expected 'row' exactly where queries say"):
+        build(tmp_path, host=retrieval(tmp_path, exclude=("page",)))
+    with pytest.raises(ValueError, match="found None: bind CORPUS_TABLE"):
+        retrieval(tmp_path, corpus=None)
+
+
+def test_a_training_that_has_ended_is_not_watched(whole, tmp_path):
+    folder, _, _ = whole
+    with pytest.raises(RefreshError, match="the training has ended"):
+        refresher(tmp_path).watch(watched(folder, lambda: True), 0.01, ())

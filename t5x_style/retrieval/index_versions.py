@@ -16,6 +16,7 @@ from t5x_style.contract import Contract
 from t5x_style.retrieval import index as index_lib
 from t5x_style.retrieval import publish, scann_index
 from t5x_style.retrieval.encoding import Embeddings
+from t5x_style.retrieval.index import IndexDamaged
 
 _PARAMETERS = "parameters.safetensors"
 
@@ -44,6 +45,7 @@ class VersionError(ValueError):
 def write(
     folder: str | Path,
     embeddings: Embeddings,
+    run: str,
     step: int,
     parameters: Parameters,
     settings: scann_index.ScannSettings,
@@ -55,6 +57,7 @@ def write(
     Args:
       folder: of all versions, see `publish`.
       embeddings: of the whole corpus, in its order.
+      run: which training, see `version_record.run_of`.
       step: of the training.
       parameters: what embeds queries.
       settings, keep, minimum_recall: see `scann_index.build`.
@@ -63,7 +66,7 @@ def write(
     def beside(version: Path) -> dict[str, Any]:
         whole = {path: np.ascontiguousarray(array) for path, array in parameters.items()}
         safetensors.save_file(whole, version / _PARAMETERS)
-        return {"step": step}
+        return {"run": run, "step": step}
 
     scann_index.build(
         folder,
@@ -79,15 +82,16 @@ def write(
     return publish.current_number(folder)
 
 
-def newest(folder: str | Path) -> int | None:
-    """The number of the newest complete version."""
-    return max(publish.published(folder), default=None)
-
-
-def step_of(folder: str | Path, number: int) -> int:
-    """The step of a version, without loading it."""
-    manifest = publish.read_manifest_alone(publish.version_folder(folder, number))
-    return int(manifest["step"])
+def newest(folder: str | Path, run: str) -> tuple[int, int] | None:
+    """Number and step of the newest complete version of a run; others' do not count."""
+    for number in reversed(publish.published(folder)):
+        try:
+            manifest = publish.read_manifest_alone(publish.version_folder(folder, number))
+        except IndexDamaged:  # it goes while it is read
+            continue
+        if manifest.get("run") == run:
+            return number, int(manifest["step"])
+    return None
 
 
 def read(
@@ -105,23 +109,21 @@ def read(
       load: reads the index of a version's folder.
 
     Raises:
-      VersionError: it is not there: too few are kept.
+      VersionError: it is not there (any more): too few are kept.
       IndexDamaged: a file is missing, cut short or changed, or the folder carries a pickle.
       ContractError: another model or tokenizer made it.
     """
     where = publish.version_folder(folder, number)
-    if number not in publish.published(folder):
+    try:
+        index = load(where)
+        manifest = publish.read_manifest_alone(where)
+        parameters = safetensors.load_file(where / _PARAMETERS)
+    except (IndexDamaged, OSError) as error:
+        if number in publish.published(folder):
+            raise
         raise VersionError(
             f"{where}: version {number} is not there any more; there are "
             f"{publish.published(folder)}. Let whoever builds keep more of them."
-        )
-    index = load(where)
+        ) from error
     index_lib.check_contract(index, contract, str(where))
-    manifest = publish.read_manifest_alone(where)
-    if "step" not in manifest:
-        raise VersionError(
-            f"{where}: expected an index of a training, with its step and its parameters, found "
-            "one without: build it with `python -m t5x_style.build_index --watch`."
-        )
-    parameters = safetensors.load_file(where / _PARAMETERS)
     return Version(number, int(manifest["step"]), index, parameters)

@@ -45,7 +45,10 @@ def new_version(folder: str | Path, manifest: dict[str, Any], keep: int) -> Iter
         numbered.update({**manifest, "version": number})
     write_atomically(Path(folder) / CURRENT, f"{number}\n")
     for old in published(folder)[:-keep]:
-        shutil.rmtree(versions / str(old))
+        # By another name first: a kill leaves it whole, or for the next writer to remove.
+        going = versions / f"{old}.tmp"
+        (versions / str(old)).rename(going)
+        shutil.rmtree(going)
 
 
 @contextlib.contextmanager

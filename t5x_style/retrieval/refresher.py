@@ -24,12 +24,14 @@ class Training:
     """A training that is watched; given by the entry point.
 
     Attributes:
+      run: what tells this training from others, None before it has begun.
       newest: the step of the newest complete checkpoint, None before the first.
       load: the model of a checkpoint, by step.
       parameters: all its parameters by path, by step.
       finished: whether the training has come to its end.
     """
 
+    run: Callable[[], str | None]
     newest: Callable[[], int | None]
     load: Callable[[int], encoding.Encoder]
     parameters: Callable[[int], Mapping[str, np.ndarray]]
@@ -54,12 +56,12 @@ class Refresher:
     keep: int = 4
     minimum_recall: float = 0.9
 
-    def built(self) -> int | None:
-        """The step of the newest version."""
-        number = index_versions.newest(self.folder)
-        return None if number is None else index_versions.step_of(self.folder, number)
+    def built(self, run: str) -> int | None:
+        """The step of the newest version of a training."""
+        found = index_versions.newest(self.folder, run)
+        return None if found is None else found[1]
 
-    def refresh(self, training: Training, step: int) -> int:
+    def refresh(self, training: Training, run: str, step: int) -> int:
         """Embeds the corpus with a checkpoint, builds and publishes; returns the version's number.
 
         Raises:
@@ -73,7 +75,7 @@ class Refresher:
         embeddings = encoding.Embeddings(vectors, ids, model.contract, model.fingerprint)
         embedded = time.perf_counter()
         number = index_versions.write(
-            self.folder, embeddings, step, kept, self.settings, self.keep, self.minimum_recall
+            self.folder, embeddings, run, step, kept, self.settings, self.keep, self.minimum_recall
         )
         done = time.perf_counter()
         print(
@@ -106,14 +108,20 @@ class Refresher:
           training: what is watched.
           poll_seconds: between two looks.
           retry: errors of a checkpoint that was replaced while it was read.
+
+        Raises:
+          RefreshError: the training had ended before.
         """
+        if training.finished():
+            raise RefreshError("the training has ended: start it, or empty its folder, before this")
         failed: int | None = None
+        told = False
         while True:
             finished = training.finished()  # looked at first: its last checkpoint was saved before
-            step = training.newest()
-            if step is not None and step != self.built():
+            run, step = training.run(), training.newest()
+            if run is not None and step is not None and step != self.built(run):
                 try:
-                    self.refresh(training, step)
+                    self.refresh(training, run, step)
                     failed = None
                     continue
                 except retry as error:
@@ -124,4 +132,7 @@ class Refresher:
             elif finished:
                 print(f"refresh: the training has ended at step {step}", file=sys.stderr)
                 return
+            elif step is None and not told:
+                told = True
+                print("refresh: waiting for the training's first checkpoint", file=sys.stderr)
             time.sleep(poll_seconds)

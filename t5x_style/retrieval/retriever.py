@@ -15,7 +15,7 @@ import concurrent.futures
 import dataclasses
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -121,6 +121,11 @@ class HostRetrieval:
                 "HostRetrieval.exclude: expected names among 'row', 'page' and 'duplicate', found "
                 f"{sorted(unknown)}"
             )
+        if self.corpus is None:
+            raise ValueError(
+                "HostRetrieval.corpus: expected a corpus, found None: bind CORPUS_TABLE of the "
+                "training to its blocks (None is for the builder of the index)"
+            )
         if self.corpus.length > self.length:
             raise ValueError(
                 f"HostRetrieval.length: expected {self.corpus.length} or more, the tokens of the "
@@ -209,11 +214,16 @@ def _ids(index: Index) -> list[str]:
     return list(index.ids)
 
 
+class StoppedWaiting(Exception):
+    """The training was asked to stop while it waited for a batch."""
+
+
 class Augmented:
     """A pipeline whose batches bring what was retrieved for them; a `trainer.Pipeline`.
 
     Attributes:
       fingerprint: of the pipeline that gives clean batches.
+      stop_asked: whether to stop, asked while a batch is waited for.
     """
 
     def __init__(
@@ -223,24 +233,43 @@ class Augmented:
         prepared: Spec,
         contract: Contract,
         prepare: Prepare,
-        record: Record,
     ):
-        """
+        """`begin` has to be called before a batch is asked for.
+
         Args:
           pipeline: gives clean batches with a group `query`, one query a row.
           retrieval: what is retrieved.
           prepared: what `prepare` makes of the pipeline's batches.
           contract: of the model.
           prepare: see `Prepare`.
-          record: which version each step saw.
+
+        Raises:
+          ValueError: queries say which row they are from and would get it, or rows are barred that
+            they do not say.
         """
+        if ("source_row" in prepared["query"]) != ("row" in retrieval.exclude):
+            raise ValueError(
+                "HostRetrieval.exclude: expected 'row' exactly where queries say which row they "
+                f"are from (source_row): found {retrieval.exclude} and queries with "
+                f"{sorted(prepared['query'])}"
+            )
         self._pipeline, self._retrieval = pipeline, retrieval
         self._prepared, self._contract, self._prepare = prepared, contract, prepare
         self.fingerprint = pipeline.fingerprint
-        self._record = record
+        self.stop_asked: Callable[[], bool] = lambda: False
+        self._begun: tuple[str, Record] | None = None
         self._searched: Searched | None = None
         self._closing = threading.Event()
         self._warned = -1
+
+    def begin(self, run: str, record: Record) -> None:
+        """Before the first batch.
+
+        Args:
+          run: which training this is; versions of others do not count.
+          record: which versions its steps saw.
+        """
+        self._begun = (run, record)
 
     def specs(self) -> Spec:
         """group -> feature -> (global shape, dtype)."""
@@ -252,12 +281,16 @@ class Augmented:
         searched = self._version_for(step)
         clean = self._pipeline.batch(step, rows)
         batch, vectors = self._prepare(searched.version.parameters, clean, step)
-        queries = clean["query"]
-        source = queries.get("source_row", np.full((len(vectors), 1), NO_ROW, np.int32))
+        nowhere = np.full((len(vectors), 1), NO_ROW, np.int32)
+        source = clean["query"].get("source_row", nowhere)  # see `__init__`
         return {**batch, GROUP: searched.evidence(vectors, source[:, 0], step)}
 
-    def batches(self, start_step: int, rows: np.ndarray) -> Iterator[Batch]:
-        """The batches of all steps from `start_step` on, some of them made ahead."""
+    def batches(self, start_step: int, rows: np.ndarray) -> Generator[Batch, None, None]:
+        """The batches of all steps from `start_step` on, some of them made ahead.
+
+        Raises:
+          StoppedWaiting: `stop_asked` said so before a batch was there.
+        """
         self._closing.clear()
         executor = concurrent.futures.ThreadPoolExecutor(1, "retrieval")  # one: in order
         waiting: collections.deque[concurrent.futures.Future[Batch]] = collections.deque()
@@ -267,16 +300,28 @@ class Augmented:
                 while len(waiting) < 1 + self._retrieval.ahead:
                     waiting.append(executor.submit(self.batch, step, rows))
                     step += 1
-                yield waiting.popleft().result()
+                yield self._result(waiting.popleft())
         finally:
             self._closing.set()
             executor.shutdown(wait=True, cancel_futures=True)
+
+    def _result(self, future: concurrent.futures.Future[Batch]) -> Batch:
+        while True:
+            try:
+                return future.result(timeout=_POLL_SECONDS)
+            except TimeoutError:
+                if future.done():
+                    raise  # it is the batch's own
+                if self.stop_asked():
+                    raise StoppedWaiting from None
 
     # --- which version ----------------------------------------------------------------------------
 
     def _version_for(self, step: int) -> Searched:
         """The version that a step saw, or else the newest, which is written down."""
-        seen = self._record.of(step)
+        assert self._begun is not None, "begin was not called"
+        run, record = self._begun
+        seen = record.of(step)
         if seen is not None:
             try:
                 return self._open(seen)
@@ -286,62 +331,60 @@ class Augmented:
                     "now: this run does not repeat the one before it, bit for bit.",
                     file=sys.stderr,
                 )
-        searched = self._fresh_enough(step)
-        keep = self._record.add if seen is None else self._record.replace
+        searched = self._fresh_enough(step, run)
+        keep = record.add if seen is None else record.replace
         keep(step, searched.version.number)
         return searched
 
     def _open(self, number: int) -> Searched:
-        if self._searched is None or self._searched.version.number != number:
+        searched = self._searched
+        if searched is None or searched.version.number != number:
             retrieval = self._retrieval
             version = index_versions.read(retrieval.folder, number, self._contract)
-            self._searched = Searched(retrieval, version)
-        return self._searched
+            searched = self._searched = Searched(retrieval, version)
+        return searched
 
-    def _fresh_enough(self, step: int) -> Searched:
+    def _fresh_enough(self, step: int, run: str) -> Searched:
         """The newest version; waits while there is none, or while it is too old, as asked for."""
-        retrieval, waited = self._retrieval, 0.0
+        waited = 0.0
         while True:
-            number = index_versions.newest(retrieval.folder)
-            if number is not None:
+            found = index_versions.newest(self._retrieval.folder, run)
+            if found is not None and not self._too_old(*found, step):
                 try:
-                    searched = self._open(number)
+                    return self._open(found[0])
                 except VersionError:
-                    if index_versions.newest(retrieval.folder) == number:
+                    if index_versions.newest(self._retrieval.folder, run) == found:
                         raise
                     continue  # replaced by a newer one while it was read
-                if not self._too_old(searched.version, step):
-                    return searched
             if waited % _REMIND_SECONDS < _POLL_SECONDS:
-                self._tell_waiting(number, step)
+                self._tell_waiting(found, step)
             if self._closing.wait(_POLL_SECONDS):
                 raise concurrent.futures.CancelledError
             waited += _POLL_SECONDS
 
-    def _too_old(self, version: Version, step: int) -> bool:
+    def _too_old(self, number: int, made_at: int, step: int) -> bool:
         bound = self._retrieval.max_staleness_steps
-        if bound is None or step - version.step <= bound:
+        if bound is None or step - made_at <= bound:
             return False
         if self._retrieval.when_stale == "pause":
             return True
-        if self._warned != version.number:
-            self._warned = version.number
+        if self._warned != number:
+            self._warned = number
             print(
-                f"step {step}: version {version.number} of the index is {step - version.step} "
-                f"steps old, the bound is {bound}: training goes on with it "
-                "(HostRetrieval.when_stale = 'warn'). Is `python -m t5x_style.build_index --watch` "
-                "still running?",
+                f"step {step}: version {number} of the index is {step - made_at} steps old, the "
+                f"bound is {bound}: training goes on with it (HostRetrieval.when_stale = 'warn'). "
+                "Is `python -m t5x_style.build_index --watch` still running?",
                 file=sys.stderr,
             )
         return False
 
-    def _tell_waiting(self, number: int | None, step: int) -> None:
+    def _tell_waiting(self, found: tuple[int, int] | None, step: int) -> None:
         bound = self._retrieval.max_staleness_steps
-        found = "there is none" if number is None else f"version {number} is older"
+        age = "" if bound is None else f" of at most {bound} steps' age"
+        there = "this run has none" if found is None else f"the newest is of step {found[1]}"
         print(
-            f"step {step}: waiting for an index of at most {bound} steps' age in "
-            f"{self._retrieval.folder}; {found}. It is built by `python -m t5x_style.build_index "
-            "--watch`, from this training's checkpoints.",
+            f"step {step}: waiting for an index{age} in {self._retrieval.folder}; {there}. It is "
+            "built by `python -m t5x_style.build_index --watch`, from this training's checkpoints.",
             file=sys.stderr,
             flush=True,
         )

@@ -1,10 +1,31 @@
-"""Which version of an index each step of a training saw."""
+"""Which run a training is, and which version of an index each of its steps saw."""
 
 import json
 import os
+import uuid
 from pathlib import Path
 
 RECORD = "index_versions.jsonl"
+RUN = "retrieval_run.json"
+
+
+def run_of(folder: Path) -> str | None:
+    """What tells the run in a training's folder from every other; None before it has begun."""
+    path = folder / RUN
+    return str(json.loads(path.read_text(encoding="utf-8"))["run"]) if path.is_file() else None
+
+
+def new_run(folder: Path) -> str:
+    """Names a run that begins."""
+    run = uuid.uuid4().hex
+    _write(folder / RUN, json.dumps({"run": run}) + "\n")
+    return run
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
 
 
 class Record:
@@ -13,19 +34,20 @@ class Record:
     def __init__(self, path: Path):
         self._path = path
         self._versions: dict[int, int] = {}
-        if path.is_file():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                try:
-                    row = json.loads(line)
-                except ValueError:  # the last line of a run that was killed
-                    break
-                self._versions[int(row["step"])] = int(row["version"])
-            whole = "".join(self._line(*one) for one in sorted(self._versions.items()))
-            path.write_text(whole, encoding="utf-8")
+        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+            try:
+                row = json.loads(line)
+            except ValueError:  # the last line of a run that was killed
+                break
+            self._versions[int(row["step"])] = int(row["version"])
+        self._rewrite()
 
     @staticmethod
     def _line(step: int, version: int) -> str:
         return json.dumps({"step": step, "version": version}) + "\n"
+
+    def _rewrite(self) -> None:
+        _write(self._path, "".join(self._line(*one) for one in sorted(self._versions.items())))
 
     def of(self, step: int) -> int | None:
         """The version that a step saw, None if it was not made yet."""
@@ -40,7 +62,4 @@ class Record:
     def replace(self, step: int, version: int) -> None:
         """A step sees another version than it did: the one it saw is gone."""
         self._versions[step] = version
-        whole = "".join(self._line(*one) for one in sorted(self._versions.items()))
-        temporary = self._path.with_name(self._path.name + ".tmp")
-        temporary.write_text(whole, encoding="utf-8")
-        os.replace(temporary, self._path)
+        self._rewrite()
