@@ -14,7 +14,7 @@ from pathlib import Path
 
 from t5x_style import checkpointing
 from t5x_style.retrieval import publish, retriever
-from tests import test_host_retrieval as host
+from tests import host_kit as host
 
 
 def die_publishing(version: int) -> None:
