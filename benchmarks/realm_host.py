@@ -5,7 +5,8 @@
 The model and the random blocks of benchmarks.realm_step. In the step, each step also embeds the
 rows whose turn it is; on the host another process would, which is timed alone: all rows embedded,
 the index built, measured and published. `waiting` is the share of the training's time in which it
-had no batch. Host and device are one machine here, and share its cores.
+had no batch. Host and device are one machine here, and share its cores. Reading blocks from a
+store, and taking over a new version, are not timed.
 """
 
 import argparse
@@ -20,12 +21,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from benchmarks import realm_step
 from models import evidence
 from t5x_style import host_retrieval, optim, partitioning, tables, train_state, train_step
 from t5x_style.optim import path_string
-from t5x_style.retrieval import index_versions
+from t5x_style.retrieval import index_versions, version_record
 from t5x_style.retrieval.encoding import Embeddings
 from t5x_style.retrieval.retriever import Batch, HostRetrieval, Spec
 from t5x_style.retrieval.scann_index import ScannSettings
@@ -114,17 +116,17 @@ def on_host(
     definition, state, step, _ = created(make)
     retrieval = HostRetrieval(str(folder / "versions"), corpus, 7, corpus.length)
     pipeline = Sentences(arguments.queries, corpus.rows)
-    batches, prepare = host_retrieval.augmented(pipeline, retrieval, definition, state, folder)
-    prepare.begin(state.key)
-    seconds = refreshed(definition, state, corpus, retrieval.folder)
-    made = batches.batches(0, np.arange(arguments.queries))
+    on_host = host_retrieval.OnHost(pipeline, retrieval, definition, state, folder)
+    on_host.begin(state.key)
+    seconds = refreshed(definition, state, corpus, folder)
+    made = on_host.pipeline.batches(0, np.arange(arguments.queries))
     taken, waiting = timed(step, state, made, arguments.steps)
-    made.close()  # type: ignore[attr-defined]
+    made.close()
     return taken, waiting, *seconds
 
 
-def refreshed(definition: Any, state: Any, corpus: Blocks, folder: str) -> tuple[float, float]:
-    """Embeds all rows, builds and publishes: seconds of both."""
+def refreshed(definition: Any, state: Any, corpus: Blocks, folder: Path) -> tuple[float, float]:
+    """Embeds all rows, builds and publishes for the run in a folder: seconds of both."""
     module = definition.module(state.params, state.variables)
     embed = jax.jit(lambda group: module.functions()["embed_passage"].call(group)[:, 0])
 
@@ -139,11 +141,13 @@ def refreshed(definition: Any, state: Any, corpus: Blocks, folder: str) -> tuple
     embedded = time.perf_counter()
     parameters = {
         path_string(path): np.asarray(leaf[...])
-        for path, leaf in state.params.flat_state()
+        for path, leaf in nnx.to_flat_state(state.params)
         if path[0] == "embedder"
     }
     found = Embeddings(table, corpus.ids, module.contract())
-    index_versions.write(folder, found, 0, parameters, SETTINGS, keep=1, minimum_recall=0.0)
+    run = version_record.run_of(folder) or ""
+    versions = folder / "versions"
+    index_versions.write(versions, found, run, 0, parameters, SETTINGS, keep=1, minimum_recall=0.0)
     return embedded - started, time.perf_counter() - embedded
 
 

@@ -267,7 +267,8 @@ def _require_reader(
     vocabulary: Vocabulary,
 ) -> None:
     length = embedding_config.passage_length if corpus is None else corpus.length
-    projected.require_blocks(length, embedding_config, encoder, "OpenQA")
+    if corpus is not None:
+        projected.require_blocks(length, embedding_config, encoder, "OpenQA")
     if query_length + length > config.max_positions:
         raise ValueError(
             f"OpenQA.reader_config: expected max_positions of at least {query_length} + {length}, "
