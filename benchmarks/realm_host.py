@@ -116,10 +116,10 @@ def on_host(
     definition, state, step, _ = created(make)
     retrieval = HostRetrieval(str(folder / "versions"), corpus, 7, corpus.length)
     pipeline = Sentences(arguments.queries, corpus.rows)
-    on_host = host_retrieval.OnHost(pipeline, retrieval, definition, state, folder)
-    on_host.begin(state.key)
+    host = host_retrieval.OnHost(pipeline, retrieval, definition, state, folder)
+    host.begin(state.key)
     seconds = refreshed(definition, state, corpus, folder)
-    made = on_host.pipeline.batches(0, np.arange(arguments.queries))
+    made = host.pipeline.batches(0, np.arange(arguments.queries))
     taken, waiting = timed(step, state, made, arguments.steps)
     made.close()
     return taken, waiting, *seconds

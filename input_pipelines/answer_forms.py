@@ -31,7 +31,7 @@ from input_pipelines.answers import Answers, Finder, Span
 from input_pipelines.sources import BadRecords
 from input_pipelines.token_store import StoreError, TokenStore
 
-NO_TOKEN = -1
+NO_TOKEN = -1  # as objectives read it, models.losses.span_reading
 MANIFEST = "manifest.json"
 _ROWS_AT_ONCE = 2048
 

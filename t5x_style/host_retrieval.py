@@ -56,14 +56,12 @@ class Prepare:
             for group, features in pipeline.items()
         }
         module = self._definition.module(self._params, self._variables)
-        made = jax.eval_shape(lambda batch, key: module.corrupt(batch, key), batch, self._example())
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        made = jax.eval_shape(lambda batch, key: module.corrupt(batch, key), batch, key)
         return {
             group: {name: (leaf.shape, np.dtype(leaf.dtype)) for name, leaf in features.items()}
             for group, features in made.items()
         }
-
-    def _example(self) -> Any:
-        return jax.eval_shape(lambda: jax.random.key(0))
 
     def __call__(
         self, parameters: Parameters, batch: retriever.Batch, step: int

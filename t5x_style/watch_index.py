@@ -11,7 +11,7 @@ from pathlib import Path
 from t5x_style import checkpointing, gin_utils, runtime, stage_main, trained
 from t5x_style.partitioning import Partitioner
 from t5x_style.retrieval import version_record
-from t5x_style.retrieval.refresher import Refresher, Training
+from t5x_style.retrieval.refresher import Refresher, RefreshError, Training
 from t5x_style.train_state import MakeObjective
 
 
@@ -47,6 +47,8 @@ def main(argv: Sequence[str]) -> int:
     """Returns the exit code; 1 with a message where something is wrong."""
 
     def run(flags: gin_utils.Flags) -> int:
+        if not flags.files:
+            raise RefreshError("nothing to watch: pass --gin_file=gin_configs/runs/watch_index.gin")
         runtime.start()
         config = flags.read()
         gin_utils.check_names(config, ("t5x_style.watch_index.watch",))

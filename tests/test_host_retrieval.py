@@ -14,6 +14,7 @@ from t5x_style import (
     metric_log,
     progress,
     train_step,
+    watch_index,
 )
 from t5x_style.contract import ContractError
 from t5x_style.retrieval import index_versions, publish
@@ -323,6 +324,12 @@ def test_the_own_block_is_barred_exactly_where_it_is_known(tmp_path):
         build(tmp_path, host=retrieval(tmp_path, exclude=("page",)))
     with pytest.raises(ValueError, match="found None: bind CORPUS_TABLE"):
         retrieval(tmp_path, corpus=None)
+
+
+def test_watching_nothing_is_told_in_a_line(capsys):
+    assert watch_index.main([]) == 1
+    told = capsys.readouterr().err
+    assert "nothing to watch" in told and "Traceback" not in told
 
 
 def test_a_training_that_has_ended_is_not_watched(whole, tmp_path):

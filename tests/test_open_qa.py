@@ -49,11 +49,7 @@ class Questions:
     fingerprint: str = "questions"
 
     def specs(self):
-        (spec,) = make()(rngs=nnx.Rngs(0)).batch_specs()
-        return {
-            group: {name: (leaf.shape, np.dtype(leaf.dtype)) for name, leaf in features.items()}
-            for group, features in spec.items()
-        }
+        return tiny_models.specs_of(make()(rngs=nnx.Rngs(0)))
 
     def batch(self, step, rows=None):
         rows = np.arange(ROWS) if rows is None else rows

@@ -9,6 +9,7 @@ import numpy as np
 
 from models import bert, embedding
 from t5x_style.contract import Vocabulary
+from t5x_style.objective import Objective
 
 VOCABULARY = Vocabulary(
     size=50, pad=0, unk=1, cls=2, sep=3, mask=4, special_ids=(0, 1, 2, 3, 4), fingerprint="tiny"
@@ -76,3 +77,12 @@ def group(rows: Sequence[Sequence[Segment]], length: int, most: int) -> dict[str
             out["example_id"][r, s] = example
             at += len(tokens)
     return {name: jnp.asarray(array) for name, array in out.items()}
+
+
+def specs_of(objective: Objective) -> dict[str, dict[str, tuple[tuple[int, ...], np.dtype]]]:
+    """What a pipeline has to give an objective: group -> feature -> global shape and dtype."""
+    (spec,) = objective.batch_specs()
+    return {
+        group: {name: (leaf.shape, np.dtype(leaf.dtype)) for name, leaf in features.items()}
+        for group, features in spec.items()
+    }

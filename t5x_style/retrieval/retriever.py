@@ -22,7 +22,7 @@ import numpy as np
 
 from t5x_style.contract import Contract
 from t5x_style.retrieval import index_versions
-from t5x_style.retrieval.index import NO_ROW, Index
+from t5x_style.retrieval.index import NO_ROW
 from t5x_style.retrieval.index_versions import Parameters, Version, VersionError
 from t5x_style.retrieval.version_record import Record
 
@@ -152,7 +152,7 @@ class Searched:
         """Raises VersionError if the index is not of this corpus."""
         self.version = version
         self._retrieval = retrieval
-        corpus, ids = retrieval.corpus, _ids(version.index)
+        corpus, ids = retrieval.corpus, list(version.index.ids)
         if ids != corpus.ids:
             raise VersionError(
                 f"version {version.number} of {retrieval.folder} holds {len(ids)} blocks of "
@@ -189,7 +189,7 @@ class Searched:
         hits, count = self._retrieval.hits, self._retrieval.corpus.rows
         asked = min(hits + _SPARE, count)
         while True:
-            _, found = self._version_search(vectors, asked)
+            _, found = self.version.index.search(vectors, asked)
             good = (found != NO_ROW) & ~self._barred(found, source)
             if asked == count or (good.sum(axis=1) >= hits).all():
                 break
@@ -198,9 +198,6 @@ class Searched:
         rows = np.take_along_axis(found, order, axis=1)
         return np.where(np.take_along_axis(good, order, axis=1), rows, NO_ROW).astype(np.int32)
 
-    def _version_search(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        return self.version.index.search(np.asarray(vectors, np.float32), k)
-
     def _barred(self, found: np.ndarray, source: np.ndarray) -> np.ndarray:
         """[B, k] bool of rows [B, k]."""
         barred = np.zeros(found.shape, bool)
@@ -208,10 +205,6 @@ class Searched:
             own = np.where(source == NO_ROW, -1, column[np.maximum(source, 0)])
             barred |= (column[np.maximum(found, 0)] == own[:, None]) & (source != NO_ROW)[:, None]
         return barred
-
-
-def _ids(index: Index) -> list[str]:
-    return list(index.ids)
 
 
 class StoppedWaiting(Exception):
