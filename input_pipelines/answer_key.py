@@ -22,8 +22,8 @@ class AnswerKey:
     ):
         """
         Args:
-          path: jsonl with `_id` or `id`, `text` or `question`, and answers (see `answers.read`);
-            or a BEIR folder with such queries.
+          path: jsonl with `_id` or `id`, `text` or `question`, answers (see `answers.read`), and
+            perhaps `set`; or a BEIR folder with such queries.
           split: of the folder: only the questions that it judges.
           only: ids; only these.
           max_bad_records: malformed questions that are left out before this is refused.
@@ -40,7 +40,7 @@ class AnswerKey:
         file = beir.find(path, "queries.jsonl") if os.path.isdir(path) else path
         bad = BadRecords(max_bad_records)
         read = answers.read(file, bad, wanted)
-        texts = _texts(file)
+        texts, sets = _texts(file)
         self._answers: dict[str, Answers] = {
             name: one for name, one in read.items() if one is not None
         }
@@ -53,11 +53,16 @@ class AnswerKey:
                 f"{untold[0]!r}"
             )
         self._questions = {name: texts[name] for name in self._answers}
+        self._sets = {name: sets[name] for name in self._answers if name in sets}
         self._finders: dict[str, Finder] = {}
 
     def questions(self) -> Mapping[str, str]:
         """Id -> text, in the order of the file."""
         return self._questions
+
+    def sets(self) -> Mapping[str, str]:
+        """Id -> the set that a question is of, of those that say so."""
+        return self._sets
 
     def exact(self, question: str, prediction: str) -> bool:
         """See `Answers.exact`; `question` is an id, as below."""
@@ -73,13 +78,16 @@ class AnswerKey:
         return bool(finder.find(text))
 
 
-def _texts(file: str) -> dict[str, str]:
-    found = {}
+def _texts(file: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Id -> text, and id -> set."""
+    texts, sets = {}, {}
     for _, _, row in sources.json_lines(file, 1 << 24, BadRecords.counted_before()):
-        text = row.get("text", row.get("question"))
+        name, text = str(row.get("_id", row.get("id"))), row.get("text", row.get("question"))
         if isinstance(text, str):
-            found[str(row.get("_id", row.get("id")))] = text
-    return found
+            texts[name] = text
+        if isinstance(row.get("set"), str):
+            sets[name] = str(row["set"])
+    return texts, sets
 
 
 def answered_ids(answers: str, store: str) -> list[str]:

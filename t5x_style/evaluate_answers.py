@@ -27,8 +27,9 @@ def evaluate_answers(
     """Writes answers.jsonl, metrics.json and per_query.json, and prints a table.
 
     metrics.json is that of `evaluate.evaluate`, with EM (exact match), F1 and Recall@k, by which a
-    question counts as found if one of the best k blocks holds an answer. answers.jsonl: {"id",
-    "question", "right", system: answer} of each question.
+    question counts as found if one of the best k blocks holds an answer. Where the key has
+    questions of several sets, `sets` has the same of each. answers.jsonl: {"id", "question",
+    "right", system: answer} of each question.
 
     Args:
       corpus: folder in BEIR's layout whose passages are blocks.
@@ -62,7 +63,13 @@ def evaluate_answers(
         facts = {system.name: system.facts() for system in answering}
         facts |= {f"retriever {name}": one.facts() for name, one in bench.systems.items()}
         report = comparison.compare(scores, baseline, compared, samples, seed)
-        report |= {"split": "questions", "passages": len(bench.passages), "facts": facts}
+        about = {"passages": len(bench.passages), "facts": facts}
+        report |= {"split": "questions", **about, "sets": {}}
+        for name in sorted(set(key.sets().values())):
+            own = {question for question, of in key.sets().items() if of == name}
+            part = {system: one.of(own) for system, one in scores.items()}
+            compared_there = comparison.compare(part, baseline, compared, samples, seed)
+            report["sets"][name] = compared_there | {"split": name, **about}
         comparison.write(folder, report, scores)
     return {
         "metrics": "metrics.json",

@@ -22,6 +22,7 @@ def report(
     run_dir: str,
     model_dir: str,
     over_training: Sequence[str] = (),
+    further: Sequence[str] = (),
 ) -> dict[str, str]:
     """Writes summary.json, summary.md and curves.png.
 
@@ -34,6 +35,7 @@ def report(
       model_dir: where the files go.
       over_training: metrics of the trainings, as 'eval/dev/Recall@5', of which the page has a table
         each, by step.
+      further: more of such metrics.json, of which the page has the tables, too.
 
     Raises:
       ValueError: a metric that no training logged, or a claim that was not tested.
@@ -62,6 +64,8 @@ def report(
     draw(logged, folder / "curves.png")
     text = page(results, summary, compare(results, claim), trainings)
     text += "".join(by_step(metric, logged) for metric in over_training)
+    for path in further:
+        text += "\n".join(["", *tables(json.loads(Path(path).read_text(encoding="utf-8")))])
     (folder / "summary.md").write_text(text, encoding="utf-8")
     return {"summary": "summary.json", "page": "summary.md", "curves": "curves.png"}
 
@@ -101,6 +105,36 @@ def verdict(one: str, other: str, tests: Mapping[str, Mapping[str, float]]) -> s
     return f"`{one}` is {told} `{other}`: " + ", ".join(parts) + "."
 
 
+def tables(results: Mapping[str, Any]) -> list[str]:
+    """All that an evaluation says, and all that it says of its sets of queries, line by line."""
+    against = results["against"]
+    verdicts = [verdict(s, against["baseline"], test) for s, test in against["systems"].items()]
+    told = [f"- {one}" for one in verdicts]
+    head = [f"## {results['split']}", "", *_systems(results), *told, *_comparisons(results), ""]
+    return head + [line for of in results.get("sets", {}).values() for line in tables(of)]
+
+
+def _systems(results: Mapping[str, Any]) -> list[str]:
+    """The systems of an evaluation beside each other, line by line."""
+    metrics = list(next(iter(results["systems"].values())))
+    rows = []
+    for system, values in results["systems"].items():
+        cells = [
+            f"{values[m]['value']:.4f} ({values[m]['low']:.3f}–{values[m]['high']:.3f})"
+            for m in metrics
+        ]
+        rows.append(f"| {system} | " + " | ".join(cells) + " |")
+    return [
+        f"{results['n']} held-out queries over {results['passages']:,} passages "
+        f"(split `{results['split']}`), 95 % bootstrap intervals over queries.",
+        "",
+        "| system | " + " | ".join(metrics) + " |",
+        "|---" * (len(metrics) + 1) + "|",
+        *rows,
+        "",
+    ]
+
+
 def _comparisons(results: Mapping[str, Any]) -> list[str]:
     """What the evaluation says of pairs of systems, an item of a list each."""
     metrics = list(next(iter(results["systems"].values())))
@@ -117,25 +151,11 @@ def page(
     trainings: Sequence[str],
 ) -> str:
     """The page, in Markdown."""
-    metrics = list(next(iter(results["systems"].values())))
-    rows = []
-    for system, values in results["systems"].items():
-        cells = [
-            f"{values[m]['value']:.4f} ({values[m]['low']:.3f}–{values[m]['high']:.3f})"
-            for m in metrics
-        ]
-        rows.append(f"| {system} | " + " | ".join(cells) + " |")
     times = [f"| {name} | {seconds:.0f} |" for name, seconds in summary["stages"].items()]
     return "\n".join([
         "# Summary",
         "",
-        f"{summary['queries']} held-out queries over {summary['passages']:,} passages "
-        f"(split `{results['split']}`), 95 % bootstrap intervals over queries.",
-        "",
-        "| system | " + " | ".join(metrics) + " |",
-        "|---" * (len(metrics) + 1) + "|",
-        *rows,
-        "",
+        *_systems(results),
         comparison,
         "",
         *_comparisons(results),

@@ -10,7 +10,7 @@ import pytest
 from input_pipelines import answer_key, reading, to_beir, tokenization
 from input_pipelines.sources import Record, SourceError
 from models import evidence
-from t5x_style import evaluate_answers
+from t5x_style import evaluate_answers, report
 from t5x_style.contract import ContractError
 from t5x_style.evaluation import qa
 from t5x_style.retrieval import reader as reader_lib
@@ -244,6 +244,20 @@ def test_the_best_span_of_reader_and_relevance_is_the_answer(folder, tmp_path):
         assert one["Recall@1"]["value"] == pytest.approx(1 / 3)
         assert one["Recall@2"]["value"] == pytest.approx(2 / 3)
     assert metrics["compared"][0]["one"] == "weighed" and metrics["n"] == 3
+
+
+def test_sets_of_questions_have_tables_of_their_own(folder, tmp_path, capsys):
+    rows = [row | {"set": "many" if row["_id"] != "where" else "one"} for row in ASKED]
+    path = tmp_path / "asked.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    metrics, _ = evaluated(folder, tmp_path, key=answer_key.AnswerKey(str(path)))
+    assert {name: of["n"] for name, of in metrics["sets"].items()} == {"many": 2, "one": 1}
+    values = {n: of["systems"]["weighed"]["EM"]["value"] for n, of in metrics["sets"].items()}
+    assert values == {"many": 1.0, "one": 0.0}
+    assert "one: 1 queries" in capsys.readouterr().out
+    page = "\n".join(report.tables(metrics))
+    assert page.index("## questions") < page.index("## many") < page.index("## one")
+    assert "| weighed | 1.0000" in page
 
 
 def test_a_question_of_which_nothing_was_found_counts_as_wrong(folder, tmp_path):

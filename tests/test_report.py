@@ -38,6 +38,8 @@ def test_pairs_that_were_compared_stand_on_the_page() -> None:
     test = {"difference": 0.1, "p": 0.001}
     results = {
         "split": "test",
+        "n": 9,
+        "passages": 99,
         "systems": {name: {"MRR@10": value} for name in "abc"},
         "compared": [{"one": "c", "other": "a", "MRR@10": test}],
     }

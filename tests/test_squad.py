@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from input_pipelines import beir, squad
+from input_pipelines import beir, question_collection, question_sets, squad
 from input_pipelines.sources import BadRecords, SourceError
 
 
@@ -31,7 +31,11 @@ def files(tmp_path):
 
 
 def make(tmp_path, train, test, dev_share=0.2, bad=0, share=1.0):
-    squad.make_collection([train], [test], share, dev_share, 0, bad, str(tmp_path / "out"))
+    files = {"train": [train], "test": [test]}
+    gold = question_sets.GoldSet(
+        "squad", squad.paragraphs, **files, share=share, dev_share=dev_share, seed=0
+    )
+    question_collection.make_collection([gold], None, bad, str(tmp_path / "out"))
     return str(tmp_path / "out/corpus")
 
 
@@ -40,12 +44,12 @@ def test_every_paragraph_is_a_passage_and_articles_are_held_out_whole(tmp_path, 
     records = list(beir.BeirCorpus(folder, 1000).records(BadRecords(0)))
     assert len(records) == 32
     assert records[0].id == "Article_0/0" and records[0].title == "Article 0"
-    qrels = {s: beir.read_qrels(folder, s, BadRecords(0)) for s in squad.SPLITS}
+    qrels = {s: beir.read_qrels(folder, s, BadRecords(0)) for s in question_sets.SPLITS}
     assert {s: len(rows) for s, rows in qrels.items()} == {"train": 48, "dev": 12, "test": 4}
     articles = {s: {row.passage.split("/")[0] for row in rows} for s, rows in qrels.items()}
     assert len(articles["dev"]) == 2
     assert not articles["dev"] & articles["train"]
-    beir.check_qrels(folder, squad.SPLITS, 1000, BadRecords(0))
+    beir.check_qrels(folder, question_sets.SPLITS, 1000, BadRecords(0))
 
 
 def test_a_share_of_the_articles_is_read_whole(tmp_path, files):
@@ -53,9 +57,9 @@ def test_a_share_of_the_articles_is_read_whole(tmp_path, files):
     records = list(beir.BeirCorpus(folder, 1000).records(BadRecords(0)))
     articles = [record.id.split("/")[0] for record in records]
     assert len(articles) == 5 * 3 + 2 and len(set(articles)) == 6
-    qrels = {s: beir.read_qrels(folder, s, BadRecords(0)) for s in squad.SPLITS}
+    qrels = {s: beir.read_qrels(folder, s, BadRecords(0)) for s in question_sets.SPLITS}
     assert {s: len(rows) for s, rows in qrels.items()} == {"train": 24, "dev": 6, "test": 4}
-    beir.check_qrels(folder, squad.SPLITS, 1000, BadRecords(0))
+    beir.check_qrels(folder, question_sets.SPLITS, 1000, BadRecords(0))
 
 
 @pytest.mark.parametrize("share", [0.0, 1.5])
@@ -93,7 +97,7 @@ def test_malformed_paragraphs_and_questions_are_counted(tmp_path, files):
         {"title": "No", "para": 1},
     ]
     path = write_lines(tmp_path / "more.jsonl", rows)
-    with pytest.raises(SourceError, match="more.jsonl:32.*context"):
+    with pytest.raises(SourceError, match="more.jsonl:31.*question"):
         make(tmp_path, path, files[1])
     folder = make(tmp_path, path, files[1], bad=3)
     asked = Path(folder, "queries.jsonl").read_text().splitlines()

@@ -71,9 +71,10 @@ def write(folder: Path, report: dict[str, Any], scores: Mapping[str, ranking.Sco
     publish.write_atomically(folder / "per_query.json", json.dumps(per_query) + "\n")
     # A file or a pipe has no width; rich would take 80 columns and break the cells.
     console = Console(width=None if sys.stdout.isatty() else 120)
-    console.print(table(report))
-    if report["compared"]:
-        console.print(differences(report))
+    for one in (report, *report.get("sets", {}).values()):
+        console.print(table(one))
+        if one["compared"]:
+            console.print(differences(one))
 
 
 def table(report: dict[str, Any]) -> Table:

@@ -20,6 +20,10 @@ class AnswerKey(Protocol):
         """Id -> text."""
         ...
 
+    def sets(self) -> Mapping[str, str]:
+        """Id -> name of the set that a question is of, of those that are of one."""
+        ...
+
     def exact(self, question: str, prediction: str) -> bool:
         """Whether a prediction is an answer of a question, by its id."""
         ...

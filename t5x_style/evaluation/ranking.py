@@ -51,6 +51,14 @@ class Scores:
         """Metric -> mean over queries."""
         return {metric: float(values.mean()) for metric, values in self.values.items()}
 
+    def of(self, queries: Container[str]) -> "Scores":
+        """The scores of some of the queries."""
+        kept = [place for place, query in enumerate(self.queries) if query in queries]
+        return Scores(
+            tuple(self.queries[place] for place in kept),
+            {metric: values[kept] for metric, values in self.values.items()},
+        )
+
     def intervals(self, samples: int, seed: int) -> dict[str, dict[str, float]]:
         """Metric -> value and its 95 % bootstrap interval over queries, low and high."""
         result = {}

@@ -1,0 +1,176 @@
+"""Collections for open question answering: paragraphs that answer, among other articles."""
+
+import itertools
+import json
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from input_pipelines import answers, beir, question_sets, sources
+from input_pipelines.question_sets import AskedSet, GoldSet, Paragraph, Question
+from input_pipelines.sources import BadRecords, Record, Source
+
+_log = logging.getLogger(__name__)
+
+Row = dict[str, Any]
+
+
+def make_collection(
+    sets: Sequence[GoldSet],
+    articles: Source | None,
+    max_bad_records: int,
+    model_dir: str,
+    share: float = 1.0,
+    seed: int = 0,
+) -> dict[str, str]:
+    """The job of a stage: writes a BEIR folder of the paragraphs of all sets and their questions.
+
+    Where there are several sets, or articles, ids begin with the name of their set and a slash
+    ('articles/' for the latter).
+
+    Args:
+      sets: with distinct names.
+      articles: more documents, which no question asks for; None for none.
+      max_bad_records: malformed paragraphs, questions and articles that are passed over, and
+        reported.
+      model_dir: where `corpus/` appears.
+      share: of `articles` that are read, in [0, 1].
+      seed: chooses them.
+
+    Returns:
+      {"corpus": the folder}, relative to model_dir.
+
+    Raises:
+      SourceError: see `GoldSet.read`.
+      ValueError: no sets, or two of one name; a share outside its bounds.
+    """
+    names = [one.name for one in sets]
+    if not names or len(set(names)) != len(names):
+        raise ValueError(f"sets: expected one or more, of distinct names, found {names}")
+    if not 0 <= share <= 1:
+        raise ValueError(f"share: expected 0 to 1, found {share}")
+    bad = BadRecords(max_bad_records)
+    told = len(sets) > 1 or articles is not None
+    read = [(f"{one.name}/" if told else "", one.read(bad)) for one in sets]
+    folder = os.path.join(model_dir, "corpus")
+    os.makedirs(os.path.join(folder, "qrels"), exist_ok=True)
+    others = _articles(articles, share, seed, bad) if articles else ()
+    passages = itertools.chain(_passages(read), others)
+    written = _write_rows(os.path.join(folder, "corpus.jsonl"), passages)
+    _write_rows(os.path.join(folder, "queries.jsonl"), _queries(read))
+    judged = {split: _write_qrels(folder, split, read) for split in question_sets.SPLITS}
+    _log.info("collection: %d passages, questions %s", written, judged)
+    return {"corpus": "corpus"}
+
+
+Read = Sequence[tuple[str, Sequence[tuple[str, Paragraph]]]]  # of a set: prefix, its paragraphs
+
+
+def _passages(read: Read) -> Iterator[Row]:
+    for prefix, paragraphs in read:
+        unique = {paragraph.passage.id: paragraph.passage for _, paragraph in paragraphs}
+        for passage in unique.values():
+            yield _passage(prefix, passage)
+
+
+def _articles(articles: Source, share: float, seed: int, bad: BadRecords) -> Iterator[Row]:
+    rng = np.random.default_rng(seed)
+    for record in articles.records(bad):
+        if rng.random() < share:
+            yield _passage("articles/", record)
+
+
+def _passage(prefix: str, passage: Record) -> Row:
+    return {"_id": prefix + passage.id, "title": passage.title, "text": passage.text}
+
+
+def _queries(read: Read) -> Iterator[Row]:
+    for prefix, paragraphs in read:
+        for _, paragraph in paragraphs:
+            for question in paragraph.questions:
+                yield _query(prefix, question)
+
+
+def _query(prefix: str, question: Question) -> Row:
+    return {"_id": prefix + question.id, "text": question.text, **question.answer}
+
+
+def _write_qrels(folder: str, split: str, read: Read) -> int:
+    rows = [
+        f"{prefix}{question.id}\t{prefix}{paragraph.passage.id}\t1\n"
+        for prefix, paragraphs in read
+        for of, paragraph in paragraphs
+        for question in paragraph.questions
+        if of == split
+    ]
+    with open(os.path.join(folder, f"qrels/{split}.tsv"), "w", encoding="utf-8") as file:
+        file.writelines(["query-id\tcorpus-id\tscore\n", *rows])
+    return len(rows)
+
+
+def _write_rows(path: str, rows: Iterable[Row]) -> int:
+    count = 0
+    with open(path, "w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            count += 1
+    return count
+
+
+def gather_questions(
+    collection: str, sets: Sequence[AskedSet], max_bad_records: int, model_dir: str
+) -> dict[str, str]:
+    """The job of a stage: the questions of a collection and of other sets, for readers.
+
+    Writes `train.jsonl` and `test.jsonl` with rows {"_id", "text", "answers", "answer_type",
+    "set"}, where `set` is what an id has before its first slash, and `report.json`. A question that
+    is asked in the test (in the same words once normalised, see answers.py) does not train.
+
+    Args:
+      collection: of `make_collection`, with several sets; questions without answers are left out.
+      sets: of other names.
+      max_bad_records: malformed questions that are passed over, and reported.
+      model_dir: where the files go.
+
+    Returns:
+      {"train": path, "test": path, "report": path}, relative to model_dir.
+
+    Raises:
+      SourceError: see `AskedSet.read`; a split that comes out empty.
+    """
+    bad = BadRecords(max_bad_records)
+    rows: dict[str, list[Row]] = {
+        split: list(_of_collection(collection, split, bad)) for split in ("train", "test")
+    }
+    for one in sets:
+        for split, question in one.read(bad):
+            rows[split].append(_query(f"{one.name}/", question) | {"set": one.name})
+    tested = {answers.normalised(row["text"]) for row in rows["test"]}
+    kept = [row for row in rows["train"] if answers.normalised(row["text"]) not in tested]
+    counts: dict[str, Counter[str]] = {
+        "train": Counter(row["set"] for row in kept),
+        "test": Counter(row["set"] for row in rows["test"]),
+        "asked_in_the_test_too": Counter(row["set"] for row in rows["train"]),
+    }
+    counts["asked_in_the_test_too"] -= counts["train"]
+    if not kept or not rows["test"]:
+        raise sources.SourceError(f"expected questions for training and test, found {counts}")
+    _write_rows(os.path.join(model_dir, "train.jsonl"), kept)
+    _write_rows(os.path.join(model_dir, "test.jsonl"), rows["test"])
+    report = {**counts, "bad_records": dict(bad.counts), "examples": bad.examples}
+    _write_rows(os.path.join(model_dir, "report.json"), [report])
+    _log.info("questions: %s", counts)
+    return {"train": "train.jsonl", "test": "test.jsonl", "report": "report.json"}
+
+
+def _of_collection(folder: str, split: str, bad: BadRecords) -> Iterator[Row]:
+    """The questions with answers that a split of a collection judges."""
+    judged = set(beir.query_ids(folder, split))
+    path = beir.find(folder, "queries.jsonl")
+    for _, _, row in sources.json_lines(path, question_sets.MAX_LINE_BYTES, bad):
+        if row["_id"] in judged and "answers" in row:
+            yield {**row, "set": str(row["_id"]).partition("/")[0]}
