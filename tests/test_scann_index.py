@@ -1,5 +1,9 @@
 """ScaNN: recall, determinism, publishing, and folders that must not be loaded."""
 
+import re
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -144,6 +148,41 @@ def test_the_stage_publishes_and_keeps_the_old_version_when_recall_is_low(tmp_pa
     with pytest.raises(scann_index.RecallError, match="at least 0.99.*searched_share"):
         build_index(source, poor, 2, 0.99, target)
     assert publish.published(target) == [1] and scann_index.load(target).recall > 0.9
+
+
+# A process whose files may not grow beyond some bytes, or that may not write: build, and say why not.
+FAILING = """
+import os, resource, signal, sys
+from pathlib import Path
+from tests import retrieval_helpers as helpers, test_scann_index as here
+from t5x_style.retrieval import scann_index
+scann_index._scann()  # is imported before this process is no one any more
+folder, how = Path(sys.argv[1]), sys.argv[2]
+if how == "room":
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, 9_000))
+else:
+    os.chmod(folder / "versions", 0o555)
+    if os.geteuid() == 0:
+        os.setuid(65534)
+try:
+    vectors = helpers.vectors(here.COUNT, seed=3)
+    scann_index.build(folder, vectors, here.IDS, helpers.CONTRACT, here.TREE, keep=2)
+except OSError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [("room", r"OSError .*2\.tmp: ScaNN could not write.*bytes free"), ("permission", "Permission")],
+)
+def test_a_folder_without_room_or_permission_keeps_what_it_has(copied, how, message):
+    command = [sys.executable, "-c", FAILING, str(copied), how]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert re.search(message, done.stdout) and str(copied) in done.stdout, done
+    assert publish.published(copied) == [1] and scann_index.load(copied).ids == IDS
+    assert not list((copied / "versions").glob("*.tmp"))
 
 
 def test_an_index_of_another_model_is_refused(folder):

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -34,8 +35,7 @@ def new_version(folder: str | Path, manifest: dict[str, Any], keep: int) -> Iter
     """
     if keep < 1:
         raise ValueError(f"keep: expected at least 1 version, found {keep}")
-    versions = Path(folder) / "versions"
-    versions.mkdir(parents=True, exist_ok=True)
+    versions = require_writable(folder)
     number = max(published(folder), default=0) + 1
     for stale in versions.glob("*.tmp"):
         shutil.rmtree(stale)
@@ -51,9 +51,19 @@ def new_version(folder: str | Path, manifest: dict[str, Any], keep: int) -> Iter
         shutil.rmtree(going)
 
 
+def require_writable(folder: str | Path) -> Path:
+    """Where the versions of a folder go; raises OSError unless files can be made there."""
+    versions = Path(folder) / "versions"
+    versions.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=versions):
+        return versions
+
+
 @contextlib.contextmanager
 def whole_folder(folder: Path, manifest: dict[str, Any]) -> Iterator[Path]:
     """A folder to fill; on leaving without an error it has its manifest and appears as `folder`.
+
+    After an error nothing of it is left, which is what a full disk needs.
 
     Args:
       folder: that does not exist yet; `folder`.tmp is what a writer that was killed leaves.
@@ -63,9 +73,13 @@ def whole_folder(folder: Path, manifest: dict[str, Any]) -> Iterator[Path]:
     if temporary.exists():
         shutil.rmtree(temporary)
     temporary.mkdir()
-    yield temporary
-    names = [str(f.relative_to(temporary)) for f in temporary.rglob("*") if f.is_file()]
-    write_manifest(temporary, manifest, names)
+    try:
+        yield temporary
+        names = [str(f.relative_to(temporary)) for f in temporary.rglob("*") if f.is_file()]
+        write_manifest(temporary, manifest, names)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     temporary.rename(folder)
     sync(folder.parent)
 

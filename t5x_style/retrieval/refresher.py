@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from t5x_style.retrieval import encoding, index_versions, scann_index
+from t5x_style.retrieval import encoding, index_versions, publish, scann_index
 
 
 class RefreshError(ValueError):
@@ -111,9 +111,11 @@ class Refresher:
 
         Raises:
           RefreshError: the training had ended before.
+          OSError: nothing can be written to `folder`; or twice, of one checkpoint, see `retry`.
         """
         if training.finished():
             raise RefreshError("the training has ended: start it, or empty its folder, before this")
+        publish.require_writable(self.folder)
         failed: int | None = None
         told = False
         while True:
