@@ -150,7 +150,7 @@ def test_the_stage_publishes_and_keeps_the_old_version_when_recall_is_low(tmp_pa
     assert publish.published(target) == [1] and scann_index.load(target).recall > 0.9
 
 
-# A process whose files may not grow beyond some bytes, or that may not write: build, and say why not.
+# A process whose files may not grow beyond some bytes, or that may not write.
 FAILING = """
 import os, resource, signal, sys
 from pathlib import Path
@@ -175,7 +175,10 @@ except OSError as error:
 
 @pytest.mark.parametrize(
     ("how", "message"),
-    [("room", r"OSError .*2\.tmp: ScaNN could not write.*bytes free"), ("permission", "Permission")],
+    [
+        ("room", r"OSError .*2\.tmp: ScaNN could not write.*bytes free"),
+        ("permission", "Permission"),
+    ],
 )
 def test_a_folder_without_room_or_permission_keeps_what_it_has(copied, how, message):
     command = [sys.executable, "-c", FAILING, str(copied), how]

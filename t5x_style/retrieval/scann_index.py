@@ -159,10 +159,10 @@ def _serialize(searcher: Any, folder: Path) -> None:
     try:
         searcher.serialize(str(folder), relative_path=True)
     except RuntimeError as error:
+        free = shutil.disk_usage(folder).free
         raise OSError(
-            f"{folder}: ScaNN could not write the index ({error}), with "
-            f"{shutil.disk_usage(folder).free:,} bytes free there. Make room, or publish elsewhere; "
-            "what was published before stays"
+            f"{folder}: ScaNN could not write the index ({error}), with {free:,} bytes free there. "
+            "Make room, or publish elsewhere; what was published before stays"
         ) from error
 
 
