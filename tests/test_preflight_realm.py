@@ -5,8 +5,8 @@ import re
 import pytest
 from gin import config as gin_config
 
-from t5x_style import gin_utils
-from t5x_style.preflight import configuration, program
+from t5x_style import gin_utils, recipe_file
+from t5x_style.preflight import configuration, flops, program
 from tests.test_gin_configs import REPOSITORY
 
 pytestmark = pytest.mark.usefixtures("for_tpus")
@@ -58,6 +58,24 @@ def test_one_program_without_the_host(training):
     # No device holds the vectors or tokens of more than its share of the rows, 50,176 / 4.
     assert "[12544,128]" in compiled and "[12544,32]" in compiled
     assert not re.search(r"\[50176,\d+\]", compiled)
+
+
+def test_the_papers_size_traces_with_the_whole_corpus(monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    flags = gin_utils.parse_flags(["--gin_file=gin_configs/recipes/realm_paper.gin"])
+    recipe = recipe_file.load(flags)
+    assert [one.name for one in recipe.stages] == ["tokenizer", "blocks", "ict", "realm"]
+    pending = {one.name: "pending" for one in recipe.stages}
+    own = recipe_file.stage_flags(recipe, recipe.stages[-1], flags, pending)
+    stated = configuration.VocabularySize(30_522, "the test")
+    paper, _ = configuration.resolve(own, "v4:4x4x4", stated)
+    (found,) = program.trace(paper)
+    gin_config.clear_config()
+    rows = {shape.shape[0] for shape in found.step.jaxpr.in_avals if len(shape.shape) == 2}
+    assert -(-13_353_718 // 1024) * 1024 in rows, "the corpus is part of the state"
+    total, refresh = (flops.count(one).flops for one in (found.step.jaxpr, found.after_update))
+    # 13,354 blocks of 288 tokens embedded a step beside 512 times 8 embedded and read, both ways.
+    assert 0.2 < refresh / total < 0.3
 
 
 def test_what_the_refresh_costs_is_told_apart(training):
