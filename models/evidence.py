@@ -72,6 +72,12 @@ def in_body(tokens: jax.Array, lengths: jax.Array, sep: int) -> jax.Array:
     return behind & (column < lengths[..., None] - 1)
 
 
+def null_row(length: int, vocabulary: Vocabulary) -> jax.Array:
+    """The null document as [length] int32, of which 3 are its tokens."""
+    tokens = jnp.array([vocabulary.cls, vocabulary.sep, vocabulary.sep], jnp.int32)
+    return jnp.zeros(length, jnp.int32).at[:3].set(tokens)
+
+
 def with_null(
     tokens: jax.Array, lengths: jax.Array, vocabulary: Vocabulary
 ) -> tuple[jax.Array, jax.Array]:
@@ -80,12 +86,7 @@ def with_null(
     L is at least 3.
     """
     queries, _, length = tokens.shape
-    null = (
-        jnp.zeros(length, jnp.int32)
-        .at[:3]
-        .set(jnp.array([vocabulary.cls, vocabulary.sep, vocabulary.sep], jnp.int32))
-    )
-    null = jnp.broadcast_to(null, (queries, 1, length))
+    null = jnp.broadcast_to(null_row(length, vocabulary), (queries, 1, length))
     three = jnp.full((queries, 1), 3, jnp.int32)
     return jnp.concatenate([null, tokens], axis=1), jnp.concatenate([three, lengths], axis=1)
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models import bert, embedding, projected
+from models import bert, embedding, evidence, projected
 from models.losses import contrastive
 from models.projected import ProjectedEncoder, ProjectionConfig
 from t5x_style.contract import Contract, Vocabulary
@@ -22,6 +22,7 @@ from t5x_style.metrics import Mean
 from t5x_style.objective import Batch, Fn, GroupShape, Objective
 
 _REMOVE = 0  # what the random number of an example is for
+_NULL = 1 << 20  # and the null document's dropout
 
 
 class ICT(Objective):
@@ -37,6 +38,9 @@ class ICT(Objective):
             in its row the sentence stands that is the query.
         removal_rate: how often the sentence is taken out; 0.9 in the paper.
         contrastive_config: how devices share the loss.
+        null_negative: whether the null document, a block of nothing, is a negative of every
+            sentence; not in the papers. REALM offers it beside what it retrieves, and an embedder
+            that never saw it may prefer it to everything.
         rngs: stream `params`.
     """
 
@@ -52,6 +56,7 @@ class ICT(Objective):
         passage: GroupShape,
         removal_rate: float,
         contrastive_config: contrastive.ContrastiveConfig,
+        null_negative: bool = False,
         *,
         rngs: nnx.Rngs,
     ) -> None:
@@ -69,6 +74,7 @@ class ICT(Objective):
         self.query, self.passage = query, passage
         self.removal_rate = removal_rate
         self.contrastive_config = contrastive_config
+        self.null_negative = null_negative
         self.embedder = ProjectedEncoder(config, projection, vocabulary.sep, rngs=rngs)
 
     def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
@@ -101,7 +107,8 @@ class ICT(Objective):
         """-log softmax of its own block among all blocks of the batch, in nats a sentence.
 
         Blocks that are the same document as its own are no negatives. Metrics: the share of
-        sentences whose block comes first, of all, of those taken out of it and of those left in.
+        sentences whose block comes first, of all, of those taken out of it and of those left in;
+        with `null_negative` the share of those before whose block the null document comes.
         """
         query, passage = batch["query"], batch["passage"]
         query_key, passage_key = jax.random.split(key)
@@ -120,12 +127,26 @@ class ICT(Objective):
             1.0,
             self.contrastive_config,
         )
-        first, removed = each.above == 0, passage["removed"][:, 0]
-        return Mean.of(each.losses, each.counts), {
+        losses, first, metrics = each.losses, each.above == 0, {}
+        if self.null_negative:
+            own = jnp.sum(queries * blocks, axis=1)
+            behind = queries @ self._null_vector(jax.random.fold_in(passage_key, _NULL)) - own
+            # log(sum of all + null) - own, from log(sum of all) - own
+            losses, first = jnp.logaddexp(losses, behind), first & (behind <= 0)
+            metrics = {"null_above": Mean.of(behind > 0, each.counts)}
+        removed = passage["removed"][:, 0]
+        return Mean.of(losses, each.counts), {
             "accuracy": Mean.of(first, each.counts),
             "accuracy_removed": Mean.of(first, each.counts & removed),
             "accuracy_left_in": Mean.of(first, each.counts & ~removed),
+            **metrics,
         }
+
+    def _null_vector(self, key: jax.Array) -> jax.Array:
+        """[D] float32, of the null document."""
+        tokens = evidence.null_row(self.passage.length, self.vocabulary)[None]
+        group = evidence.row_group(tokens, jnp.array([3]), jnp.zeros(1, jnp.int32))
+        return self._vectors(group, key)[0]
 
     def _vectors(self, group: Mapping[str, jax.Array], key: jax.Array | None) -> jax.Array:
         """[B, D] float32."""

@@ -152,11 +152,38 @@ def test_equal_blocks_have_equal_hashes_and_near_ones_mostly():
     assert blocks.minhash("") == blocks.minhash("?!")
 
 
-def prepared(path, folder, layout, workers=1, length=LENGTH):
+def prepared(path, folder, layout, workers=1, length=LENGTH, source=Listed()):
     prepare.prepare(
-        str(path), Listed(), folder, "passage", "all", "passage", length, "", 2, workers, 0, layout
+        str(path), source, folder, "passage", "all", "passage", length, "", 2, workers, 0, layout
     )  # fmt: skip
     return TokenStore.open(str(path / "store"))
+
+
+class Stopped(Listed):
+    """Stops before the last record, once the titles have been read."""
+
+    passes: ClassVar[int] = 0
+
+    def records(self, bad):
+        Stopped.passes += 1
+        yield from RECORDS[:4] if Stopped.passes == 2 else RECORDS
+        if Stopped.passes == 2:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_blocks_that_were_stopped_go_on_where_they_were(folder, tmp_path, workers, monkeypatch):
+    monkeypatch.setattr(Stopped, "passes", 0)
+    layout = blocks.Blocks(salient_spans.Rules())
+    whole = prepared(tmp_path / "whole", folder, layout)
+    with pytest.raises(KeyboardInterrupt):
+        prepared(tmp_path / "cut", folder, layout, source=Stopped())
+    assert not (tmp_path / "cut/store/manifest.json").exists()
+    found = prepared(tmp_path / "cut", folder, layout, workers)
+    assert json.loads((tmp_path / "cut/report.json").read_text())["shards_reused"] == 2
+    assert found.fingerprint == whole.fingerprint and found.manifest == whole.manifest
+    for name in ("sentences", "spans", "minhash"):
+        np.testing.assert_array_equal(found.table(name), whole.table(name), err_msg=name)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -98,12 +98,30 @@ def test_two_sentences_of_a_block_are_no_negatives_of_each_other():
     assert float(two) < float(one)
 
 
+def test_the_null_document_is_a_negative_where_asked_for():
+    model, clean = make(0.0, null_negative=True)(rngs=nnx.Rngs(0)), batch()
+    model.eval()
+    key = jax.random.key(0)
+    loss, metrics = model.loss(model.corrupt(clean, key), key)
+    queries, blocks = (
+        model.functions()[f"embed_{name}"].call(clean[name])[:, 0] for name in ("query", "passage")
+    )
+    nothing = tiny_models.group([[(0, [2, 3, 3])]], BLOCK, 1)
+    null = model.functions()["embed_passage"].call(nothing)[:, 0]
+    scores = np.asarray(queries @ jnp.concatenate([blocks, null]).T, np.float64)
+    expected = np.log(np.exp(scores).sum(1)) - np.diag(scores)
+    assert float(loss.value()) == pytest.approx(expected.mean(), rel=1e-4)
+    assert float(metrics["accuracy"].value()) == (scores.argmax(1) == np.arange(ROWS)).mean()
+    above = scores[:, -1] > np.diag(scores)
+    assert float(metrics["null_above"].value()) == above.mean()
+
+
 @functools.cache
-def losses(mesh, way, steps):
+def losses(mesh, way, steps, null=False):
     devices = jax.devices()[: int(np.prod(mesh))]
     partitioner = partitioning.Partitioner(partitioning.MeshShape(*mesh), devices=devices)
     definition, state, shardings = train_state.create(
-        make(way=way), optim.AdamW(1e-2, 2, 200), partitioner, 0
+        make(way=way, null_negative=null), optim.AdamW(1e-2, 2, 200), partitioner, 0
     )
     step = jax.jit(
         functools.partial(train_step.train_step, definition, partitioner.mesh),
@@ -125,6 +143,12 @@ def test_it_learns_to_find_the_block():
 @pytest.mark.parametrize(("mesh", "way"), [((8, 1, 1), "ring"), ((2, 2, 2), "gather")])
 def test_it_is_the_same_on_any_mesh(mesh, way):
     np.testing.assert_allclose(losses(mesh, way, 4), losses((1, 1, 1), "gather", 80)[:4], rtol=1e-4)
+
+
+def test_the_null_document_is_the_same_on_any_mesh():
+    found = losses((2, 2, 2), "gather", 4, null=True)
+    np.testing.assert_allclose(found, losses((1, 1, 1), "gather", 4, null=True), rtol=1e-4)
+    assert found[0] > losses((1, 1, 1), "gather", 80)[0]
 
 
 def test_what_does_not_fit_is_refused():

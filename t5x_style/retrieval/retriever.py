@@ -2,9 +2,10 @@
 
 A training that retrieves in its step has one program (`device_index`). Here another process builds
 the index (`refresher`), from checkpoints, and publishes versions of it; the training takes the
-newest between two steps. What is hidden in a batch is decided first, by the training's own key;
-then queries are embedded by the parameters of the version, searched, and the blocks that are found
-go into the batch. Several batches are made ahead, so that the device does not wait.
+newest between two steps, once it has been read beside them. What is hidden in a batch is decided
+first, by the training's own key; then queries are embedded by the parameters of the version,
+searched, and the blocks that are found go into the batch. Several batches are made ahead, so that
+the device does not wait.
 
 Which version a step saw is written down before the step: a run that is stopped and goes on sees the
 same ones, as long as they are kept.
@@ -252,6 +253,10 @@ class Augmented:
         self.stop_asked: Callable[[], bool] = lambda: False
         self._begun: tuple[str, Record] | None = None
         self._searched: Searched | None = None
+        self._reader: concurrent.futures.Executor | None = (
+            None  # of versions, while batches are made
+        )
+        self._coming: tuple[int, concurrent.futures.Future[Searched]] | None = None
         self._closing = threading.Event()
         self._warned = -1
 
@@ -286,6 +291,7 @@ class Augmented:
         """
         self._closing.clear()
         executor = concurrent.futures.ThreadPoolExecutor(1, "retrieval")  # one: in order
+        self._reader = concurrent.futures.ThreadPoolExecutor(1, "version")
         waiting: collections.deque[concurrent.futures.Future[Batch]] = collections.deque()
         step = start_step
         try:
@@ -297,6 +303,8 @@ class Augmented:
         finally:
             self._closing.set()
             executor.shutdown(wait=True, cancel_futures=True)
+            self._reader.shutdown(wait=True, cancel_futures=True)
+            self._reader = self._coming = None
 
     def _result(self, future: concurrent.futures.Future[Batch]) -> Batch:
         while True:
@@ -330,12 +338,39 @@ class Augmented:
         return searched
 
     def _open(self, number: int) -> Searched:
-        searched = self._searched
-        if searched is None or searched.version.number != number:
-            retrieval = self._retrieval
-            version = index_versions.read(retrieval.folder, number, self._contract)
-            searched = self._searched = Searched(retrieval, version)
-        return searched
+        if self._searched is None or self._searched.version.number != number:
+            coming, self._coming = self._coming, None
+            if coming is not None and coming[0] == number:
+                self._searched = coming[1].result()
+            else:
+                self._searched = self._read(number)
+        return self._searched
+
+    def _read(self, number: int) -> Searched:
+        retrieval = self._retrieval
+        return Searched(retrieval, index_versions.read(retrieval.folder, number, self._contract))
+
+    def _open_beside(self, number: int, step: int) -> Searched:
+        """A version, or the one in use while that is read in another thread.
+
+        The one in use goes on for as long as it is no older than it may be.
+        """
+        in_use = self._searched
+        if self._reader is None or in_use is None or self._past_bound(in_use.version.step, step):
+            return self._open(number)
+        if in_use.version.number == number:
+            return in_use
+        if self._coming is None:
+            self._coming = (number, self._reader.submit(self._read, number))
+        coming, future = self._coming
+        if not future.done():
+            return in_use
+        try:
+            return self._open(coming)
+        except VersionError:
+            if coming == number:
+                raise
+            return in_use  # it went while it was read, and there is a newer one
 
     def _fresh_enough(self, step: int, run: str) -> Searched:
         """The newest version; waits while there is none, or while it is too old, as asked for."""
@@ -344,7 +379,7 @@ class Augmented:
             found = index_versions.newest(self._retrieval.folder, run)
             if found is not None and not self._too_old(*found, step):
                 try:
-                    return self._open(found[0])
+                    return self._open_beside(found[0], step)
                 except VersionError:
                     if index_versions.newest(self._retrieval.folder, run) == found:
                         raise
@@ -355,9 +390,12 @@ class Augmented:
                 raise concurrent.futures.CancelledError
             waited += _POLL_SECONDS
 
-    def _too_old(self, number: int, made_at: int, step: int) -> bool:
+    def _past_bound(self, made_at: int, step: int) -> bool:
         bound = self._retrieval.max_staleness_steps
-        if bound is None or step - made_at <= bound:
+        return bound is not None and step - made_at > bound
+
+    def _too_old(self, number: int, made_at: int, step: int) -> bool:
+        if not self._past_bound(made_at, step):
             return False
         if self._retrieval.when_stale == "pause":
             return True
@@ -365,7 +403,8 @@ class Augmented:
             self._warned = number
             print(
                 f"step {step}: version {number} of the index is {step - made_at} steps old, the "
-                f"bound is {bound}: training goes on with it (HostRetrieval.when_stale = 'warn'). "
+                f"bound is {self._retrieval.max_staleness_steps}: training goes on with it "
+                "(HostRetrieval.when_stale = 'warn'). "
                 "Is `python -m t5x_style.build_index --watch` still running?",
                 file=sys.stderr,
             )
