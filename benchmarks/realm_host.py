@@ -2,15 +2,18 @@
 
     python -m benchmarks.realm_host --rows=10000,30000
 
-The model and the random blocks of benchmarks.realm_step. In the step, each step also embeds the
-rows whose turn it is; on the host another process would, which is timed alone: all rows embedded,
-the index built, measured and published. `waiting` is the share of the training's time in which it
-had no batch. Host and device are one machine here, and share its cores. Reading blocks from a
-store, and taking over a new version, are not timed.
+The model and the random blocks of benchmarks.realm_step, in a token store. In the step, each step
+also embeds the rows whose turn it is; on the host another process would, which is timed alone: all
+rows embedded, the index built, measured and published. Halfway through the steps on the host a new
+version appears, which is read beside them. `waiting` is the share of the training's time in which
+it had no batch, `longest` the longest of these moments. Host and device are one machine here, and
+share its cores.
 """
 
 import argparse
 import functools
+import json
+import shutil
 import statistics
 import tempfile
 import time
@@ -24,10 +27,13 @@ import numpy as np
 from flax import nnx
 
 from benchmarks import realm_step
+from input_pipelines import store_writer
+from input_pipelines.corpus_table import StoreCorpus
 from models import evidence
 from t5x_style import host_retrieval, optim, partitioning, tables, train_state, train_step
+from t5x_style.contract import TITLE_AND_BODY
 from t5x_style.optim import path_string
-from t5x_style.retrieval import index_versions, version_record
+from t5x_style.retrieval import index_versions, publish, version_record
 from t5x_style.retrieval.encoding import Embeddings
 from t5x_style.retrieval.retriever import Batch, HostRetrieval, Spec
 from t5x_style.retrieval.scann_index import ScannSettings
@@ -35,17 +41,35 @@ from t5x_style.retrieval.scann_index import ScannSettings
 SETTINGS = ScannSettings(brute_force_below=20_000, leaves=0, searched_share=0.3, reorder=200)
 
 
-class Blocks(realm_step.RandomBlocks):
-    """Random blocks by number, as the host wants them."""
-
-    @property
-    def ids(self) -> list[str]:
-        """See `retriever.Corpus`."""
-        return [str(row) for row in range(self.rows)]
-
-    def tokens_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `retriever.Corpus`."""
-        return self.tokens(0, len(rows)), np.full(len(rows), self.length, np.int32)
+def write_store(folder: Path, rows: int, length: int) -> StoreCorpus:
+    """A token store of random blocks."""
+    tokens = realm_step.RandomBlocks(rows, length).tokens(0, rows)
+    starts = np.ones(length, bool)
+    ids = [str(row) for row in range(rows)]
+    folder.mkdir()
+    shard = store_writer.write_shard(
+        str(folder / store_writer.shard_name("random", "all", 0, 1)),
+        [
+            store_writer.StoreRecord(name, "", "", "", row, starts)
+            for name, row in zip(ids, tokens, strict=True)
+        ],
+    )
+    summary = store_writer.StoreSummary(
+        name="random",
+        split="all",
+        kind="passage",
+        tokenizer_fingerprint=realm_step.VOCABULARY.fingerprint,
+        vocabulary_size=realm_step.VOCABULARY.size,
+        max_length=length,
+        prefix="",
+        layout=TITLE_AND_BODY,
+        total_words=tokens.size,
+        truncated=0,
+        dropped={},
+    )
+    lengths, hashes = np.full(rows, length), np.arange(rows, dtype=np.uint64)
+    store_writer.finish(str(folder), [shard], lengths, ids, summary, {"minhash": hashes})
+    return StoreCorpus(str(folder))
 
 
 class Sentences:
@@ -75,14 +99,17 @@ def main() -> None:
     parser.add_argument("--staleness", type=int, default=1000, help="steps, in the step")
     parser.add_argument("--steps", type=int, default=20)
     arguments = parser.parse_args()
-    print("| rows | in the step, ms | on the host, ms | waiting | refresh: embed, s | build, s |")
-    print("|---|---|---|---|---|---|")
+    print(
+        "| rows | in the step, ms | on the host, ms | waiting | longest, ms "
+        "| refresh: embed, s | build, s |"
+    )
+    print("|---|---|---|---|---|---|---|")
     for rows in map(int, arguments.rows.split(",")):
-        corpus = Blocks(rows, arguments.length)
-        inside = in_step(corpus, arguments)
         with tempfile.TemporaryDirectory() as folder:
-            outside, waiting, embed, build = on_host(corpus, Path(folder), arguments)
-        cells = (f"{rows:,}", f"{inside:.0f}", f"{outside:.0f}", f"{waiting:.1%}")
+            corpus = write_store(Path(folder) / "store", rows, arguments.length)
+            inside, _, _ = in_step(corpus, arguments)
+            outside, waiting, longest, embed, build = on_host(corpus, Path(folder), arguments)
+        cells = (f"{rows:,}", f"{inside:.0f}", f"{outside:.0f}", f"{waiting:.1%}", f"{longest:.0f}")
         print("|", " | ".join((*cells, f"{embed:.1f}", f"{build:.1f}")), "|", flush=True)
 
 
@@ -95,8 +122,8 @@ def created(make: Callable[..., Any]) -> Any:
     return definition, state, jax.jit(step, donate_argnums=0), shardings
 
 
-def in_step(corpus: Blocks, arguments: argparse.Namespace) -> float:
-    """Milliseconds of a step."""
+def in_step(corpus: StoreCorpus, arguments: argparse.Namespace) -> tuple[float, float, float]:
+    """See `timed`."""
     make = realm_step.objective(corpus, arguments.queries, arguments.staleness)
     definition, state, step, shardings = created(make)
     module = definition.module(state.params, state.variables)
@@ -104,14 +131,13 @@ def in_step(corpus: Blocks, arguments: argparse.Namespace) -> float:
     variables["index"]["row_steps"][...] = jnp.zeros_like(variables["index"]["row_steps"][...])
     state = state.replace(variables=variables)
     clean = Sentences(arguments.queries, corpus.rows).batch(0)
-    taken, _ = timed(step, state, iter(lambda: clean, None), arguments.steps)
-    return taken
+    return timed(step, state, iter(lambda: clean, None), arguments.steps)
 
 
 def on_host(
-    corpus: Blocks, folder: Path, arguments: argparse.Namespace
-) -> tuple[float, float, float, float]:
-    """Milliseconds of a step, share of waiting, seconds of embedding and of building."""
+    corpus: StoreCorpus, folder: Path, arguments: argparse.Namespace
+) -> tuple[float, float, float, float, float]:
+    """What `timed` says, and seconds of embedding and of building."""
     make = realm_step.objective(corpus, arguments.queries, arguments.staleness, on_host=True)
     definition, state, step, _ = created(make)
     retrieval = HostRetrieval(str(folder / "versions"), corpus, 7, corpus.length)
@@ -120,19 +146,30 @@ def on_host(
     host.begin(state.key)
     seconds = refreshed(definition, state, corpus, folder)
     made = host.pipeline.batches(0, np.arange(arguments.queries))
-    taken, waiting = timed(step, state, made, arguments.steps)
+    first = publish.version_folder(folder / "versions", 1)
+
+    def publish_again() -> None:
+        shutil.copytree(first, first.with_name("2.tmp"))
+        first.with_name("2.tmp").rename(first.with_name("2"))
+
+    found = timed(step, state, made, arguments.steps, publish_again)
     made.close()
-    return taken, waiting, *seconds
+    seen = (folder / version_record.RECORD).read_text(encoding="utf-8")
+    assert json.loads(seen.splitlines()[-1])["version"] == 2, "no step saw the new version"
+    return *found, *seconds
 
 
-def refreshed(definition: Any, state: Any, corpus: Blocks, folder: Path) -> tuple[float, float]:
+def refreshed(
+    definition: Any, state: Any, corpus: StoreCorpus, folder: Path
+) -> tuple[float, float]:
     """Embeds all rows, builds and publishes for the run in a folder: seconds of both."""
     module = definition.module(state.params, state.variables)
     embed = jax.jit(lambda group: module.functions()["embed_passage"].call(group)[:, 0])
 
     def vectors(start: int) -> np.ndarray:
-        tokens = jnp.asarray(corpus.tokens(start, start + 64))
-        group = evidence.row_group(tokens, jnp.full(64, corpus.length), jnp.zeros(64, jnp.int32))
+        rows = np.minimum(np.arange(start, start + 64), corpus.rows - 1)
+        tokens, lengths = map(jnp.asarray, corpus.tokens_of(rows))
+        group = evidence.row_group(tokens, lengths, jnp.zeros(64, jnp.int32))
         return np.asarray(embed(group))
 
     vectors(0)  # compiled
@@ -152,19 +189,25 @@ def refreshed(definition: Any, state: Any, corpus: Blocks, folder: Path) -> tupl
 
 
 def timed(
-    step: Callable[..., Any], state: Any, batches: Iterator[Batch], count: int
-) -> tuple[float, float]:
-    """Median milliseconds of a step, and which share of all of them no batch was there."""
+    step: Callable[..., Any],
+    state: Any,
+    batches: Iterator[Batch],
+    count: int,
+    halfway: Callable[[], None] = lambda: None,
+) -> tuple[float, float, float]:
+    """Median milliseconds of a step, share of all time without a batch, longest such, ms."""
     state, _ = step(state, next(batches))
-    taken, waited = [], 0.0
-    for _ in range(count):
+    taken, waited = [], []
+    for number in range(count):
+        if number == count // 2:
+            halfway()
         started = time.perf_counter()
         batch = next(batches)
-        waited += time.perf_counter() - started
+        waited.append(time.perf_counter() - started)
         state, metrics = step(state, batch)
         jax.block_until_ready((state, metrics))
         taken.append(time.perf_counter() - started)
-    return 1e3 * statistics.median(taken), waited / sum(taken)
+    return 1e3 * statistics.median(taken), sum(waited) / sum(taken), 1e3 * max(waited)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Where the time of a REALM step goes: search, refresh, and the rest, for corpora of several sizes.
+"""Where the time of a REALM step goes, for corpora of several sizes.
 
     python -m benchmarks.realm_step --rows=10000,100000,1000000
 
 A model of 2 layers of width 128 and random blocks; the index is as in training. Each part is timed
-as a program of its own, so the parts need not add up to the whole step.
+as a program of its own, embedder and reader there and back, and has its share of the step's time:
+the parts need not add up to it.
 """
 
 import argparse
@@ -22,11 +23,15 @@ from models import bert, embedding, evidence, projected, realm, span_masks
 from t5x_style import optim, partitioning, tables, train_state, train_step
 from t5x_style.contract import Vocabulary
 from t5x_style.objective import GroupShape
+from t5x_style.retrieval import device_index
 from t5x_style.retrieval.device_index import DeviceIndexConfig
 
 VOCABULARY = Vocabulary(
     size=8192, pad=0, unk=1, cls=2, sep=3, mask=4, special_ids=(0, 1, 2, 3, 4), fingerprint="random"
 )
+
+
+PARTS = ("search", "embedder", "reader", "refresh")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +64,8 @@ def main() -> None:
     parser.add_argument("--staleness", type=int, default=1000, help="steps")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    print("| rows | step, ms | search, ms | refresh, ms | rows refreshed a step |")
-    print("|---|---|---|---|---|")
+    print(f"| rows | step, ms | {' | '.join(PARTS)} | rows refreshed a step |")
+    print("|---" * (3 + len(PARTS)) + "|")
     for rows in map(int, arguments.rows.split(",")):
         print(line(rows, arguments), flush=True)
 
@@ -77,9 +82,16 @@ def line(rows: int, arguments: argparse.Namespace) -> str:
     state = dataclasses.replace(state, variables=variables)
     batch = {"query": queries(arguments.queries, rows, arguments.length)}
 
-    def search(state: Any) -> Any:
+    def retrieved(state: Any) -> Any:
         module: Any = definition.module(state.params, state.variables)
-        return module.retrieve(module.corrupt(batch, state.key), state.key)["candidate"]["tokens"]
+        return module.retrieve(module.corrupt(batch, state.key), state.key)
+
+    def of_scores(field: str) -> Callable[[Any, Any], Any]:
+        def total(params: Any, found: Any) -> jax.Array:
+            module: Any = definition.module(params, state.variables)
+            return jnp.sum(getattr(module.score(found, state.key), field))
+
+        return jax.grad(total)  # of one field: the rest is no part of the program
 
     def refresh(state: Any) -> Any:
         return train_step.after_update(
@@ -87,19 +99,22 @@ def line(rows: int, arguments: argparse.Namespace) -> str:
         )
 
     step = functools.partial(train_step.train_step, definition, partitioner.mesh)
-    alone = {
-        "search": median(jax.jit(search), state, arguments.rounds),
-        "refresh": median(jax.jit(refresh), state, arguments.rounds),
-    }
+    found = jax.jit(retrieved)(state)
+    programs: tuple[tuple[Callable[..., Any], Any], ...] = (
+        (lambda state: retrieved(state)["candidate"]["tokens"], (state,)),
+        (of_scores("relevance"), (state.params, found)),
+        (of_scores("gold"), (state.params, found)),
+        (refresh, (state,)),
+    )
+    alone = [median(jax.jit(one), given, arguments.rounds) for one, given in programs]
     whole = training(jax.jit(step, donate_argnums=0), state, batch, arguments.rounds)
     refreshed = definition.module(state.params, state.variables).index.rows_per_step()
-    return (
-        f"| {rows:,} | {whole:.0f} | {alone['search']:.0f} | {alone['refresh']:.0f} | {refreshed} |"
-    )
+    shares = " | ".join(f"{taken:.0f} ms, {taken / whole:.0%}" for taken in alone)
+    return f"| {rows:,} | {whole:.0f} | {shares} | {refreshed} |"
 
 
 def objective(
-    corpus: RandomBlocks, rows: int, staleness: int, on_host: bool = False
+    corpus: device_index.Corpus, rows: int, staleness: int, on_host: bool = False
 ) -> Callable[..., realm.REALM]:
     """A factory, as the trainer wants one; `on_host`: batches bring what is retrieved."""
     config = bert.BertConfig(
@@ -138,13 +153,13 @@ def queries(count: int, rows: int, length: int) -> dict[str, jax.Array]:
             "span_start": 6 * one, "span_end": 8 * one}  # fmt: skip
 
 
-def median(run: Callable[[Any], Any], state: Any, rounds: int) -> float:
+def median(run: Callable[..., Any], given: tuple[Any, ...], rounds: int) -> float:
     """Milliseconds of a call, compiled before."""
-    jax.block_until_ready(run(state))
+    jax.block_until_ready(run(*given))
     taken = []
     for _ in range(rounds):
         started = time.perf_counter()
-        jax.block_until_ready(run(state))
+        jax.block_until_ready(run(*given))
         taken.append(time.perf_counter() - started)
     return 1e3 * statistics.median(taken)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import jax
@@ -30,6 +30,8 @@ class AdamW:
       clip_norm: global norm that gradients are cut to; None does not clip.
       frozen: regular expressions searched in parameter paths; what they match is not trained and
         carries no moments. What an objective leaves `untrained` is not, either way.
+      rates: regular expression searched in parameter paths -> factor of the learning rate there;
+        the first that matches counts, 1 where none does.
     """
 
     learning_rate: float
@@ -43,6 +45,7 @@ class AdamW:
     no_decay: tuple[str, ...] = (r"bias$", r"scale$")
     clip_norm: float | None = 1.0
     frozen: tuple[str, ...] = ()
+    rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.learning_rate > 0:
@@ -65,6 +68,10 @@ class AdamW:
             raise ValueError(f"AdamW.epsilon: expected > 0, found {self.epsilon}")
         if not self.weight_decay >= 0:
             raise ValueError(f"AdamW.weight_decay: expected >= 0, found {self.weight_decay}")
+        if not all(factor > 0 for factor in self.rates.values()):
+            raise ValueError(
+                f"AdamW.rates: expected factors > 0 (frozen trains nothing), found {self.rates}"
+            )
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ValueError(f"AdamW.clip_norm: expected > 0 or None, found {self.clip_norm}")
 
@@ -85,9 +92,10 @@ class AdamW:
         """The update rule for `params`, an nnx.State of the trainable parameters.
 
         Raises:
-          PatternError: a pattern of `no_decay` matches no parameter.
+          PatternError: a pattern of `no_decay` or of `rates` matches no parameter.
         """
         require_matches(self.no_decay, paths_of(params), "AdamW.no_decay")
+        require_matches(tuple(self.rates), paths_of(params), "AdamW.rates")
         mask = decay_mask(params, self.no_decay)
         chain = [] if self.clip_norm is None else [optax.clip_by_global_norm(self.clip_norm)]
         return optax.chain(
@@ -95,6 +103,7 @@ class AdamW:
             optax.scale_by_adam(self.b1, self.b2, self.epsilon),
             optax.add_decayed_weights(self.weight_decay, mask),
             optax.scale_by_learning_rate(self.schedule),
+            *([scale_by_path(self.rates)] if self.rates else []),
         )
 
     def trainable(self, untrained: tuple[str, ...]) -> Callable[[tuple[Any, ...], Any], bool]:
@@ -129,6 +138,21 @@ def decay_mask(params: nnx.State, no_decay: tuple[str, ...]) -> Any:
     return nnx.from_flat_state(
         [(path, leaf.replace(not _matches(no_decay, path_string(path)))) for path, leaf in flat]
     )
+
+
+def scale_by_path(rates: Mapping[str, float]) -> optax.GradientTransformation:
+    """Multiplies the updates of a parameter by the factor of the first pattern in its path."""
+
+    def factor(path: str) -> float:
+        return next((rate for pattern, rate in rates.items() if re.search(pattern, path)), 1.0)
+
+    def scaled(updates: Any, params: Any) -> Any:
+        flat = nnx.to_flat_state(updates)
+        return nnx.from_flat_state(
+            [(path, leaf.replace(leaf[...] * factor(path_string(path)))) for path, leaf in flat]
+        )
+
+    return optax.stateless(scaled)
 
 
 def require_matches(patterns: tuple[str, ...], paths: list[str], where: str) -> None:

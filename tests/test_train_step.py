@@ -129,14 +129,32 @@ def test_frozen_parameters_do_not_move_and_carry_no_moments():
     assert len(jax.tree.leaves(state.opt_state)) == 4  # mu, nu and two counts
 
 
-def test_a_pattern_that_matches_nothing_is_an_error():
+@pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)])
+def test_a_part_may_learn_more_slowly(mesh):
+    slower = optim.AdamW(0.05, 2, 10, no_decay=("scale",), rates={"^tab": 0.25, "table": 9.0})
+    moved = []
+    for optimizer in (OPTIMIZER, slower):
+        before, after = (run(mesh, steps, optimizer=optimizer)[1].params for steps in (0, 1))
+        moved.append({name: after[name][...] - before[name][...] for name in ("table", "scale")})
+    np.testing.assert_allclose(moved[1]["table"], 0.25 * moved[0]["table"], rtol=1e-3, atol=1e-7)
+    np.testing.assert_array_equal(moved[1]["scale"], moved[0]["scale"])
+    assert np.abs(moved[0]["table"]).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    "patterns", [{"no_decay": (), "frozen": ("tabel",)}, {"no_decay": (), "rates": {"tabel": 0.5}}]
+)
+def test_a_pattern_that_matches_nothing_is_an_error(patterns):
     with pytest.raises(optim.PatternError, match="'tabel' matches no parameter"):
-        run(steps=0, optimizer=optim.AdamW(0.05, 2, 10, no_decay=(), frozen=("tabel",)))
+        run(steps=0, optimizer=optim.AdamW(0.05, 2, 10, **patterns))
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"b1": 1.0}, {"b2": -0.1}, {"epsilon": 0.0}, {"weight_decay": -0.1}, {"clip_norm": 0.0}],
+    [
+        *({"b1": 1.0}, {"b2": -0.1}, {"epsilon": 0.0}, {"weight_decay": -0.1}, {"clip_norm": 0.0}),
+        {"rates": {"table": 0.0}},
+    ],
 )
 def test_settings_of_the_optimizer_out_of_range(wrong):
     with pytest.raises(ValueError, match=f"AdamW.{next(iter(wrong))}: expected"):

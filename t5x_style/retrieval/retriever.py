@@ -39,22 +39,26 @@ _SPARE = 8  # rows that are asked for beyond k, for those that are barred
 
 
 class Corpus(Protocol):
-    """The rows of an index, as `device_index.Corpus`, by number.
+    """The rows of an index, as `device_index.Corpus`, by number."""
 
-    Attributes:
-      rows: how many.
-      length: L, tokens of the longest.
-      ids: of the rows, in order.
-      fingerprint: of the content.
-    """
+    @property
+    def rows(self) -> int:
+        """How many."""
+        ...
 
-    rows: int
-    length: int
-    fingerprint: str
+    @property
+    def length(self) -> int:
+        """L, tokens of the longest."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the content."""
+        ...
 
     @property
     def ids(self) -> list[str]:
-        """See above."""
+        """Of the rows, in order."""
         ...
 
     def tokens_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
