@@ -15,19 +15,20 @@ from input_pipelines.question_sets import Paragraph, Question
 from input_pipelines.sources import BadRecords, FieldError, Record, text_field
 
 
-def paragraphs(paths: Sequence[str], bad: BadRecords) -> Iterator[Paragraph]:
+def paragraphs(
+    paths: Sequence[str], seen: question_sets.Seen, bad: BadRecords
+) -> Iterator[Paragraph]:
     """The paragraph of each row, in order, telling `bad` of malformed ones.
 
     The id of a passage is a hash of title and text: rows with the same one share it.
     """
-    unique = sources.UniqueIds()
     for path in paths:
         for number, line, row in sources.json_lines(path, question_sets.MAX_LINE_BYTES, bad):
             where = f"{path}:{number}"
             try:
                 title, text = text_field(row, "title"), text_field(row, "paragraph")
                 asked, answer = question_sets.question_text(row, "question"), _answers(row)
-                name = question_sets.new_id(row, "id", unique, path, number)
+                name = question_sets.new_id(row, "id", seen.questions, path, number)
             except FieldError as error:
                 bad.add(where, error.reason, str(error), line)
                 continue

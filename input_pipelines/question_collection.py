@@ -16,6 +16,8 @@ from input_pipelines.sources import BadRecords, Record, Source
 
 _log = logging.getLogger(__name__)
 
+ARTICLES = "articles"  # the set of what no question asks for
+
 Row = dict[str, Any]
 
 
@@ -29,8 +31,8 @@ def make_collection(
 ) -> dict[str, str]:
     """The job of a stage: writes a BEIR folder of the paragraphs of all sets and their questions.
 
-    Where there are several sets, or articles, ids begin with the name of their set and a slash
-    ('articles/' for the latter).
+    Where there are several sets, or articles, ids begin with the name of their set and a slash,
+    ARTICLES for the latter.
 
     Args:
       sets: with distinct names.
@@ -46,11 +48,9 @@ def make_collection(
 
     Raises:
       SourceError: see `GoldSet.read`.
-      ValueError: no sets, or two of one name; a share outside its bounds.
+      ValueError: no sets, names that will not do; a share outside its bounds.
     """
-    names = [one.name for one in sets]
-    if not names or len(set(names)) != len(names):
-        raise ValueError(f"sets: expected one or more, of distinct names, found {names}")
+    question_sets.require_names([one.name for one in sets] + [ARTICLES] * (articles is not None))
     if not 0 <= share <= 1:
         raise ValueError(f"share: expected 0 to 1, found {share}")
     bad = BadRecords(max_bad_records)
@@ -81,7 +81,7 @@ def _articles(articles: Source, share: float, seed: int, bad: BadRecords) -> Ite
     rng = np.random.default_rng(seed)
     for record in articles.records(bad):
         if rng.random() < share:
-            yield _passage("articles/", record)
+            yield _passage(f"{ARTICLES}/", record)
 
 
 def _passage(prefix: str, passage: Record) -> Row:
@@ -126,45 +126,47 @@ def gather_questions(
 ) -> dict[str, str]:
     """The job of a stage: the questions of a collection and of other sets, for readers.
 
-    Writes `train.jsonl` and `test.jsonl` with rows {"_id", "text", "answers", "answer_type",
-    "set"}, where `set` is what an id has before its first slash, and `report.json`. A question that
-    is asked in the test (in the same words once normalised, see answers.py) does not train.
+    Writes `train.jsonl`, `dev.jsonl` and `test.jsonl` with rows {"_id", "text", "answers",
+    "answer_type", "set"}, where `set` is what an id has before its first slash, and `report.json`.
+    A question that is asked in the test (in the same words once normalised, see answers.py)
+    neither trains nor develops, and one that develops does not train.
 
     Args:
-      collection: of `make_collection`, with several sets; questions without answers are left out.
+      collection: of `make_collection`, with names of sets in its ids; questions without answers are
+        left out.
       sets: of other names.
       max_bad_records: malformed questions that are passed over, and reported.
       model_dir: where the files go.
 
     Returns:
-      {"train": path, "test": path, "report": path}, relative to model_dir.
+      {"train", "dev", "test" and "report": path}, relative to model_dir.
 
     Raises:
-      SourceError: see `AskedSet.read`; a split that comes out empty.
+      SourceError: see `AskedSet.read`; ids without the name of a set; a split that comes out empty.
+      ValueError: two sets of one name.
     """
     bad = BadRecords(max_bad_records)
-    rows: dict[str, list[Row]] = {
-        split: list(_of_collection(collection, split, bad)) for split in ("train", "test")
-    }
+    rows = {split: list(_of_collection(collection, split, bad)) for split in question_sets.SPLITS}
+    names = [row["set"] for of in rows.values() for row in of]
+    question_sets.require_names([*dict.fromkeys(names), *(one.name for one in sets)])
     for one in sets:
         for split, question in one.read(bad):
             rows[split].append(_query(f"{one.name}/", question) | {"set": one.name})
-    tested = {answers.normalised(row["text"]) for row in rows["test"]}
-    kept = [row for row in rows["train"] if answers.normalised(row["text"]) not in tested]
-    counts: dict[str, Counter[str]] = {
-        "train": Counter(row["set"] for row in kept),
-        "test": Counter(row["set"] for row in rows["test"]),
-        "asked_in_the_test_too": Counter(row["set"] for row in rows["train"]),
-    }
-    counts["asked_in_the_test_too"] -= counts["train"]
-    if not kept or not rows["test"]:
-        raise sources.SourceError(f"expected questions for training and test, found {counts}")
-    _write_rows(os.path.join(model_dir, "train.jsonl"), kept)
-    _write_rows(os.path.join(model_dir, "test.jsonl"), rows["test"])
-    report = {**counts, "bad_records": dict(bad.counts), "examples": bad.examples}
+    report: dict[str, Any] = {}
+    taken: set[str] = set()
+    for split in reversed(question_sets.SPLITS):
+        words = [answers.normalised(row["text"]) for row in rows[split]]
+        kept = [row for row, said in zip(rows[split], words, strict=True) if said not in taken]
+        taken |= set(words)
+        if not kept:
+            raise sources.SourceError(f"expected questions for {split}, found none: {report}")
+        _write_rows(os.path.join(model_dir, f"{split}.jsonl"), kept)
+        report[split] = Counter(row["set"] for row in kept)
+        report[f"{split}_asked_elsewhere"] = Counter(r["set"] for r in rows[split]) - report[split]
+    report |= {"bad_records": dict(bad.counts), "examples": bad.examples}
     _write_rows(os.path.join(model_dir, "report.json"), [report])
-    _log.info("questions: %s", counts)
-    return {"train": "train.jsonl", "test": "test.jsonl", "report": "report.json"}
+    _log.info("questions: %s", {k: v for k, v in report.items() if k != "examples"})
+    return {name: f"{name}.jsonl" for name in question_sets.SPLITS} | {"report": "report.json"}
 
 
 def _of_collection(folder: str, split: str, bad: BadRecords) -> Iterator[Row]:
@@ -173,4 +175,10 @@ def _of_collection(folder: str, split: str, bad: BadRecords) -> Iterator[Row]:
     path = beir.find(folder, "queries.jsonl")
     for _, _, row in sources.json_lines(path, question_sets.MAX_LINE_BYTES, bad):
         if row["_id"] in judged and "answers" in row:
-            yield {**row, "set": str(row["_id"]).partition("/")[0]}
+            name, slash, _ = str(row["_id"]).partition("/")
+            if not slash:
+                raise sources.SourceError(
+                    f"{path}: expected ids with the name of a set and a slash, as make_collection "
+                    f"gives them to several sets, found {row['_id']!r}"
+                )
+            yield {**row, "set": name}

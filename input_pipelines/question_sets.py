@@ -1,15 +1,16 @@
 """Sets of questions with answers: some come with the paragraphs that answer them, others alone."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from input_pipelines import answers, sources
 from input_pipelines.sources import BadRecords, FieldError, Record, SourceError, text_field
 
-SPLITS = ("train", "dev", "test")
+SPLITS = ("train", "dev", "test")  # the later are the more untouchable
 MAX_LINE_BYTES = 1 << 24
 
 
@@ -43,6 +44,15 @@ class Paragraph:
     questions: Sequence[Question]
 
 
+class Seen(NamedTuple):
+    """Attributes:
+    paragraphs, questions: ids of what was read before, of whichever file.
+    """
+
+    paragraphs: sources.UniqueIds
+    questions: sources.UniqueIds
+
+
 @dataclasses.dataclass(frozen=True)
 class GoldSet:
     """Questions with the paragraphs that answer them, which are the passages of a collection.
@@ -52,7 +62,8 @@ class GoldSet:
 
     Attributes:
       name: one word.
-      paragraphs: reads files: `squad.paragraphs`, `qed.paragraphs`.
+      paragraphs: reads files: `squad.paragraphs`, `qed.paragraphs`. An id that was seen before is
+        malformed.
       train: files whose questions train, but for the articles held out.
       test: files whose questions are for the test.
       share: of the articles of either that are read, in (0, 1]. The others are left out whole,
@@ -63,7 +74,7 @@ class GoldSet:
     """
 
     name: str
-    paragraphs: Callable[[Sequence[str], BadRecords], Iterator[Paragraph]]
+    paragraphs: Callable[[Sequence[str], Seen, BadRecords], Iterator[Paragraph]]
     train: Sequence[str]
     test: Sequence[str]
     share: float
@@ -78,8 +89,9 @@ class GoldSet:
           SourceError: a file cannot be read, an article is in both, or too many malformed records.
           ValueError: a share outside its bounds, or one that holds out everything.
         """
+        seen = Seen(sources.UniqueIds(), sources.UniqueIds())
         trained, tested = (
-            sample(list(self.paragraphs(files, bad)), self.share, self.seed)
+            sample(list(self.paragraphs(files, seen, bad)), self.share, self.seed)
             for files in (self.train, self.test)
         )
         articles = {paragraph.article for paragraph in trained}
@@ -171,6 +183,15 @@ def asked(path: str, unique: sources.UniqueIds, bad: BadRecords) -> Iterator[Que
             yield Question(name, text, answer_fields(answers.answers_of(row)))
         except FieldError as error:
             bad.add(f"{path}:{number}", error.reason, str(error), line)
+
+
+def require_names(names: Sequence[str]) -> None:
+    """Raises ValueError unless these are distinct names of sets, at least one."""
+    if not names or len(set(names)) != len(names):
+        raise ValueError(f"sets: expected one or more, of distinct names, found {list(names)}")
+    for name in names:
+        if not re.fullmatch(r"\w+", name):
+            raise ValueError(f"sets: expected names of letters, digits and _, found {name!r}")
 
 
 def new_id(

@@ -15,24 +15,27 @@ from input_pipelines.question_sets import Paragraph, Question
 from input_pipelines.sources import BadRecords, FieldError, Record, SourceError, text_field
 
 
-def paragraphs(paths: Sequence[str], bad: BadRecords) -> Iterator[Paragraph]:
+def paragraphs(
+    paths: Sequence[str], seen: question_sets.Seen, bad: BadRecords
+) -> Iterator[Paragraph]:
     """The paragraphs of files, in order, telling `bad` of malformed ones and of questions.
 
     The id of a passage is `title/number of the paragraph in its article`.
     """
-    unique = sources.UniqueIds()
     for path in paths:
         official = path.removesuffix(".gz").endswith(".json")
-        for where, row in _official(path) if official else _by_line(path, bad):
+        for number, (where, row) in enumerate(_official(path) if official else _by_line(path, bad)):
             try:
                 title = text_field(row, "title")
                 name = f"{text_field(row, 'title', True)}/{text_field(row, 'para', True)}"
+                if before := seen.paragraphs.first(name, path, number):
+                    raise FieldError("duplicate_id", f"paragraph {name!r} was given in {before}")
                 text, asked = text_field(row, "context"), _list(row, "qas")
             except FieldError as error:
                 bad.add(where, error.reason, str(error), json.dumps(row))
                 continue
             passage = Record(name, title.replace("_", " "), text, where)
-            yield Paragraph(passage, title, list(_questions(asked, where, unique, bad)))
+            yield Paragraph(passage, title, list(_questions(asked, where, seen.questions, bad)))
 
 
 def _by_line(path: str, bad: BadRecords) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -48,7 +51,7 @@ def _official(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
             for article in articles:
                 for number, paragraph in enumerate(article["paragraphs"]):
                     title = "_".join(article["title"].split())
-                    yield f"{path}: {title}", {**paragraph, "title": title, "para": number}
+                    yield f"{path}: {title}/{number}", {**paragraph, "title": title, "para": number}
         except (ValueError, KeyError, TypeError) as error:
             raise SourceError(
                 f'{path}: expected {{"data": [{{"title", "paragraphs"}}]}}, SQuAD\'s own form, '

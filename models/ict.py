@@ -64,6 +64,12 @@ class ICT(Objective):
         projected.require_plain(embedding_config, "ICT")
         if not 0 <= removal_rate <= 1:
             raise ValueError(f"ICT.removal_rate: expected 0 to 1, found {removal_rate}")
+        both = contrastive_config.both_directions or contrastive_config.margin
+        if null_negative and both:
+            raise ValueError(
+                "ICT.null_negative: expected a loss of one direction without a margin, found "
+                f"{contrastive_config}"
+            )
         for name, shape in (("query", query), ("passage", passage)):
             if shape.segments != 1:
                 raise ValueError(f"ICT.{name}: expected 1 segment a row, found {shape.segments}")
@@ -130,10 +136,11 @@ class ICT(Objective):
         losses, first, metrics = each.losses, each.above == 0, {}
         if self.null_negative:
             own = jnp.sum(queries * blocks, axis=1)
-            behind = queries @ self._null_vector(jax.random.fold_in(passage_key, _NULL)) - own
+            null = self._null_vector(jax.random.fold_in(passage_key, _NULL))
+            behind = jnp.einsum("bd,d->b", queries, null, precision="highest") - own
             # log(sum of all + null) - own, from log(sum of all) - own
-            losses, first = jnp.logaddexp(losses, behind), first & (behind <= 0)
-            metrics = {"null_above": Mean.of(behind > 0, each.counts)}
+            losses, first = jnp.logaddexp(losses, behind), first & (behind < 0)
+            metrics = {"null_above": Mean.of(behind >= 0, each.counts)}
         removed = passage["removed"][:, 0]
         return Mean.of(losses, each.counts), {
             "accuracy": Mean.of(first, each.counts),

@@ -140,39 +140,33 @@ def test_an_index_that_is_too_old_is_waited_for_or_told(whole, tmp_path, capsys)
 def test_a_new_version_is_read_beside_the_steps(whole, tmp_path, monkeypatch):
     folder, _, _ = whole
     shutil.copytree(folder, tmp_path / "run", ignore=shutil.ignore_patterns(RECORD))
-    versions = tmp_path / "run/versions"
-    steps = [
-        publish.read_manifest_alone(publish.version_folder(versions, number))["step"]
-        for number in publish.published(versions)
-    ]
-    for number in publish.published(versions)[1:]:
-        shutil.rmtree(versions / f"versions/{number}")
+    for number in publish.published(tmp_path / "run/versions")[1:]:
+        shutil.rmtree(tmp_path / f"run/versions/versions/{number}")
     run = build(tmp_path / "run")
     run.start()
     batches = run.pipeline.batches(0, np.arange(test_realm.ROWS))
 
-    def version():
+    def age():
         found = next(batches)["evidence"]
-        return set(found["age"][found["lengths"] > 0].tolist())
+        (age,) = set(found["age"][found["lengths"] > 0].tolist())
+        return age
 
-    assert version() == {0}
-    read, go_on = index_versions.read, threading.Event()
-    reading = []
+    assert age() == 0
+    newest, made_at = index_versions.newest(folder / "versions", run_of(folder))
+    read, go_on, numbers = index_versions.read, threading.Event(), []
 
-    def slowly(*arguments):
-        reading.append(threading.current_thread().name)
+    def slowly(folder, number, contract):
+        numbers.append(number)
         assert go_on.wait(60)
-        return read(*arguments)
+        return read(folder, number, contract)
 
     monkeypatch.setattr(index_versions, "read", slowly)
     copy_version(folder, tmp_path / "run")
-    assert [version(), version()] == [{1}, {2}], "of the version in use, while the other is read"
+    # Steps 1 to 4 may use the version of step 0, and do while the other is read; step 5 may not.
+    assert [age() for _ in range(4)] == [1, 2, 3, 4]
     go_on.set()
-    assert version() == {3} or len(reading) == 1
-    # Steps 3 and 4 may use either; the bound of four steps makes step 5 wait for the newer one.
-    later = [version() for _ in range(2)]
-    assert later[-1] == {5 - max(steps)}
-    assert len(reading) == 1 and reading[0].startswith("version")
+    assert age() == 5 - made_at and age() == 6 - made_at
+    assert numbers == [newest]
     batches.close()
 
 

@@ -114,6 +114,19 @@ def test_the_null_document_is_a_negative_where_asked_for():
     assert float(metrics["accuracy"].value()) == (scores.argmax(1) == np.arange(ROWS)).mean()
     above = scores[:, -1] > np.diag(scores)
     assert float(metrics["null_above"].value()) == above.mean()
+    for wrong in ({"both_directions": True}, {"margin": 0.1}):
+        with pytest.raises(ValueError, match="null_negative: expected a loss of one direction"):
+            config = contrastive.ContrastiveConfig(**wrong)
+            make(null_negative=True, contrastive_config=config)(rngs=nnx.Rngs(0))
+
+
+def test_with_the_null_document_sentences_that_do_not_count_do_not():
+    model = make(1.0, null_negative=True)(rngs=nnx.Rngs(0))
+    model.eval()
+    key = jax.random.key(0)
+    loss, metrics = model.loss(model.corrupt(batch(alone=True), key), key)
+    assert float(loss.weight[0]) == 0.0 and np.isfinite(float(loss.total[0]))
+    assert float(metrics["null_above"].weight[0]) == 0.0
 
 
 @functools.cache

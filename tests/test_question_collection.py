@@ -1,12 +1,15 @@
 """Collections for open question answering: paragraphs among articles, questions of many sets."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from input_pipelines import beir, qed, question_collection, question_sets, squad
-from input_pipelines.sources import BadRecords, Jsonl, SourceError
+from input_pipelines.sources import BadRecords, Jsonl, SourceError, UniqueIds
+
+SPLITS = question_sets.SPLITS
 
 
 def write(path, rows):
@@ -16,6 +19,10 @@ def write(path, rows):
 
 def read(path):
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def seen():
+    return question_sets.Seen(UniqueIds(), UniqueIds())
 
 
 def squad_row(title, para):
@@ -96,10 +103,50 @@ def test_a_share_of_the_articles_is_read(tmp_path, sets, articles):
         make(tmp_path, sets, articles, share=2)
 
 
-def test_sets_have_names_of_their_own(tmp_path, sets):
+def test_sets_have_names_of_their_own(tmp_path, sets, articles):
     for wrong in ([], [sets[0], sets[0]]):
         with pytest.raises(ValueError, match="sets: expected one or more, of distinct names"):
             make(tmp_path, wrong, None)
+    named = dataclasses.replace(sets[0], name="articles")
+    with pytest.raises(ValueError, match="distinct names, found .'articles', 'articles'."):
+        make(tmp_path, [named], articles)
+    with pytest.raises(ValueError, match="names of letters, digits and _, found 'a/b'"):
+        make(tmp_path, [dataclasses.replace(sets[0], name="a/b"), sets[1]], None)
+
+
+@pytest.mark.parametrize("official", [False, True])
+def test_an_id_that_is_given_twice_is_malformed_in_whichever_file(tmp_path, sets, official):
+    """Neither of a paragraph, whose text would be lost, nor of a question."""
+    one, again = squad_row("T", 0), squad_row("T", 0)
+    other = squad_row("U", 7)
+    other["qas"][0]["id"] = "S0-0"  # of the training file
+    rows = [one, again | {"context": "Another text."}, other]
+    if official:
+        data = [
+            {"title": row["title"], "paragraphs": [{k: row[k] for k in ("context", "qas")}]}
+            for row in rows
+        ]
+        path = str(tmp_path / "twice.json")
+        Path(path).write_text(json.dumps({"data": data}))
+    else:
+        path = write(tmp_path / "twice.jsonl", rows)
+    bad = BadRecords(2)
+    read = dataclasses.replace(sets[0], test=[path]).read(bad)
+    assert dict(bad.counts) == {"duplicate_id": 2}
+    assert "'T/0' was given in" in bad.examples[0] and "'S0-0' was already" in bad.examples[1]
+    tested = [paragraph for split, paragraph in read if split == "test"]
+    assert [len(paragraph.questions) for paragraph in tested] == [1, 0]
+    assert tested[0].passage.text == "T says 0."
+
+
+def test_a_question_that_two_paragraphs_of_an_official_file_have_is_malformed(tmp_path):
+    question = squad_row("T", 0)["qas"]
+    data = [{"title": "T", "paragraphs": [{"context": c, "qas": question} for c in "ab"]}]
+    (tmp_path / "two.json").write_text(json.dumps({"data": data}))
+    bad = BadRecords(1)
+    found = list(squad.paragraphs([str(tmp_path / "two.json")], seen(), bad))
+    assert [len(one.questions) for one in found] == [1, 0]
+    assert dict(bad.counts) == {"duplicate_id": 1}
 
 
 @pytest.mark.parametrize(
@@ -116,10 +163,10 @@ def test_sets_have_names_of_their_own(tmp_path, sets):
 def test_malformed_rows_of_qed_are_counted(tmp_path, row, reason):
     path = write(tmp_path / "bad.jsonl", [qed_row(1, "One .", [["One"]]), row])
     bad = BadRecords(1)
-    assert len(list(qed.paragraphs([path], bad))) == 1
+    assert len(list(qed.paragraphs([path], seen(), bad))) == 1
     assert dict(bad.counts) == {reason: 1} and "bad.jsonl:2" in bad.examples[0]
     with pytest.raises(SourceError, match=r"bad.jsonl:2"):
-        list(qed.paragraphs([path], BadRecords(0)))
+        list(qed.paragraphs([path], seen(), BadRecords(0)))
 
 
 # --- questions of many sets -----------------------------------------------------------------------
@@ -128,6 +175,9 @@ def test_malformed_rows_of_qed_are_counted(tmp_path, row, reason):
 def asked_set(tmp_path, **changes):
     train = [{"id": f"a{n}", "question": f"how many {n}", "answers": [str(n)]} for n in range(9)]
     train.append({"id": "same", "question": "How many is it ?", "answers": ["1"]})
+    train += [
+        {"id": f"S{n}", "question": f"who is S{n} 1", "answers": ["1"]} for n in range(4)
+    ]  # one article of SQuAD develops
     test = [
         {"_id": "t0", "text": "How many is it?", "answers": [r"\d+"], "answer_type": "regex"},
         {"_id": "t1", "text": "How?", "answers": ["so"]},
@@ -149,8 +199,11 @@ def test_questions_of_the_test_do_not_train(tmp_path, sets):
     found = gather(tmp_path, sets, asked_set(tmp_path))
     (report,) = found["report"]
     assert report["test"] == {"squad": 1, "qed_nq": 1, "asked": 2}
-    assert report["train"]["asked"] == 9 and report["asked_in_the_test_too"] == {"asked": 1}
+    assert report["train"]["asked"] == 12 and report["train_asked_elsewhere"] == {"asked": 2}
     assert "asked/same" not in {row["_id"] for row in found["train"]}
+    assert report["dev"] == {"squad": 2, "qed_nq": 1} and not report["test_asked_elsewhere"]
+    asked = {split: {row["text"].lower().rstrip("?") for row in found[split]} for split in SPLITS}
+    assert not asked["train"] & (asked["dev"] | asked["test"])
     rows = {row["_id"]: row for row in found["test"]}
     assert rows["asked/t0"] == {
         "_id": "asked/t0",
@@ -163,10 +216,18 @@ def test_questions_of_the_test_do_not_train(tmp_path, sets):
     assert all(row["_id"] != "qed_nq/3" for row in found["train"]), "nothing to learn from"
 
 
+def test_questions_are_told_apart_by_their_sets(tmp_path, sets):
+    for name in ("squad", "two words"):
+        with pytest.raises(ValueError, match="sets: expected"):
+            gather(tmp_path, sets, dataclasses.replace(asked_set(tmp_path), name=name))
+    with pytest.raises(SourceError, match="expected ids with the name of a set and a slash"):
+        gather(tmp_path, sets[:1], asked_set(tmp_path))
+
+
 def test_a_set_may_be_cut(tmp_path):
     whole = asked_set(tmp_path).read(BadRecords(0))
     cut = asked_set(tmp_path, most=3).read(BadRecords(0))
-    assert [split for split, _ in whole].count("train") == 10
+    assert [split for split, _ in whole].count("train") == 14
     assert [split for split, _ in cut] == ["train"] * 3 + ["test"] * 2
     assert cut == asked_set(tmp_path, most=3).read(BadRecords(0))
     assert set(q.id for _, q in cut) < set(q.id for _, q in whole)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
 from t5x_style.contract import Contract
@@ -65,7 +66,8 @@ def write(
 
     def beside(version: Path) -> dict[str, Any]:
         whole = {path: np.ascontiguousarray(array) for path, array in parameters.items()}
-        safetensors.save_file(whole, version / _PARAMETERS)
+        with publish.writing(version, SafetensorError):
+            safetensors.save_file(whole, version / _PARAMETERS)
         return {"run": run, "step": step}
 
     scann_index.build(

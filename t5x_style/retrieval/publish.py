@@ -32,6 +32,9 @@ def new_version(folder: str | Path, manifest: dict[str, Any], keep: int) -> Iter
       folder: of the published thing.
       manifest: saved with the files' hashes; may still be filled inside the `with`.
       keep: how many versions to leave on disk, the new one included.
+
+    Raises:
+      PublishError: it cannot be written.
     """
     if keep < 1:
         raise ValueError(f"keep: expected at least 1 version, found {keep}")
@@ -40,10 +43,11 @@ def new_version(folder: str | Path, manifest: dict[str, Any], keep: int) -> Iter
     for stale in versions.glob("*.tmp"):
         shutil.rmtree(stale)
     numbered: dict[str, Any] = {}
-    with whole_folder(versions / str(number), numbered) as temporary:
-        yield temporary
-        numbered.update({**manifest, "version": number})
-    write_atomically(Path(folder) / CURRENT, f"{number}\n")
+    with writing(versions / str(number), OSError):
+        with whole_folder(versions / str(number), numbered) as temporary:
+            yield temporary
+            numbered.update({**manifest, "version": number})
+        write_atomically(Path(folder) / CURRENT, f"{number}\n")
     for old in published(folder)[:-keep]:
         # By another name first: a kill leaves it whole, or for the next writer to remove.
         going = versions / f"{old}.tmp"
@@ -51,12 +55,30 @@ def new_version(folder: str | Path, manifest: dict[str, Any], keep: int) -> Iter
         shutil.rmtree(going)
 
 
+class PublishError(ValueError):
+    """A version cannot be written: no room, or no permission. What was published before stays."""
+
+
+@contextlib.contextmanager
+def writing(folder: Path, *errors: type[Exception]) -> Iterator[None]:
+    """Turns what a library says of a file that it cannot write into a PublishError."""
+    try:
+        yield
+    except errors as error:
+        there = next(one for one in (folder, *folder.parents) if os.path.exists(one))
+        raise PublishError(
+            f"{folder} cannot be written ({error}); {shutil.disk_usage(there).free:,} bytes are "
+            "free there. Make room, or publish elsewhere; what was published before stays."
+        ) from error
+
+
 def require_writable(folder: str | Path) -> Path:
-    """Where the versions of a folder go; raises OSError unless files can be made there."""
+    """Where the versions of a folder go; raises PublishError unless files can be made there."""
     versions = Path(folder) / "versions"
-    versions.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=versions):
-        return versions
+    with writing(versions, OSError):
+        versions.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=versions):
+            return versions
 
 
 @contextlib.contextmanager

@@ -111,7 +111,7 @@ class Refresher:
 
         Raises:
           RefreshError: the training had ended before.
-          OSError: nothing can be written to `folder`; or twice, of one checkpoint, see `retry`.
+          PublishError: nothing can be written to `folder`.
         """
         if training.finished():
             raise RefreshError("the training has ended: start it, or empty its folder, before this")

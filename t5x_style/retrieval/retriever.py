@@ -25,6 +25,7 @@ from t5x_style.contract import Contract
 from t5x_style.retrieval import index_versions
 from t5x_style.retrieval.index import NO_ROW
 from t5x_style.retrieval.index_versions import Parameters, Version, VersionError
+from t5x_style.retrieval.version_reader import VersionReader
 from t5x_style.retrieval.version_record import Record
 
 Batch = dict[str, dict[str, np.ndarray]]
@@ -256,11 +257,7 @@ class Augmented:
         self.fingerprint = pipeline.fingerprint
         self.stop_asked: Callable[[], bool] = lambda: False
         self._begun: tuple[str, Record] | None = None
-        self._searched: Searched | None = None
-        self._reader: concurrent.futures.Executor | None = (
-            None  # of versions, while batches are made
-        )
-        self._coming: tuple[int, concurrent.futures.Future[Searched]] | None = None
+        self._versions = VersionReader(self._read)
         self._closing = threading.Event()
         self._warned = -1
 
@@ -295,7 +292,7 @@ class Augmented:
         """
         self._closing.clear()
         executor = concurrent.futures.ThreadPoolExecutor(1, "retrieval")  # one: in order
-        self._reader = concurrent.futures.ThreadPoolExecutor(1, "version")
+        self._versions.start()
         waiting: collections.deque[concurrent.futures.Future[Batch]] = collections.deque()
         step = start_step
         try:
@@ -307,8 +304,7 @@ class Augmented:
         finally:
             self._closing.set()
             executor.shutdown(wait=True, cancel_futures=True)
-            self._reader.shutdown(wait=True, cancel_futures=True)
-            self._reader = self._coming = None
+            self._versions.close()
 
     def _result(self, future: concurrent.futures.Future[Batch]) -> Batch:
         while True:
@@ -329,7 +325,7 @@ class Augmented:
         seen = record.of(step)
         if seen is not None:
             try:
-                return self._open(seen)
+                return self._versions.open(seen)
             except VersionError as error:
                 print(
                     f"step {step} saw version {seen} of the index: {error} It sees the newest "
@@ -341,40 +337,9 @@ class Augmented:
         keep(step, searched.version.number)
         return searched
 
-    def _open(self, number: int) -> Searched:
-        if self._searched is None or self._searched.version.number != number:
-            coming, self._coming = self._coming, None
-            if coming is not None and coming[0] == number:
-                self._searched = coming[1].result()
-            else:
-                self._searched = self._read(number)
-        return self._searched
-
     def _read(self, number: int) -> Searched:
         retrieval = self._retrieval
         return Searched(retrieval, index_versions.read(retrieval.folder, number, self._contract))
-
-    def _open_beside(self, number: int, step: int) -> Searched:
-        """A version, or the one in use while that is read in another thread.
-
-        The one in use goes on for as long as it is no older than it may be.
-        """
-        in_use = self._searched
-        if self._reader is None or in_use is None or self._past_bound(in_use.version.step, step):
-            return self._open(number)
-        if in_use.version.number == number:
-            return in_use
-        if self._coming is None:
-            self._coming = (number, self._reader.submit(self._read, number))
-        coming, future = self._coming
-        if not future.done():
-            return in_use
-        try:
-            return self._open(coming)
-        except VersionError:
-            if coming == number:
-                raise
-            return in_use  # it went while it was read, and there is a newer one
 
     def _fresh_enough(self, step: int, run: str) -> Searched:
         """The newest version; waits while there is none, or while it is too old, as asked for."""
@@ -383,7 +348,9 @@ class Augmented:
             found = index_versions.newest(self._retrieval.folder, run)
             if found is not None and not self._too_old(*found, step):
                 try:
-                    return self._open_beside(found[0], step)
+                    return self._versions.open_beside(
+                        found[0], lambda in_use: not self._past_bound(in_use.step, step)
+                    )
                 except VersionError:
                     if index_versions.newest(self._retrieval.folder, run) == found:
                         raise

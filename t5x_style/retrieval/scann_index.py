@@ -8,7 +8,6 @@ asymmetric hashing scores what they hold, and the best are scored again with the
 import dataclasses
 import json
 import platform
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -124,7 +123,7 @@ def build(
 
     Raises:
       RecallError: recall is below `minimum_recall`; what was published before stays.
-      OSError: there is no room, or no permission to write; what was published before stays, too.
+      PublishError: no room, or no permission to write; what was published before stays, too.
     """
     index_lib.check_embeddings(vectors, ids)
     index_lib.check_inner_product(contract, vectors.shape[1])
@@ -147,23 +146,12 @@ def build(
     }
     with publish.new_version(folder, manifest, keep) as version:
         # Ids are ours: ScaNN would pickle them, and a pickle runs code when it is read.
-        _serialize(searcher, version)
+        with publish.writing(version, RuntimeError):
+            searcher.serialize(str(version), relative_path=True)
         (version / "ids.json").write_text(json.dumps(list(ids)), encoding="utf-8")
         contract.save(version)
         manifest |= {} if beside is None else beside(version)
     return index
-
-
-def _serialize(searcher: Any, folder: Path) -> None:
-    """Writes ScaNN's files; it says no more than "I/O error" of what went wrong."""
-    try:
-        searcher.serialize(str(folder), relative_path=True)
-    except RuntimeError as error:
-        free = shutil.disk_usage(folder).free
-        raise OSError(
-            f"{folder}: ScaNN could not write the index ({error}), with {free:,} bytes free there. "
-            "Make room, or publish elsewhere; what was published before stays"
-        ) from error
 
 
 def load(folder: str | Path, fall_back_to_exact: bool = False) -> ScannIndex | exact.ExactIndex:
