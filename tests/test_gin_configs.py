@@ -66,12 +66,15 @@ def test_simlms_pipeline_fits_together(name, tmp_path):
     ("name", "last"),
     [
         *(("realm_text", "realm"), ("realm", "report"), ("simlm", "report")),
-        *(("realm_squad", "report"), ("realm_wiki", "report")),
+        *(("realm_squad", "report"), ("realm_wiki", "report"), ("realm_squad_published", "report")),
     ],
 )
 def test_pipelines_for_a_folder_of_ones_own(name, last, tmp_path):
     argv = [f"--gin_file={REPOSITORY}/gin_configs/recipes/{name}.gin", f"--gin.RUN_DIR={tmp_path}"]
-    if name not in ("realm_squad", "realm_wiki"):
+    if name.endswith("published"):
+        (tmp_path / "config.json").write_text("{}")
+        argv.append(f"--gin.PUBLISHED={tmp_path}")
+    elif name not in ("realm_squad", "realm_wiki"):
         argv.append(f"--gin.CORPUS={tmp_path}")
     flags = gin_utils.parse_flags(argv)
     recipe = recipe_file.load(flags)
