@@ -213,7 +213,11 @@ class REALM(Objective):
     def _index_metrics(self, candidate: Group) -> dict[str, Mean]:
         valid = candidate["segment_valid"].reshape(-1, self.candidates)[:, 1:]
         age = candidate["age"].reshape(-1, self.candidates)[:, 1:]
-        found = {"candidate_age_steps": Mean.of(age, valid)}
+        tokens = jnp.sum(candidate["segment_ids"], axis=1).reshape(-1, self.candidates)[:, 1:]
+        found = {
+            "candidate_age_steps": Mean.of(age, valid),
+            "candidate_tokens": Mean.of(tokens, valid),
+        }
         if self.index is None or self.churn is None:
             return found
         found |= {

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.experimental import multihost_utils
 
 from t5x_style import train_step
 from t5x_style.contract import Contract
@@ -140,16 +141,9 @@ class OnHost:
           pipeline: gives clean batches.
           retrieval: what is retrieved.
           definition, state: of the training.
-          folder: of the training, where it is written down which run this is, and what it saw.
-
-        Raises:
-          ValueError: several processes: each would take versions on its own.
+          folder: of the training, where it is written down which run this is, and what it saw;
+            the same for all processes.
         """
-        if jax.process_count() > 1:
-            raise ValueError(
-                "retrieval on the host runs in one process so far: expected 1, found "
-                f"{jax.process_count()}. Several processes retrieve in the step (DeviceIndex)."
-            )
         self._prepare = Prepare(definition, state)
         self._folder = folder
         self.pipeline = retriever.Augmented(
@@ -163,9 +157,22 @@ class OnHost:
     def begin(self, key: jax.Array) -> None:
         """Where a training begins or goes on; `key` is its key, which may be donated afterwards."""
         self._prepare.begin(key)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        run = version_record.run_of(self._folder) or version_record.new_run(self._folder)
-        self.pipeline.begin(run, version_record.Record(self._folder / version_record.RECORD))
+        path = self._folder / version_record.RECORD
+        record: version_record.Record | None = None
+        if jax.process_index() == 0:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            if version_record.run_of(self._folder) is None:
+                version_record.new_run(self._folder)
+            record = version_record.Record(path)
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("host retrieval: which run this is")
+        run = version_record.run_of(self._folder)
+        if run is None:
+            raise ValueError(
+                f"{self._folder}: expected {version_record.RUN}, which process 0 has written, "
+                "found none: all processes have to see one folder."
+            )
+        self.pipeline.begin(run, record or version_record.Told(path))
 
 
 def require_patience(retrieval: retriever.HostRetrieval, save_every: int) -> None:

@@ -47,8 +47,9 @@ def build(folder, cadence=CADENCE, host=None, mesh=(1, 1, 1)):
         host_objective(), test_realm.Sentences(), optim.AdamW(1e-2, 2, 200), partitioner,
         kept, cadence, 3, retrieval=host or retrieval(folder),
     )  # fmt: skip
-    folder.mkdir(exist_ok=True)
-    run.abstract_module().contract().save(folder)  # as train.train does
+    if jax.process_index() == 0:
+        folder.mkdir(exist_ok=True)
+        run.abstract_module().contract().save(folder)  # as train.train does
     return run
 
 
@@ -56,7 +57,7 @@ def train(folder, steps=CADENCE.steps, **settings):
     run = build(folder, dataclasses.replace(CADENCE, steps=steps), **settings)
     run.start()
     first = int(run.state.step)
-    log = metric_log.MetricLog(folder, first)
+    log = metric_log.MetricLog(folder, first, jax.process_index() == 0)
     shown = progress.TrainingProgress("host", first, steps, active=False)
     assert run.fit(log, shown, {})
     run.checkpointer.close()

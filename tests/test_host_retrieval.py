@@ -22,7 +22,7 @@ from t5x_style.retrieval.index import IndexDamaged
 from t5x_style.retrieval.index_versions import VersionError
 from t5x_style.retrieval.refresher import RefreshError
 from t5x_style.retrieval.retriever import Searched
-from t5x_style.retrieval.version_record import RECORD, Record, run_of
+from t5x_style.retrieval.version_record import RECORD, run_of
 from tests import process_group, test_realm
 from tests.host_kit import CORPUS, Builder, build, copy, refresher, retrieval, seen, train, watched
 from tests.tiny_corpus import TinyCorpus
@@ -100,6 +100,35 @@ def test_any_mesh_gives_the_same(whole, tmp_path):
     _, found = train(tmp_path, mesh=(2, 2, 2))
     for ours, theirs in zip(found, lines, strict=True):
         assert ours["train/loss"] == pytest.approx(theirs["train/loss"], rel=2e-4)
+
+
+def test_processes_that_share_a_training_see_the_same_versions(whole, tmp_path, monkeypatch):
+    """The first is told by the record what its steps saw, the second by the first."""
+    monkeypatch.setattr(process_group, "LIMIT_SECONDS", 900)
+    folder, _, lines = whole
+    copy(folder, tmp_path)
+    port = process_group.free_port()
+    command = ["tests.multi_process.host", "train", str(tmp_path), "0", "8"]
+    started = [
+        process_group.start(
+            command,
+            {
+                "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+                "JAX_NUM_PROCESSES": "2",
+                "JAX_PROCESS_ID": str(number),
+            },
+            devices=4,
+        )
+        for number in range(2)
+    ]
+    for code, output in process_group.finish(started):
+        assert code == 0, output
+    found = list(metric_log.read_lines(tmp_path / "metrics.jsonl"))
+    assert [line["step"] for line in found] == [line["step"] for line in lines]
+    for ours, theirs in zip(found, lines, strict=True):
+        assert ours["train/loss"] == pytest.approx(theirs["train/loss"], rel=2e-4)
+        for name in ("train/candidate_age_steps", "train/candidate_tokens"):
+            assert ours[name] == pytest.approx(theirs[name])
 
 
 def test_a_version_that_is_gone_is_told_and_the_newest_is_taken(whole, tmp_path, capsys):
@@ -237,16 +266,6 @@ def test_parameters_that_are_missing_never_embed_a_query(whole, tmp_path):
         prepare(fewer, clean, 0)
     with pytest.raises(RefreshError, match="'.nothing' matches no parameter"):
         refresher(tmp_path, parameters=("^nothing",)).refresh(watched(folder, bool), "run", 9)
-
-
-def test_a_line_that_was_cut_by_a_kill_is_dropped(tmp_path):
-    path = tmp_path / RECORD
-    path.write_text('{"step": 0, "version": 1}\n{"step": 1, "version": 1}\n{"step": 2, "ver')
-    record = Record(path)
-    assert [record.of(step) for step in range(4)] == [1, 1, None, None]
-    record.add(2, 5)
-    record.replace(0, 7)
-    assert [Record(path).of(step) for step in range(4)] == [7, 1, 5, None]
 
 
 @pytest.mark.parametrize("exclude", [("row",), ("row", "page"), ("duplicate", "row"), ()])

@@ -7,6 +7,7 @@ import pytest
 
 from t5x_style.retrieval.index_versions import VersionError
 from t5x_style.retrieval.version_reader import VersionReader
+from t5x_style.retrieval.version_record import RECORD, Record, Told
 
 
 class Versions:
@@ -112,3 +113,35 @@ def test_closing_waits_for_what_is_read_and_without_start_all_is_waited_for(vers
     assert versions.numbers == [1, 2]
     assert number(reader.open_beside(3, yes)) == 3, "not beside"
     assert versions.numbers == [1, 2, 3]
+
+
+# --- which step saw which -------------------------------------------------------------------------
+
+
+def test_a_line_that_was_cut_by_a_kill_is_dropped(tmp_path):
+    path = tmp_path / RECORD
+    path.write_text('{"step": 0, "version": 1}\n{"step": 1, "version": 1}\n{"step": 2, "ver')
+    record = Record(path)
+    assert [record.of(step) for step in range(4)] == [1, 1, None, None]
+    record.add(2, 5)
+    record.replace(0, 7)
+    assert [Record(path).of(step) for step in range(4)] == [7, 1, 5, None]
+
+
+def test_what_another_process_decides_is_read_as_it_is_written(tmp_path):
+    told = Told(tmp_path / RECORD)
+    assert told.of(0) is None
+    record = Record(tmp_path / RECORD)
+    for step in range(3):
+        record.add(step, 1 + step // 2)
+    assert [told.of(step) for step in range(4)] == [1, 1, 2, None]
+    with (tmp_path / RECORD).open("a") as file:
+        file.write('{"step": 3, "ver')
+        file.flush()
+        assert told.of(3) is None, "half a line"
+        file.write('sion": 2}\n')
+    assert told.of(3) == 2
+    Record(tmp_path / RECORD).replace(1, 9)
+    assert told.of(1) == 1
+    told.forget()
+    assert [told.of(step) for step in range(5)] == [1, 9, 2, 2, None]

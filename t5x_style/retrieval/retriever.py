@@ -8,14 +8,13 @@ searched, and the blocks that are found go into the batch. Several batches are m
 the device does not wait.
 
 Which version a step saw is written down before the step: a run that is stopped and goes on sees the
-same ones, as long as they are kept.
+same ones, as long as they are kept. Of several processes the first decides; each retrieves for its
+own rows of the batch, from an index of its own.
 """
 
 import collections
 import concurrent.futures
 import dataclasses
-import sys
-import threading
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, Literal, Protocol
 
@@ -25,8 +24,8 @@ from t5x_style.contract import Contract
 from t5x_style.retrieval import index_versions
 from t5x_style.retrieval.index import NO_ROW
 from t5x_style.retrieval.index_versions import Parameters, Version, VersionError
-from t5x_style.retrieval.version_reader import VersionReader
-from t5x_style.retrieval.version_record import Record
+from t5x_style.retrieval.version_choice import VersionChoice
+from t5x_style.retrieval.version_record import Record, Told
 
 Batch = dict[str, dict[str, np.ndarray]]
 Spec = Mapping[str, Mapping[str, tuple[tuple[int, ...], Any]]]
@@ -35,7 +34,6 @@ Prepare = Callable[[Parameters, Batch, int], tuple[Batch, np.ndarray]]
 
 GROUP = "evidence"
 _POLL_SECONDS = 0.5
-_REMIND_SECONDS = 60.0
 _SPARE = 8  # rows that are asked for beyond k, for those that are barred
 
 
@@ -256,19 +254,18 @@ class Augmented:
         self._prepared, self._contract, self._prepare = prepared, contract, prepare
         self.fingerprint = pipeline.fingerprint
         self.stop_asked: Callable[[], bool] = lambda: False
-        self._begun: tuple[str, Record] | None = None
-        self._versions = VersionReader(self._read)
-        self._closing = threading.Event()
-        self._warned = -1
+        self._versions = VersionChoice(
+            retrieval.folder, retrieval.max_staleness_steps, retrieval.when_stale, self._read
+        )
 
-    def begin(self, run: str, record: Record) -> None:
+    def begin(self, run: str, record: Record | Told) -> None:
         """Before the first batch.
 
         Args:
           run: which training this is; versions of others do not count.
-          record: which versions its steps saw.
+          record: which versions its steps saw; `Told` for a process that does not decide it.
         """
-        self._begun = (run, record)
+        self._versions.begin(run, record)
 
     def specs(self) -> Spec:
         """group -> feature -> (global shape, dtype)."""
@@ -277,7 +274,7 @@ class Augmented:
 
     def batch(self, step: int, rows: np.ndarray | None = None) -> Batch:
         """These rows of the batch of a step, with what its version of the index finds."""
-        searched = self._version_for(step)
+        searched = self._versions.of(step)
         clean = self._pipeline.batch(step, rows)
         batch, vectors = self._prepare(searched.version.parameters, clean, step)
         nowhere = np.full((len(vectors), 1), NO_ROW, np.int32)
@@ -290,7 +287,6 @@ class Augmented:
         Raises:
           StoppedWaiting: `stop_asked` said so before a batch was there.
         """
-        self._closing.clear()
         executor = concurrent.futures.ThreadPoolExecutor(1, "retrieval")  # one: in order
         self._versions.start()
         waiting: collections.deque[concurrent.futures.Future[Batch]] = collections.deque()
@@ -302,7 +298,7 @@ class Augmented:
                     step += 1
                 yield self._result(waiting.popleft())
         finally:
-            self._closing.set()
+            self._versions.stop_waiting()
             executor.shutdown(wait=True, cancel_futures=True)
             self._versions.close()
 
@@ -316,78 +312,6 @@ class Augmented:
                 if self.stop_asked():
                     raise StoppedWaiting from None
 
-    # --- which version ----------------------------------------------------------------------------
-
-    def _version_for(self, step: int) -> Searched:
-        """The version that a step saw, or else the newest, which is written down."""
-        assert self._begun is not None, "begin was not called"
-        run, record = self._begun
-        seen = record.of(step)
-        if seen is not None:
-            try:
-                return self._versions.open(seen)
-            except VersionError as error:
-                print(
-                    f"step {step} saw version {seen} of the index: {error} It sees the newest "
-                    "now: this run does not repeat the one before it, bit for bit.",
-                    file=sys.stderr,
-                )
-        searched = self._fresh_enough(step, run)
-        keep = record.add if seen is None else record.replace
-        keep(step, searched.version.number)
-        return searched
-
     def _read(self, number: int) -> Searched:
         retrieval = self._retrieval
         return Searched(retrieval, index_versions.read(retrieval.folder, number, self._contract))
-
-    def _fresh_enough(self, step: int, run: str) -> Searched:
-        """The newest version; waits while there is none, or while it is too old, as asked for."""
-        waited = 0.0
-        while True:
-            found = index_versions.newest(self._retrieval.folder, run)
-            if found is not None and not self._too_old(*found, step):
-                try:
-                    return self._versions.open_beside(
-                        found[0], lambda in_use: not self._past_bound(in_use.step, step)
-                    )
-                except VersionError:
-                    if index_versions.newest(self._retrieval.folder, run) == found:
-                        raise
-                    continue  # replaced by a newer one while it was read
-            if waited % _REMIND_SECONDS < _POLL_SECONDS:
-                self._tell_waiting(found, step)
-            if self._closing.wait(_POLL_SECONDS):
-                raise concurrent.futures.CancelledError
-            waited += _POLL_SECONDS
-
-    def _past_bound(self, made_at: int, step: int) -> bool:
-        bound = self._retrieval.max_staleness_steps
-        return bound is not None and step - made_at > bound
-
-    def _too_old(self, number: int, made_at: int, step: int) -> bool:
-        if not self._past_bound(made_at, step):
-            return False
-        if self._retrieval.when_stale == "pause":
-            return True
-        if self._warned != number:
-            self._warned = number
-            print(
-                f"step {step}: version {number} of the index is {step - made_at} steps old, the "
-                f"bound is {self._retrieval.max_staleness_steps}: training goes on with it "
-                "(HostRetrieval.when_stale = 'warn'). "
-                "Is `python -m t5x_style.build_index --watch` still running?",
-                file=sys.stderr,
-            )
-        return False
-
-    def _tell_waiting(self, found: tuple[int, int] | None, step: int) -> None:
-        bound = self._retrieval.max_staleness_steps
-        age = "" if bound is None else f" of at most {bound} steps' age"
-        there = "this run has none" if found is None else f"the newest is of step {found[1]}"
-        print(
-            f"step {step}: waiting for an index{age} in {self._retrieval.folder}; {there}. It is "
-            "built by `python -m t5x_style.build_index --watch`, from this training's checkpoints.",
-            file=sys.stderr,
-            flush=True,
-        )

@@ -58,6 +58,17 @@ class VersionReader(Generic[T]):
                 self._in_use = found
             return found
 
+    def expect(self, number: int) -> None:
+        """Begins to read a version beside, if it is newer than the one in use and none is read."""
+        with self._one_at_a_time:
+            if self._executor is None or self._in_use is None:
+                return
+            newest = self._in_use.version.number
+            if self._coming is not None and self._coming[0] <= newest:
+                self._coming = None  # one as new was opened meanwhile
+            if self._coming is None and number > newest:
+                self._coming = (number, self._executor.submit(self._read, number))
+
     def open_beside(self, number: int, will_do: Callable[[Version], bool]) -> T:
         """A version, or while it is read the one in use, if that will do.
 
@@ -68,12 +79,9 @@ class VersionReader(Generic[T]):
             in_use = self._in_use
             if self._executor is None or in_use is None or not will_do(in_use.version):
                 return self.open(number)
-            if in_use.version.number == number:
-                return in_use
-            if self._coming is not None and self._coming[0] <= in_use.version.number:
-                self._coming = None  # one as new was opened meanwhile
+            self.expect(number)
             if self._coming is None:
-                self._coming = (number, self._executor.submit(self._read, number))
+                return self.open(number)
             coming, future = self._coming
             if not future.done():
                 return in_use

@@ -1,4 +1,7 @@
-"""Which run a training is, and which version of an index each of its steps saw."""
+"""Which run a training is, and which version of an index each of its steps saw.
+
+Of several processes the first decides and writes it down; the others read what it wrote.
+"""
 
 import json
 import os
@@ -63,3 +66,36 @@ class Record:
         """A step sees another version than it did: the one it saw is gone."""
         self._versions[step] = version
         self._rewrite()
+
+
+class Told:
+    """A `Record` that another process keeps, in a folder that both see."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._versions: dict[int, int] = {}
+        self._file, self._read = -1, 0  # inode, and bytes of it
+
+    def of(self, step: int) -> int | None:
+        """The version that a step sees, None if that has not been decided yet."""
+        if step not in self._versions:
+            self._catch_up()
+        return self._versions.get(step)
+
+    def forget(self) -> None:
+        """What is known may have been replaced: all of it is read again."""
+        self._versions, self._file = {}, -1
+
+    def _catch_up(self) -> None:
+        if not self._path.is_file():
+            return
+        with self._path.open("rb") as file:
+            inode = os.fstat(file.fileno()).st_ino
+            if inode != self._file:  # it was replaced whole
+                self._versions, self._file, self._read = {}, inode, 0
+            file.seek(self._read)
+            whole, end, _ = file.read().rpartition(b"\n")
+        self._read += len(whole) + len(end)
+        for line in whole.splitlines():
+            row = json.loads(line)
+            self._versions[int(row["step"])] = int(row["version"])

@@ -1,10 +1,10 @@
 """A training that retrieves on the host, or the builder of its index; and how they are killed.
 
     python -m tests.multi_process.host build FOLDER VERSION
-    python -m tests.multi_process.host train FOLDER VERSION
+    python -m tests.multi_process.host train FOLDER VERSION [DEVICES]
 
 The builder is killed while it publishes VERSION, the training between reading VERSION and using it;
-0: neither is.
+0: neither is. JAX's environment variables say whether the process is one of several.
 """
 
 import os
@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from t5x_style import checkpointing
+from t5x_style import checkpointing, runtime
 from t5x_style.retrieval import publish, retriever
 from tests import host_kit as host
 
@@ -41,8 +41,9 @@ def die_swapping(version: int) -> None:
     retriever.Searched = Dying
 
 
-def main(what: str, folder: Path, version: int) -> None:
+def main(what: str, folder: Path, version: int, devices: int = 1) -> None:
     """See the module's docstring."""
+    runtime.start()
     if what == "build":
         die_publishing(version)
         training = host.watched(folder, (folder / "ended").is_file)
@@ -50,9 +51,9 @@ def main(what: str, folder: Path, version: int) -> None:
         host.refresher(folder).watch(training, 0.02, errors)
         return
     die_swapping(version)
-    host.train(folder)
+    host.train(folder, mesh=(devices, 1, 1))
     (folder / "ended").touch()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:]))
