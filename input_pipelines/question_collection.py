@@ -54,8 +54,8 @@ def make_collection(
     if not 0 <= share <= 1:
         raise ValueError(f"share: expected 0 to 1, found {share}")
     bad = BadRecords(max_bad_records)
-    told = len(sets) > 1 or articles is not None
-    read = [(f"{one.name}/" if told else "", one.read(bad)) for one in sets]
+    prefixed = len(sets) > 1 or articles is not None
+    read = [(f"{one.name}/" if prefixed else "", one.read(bad)) for one in sets]
     folder = os.path.join(model_dir, "corpus")
     os.makedirs(os.path.join(folder, "qrels"), exist_ok=True)
     others = _articles(articles, share, seed, bad) if articles else ()
@@ -67,7 +67,7 @@ def make_collection(
     return {"corpus": "corpus"}
 
 
-Read = Sequence[tuple[str, Sequence[tuple[str, Paragraph]]]]  # of a set: prefix, its paragraphs
+Read = Sequence[tuple[str, Sequence[tuple[str, Paragraph]]]]  # sets: prefix, (split, paragraph)s
 
 
 def _passages(read: Read) -> Iterator[Row]:
@@ -108,7 +108,7 @@ def _write_qrels(folder: str, split: str, read: Read) -> int:
         if of == split
     ]
     with open(os.path.join(folder, f"qrels/{split}.tsv"), "w", encoding="utf-8") as file:
-        file.writelines(["query-id\tcorpus-id\tscore\n", *rows])
+        file.writelines(["\t".join(beir.QRELS_HEADER) + "\n", *rows])
     return len(rows)
 
 

@@ -64,8 +64,8 @@ class ICT(Objective):
         projected.require_plain(embedding_config, "ICT")
         if not 0 <= removal_rate <= 1:
             raise ValueError(f"ICT.removal_rate: expected 0 to 1, found {removal_rate}")
-        both = contrastive_config.both_directions or contrastive_config.margin
-        if null_negative and both:
+        other_loss = contrastive_config.both_directions or contrastive_config.margin != 0
+        if null_negative and other_loss:
             raise ValueError(
                 "ICT.null_negative: expected a loss of one direction without a margin, found "
                 f"{contrastive_config}"

@@ -9,7 +9,11 @@ from t5x_style.retrieval.index_versions import Version, VersionError
 
 
 class Opened(Protocol):
-    """What is made of a version."""
+    """What `VersionReader.read` makes of a version.
+
+    Attributes:
+      version: that it is of.
+    """
 
     version: Version
 
