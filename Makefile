@@ -10,7 +10,7 @@ QUICKSTART := gin_configs/recipes/quickstart.gin
 
 # Compiled programs are kept between commands.
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
-export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
+export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
@@ -36,7 +36,7 @@ $(STAMP): setup.py
 	  echo "or name it: make PYTHON=/path/to/python3.11 ..."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet uv==0.13.8
-	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -e '.[test]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[test]'
 	@touch $@
 
 interop: $(INTEROP)
@@ -45,7 +45,7 @@ interop: $(INTEROP)
 # are on some; elsewhere make interop PIP_ARGS='--extra-index-url https://download.pytorch.org/whl/cpu'
 # spares the CUDA libraries. The core's setuptools<81 holds, PyTorch would raise it.
 $(INTEROP): $(STAMP)
-	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -e '.[interop]'
+	$(BIN)/python -m pip install --quiet --no-compile $(PIP_ARGS) -e '.[interop]'
 	@touch $@
 
 run: $(STAMP)

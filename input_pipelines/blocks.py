@@ -1,15 +1,17 @@
 """Documents as blocks: "[CLS] title [SEP] body [SEP]", cut where sentences end.
 
-Beside the rows three tables are stored, which ICT and REALM read:
+Beside the rows four tables are stored, which ICT and REALM read:
 
     sentences  int32 [n, 3]  row, and its tokens start to end - 1: each sentence of each block
     spans      int32 [m, 3]  number of a sentence, and tokens of its row: each salient span
     minhash    int64 [N]     of a block's words: two blocks have the same one with a probability
                              that is the Jaccard similarity of their runs of five words
+    page       int64 [N]     the same for blocks of one title; of one record, where that has none
 """
 
 import bisect
 import dataclasses
+import hashlib
 import itertools
 import re
 import zlib
@@ -238,6 +240,7 @@ class _Tables:
         self._sentences: list[tuple[int, int, int]] = []
         self._spans: list[tuple[int, int, int]] = []
         self._minhash: list[int] = []
+        self._page: list[int] = []
 
     def add(
         self,
@@ -257,15 +260,27 @@ class _Tables:
             ]
             self._sentences.append((number, first + shift, last + shift))
         self._minhash.append(minhash(row.text))
+        self._page.append(page(row.title, row.id.rpartition("#")[0]))
         self.records.append(row)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The three tables of the module's docstring."""
+        """The four tables of the module's docstring."""
         return {
             "sentences": np.array(self._sentences, np.int32).reshape(-1, 3),
             "spans": np.array(self._spans, np.int32).reshape(-1, 3),
             "minhash": np.array(self._minhash, np.int64),
+            "page": np.array(self._page, np.int64),
         }
+
+
+def page(title: str, record: str) -> int:
+    """A number for a title, or for a record's id if there is none; below 2^63.
+
+    Collections of paragraphs give each that of its article.
+    """
+    named = f"title {title.strip()}" if title.strip() else f"record {record}"
+    digest = hashlib.blake2b(named.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
 
 
 def minhash(text: str) -> int:

@@ -11,6 +11,8 @@ from input_pipelines.store_writer import MANIFEST
 from input_pipelines.token_store import TokenStore
 
 _AT_ONCE = 8192  # rows that are read together
+# Column -> the table of the store that says what belongs together.
+_HASHES = {"duplicate": "minhash", "page": "page"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,10 +102,6 @@ def _column(store: str, name: str) -> np.ndarray:
     opened = _opened(store)
     if name == "length":
         return opened.lengths.astype(np.int32)
-    if name == "duplicate":
-        return np.unique(opened.table("minhash"), return_inverse=True)[1].astype(np.int32)
-    if name == "page":
-        numbers: dict[str, int] = {}
-        pages = (block.rpartition("#")[0] or block for block in opened.ids)
-        return np.array([numbers.setdefault(page, len(numbers)) for page in pages], np.int32)
+    if name in _HASHES:
+        return np.unique(opened.table(_HASHES[name]), return_inverse=True)[1].astype(np.int32)
     raise ValueError(f"StoreCorpus.column: expected length, page or duplicate, found {name!r}")

@@ -6,7 +6,7 @@ Folder:
     features.json, dataset_info.json             TFDS metadata: tfds.builder_from_directory opens it
     lengths.npy                                  int32 [N], tokens of each row, specials included
     ids.json                                     list of N strings, row -> record id
-    sentences.npy, spans.npy, minhash.npy        of stores of blocks, see `blocks`
+    sentences.npy, spans.npy, minhash.npy, page.npy   of stores of blocks, see `blocks`
     manifest.json                                written last and atomically: no manifest, no store
 
 Record (row r of the store = record r counted through the shards in order), parsed by

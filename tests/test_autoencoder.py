@@ -93,7 +93,7 @@ def states_of_one_passage(
     return x
 
 
-@pytest.mark.parametrize("depth, span", [(3, 2), (1, 4)])
+@pytest.mark.parametrize("depth, span", [(3, 2), pytest.param(1, 4, marks=pytest.mark.slow)])
 def test_the_reconstruction_is_that_of_loops_over_passages(depth: int, span: int) -> None:
     module = objective(decoder_layers=depth, attention_span=span)
     text = corrupted(module, PACKED)
@@ -200,6 +200,7 @@ def test_the_reconstruction_trains_every_layer_of_the_encoder() -> None:
 # --- in use ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_learns_to_hand_a_word_over_in_cls() -> None:
     """Each passage is one word, again and again: its first occurrence is told by [CLS] alone."""
     parts = [(i, [2, *[i] * 4, 3]) for i in range(5, 21)]

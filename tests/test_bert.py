@@ -133,7 +133,10 @@ def test_scan_equals_a_loop_over_layers() -> None:
     np.testing.assert_allclose(run(module, group), hidden, atol=1e-5)
 
 
-@pytest.mark.parametrize("policy", layers.REMAT_POLICIES[1:])
+@pytest.mark.parametrize(
+    "policy",
+    ["full", *(pytest.param(p, marks=pytest.mark.slow) for p in layers.REMAT_POLICIES[2:])],
+)
 def test_remat_changes_no_number(policy: str) -> None:
     group = tiny_models.group([[p] for p in tiny_models.segments(2)], 12, 1)
     one, other = gradients(encoder(), group), gradients(encoder(remat=policy), group)
@@ -141,7 +144,9 @@ def test_remat_changes_no_number(policy: str) -> None:
         np.testing.assert_allclose(other[path], one[path], atol=1e-5, rtol=1e-5, err_msg=path)
 
 
-@pytest.mark.parametrize("changes", [{}, {"layers": 1}, {"remat": "full"}])
+@pytest.mark.parametrize(
+    "changes", [pytest.param({}, marks=pytest.mark.slow), {"layers": 1}, {"remat": "full"}]
+)
 def test_states_of_some_tokens_are_those_among_all(changes: dict[str, object]) -> None:
     parts = tiny_models.segments(4, longest=8)
     group = tiny_models.group([parts[:3], parts[3:]], 24, 3)
@@ -213,7 +218,10 @@ def test_every_parameter_has_logical_names_with_a_rule(name: str) -> None:
     assert not wrong, "parameters without a known name for each axis"
 
 
-@pytest.mark.parametrize("shape", [(8, 1, 1), (2, 4, 1), (2, 2, 2)])
+@pytest.mark.parametrize(
+    "shape",
+    [*(pytest.param(one, marks=pytest.mark.slow) for one in [(8, 1, 1), (2, 4, 1)]), (2, 2, 2)],
+)
 def test_states_on_a_mesh_equal_one_device(shape: tuple[int, int, int]) -> None:
     group = tiny_models.group([[p] for p in tiny_models.segments(8)], 12, 1)
     partitioner = partitioning.Partitioner(partitioning.MeshShape(*shape))

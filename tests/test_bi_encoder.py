@@ -76,7 +76,7 @@ PACKED: Batch = {
 }
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("pooling", [pytest.param("cls", marks=pytest.mark.slow), "mean"])
 def test_packing_and_order_change_nothing(pooling: str) -> None:
     module = objective(pooling=pooling, normalise=True, temperature=0.05)
     one, one_gradients = parity_kit.value_and_gradients(module, UNPACKED)
@@ -290,6 +290,7 @@ def products(program: Any) -> int:
     return total
 
 
+@pytest.mark.slow
 def test_chunks_cost_little_more_and_hold_less() -> None:
     whole, chunked = compiled(1, "ring"), compiled(4, "ring")
     assert 1.2 < products(chunked) / products(whole) <= 1.4, "one more forward pass: 4/3"

@@ -145,6 +145,7 @@ def test_packed_and_in_chunks_on_a_mesh_equals_one_device(oracle: Any, mesh: Any
     assert largest_error(found, oracle) <= 1e-5
 
 
+@pytest.mark.slow
 def test_dropout_is_the_same_on_a_mesh(oracle: Any) -> None:
     expected = value_and_gradients(objective(PACKED, 2, "gather", dropout=0.3), PACKED)
     found = value_and_gradients(objective(PACKED, 2, "ring", dropout=0.3), PACKED, (2, 2, 2))

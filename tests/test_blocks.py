@@ -42,6 +42,7 @@ TEXTS = [
 ]
 RECORDS = [Record(f"d{i}", title, text, "") for i, (title, text) in enumerate(TEXTS)]
 LENGTH = 24
+TABLES = ("sentences", "spans", "minhash", "page")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +183,7 @@ def test_blocks_that_were_stopped_go_on_where_they_were(folder, tmp_path, worker
     found = prepared(tmp_path / "cut", folder, layout, workers)
     assert json.loads((tmp_path / "cut/report.json").read_text())["shards_reused"] == 2
     assert found.fingerprint == whole.fingerprint and found.manifest == whole.manifest
-    for name in ("sentences", "spans", "minhash"):
+    for name in TABLES:
         np.testing.assert_array_equal(found.table(name), whole.table(name), err_msg=name)
 
 
@@ -200,7 +201,7 @@ def test_tables_of_shards_are_counted_on(folder, tokenizer, tmp_path, workers):
 def test_what_was_found_is_counted(folder, tmp_path):
     store = prepared(tmp_path, folder, blocks.Blocks(salient_spans.Rules()))
     told = json.loads((tmp_path / "report.json").read_text())["tables"]
-    assert told == {name: len(store.table(name)) for name in ("sentences", "spans", "minhash")}
+    assert told == {name: len(store.table(name)) for name in TABLES}
     assert told["spans"] > 0
 
 
@@ -267,8 +268,10 @@ def test_the_corpus_of_an_index_is_the_store(folder, tmp_path):
     for at, row in enumerate(range(1, 4)):
         own = store.read(np.array([row])).tokens
         assert tokens[at].tolist() == own.tolist() + [0] * (corpus.length - len(own))
-    pages = corpus.column("page", 0, corpus.rows).tolist()
-    assert pages == sorted(pages) and max(pages) == 3
+    pages = dict(zip(store.ids, corpus.column("page", 0, corpus.rows).tolist(), strict=True))
+    of_records = {name.rpartition("#")[0]: page for name, page in pages.items()}
+    assert all(of_records[name.rpartition("#")[0]] == page for name, page in pages.items())
+    assert sorted(of_records.values()) == [0, 1, 2, 3]
     assert corpus.column("length", 2, 3) == store.lengths[2]
     duplicate = dict(zip(store.ids, corpus.column("duplicate", 0, corpus.rows), strict=True))
     assert duplicate["d3#0"] == duplicate["d3#1"]  # the same fourteen words again
@@ -279,6 +282,13 @@ def test_the_corpus_of_an_index_is_the_store(folder, tmp_path):
     assert (planned.rows, planned.length, planned.vocabulary_size) == (10, 20, 30)
     with pytest.raises(StoreError, match=r"no manifest.json in .*nowhere"):
         planned.tokens(0, 1)
+
+
+def test_a_page_is_what_has_one_title_or_else_the_record():
+    assert blocks.page("Warsaw", "a") == blocks.page(" Warsaw", "b")
+    assert blocks.page("Warsaw", "a") != blocks.page("Paris", "a")
+    assert blocks.page("", "a") == blocks.page(" ", "a") != blocks.page("", "b")
+    assert blocks.page("", "a") != blocks.page("a", "")
 
 
 def test_spans_that_the_user_brings(tmp_path, tokenizer):

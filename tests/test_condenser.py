@@ -32,7 +32,10 @@ def objective(**changes: object) -> condenser.Condenser:
     return module
 
 
-@pytest.mark.parametrize("skip_from", [0, 1, 2])
+@pytest.mark.parametrize(
+    "skip_from",
+    [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2, marks=pytest.mark.slow)],
+)
 def test_packing_changes_no_loss_and_no_gradient(skip_from: int) -> None:
     module, results = objective(skip_from=skip_from), []
     for text in (UNPACKED, PACKED):

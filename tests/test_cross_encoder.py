@@ -146,6 +146,7 @@ def matching(seed: int) -> Batch:
     return {"pair": {**group, **jax.tree.map(jnp.asarray, {**added, "token_types": types})}}
 
 
+@pytest.mark.slow
 def test_it_learns_which_passage_holds_the_word_that_is_asked_for() -> None:
     config = dataclasses.replace(tiny_models.CONFIG, hidden=32, mlp=64, heads=4)
     config = dataclasses.replace(config, initializer_range=0.1)

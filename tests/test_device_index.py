@@ -150,8 +150,13 @@ def test_vectors_and_judgements_come_from_every_device(shape):
     assert expected.any() and not expected.all()
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (8, 1, 1), (2, 2, 2)])
-@pytest.mark.parametrize("staleness", [1, 3, 4, 1000])
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), pytest.param((8, 1, 1), marks=pytest.mark.slow), (2, 2, 2)]
+)
+@pytest.mark.parametrize(
+    "staleness",
+    [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow), 1000],
+)
 def test_no_row_is_older_than_the_bound(shape, staleness):
     corpus = TinyCorpus(37)
     config = dataclasses.replace(CONFIG, max_staleness_steps=staleness)

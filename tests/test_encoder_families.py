@@ -36,7 +36,7 @@ def evaluate(config: bert.BertConfig, group: dict[str, jax.Array]) -> tuple[floa
     return float(value), {path: np.asarray(v[...]) for path, v in nnx.to_flat_state(gradients)}
 
 
-@pytest.mark.parametrize("family", ["roberta", "electra"])
+@pytest.mark.parametrize("family", ["roberta", pytest.param("electra", marks=pytest.mark.slow)])
 def test_retromae_trains_every_parameter_and_packing_changes_nothing(family: str) -> None:
     config = CONFIGS[family]
     loss, gradients = evaluate(config, ALONE)

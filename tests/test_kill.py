@@ -196,6 +196,7 @@ def check(tmp_path: Path, steps: int, tf_data: bool, kinds: list[Callable[..., K
     return phases
 
 
+@pytest.mark.slow
 def test_killed_four_times(tmp_path):
     kinds = [past_a_checkpoint, inside_a_save, any_time, past_a_checkpoint]
     phases = check(tmp_path, 30, False, kinds, seed=29)

@@ -244,6 +244,7 @@ def test_settings_that_make_no_loss_are_refused(changes, message):
         ContrastiveConfig(**changes)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("for_tpus")
 def test_on_a_pod_the_ring_holds_a_share_and_no_score_matrix():
     pairs, dimension, chunk = 65_536, 768, 1024

@@ -60,6 +60,7 @@ def test_two_processes_equal_one(tmp_path):
     assert sorted(rows[0] + rows[1]) == list(range(16)) and not set(rows[0]) & set(rows[1])
 
 
+@pytest.mark.slow
 def test_checkpoint_of_two_processes_is_read_by_one_and_back(tmp_path):
     whole = run(tmp_path / "whole", 10, 1)
     run(tmp_path / "mixed", 4, 2)

@@ -4,6 +4,7 @@ import filecmp
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +31,13 @@ PERTURBED = {
     "realm_reader/seed11": "span_head.SpanConfig.layer_norm_eps = 2e-3",
     "realm_openqa/seed11": "span_head.SpanConfig.layer_norm_eps = 2e-3",
 }
+# Of these one seed is run by `make test`; the others, and that a changed number fails, by test-all.
+LONG = ("gradcache", "realm_pretrain", "condenser", "dupmae", "simlm", "simlm_collator")
+
+
+def _marked(name: str) -> Any:
+    """A system or a case of one, slow where its programs take long to compile."""
+    return pytest.param(name, marks=[pytest.mark.slow] if name.split("/")[0] in LONG else [])
 
 
 @pytest.mark.parametrize("folder", OURS, ids=lambda f: f"{f.parent.name}-{f.name}")
@@ -38,7 +46,7 @@ def test_golden_cases_of_this_repository_pass(folder: Path) -> None:
     assert not failed
 
 
-@pytest.mark.parametrize("system", parity.SYSTEMS)
+@pytest.mark.parametrize("system", [_marked(name) for name in parity.SYSTEMS])
 def test_all_shared_cases_pass(shared: Path, system: str, capsys: pytest.CaptureFixture) -> None:
     folders = sorted((shared / "golden" / system).iterdir())
     assert folders
@@ -50,7 +58,7 @@ def test_all_shared_cases_pass(shared: Path, system: str, capsys: pytest.Capture
     assert parity.main(others) == 0, capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", PERTURBED)
+@pytest.mark.parametrize("name", [_marked(name) for name in PERTURBED])
 def test_a_perturbed_coefficient_fails(name: str, capsys: pytest.CaptureFixture) -> None:
     bindings = [f"--gin.{binding}".replace(" ", "") for binding in PERTURBED[name].split("; ")]
     assert parity.main([str(GOLDEN / name), *bindings]) == 1

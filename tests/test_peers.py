@@ -148,7 +148,8 @@ def losses(folder):
     return [(line["step"], line["train/loss"]) for line in lines]
 
 
-@pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 1])
 def test_sigterm_to_one_saves_all_and_the_resumed_run_is_as_if_undisturbed(tmp_path, number):
     bindings = {"STEPS": 200, "LOG_EVERY": 20}
     env = {number: {"ACCIDENT": "SIGTERM", "ACCIDENT_STEP": "4"}}

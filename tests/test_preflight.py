@@ -111,7 +111,10 @@ def test_a_training_that_fits():
     assert "a bound from peak figures, not a measurement" in out
 
 
-@pytest.mark.parametrize(("name", "objective"), [("mlm", mlm.Mlm), ("retromae", retromae.RetroMAE)])
+@pytest.mark.parametrize(
+    ("name", "objective"),
+    [("mlm", mlm.Mlm), pytest.param("retromae", retromae.RetroMAE, marks=pytest.mark.slow)],
+)
 def test_bfloat16_products_no_host_and_another_loss_is_another_program(
     monkeypatch, name, objective
 ):

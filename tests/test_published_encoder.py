@@ -67,7 +67,7 @@ def small(folder: Path, whole: bool) -> Path:
     return folder / "tokenizer"
 
 
-@pytest.mark.parametrize("which", ["small", "whole", "real"])
+@pytest.mark.parametrize("which", [pytest.param("small", marks=pytest.mark.slow), "whole", "real"])
 def test_pretraining_continues_from_a_published_encoder(which: str, tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
     published = real() if which == "real" else small(tmp_path / "made", which == "whole")

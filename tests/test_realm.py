@@ -122,6 +122,7 @@ def test_the_loss_falls_and_is_the_same_on_any_mesh(tmp_path, mesh):
             assert found[key] == pytest.approx(expected[key], rel=2e-4, abs=1e-5), key
 
 
+@pytest.mark.slow
 def test_two_processes_hold_one_index(tmp_path):
     _, alone = train(tmp_path / "alone", steps=4)
     folder = tmp_path / "two"
@@ -212,6 +213,7 @@ def test_another_corpus_than_the_checkpoints_is_refused(tmp_path):
         other.start()
 
 
+@pytest.mark.slow
 def test_micro_batches_change_nothing(tmp_path):
     _, whole = train(tmp_path / "whole", steps=3)
     _, pieces = train(tmp_path / "pieces", steps=3, micro_batches=4)
@@ -219,6 +221,7 @@ def test_micro_batches_change_nothing(tmp_path):
         assert ours["train/loss"] == pytest.approx(theirs["train/loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -157,9 +157,12 @@ OBJECTIVES = {
 }
 
 
-# Compiling takes most of the time: of two that differ in little else, one meets all meshes.
+# Compiling takes most of the time: of two that differ in little else, one meets all meshes; one of
+# packed text and one of pairs are enough between two commits.
 CASES = [(name, mesh) for name in ("retromae", "bi_encoder") for mesh in MESHES]
 CASES += [(name, MESHES[-1]) for name in ("simlm", "autoencoder", "ring", "cross_encoder")]
+FAST = [("retromae", MESHES[-1]), ("ring", MESHES[-1])]
+CASES = [pytest.param(*case, marks=[] if case in FAST else pytest.mark.slow) for case in CASES]
 
 
 @pytest.mark.parametrize("name, mesh", CASES, ids=str)

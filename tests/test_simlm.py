@@ -86,6 +86,7 @@ def test_only_masked_tokens_are_replaced_and_all_words_are_predicted() -> None:
     assert np.asarray(different)[both].any(), "samples of the two copies are independent"
 
 
+@pytest.mark.slow
 def test_packing_changes_no_loss_and_no_gradient() -> None:
     module = objective(weight=0.2)
     module.eval()
