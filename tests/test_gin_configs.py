@@ -67,6 +67,7 @@ def test_simlms_pipeline_fits_together(name, tmp_path):
     [
         *(("realm_text", "realm"), ("realm", "report"), ("simlm", "report")),
         *(("realm_squad", "report"), ("realm_wiki", "report"), ("realm_squad_published", "report")),
+        ("realm_ablation_published", "report"),
     ],
 )
 def test_pipelines_for_a_folder_of_ones_own(name, last, tmp_path):
@@ -84,6 +85,10 @@ def test_pipelines_for_a_folder_of_ones_own(name, last, tmp_path):
         assert recipe_file.stage_flags(recipe, stage, flags, pending).read().bindings
 
 
+REALM_VARIANTS = ["realm"]
+REALM_VARIANTS += [f"realm_{one}" for one in ("random", "uniform", "stale", "never", "no_ict")]
+
+
 @pytest.mark.parametrize(
     ("name", "variants"),
     [
@@ -92,15 +97,13 @@ def test_pipelines_for_a_folder_of_ones_own(name, last, tmp_path):
             ["none", "mlm", "autoencoder", "condenser", "enc_dec_mlm"]
             + [f"simlm_{rates}" for rates in ("15_30", "30_50", "40_60", "30_100")],
         ),
-        (
-            "realm_ablation",
-            ["realm"]
-            + [f"realm_{changed}" for changed in ("random", "uniform", "stale", "never", "no_ict")],
-        ),
+        *((name, REALM_VARIANTS) for name in ("realm_ablation", "realm_ablation_published")),
     ],
 )
 def test_the_ablations_evaluate_every_variant(name, variants, tmp_path):
     argv = [f"--gin_file={REPOSITORY}/gin_configs/recipes/{name}.gin", f"--gin.RUN_DIR={tmp_path}"]
+    if name.endswith("published"):
+        argv.append(f"--gin.PUBLISHED={tmp_path}")
     recipe = recipe_file.load(gin_utils.parse_flags(argv))
     stages = {stage.name: stage for stage in recipe.stages}
     assert set(variants) <= stages.keys()
