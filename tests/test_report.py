@@ -1,5 +1,7 @@
 """What the summary page claims: no more than the paired tests show."""
 
+import json
+
 import pytest
 
 from t5x_style import report
@@ -66,3 +68,39 @@ def test_a_metric_over_training_is_a_table_by_step() -> None:
     assert "| step | realm |" in report.by_step("eval/salient/loss", logged)
     with pytest.raises(ValueError, match=r"none of the trainings \['ict', 'realm'\] logged 'mrr'"):
         report.by_step("mrr", logged)
+
+
+def test_further_evaluations_follow_on_the_page(tmp_path) -> None:
+    value = {"value": 0.5, "low": 0.4, "high": 0.6}
+    test = {"difference": 0.1, "p": 0.001}
+
+    def evaluation(split, metric, **more):
+        of = {name: {metric: value} for name in "ab"}
+        against = {"baseline": "b", "systems": {"a": {metric: test}}}
+        return {"split": split, "n": 9, "passages": 99, "systems": of, "against": against, **more}
+
+    blocks = evaluation("test", "MRR@10", compared=[])
+    answers = evaluation("questions", "EM", compared=[], sets={})
+    answers["sets"]["squad"] = evaluation("squad", "EM", compared=[])
+    for name, results in (("blocks", blocks), ("answers", answers)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(results))
+    training = tmp_path / "qa"
+    training.mkdir()
+    (training / "metrics.jsonl").write_text('{"step": 1, "train/loss": 2.0}\n')
+    record = {"name": "qa", "finished": 1.0, "seconds": 3.0}
+    (training / "stage.json").write_text(json.dumps(record))
+    files = report.report(
+        *(str(tmp_path / "blocks.json"), [str(training)], 1.0, "a", str(tmp_path)),
+        model_dir=str(tmp_path / "report"),
+        further=[str(tmp_path / "answers.json")],
+    )
+    page = (tmp_path / "report" / files["page"]).read_text()
+    places = [page.index(part) for part in ("| MRR@10 |", "## questions", "| EM |", "## squad")]
+    assert places == sorted(places)
+    assert page.count("`a` is above `b`: EM +0.1000 (p = 0.001).") == 2
+    with pytest.raises(FileNotFoundError, match="nowhere.json"):
+        report.report(
+            *(str(tmp_path / "blocks.json"), [str(training)], 1.0, "a", str(tmp_path)),
+            model_dir=str(tmp_path / "report"),
+            further=[str(tmp_path / "nowhere.json")],
+        )
