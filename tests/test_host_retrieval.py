@@ -102,6 +102,7 @@ def test_any_mesh_gives_the_same(whole, tmp_path):
         assert ours["train/loss"] == pytest.approx(theirs["train/loss"], rel=2e-4)
 
 
+@pytest.mark.slow
 def test_processes_that_share_a_training_see_the_same_versions(whole, tmp_path, monkeypatch):
     """The first is told by the record what its steps saw, the second by the first."""
     monkeypatch.setattr(process_group, "LIMIT_SECONDS", 900)

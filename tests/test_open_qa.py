@@ -97,6 +97,7 @@ def module_of(run):
     return run.definition.module(*copied)
 
 
+@pytest.mark.slow
 def test_it_learns_to_answer_and_the_index_stands_still(tmp_path):
     run, before, lines = train(tmp_path, steps=80)
     assert lines[0]["train/exact_match"] == 0 and lines[-1]["train/exact_match"] >= 0.75
@@ -144,7 +145,8 @@ def answered(model):
     assert right == ROWS * exact
 
 
-@pytest.mark.parametrize("mesh", [(2, 2, 2), pytest.param((8, 1, 1), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", [(2, 2, 2), (8, 1, 1)])
 def test_any_mesh_gives_the_same(tmp_path, mesh):
     _, _, alone = train(tmp_path / "one")
     _, _, lines = train(tmp_path / "many", mesh=mesh)
