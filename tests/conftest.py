@@ -11,11 +11,9 @@ from tests import virtual_devices
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-FLAGS = virtual_devices.flags(8)
-if FLAGS not in os.environ.get(
-    "XLA_FLAGS", ""
-):  # a worker inherits them; cached programs know them
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}".strip()
+FLAGS, INHERITED = virtual_devices.flags(8), os.environ.get("XLA_FLAGS", "")
+if FLAGS not in INHERITED:  # a worker has them already; a cached program goes by all of them
+    os.environ["XLA_FLAGS"] = f"{INHERITED} {FLAGS}".strip()
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(REPOSITORY / ".jax_cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
