@@ -65,6 +65,7 @@ def written_out(
     k = {i: p.vectors[positive[i]] for i in queries}
 
     def with_each(vector: jax.Array, others: list[int], of: jax.Array) -> jax.Array:
+        """Products of a vector with these rows; -inf with the others, which no softmax feels."""
         return jnp.where(np.isin(np.arange(len(of)), others), of @ vector, -jnp.inf)
 
     def copy(i: int, c: int) -> bool:
