@@ -26,12 +26,12 @@ from t5x_style.contract import Contract, Vocabulary
 from t5x_style.metrics import Mean
 from t5x_style.objective import Batch, Fn, GroupShape, Objective, TableSource
 from t5x_style.retrieval.device_index import (
-    Churn,
     Corpus,
     DeviceIndex,
     DeviceIndexConfig,
     require_rows,
 )
+from t5x_style.retrieval.probes import Answers, Probes
 
 Group = Mapping[str, jax.Array]
 
@@ -133,7 +133,7 @@ class REALM(Objective):
         self.head = heads.MlmHead(reader_config, rngs=rngs)
         self.index = None if corpus is None else DeviceIndex(corpus, index_config)
         self.evidence_length = evidence_length if corpus is None else None
-        self.churn = None if corpus is None else Churn(query.rows, candidates - 1)
+        self.probes = None if corpus is None else Probes(query.rows, candidates - 1)
 
     def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
         """See `Objective`."""
@@ -218,14 +218,15 @@ class REALM(Objective):
             "candidate_age_steps": Mean.of(age, valid),
             "candidate_tokens": Mean.of(tokens, valid),
         }
-        if self.index is None or self.churn is None:
+        if self.index is None or self.probes is None:
             return found
         found |= {
             "index_age_steps": Mean.of(self.index.oldest()),
             "index_refused_rows": Mean.of(self.index.refused[...]),
+            "index_recall": Mean.of(self.probes.recall[...]),
         }
         if self.index.config.max_staleness_steps is not None:
-            found["index_churn"] = Mean.of(self.churn.share[...])
+            found["index_churn"] = Mean.of(self.probes.churn[...])
         return found
 
     def score(self, batch: Batch, key: jax.Array | None) -> Scores:
@@ -274,19 +275,19 @@ class REALM(Objective):
 
     def begin(self, key: jax.Array) -> None:
         """Embeds the whole corpus."""
-        if self.index is not None and self.churn is not None:
+        if self.index is not None and self.probes is not None:
             self.index.fill(self._blocks, self._rows)
-            self.churn.ask(functools.partial(self._probe, self.index))
+            self.probes.ask(functools.partial(self._probe, self.index))
 
     def after_update(self, step: jax.Array, key: jax.Array) -> None:
-        """Embeds the rows whose turn it is; after the last of a round, measures the churn."""
-        if self.index is not None and self.churn is not None:
+        """Embeds the rows whose turn it is; after the last of a round, asks the probes."""
+        if self.index is not None and self.probes is not None:
             self.index.refresh(step, self._blocks, self._rows)
             probe = functools.partial(self._probe, self.index)
-            self.churn.ask_if(self.index.round_ends(step), probe)
+            self.probes.ask_if(self.index.round_ends(step), probe)
 
-    def _probe(self, index: DeviceIndex) -> jax.Array:
-        """[B, K - 1] int32: what is found for the beginnings of B blocks, from all over."""
+    def _probe(self, index: DeviceIndex) -> Answers:
+        """What is found for the beginnings of B blocks, from all over: [B, K - 1] rows."""
         count = self.query.rows
         rows = jnp.arange(count, dtype=jnp.int32) * max(1, index.corpus.rows // count)
         rows %= index.corpus.rows
@@ -295,7 +296,8 @@ class REALM(Objective):
             tokens[:, 0], lengths[:, 0], self.query.length, self.vocabulary.sep
         )
         vectors = self.embedder(query)[:, 0]
-        return index.search(vectors, self.candidates - 1, rows)[1]
+        scores, found = index.search(vectors, self.candidates - 1, rows)
+        return found, index.recall(vectors, rows, scores, found)
 
     def _rows(self, tokens: jax.Array, lengths: jax.Array) -> Group:
         return evidence.row_group(tokens, lengths, jnp.zeros_like(lengths))

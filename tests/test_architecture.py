@@ -19,6 +19,7 @@ SEAM = (
     "t5x_style.metrics",
     "t5x_style.retrieval.index",
     "t5x_style.retrieval.device_index",
+    "t5x_style.retrieval.probes",
 )
 # What launchers may import of the engine: how stages are read and run.
 STAGES = (

@@ -11,7 +11,7 @@ from flax import nnx
 from models import evidence
 from t5x_style import tables
 from t5x_style.partitioning import MeshShape, Partitioner
-from t5x_style.retrieval import device_index
+from t5x_style.retrieval import device_index, probes
 from t5x_style.retrieval.device_index import DeviceIndex, DeviceIndexConfig
 from t5x_style.retrieval.index import NO_ROW
 from tests.tiny_corpus import TinyCorpus
@@ -102,6 +102,27 @@ def test_sharded_search_is_exact_search_and_never_finds_its_own(shape, exclude):
         assert not (found == source[:, None])[source >= 0].any()
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)])
+def test_recall_is_the_share_of_what_an_exact_search_finds_too(shape):
+    index = OnMesh(shape, TinyCorpus(37), dataclasses.replace(CONFIG, exclude=("row", "page")))
+    asked, source = queries(16), np.arange(16, dtype=np.int32) * 2
+    exact_scores, exact_rows = (np.asarray(x) for x in index.run(search(20), asked, source))
+    kept = np.sort(np.argsort(np.random.default_rng(0).random((16, 20)), axis=1)[:, :7], axis=1)
+    scores = np.take_along_axis(exact_scores, kept, axis=1)
+    rows = np.take_along_axis(exact_rows, kept, axis=1)
+    rows[0, 5:], scores[0, 5:] = NO_ROW, -np.inf  # found fewer
+
+    def recall(index, *asked_and_found):
+        return index.recall(*asked_and_found)
+
+    found = [set(row[:7]) & set(some) for row, some in zip(exact_rows, rows, strict=True)]
+    expected = sum(map(len, found)) / np.sum(rows != NO_ROW)
+    assert 0.1 < expected < 0.9
+    assert float(index.run(recall, asked, source, scores, rows)) == pytest.approx(expected)
+    best = exact_scores[:, :7], exact_rows[:, :7]
+    assert float(index.run(recall, asked, source, *best)) == 1
+
+
 @pytest.mark.parametrize("shape", MESHES)
 def test_where_there_are_fewer_rows_the_rest_is_no_row(shape):
     corpus = TinyCorpus(5)
@@ -171,16 +192,18 @@ def test_no_row_is_older_than_the_bound(shape, staleness):
 
 
 def test_churn_is_the_share_of_hits_that_are_new():
-    churn = device_index.Churn(2, 3)
-    assert float(churn.share[...]) == 1  # before the first round
-    churn.ask(lambda: jnp.array([[1, 2, 3], [4, 5, 6]], jnp.int32))
-    later = lambda: jnp.array([[3, 1, 9], [6, 5, 4]], jnp.int32)  # noqa: E731
-    churn.ask_if(jnp.array(False), later)
-    assert float(churn.share[...]) == 1 and churn.rows[...][0].tolist() == [1, 2, 3]
-    churn.ask_if(jnp.array(True), later)
-    assert float(churn.share[...]) == pytest.approx(1 / 6)  # 9 is new, the order does not count
-    churn.ask_if(jnp.array(True), later)
-    assert float(churn.share[...]) == 0
+    asked = probes.Probes(2, 3)
+    assert float(asked.churn[...]) == 1  # before the first round
+    asked.ask(lambda: (jnp.array([[1, 2, 3], [4, 5, 6]], jnp.int32), jnp.float32(0.5)))
+    later = lambda: (jnp.array([[3, 1, 9], [6, 5, 4]], jnp.int32), jnp.float32(0.9))  # noqa: E731
+    asked.ask_if(jnp.array(False), later)
+    assert float(asked.churn[...]) == 1 and asked.rows[...][0].tolist() == [1, 2, 3]
+    assert float(asked.recall[...]) == 0.5
+    asked.ask_if(jnp.array(True), later)
+    assert float(asked.churn[...]) == pytest.approx(1 / 6)  # 9 is new, the order does not count
+    assert float(asked.recall[...]) == pytest.approx(0.9)
+    asked.ask_if(jnp.array(True), later)
+    assert float(asked.churn[...]) == 0
 
 
 @pytest.mark.parametrize("staleness", [1, 3, None])

@@ -178,18 +178,28 @@ class DeviceIndex(nnx.Module):
           scores [B, k] float32 and rows [B, k] int32; -inf and NO_ROW where there are fewer. Rows
           that were never embedded, padded ones among them, are not found.
         """
-        own = {"row": source}
-        for name in self.config.exclude:
-            if name != "row":
-                own[name] = sharded_rows.take(self._columns()[name], source, NO_ROW)
-        own = {name: own[name] for name in self.config.exclude}
-        columns = {name: self._columns()[name] for name in own if name != "row"}
         search = sharded_rows.Search(k, self.config.chunk, self.config.recall_target)
-        return sharded_rows.over_shares(
-            search,
-            (queries.astype(self.config.dtype), own),
-            (self.embeddings[...], self.row_steps[...], columns),
+        asked = (queries.astype(self.config.dtype), self._barred(source))
+        return sharded_rows.over_shares(search, asked, self._searched())
+
+    def recall(
+        self, queries: jax.Array, source: jax.Array, scores: jax.Array, rows: jax.Array
+    ) -> jax.Array:
+        """[] float32: how many of the rows that a search found an exact one finds, too.
+
+        Args:
+          queries, source: what was asked, see `search`.
+          scores, rows: [B, k] each, what it gave.
+        """
+        k = rows.shape[1]
+        better = sharded_rows.over_shares(
+            sharded_rows.Overlooked(self.config.chunk),
+            (queries.astype(self.config.dtype), (scores, rows), self._barred(source)),
+            self._searched(),
         )
+        there = rows != NO_ROW
+        right = there & (jnp.arange(k) + better < k)
+        return jnp.sum(right) / jnp.maximum(jnp.sum(there), 1).astype(jnp.float32)
 
     def tokens_at(self, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Tokens [B, K, L] and lengths [B, K], int32, of `rows` [B, K]; 0 where there is none."""
@@ -229,8 +239,21 @@ class DeviceIndex(nnx.Module):
         return self.now[...] - jnp.min(jnp.where(steps == NEVER, self.now[...], steps))
 
     def _columns(self) -> dict[str, jax.Array]:
+        """What rows are told apart by, beside their numbers, that `config.exclude` names."""
         named = {"page": self.page, "duplicate": self.duplicate}
         return {name: array[...] for name, array in named.items() if array is not None}
+
+    def _barred(self, source: jax.Array) -> dict[str, jax.Array]:
+        """[B] int32 each: what the rows that a query never gets have in common with its own."""
+        own = {"row": source} if "row" in self.config.exclude else {}
+        taken = {
+            name: sharded_rows.take(column, source, NO_ROW)
+            for name, column in self._columns().items()
+        }
+        return own | taken
+
+    def _searched(self) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
+        return self.embeddings[...], self.row_steps[...], self._columns()
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -318,39 +341,6 @@ class DeviceIndex(nnx.Module):
             sharded_rows.with_local_rows(row_steps, to, steps),
             refused + jnp.sum(real & ~good, dtype=jnp.int32),
         )
-
-
-class Churn(nnx.Module):
-    """How much of what an index answers has changed since it was last asked.
-
-    The same probes are asked again once every row has been embedded anew.
-
-    Args:
-      probes: how many queries are asked.
-      hits: how many rows each gets.
-    """
-
-    def __init__(self, probes: int, hits: int) -> None:
-        self.rows = IndexArray(jnp.full((probes, hits), NO_ROW, jnp.int32))
-        self.share = IndexArray(jnp.ones((), jnp.float32))  # before the first round all is new
-
-    def ask(self, search: Callable[[], jax.Array]) -> None:
-        """Remembers what `search` finds, rows [probes, hits]."""
-        self.rows[...] = search()
-
-    def ask_if(self, due: jax.Array, search: Callable[[], jax.Array]) -> None:
-        """If `due` [] bool, searches and sets `share`: of the rows found, how many are new."""
-        before = self.rows[...]
-
-        def again() -> tuple[jax.Array, jax.Array]:
-            found = search()
-            same = jnp.any(found[:, :, None] == before[:, None, :], axis=2)
-            return found, 1.0 - jnp.mean(same, dtype=jnp.float32)
-
-        def not_now() -> tuple[jax.Array, jax.Array]:
-            return before, self.share[...]
-
-        self.rows[...], self.share[...] = jax.lax.cond(due, again, not_now)
 
 
 def token_dtype(vocabulary_size: int) -> Any:

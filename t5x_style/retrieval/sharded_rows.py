@@ -41,6 +41,10 @@ class Place:
     first: jax.Array | int
     alone: bool
 
+    def rows(self, table: jax.Array) -> jax.Array:
+        """[n] int32: which rows of the corpus this device's [n, ...] of a table are."""
+        return jnp.arange(table.shape[0], dtype=jnp.int32) + self.first
+
     def gathered(self, queries: Any) -> Any:
         """Every device's queries, on every device."""
         if self.alone:
@@ -174,8 +178,60 @@ class Judgement:
 
 
 @dataclasses.dataclass(frozen=True)
+class Scan:
+    """Scores of a device's rows, a chunk of them at a time.
+
+    Attributes:
+      queries: [B, D].
+      own: [B] each; a query does not see the rows whose column of that name says the same.
+      embeddings: [n, D], this device's.
+      row_steps: [n] int32; NEVER hides a row.
+      columns: [n] int32 each, 'row' among them: the numbers of the rows in the whole corpus.
+      chunk: rows whose scores [B, chunk] exist at a time.
+    """
+
+    queries: jax.Array
+    own: Mapping[str, jax.Array]
+    embeddings: jax.Array
+    row_steps: jax.Array
+    columns: Mapping[str, jax.Array]
+    chunk: int
+
+    def fold(self, take: Callable[[Any, jax.Array, jax.Array], Any], start: Any) -> Any:
+        """`start` after `take(it, scores [B, c] float32, rows [c])` of each chunk of c rows.
+
+        A row that a query does not see, and a row that was in a chunk before, scores -inf.
+        """
+        count = self.embeddings.shape[0]
+        size = min(self.chunk, count)
+
+        def one(number: jax.Array, so_far: Any) -> Any:
+            first = jnp.minimum(number * size, count - size)
+
+            def part(table: jax.Array) -> jax.Array:
+                return jax.lax.dynamic_slice_in_dim(table, first, size)
+
+            scores = jnp.einsum(
+                "bd,nd->bn",
+                self.queries,
+                part(self.embeddings),
+                preferred_element_type=jnp.float32,
+                precision="highest",
+            )
+            # The last chunk begins early enough to be full: what it shares was seen before.
+            seen = first + jnp.arange(size) < number * size
+            barred = jnp.broadcast_to(((part(self.row_steps) == NEVER) | seen)[None], scores.shape)
+            for name, value in self.own.items():
+                same = value[:, None] == part(self.columns[name])[None]
+                barred |= same & (value != NO_ROW)[:, None]
+            return take(so_far, jnp.where(barred, -jnp.inf, scores), part(self.columns["row"]))
+
+        return jax.lax.fori_loop(0, -(-count // size), one, start)
+
+
+@dataclasses.dataclass(frozen=True)
 class Search:
-    """The best k of all rows, a chunk of a device's rows at a time."""
+    """The best k of all rows."""
 
     k: int
     chunk: int
@@ -191,41 +247,21 @@ class Search:
         columns: Mapping[str, jax.Array],
     ) -> tuple[jax.Array, jax.Array]:
         queries, own = place.gathered((queries, own))
-        count = embeddings.shape[0]
-        size = min(self.chunk, count)
-        numbers = jnp.arange(count, dtype=jnp.int32) + place.first
-        columns = {**columns, "row": numbers}
+        columns = {**columns, "row": place.rows(embeddings)}
 
-        def one(number: jax.Array, best: tuple[jax.Array, jax.Array]) -> Any:
-            start = jnp.minimum(number * size, count - size)
-
-            def part(table: jax.Array) -> jax.Array:
-                return jax.lax.dynamic_slice_in_dim(table, start, size)
-
-            scores = jnp.einsum(
-                "bd,nd->bn",
-                queries,
-                part(embeddings),
-                preferred_element_type=jnp.float32,
-                precision="highest",
-            )
-            # The last chunk begins early enough to be full: what it shares was seen before.
-            hidden = (part(row_steps) == NEVER) | (start + jnp.arange(size) < number * size)
-            barred = jnp.broadcast_to(hidden[None], scores.shape)
-            for name, value in own.items():
-                barred |= (value[:, None] == part(columns[name])[None]) & (value != NO_ROW)[:, None]
-            scores = jnp.where(barred, -jnp.inf, scores)
-            found, at = self._top(scores, min(self.k, size))
+        def better(best: Any, scores: jax.Array, numbers: jax.Array) -> Any:
+            found, at = self._top(scores, min(self.k, len(numbers)))
             return self._best(
                 jnp.concatenate([best[0], found], axis=1),
-                jnp.concatenate([best[1], jnp.take(part(numbers), at)], axis=1),
+                jnp.concatenate([best[1], jnp.take(numbers, at)], axis=1),
             )
 
         nothing = (
             jnp.full((queries.shape[0], self.k), -jnp.inf, jnp.float32),
             jnp.full((queries.shape[0], self.k), NO_ROW, jnp.int32),
         )
-        scores, rows = jax.lax.fori_loop(0, -(-count // size), one, nothing)
+        scan = Scan(queries, own, embeddings, row_steps, columns, self.chunk)
+        scores, rows = scan.fold(better, nothing)
         if not place.alone:
             scores, rows = self._best(
                 *(jnp.concatenate(list(place.stacked(x)), axis=1) for x in (scores, rows))
@@ -248,3 +284,34 @@ class Search:
         """The best k of [B, more]; ties by place, which is by row."""
         scores, at = jax.lax.top_k(scores, self.k)
         return scores, jnp.take_along_axis(rows, at, axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Overlooked:
+    """[B, k] int32: how many rows that a search did not find are better than each that it did.
+
+    Counts instead of sorting, so that it is exact wherever the search is approximate.
+    """
+
+    chunk: int
+
+    def __call__(
+        self,
+        place: Place,
+        queries: jax.Array,
+        found: tuple[jax.Array, jax.Array],
+        own: Mapping[str, jax.Array],
+        embeddings: jax.Array,
+        row_steps: jax.Array,
+        columns: Mapping[str, jax.Array],
+    ) -> jax.Array:
+        queries, (best, rows), own = place.gathered((queries, found, own))
+        columns = {**columns, "row": place.rows(embeddings)}
+
+        def count(counts: jax.Array, scores: jax.Array, numbers: jax.Array) -> jax.Array:
+            missed = ~jnp.any(rows[:, :, None] == numbers, axis=1)
+            better = (scores[:, None] > best[:, :, None]) & missed[:, None]
+            return counts + jnp.sum(better, axis=2, dtype=jnp.int32)
+
+        scan = Scan(queries, own, embeddings, row_steps, columns, self.chunk)
+        return place.added(scan.fold(count, jnp.zeros(best.shape, jnp.int32)))
