@@ -276,9 +276,9 @@ def read_parameters(folder: str | Path, step: int | None = None) -> dict[str, np
     """
     path = find(folder, step, ("parameters", "meta"))
     handler = ocp.PyTreeCheckpointHandler()
+    saved = handler.metadata(path / "parameters").tree
+    as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), saved)
     with ocp.Checkpointer(handler) as reader:
-        saved = reader.metadata(path / "parameters").item_metadata.tree
-        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), saved)
         args = ocp.args.PyTreeRestore(restore_args=as_numpy)
         tree = reader.restore(path / "parameters", args=args)
     return {
