@@ -30,6 +30,8 @@ CORE = [
     "bm25s==0.3.16",
     "PyStemmer==3.1.0",
     "sentencex==1.0.32",
+    "langcodes==3.5.1",
+    "regex==2026.11.15",
     "ir-measures==0.4.3",
     "pytrec-eval-terrier==0.5.11",
     "matplotlib==3.11.2",

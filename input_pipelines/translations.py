@@ -1,0 +1,266 @@
+"""Gathers translations of many languages into one file, and says what was left out and why.
+
+`gather` writes `translations.jsonl`, pair of languages after pair of languages, lines
+{"id", "pair", "source", "target"}; a layout (translation_rows.py) makes rows of a token store of
+them. report.json counts what each rule dropped, for each pair.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from input_pipelines import languages
+from input_pipelines.bitext import Bitext, Languages, Translation
+from input_pipelines.sources import BadRecords, SourceError
+
+_log = logging.getLogger(__name__)
+EXAMPLES = 3  # of each reason and pair that are quoted in the report
+QUOTE = 60  # characters of a side that are quoted
+WRONG_SHARE = 0.1  # of a pair that is in another script: more is told
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationRules:
+    """What a pair of sentences has to be like.
+
+    Attributes:
+      min_characters, max_characters: of each side. LaBSE (arXiv:2007.01852) drops lines of fewer
+        than 10 and more than 5,000.
+      max_ratio: characters of the longer side for one of the shorter, at most.
+      min_script: share of a side's letters that are of its language's script, at least; low, since
+        names and code in Latin letters take much of a Chinese sentence's.
+      min_pairs: pairs of languages with fewer translations are left out: smoothing would show
+        these few over and over.
+    """
+
+    min_characters: int = 1
+    max_characters: int = 5000
+    max_ratio: float = 9.0
+    min_script: float = 0.2
+    min_pairs: int = 2
+
+    def __post_init__(self) -> None:
+        if not (
+            1 <= self.min_characters <= self.max_characters
+            and self.max_ratio >= 1
+            and 0 <= self.min_script <= 1
+            and self.min_pairs >= 1
+        ):
+            raise ValueError(
+                "TranslationRules: expected 1 <= min_characters <= max_characters, max_ratio of at "
+                f"least 1, min_script from 0 to 1 and min_pairs of at least 1, found {self}"
+            )
+
+    def broken(self, source: str, target: str, scripts: Languages) -> str:
+        """Which rule two sides break, by name; '' for none."""
+        lengths = sorted((len(source), len(target)))
+        if not lengths[0]:
+            return "empty_side"
+        if lengths[0] < self.min_characters or lengths[1] > self.max_characters:
+            return "length"
+        if source == target:
+            return "same_on_both_sides"
+        if lengths[1] > self.max_ratio * lengths[0]:
+            return "length_ratio"
+        for text, script in zip((source, target), scripts, strict=True):
+            if languages.share_in_script(text, script) < self.min_script:
+                return "wrong_script"
+        return ""
+
+
+class _Seen:
+    """Texts that were seen, at 8 bytes of hash each and what a set takes beside."""
+
+    def __init__(self) -> None:
+        self._hashes: set[bytes] = set()
+
+    def add(self, *texts: str) -> bool:
+        """Remembers these together; whether they were new."""
+        digest = _digest(*texts)
+        new = digest not in self._hashes
+        self._hashes.add(digest)
+        return new
+
+    def __contains__(self, text: str) -> bool:
+        return _digest(text) in self._hashes
+
+
+def _digest(*texts: str) -> bytes:
+    return hashlib.blake2b("\t".join(texts).encode(), digest_size=8).digest()
+
+
+class _Kept(NamedTuple):
+    """A translation that breaks no rule."""
+
+    id: str
+    source: str
+    target: str
+
+
+class _Tally:
+    """What was read, kept and dropped of a pair of languages."""
+
+    def __init__(self) -> None:
+        self.read = 0
+        self.dropped: collections.Counter[str] = collections.Counter()
+        self.examples: dict[str, list[str]] = {}
+
+    def drop(self, reason: str, one: Translation) -> None:
+        """Counts one, and quotes it if few were."""
+        self.dropped[reason] += 1
+        quoted = self.examples.setdefault(reason, [])
+        if len(quoted) < EXAMPLES:
+            quoted.append(f"{one.where}: {one.source[:QUOTE]!r} | {one.target[:QUOTE]!r}")
+
+    def warn_of_scripts(self, pair: Languages) -> None:
+        """Says so where many are in another script than their languages'."""
+        wrong = self.dropped["wrong_script"]
+        if wrong > WRONG_SHARE * self.read:
+            scripts = [languages.script(code) for code in pair]
+            _log.warning(
+                "%s: %d of %d translations are not in the scripts %s. A wrong label, or say which "
+                "script it is: 'grc-Grek'. The first: %s",
+                *("-".join(pair), wrong, self.read, scripts, self.examples["wrong_script"][0]),
+            )
+
+    def report(self, kept: int) -> dict[str, Any]:
+        """For report.json."""
+        return {
+            "read": self.read,
+            "kept": kept,
+            "dropped": dict(sorted(self.dropped.items())),
+            "examples": self.examples,
+        }
+
+
+def gather(
+    model_dir: str,
+    bitexts: Sequence[Bitext],
+    rules: TranslationRules,
+    held_out: Sequence[Bitext],
+    max_bad_records: int,
+) -> dict[str, str]:
+    """Writes translations.jsonl and report.json.
+
+    White space is made single spaces. Of pairs of languages that are each other's reverse one is
+    made. A pair of sentences counts once, however often it stands there.
+
+    Args:
+      model_dir: stage folder.
+      bitexts: what is gathered, in the order of precedence among repeated pairs.
+      rules: see there.
+      held_out: no sentence of these is on either side of what is kept.
+      max_bad_records: malformed records that are skipped before the run stops.
+
+    Returns:
+      {"translations": translations.jsonl, "report": report.json}, relative to model_dir.
+
+    Raises:
+      SourceError: a file that is missing, damaged or not aligned, or nothing is left.
+      languages.LanguageError: a code that no language has.
+    """
+    bad = BadRecords(max_bad_records)
+    test = _sentences(held_out)
+    report: dict[str, Any] = {}
+    total = 0
+    path = os.path.join(model_dir, "translations.jsonl")
+    with open(path, "w", encoding="utf-8") as file:
+        for pair in _pairs(bitexts):
+            tally = _Tally()
+            kept = list(_checked(pair, bitexts, rules, test, tally, bad))
+            tally.warn_of_scripts(pair)
+            if 0 < len(kept) < rules.min_pairs:
+                _log.warning("%s: left out, %d translations are too few", "-".join(pair), len(kept))
+                tally.dropped["too_few_of_the_pair"] += len(kept)
+                kept = []
+            report["-".join(pair)] = tally.report(len(kept))
+            total += len(kept)
+            for one in kept:
+                row = {"id": one.id, "pair": list(pair), "source": one.source, "target": one.target}
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    if not total:
+        read = sum(one["read"] for one in report.values())
+        raise SourceError(
+            f"nothing to gather: of {read} translations none is left; dropped: "
+            f"{_all_dropped(report)}"
+        )
+    found = {"translations": total, "dropped": _all_dropped(report), "pairs": report}
+    found |= {"malformed": dict(bad.counts), "bad_records": bad.examples}
+    with open(os.path.join(model_dir, "report.json"), "w", encoding="utf-8") as file:
+        json.dump(found, file, indent=1, ensure_ascii=False)
+    _log.info("%d translations of %d pairs of languages", total, len(report))
+    return {"translations": "translations.jsonl", "report": "report.json"}
+
+
+def _pairs(bitexts: Sequence[Bitext]) -> list[Languages]:
+    """Pairs of languages, sorted; of one and its reverse the one that comes first."""
+    found: dict[frozenset[str], Languages] = {}
+    for bitext in bitexts:
+        for pair in bitext.pairs():
+            found.setdefault(frozenset(pair), pair)
+    return sorted(found.values())
+
+
+def _checked(
+    pair: Languages,
+    bitexts: Sequence[Bitext],
+    rules: TranslationRules,
+    test: _Seen,
+    tally: _Tally,
+    bad: BadRecords,
+) -> Iterator[_Kept]:
+    """The translations of a pair of languages that are kept, the others counted."""
+    scripts = languages.script(pair[0]), languages.script(pair[1])
+    seen = _Seen()
+    for one in _translations(pair, bitexts, bad):
+        tally.read += 1
+        source, target = _spaced(one.source), _spaced(one.target)
+        reason = rules.broken(source, target, scripts)
+        if not reason and (source in test or target in test):
+            reason = "held_out"
+        if not reason and not seen.add(source, target):
+            reason = "repeated"
+        if reason:
+            tally.drop(reason, one)
+        else:
+            yield _Kept(f"{'-'.join(pair)}/{one.key}", source, target)
+
+
+def _translations(
+    pair: Languages, bitexts: Sequence[Bitext], bad: BadRecords
+) -> Iterator[Translation]:
+    """Those of a pair of languages, whichever way round they stand."""
+    for bitext in bitexts:
+        for found in bitext.pairs():
+            if found == pair:
+                yield from bitext.read(found, bad)
+            elif found == pair[::-1]:
+                for one in bitext.read(found, bad):
+                    yield dataclasses.replace(one, source=one.target, target=one.source)
+
+
+def _sentences(bitexts: Sequence[Bitext]) -> _Seen:
+    """Every sentence of some bitexts; malformed records are none."""
+    found = _Seen()
+    for bitext in bitexts:
+        for pair in bitext.pairs():
+            for one in bitext.read(pair, BadRecords.counted_before()):
+                found.add(_spaced(one.source))
+                found.add(_spaced(one.target))
+    return found
+
+
+def _spaced(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _all_dropped(report: dict[str, Any]) -> dict[str, int]:
+    counted: collections.Counter[str] = collections.Counter()
+    for one in report.values():
+        counted.update(one["dropped"])
+    return dict(sorted(counted.items()))

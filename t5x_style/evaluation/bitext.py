@@ -1,0 +1,241 @@
+"""How well vectors of sentences find translations: retrieval, and mining by margin.
+
+Sentences of two languages are compared by the cosine of their vectors. Retrieval asks for each
+sentence's own translation among all (Tatoeba, UN); mining is not told which sentences have one, and
+is judged by precision and recall of the pairs it proposes (BUCC).
+
+Letters: N sources, M targets, D vector size, k neighbours, n pairs.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from t5x_style.retrieval import exact
+
+MARGINS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "absolute": lambda cosine, mean: cosine,
+    "distance": lambda cosine, mean: cosine - mean,
+    "ratio": lambda cosine, mean: cosine / mean,
+}
+WAYS = ("forward", "backward", "intersection", "max")
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """[N, D] float32 of length 1.
+
+    Raises:
+      ValueError: a vector that is not finite or has no length.
+    """
+    vectors = np.asarray(vectors, np.float32)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    bad = np.flatnonzero(~(np.isfinite(norms) & (norms > 0)))
+    if len(bad):
+        raise ValueError(
+            f"expected finite vectors that are not 0, found {len(bad)} of {len(vectors)} that are, "
+            f"the first in row {bad[0]}"
+        )
+    return vectors / norms
+
+
+def finds_own(
+    sources: np.ndarray, targets: np.ndarray, own: np.ndarray | None = None
+) -> np.ndarray:
+    """Whether the target that is nearest to each source is its translation.
+
+    Args:
+      sources: [N, D].
+      targets: [M, D].
+      own: [N] int, the row of each source's translation; None: source n's is target n.
+
+    Returns:
+      [N] bool; of equally near targets the first counts as the nearest.
+
+    Raises:
+      ValueError: as `unit`, or sources and targets that cannot be each other's.
+    """
+    own = _own(sources, targets, own)
+    _, rows = exact.top_k(unit(sources), unit(targets), 1)
+    return rows[:, 0] == own
+
+
+def documents(vectors: np.ndarray, document: np.ndarray) -> np.ndarray:
+    """Vectors of documents, the means of their sentences' (of length 1): [documents, D] float32.
+
+    Args:
+      vectors: [N, D] of sentences.
+      document: [N] int, which document a sentence is of, 0 to documents - 1; none is empty.
+    """
+    counts = np.bincount(document)
+    if not counts.all():
+        raise ValueError(f"documents: {int(np.argmin(counts))} has no sentence")
+    summed = np.zeros((len(counts), vectors.shape[1]), np.float64)
+    np.add.at(summed, document, unit(vectors))
+    return (summed / counts[:, None]).astype(np.float32)
+
+
+class Mined(NamedTuple):
+    """Pairs that may be translations, the best first.
+
+    Attributes:
+      pairs: [n, 2] int64, rows of sources and targets.
+      scores: [n] float64.
+    """
+
+    pairs: np.ndarray
+    scores: np.ndarray
+
+
+def mine(
+    sources: np.ndarray, targets: np.ndarray, margin: str = "ratio", k: int = 4, way: str = "max"
+) -> Mined:
+    """Pairs by margin (Artetxe and Schwenk 2019, arXiv:1811.01136, section 3).
+
+    score(x, y) = margin(cos(x, y), half the sum of the mean cosines of x and of y with their k
+    nearest): a sentence that is near to everything is no good translation of anything.
+
+    Args:
+      sources, targets: [N, D] and [M, D].
+      margin: name in MARGINS; 'absolute' is the cosine itself.
+      k: neighbours, at most as many as there are sentences on either side.
+      way: 'forward' proposes for each source the best of its k nearest targets, 'backward' the
+        other way round; 'intersection' keeps pairs that both propose; 'max' takes all that either
+        proposes, best first, each sentence once.
+
+    Raises:
+      ValueError: as `unit`, or a setting out of range.
+    """
+    if margin not in MARGINS or way not in WAYS:
+        raise ValueError(
+            f"mine: expected margin among {tuple(MARGINS)} and way among {WAYS}, found {margin!r} "
+            f"and {way!r}"
+        )
+    if not 1 <= k <= min(len(sources), len(targets)):
+        raise ValueError(
+            f"mine.k: expected 1 to {min(len(sources), len(targets))}, the sentences of the smaller"
+            f" side, found {k}"
+        )
+    sources, targets = unit(sources), unit(targets)
+    forward, to_target = exact.top_k(sources, targets, k)
+    backward, to_source = exact.top_k(targets, sources, k)
+    near_source = forward.mean(axis=1, dtype=np.float64)
+    near_target = backward.mean(axis=1, dtype=np.float64)
+    score = MARGINS[margin]
+    by_source = score(forward, (near_source[:, None] + near_target[to_target]) / 2)
+    by_target = score(backward, (near_target[:, None] + near_source[to_source]) / 2)
+    ahead = _best(by_source, to_target)
+    back = _best(by_target, to_source)
+    back = Mined(back.pairs[:, ::-1], back.scores)
+    if way == "forward":
+        return _sorted(ahead)
+    if way == "backward":
+        return _sorted(back)
+    if way == "intersection":
+        both = {tuple(pair) for pair in back.pairs.tolist()}
+        kept = np.array([tuple(pair) in both for pair in ahead.pairs.tolist()])
+        return _sorted(Mined(ahead.pairs[kept], ahead.scores[kept]))
+    return _once(Mined(*(np.concatenate(parts) for parts in zip(ahead, back, strict=True))))
+
+
+def _best(scores: np.ndarray, rows: np.ndarray) -> Mined:
+    """The best of each line's k: its number, and the row it stands for."""
+    lines = np.arange(len(scores))
+    at = scores.argmax(axis=1)
+    return Mined(np.stack([lines, rows[lines, at]], axis=1).astype(np.int64), scores[lines, at])
+
+
+def _sorted(mined: Mined) -> Mined:
+    order = np.argsort(-mined.scores, kind="stable")
+    return Mined(mined.pairs[order], mined.scores[order])
+
+
+def _once(mined: Mined) -> Mined:
+    """The best pairs of which no two share a sentence."""
+    mined = _sorted(mined)
+    taken: tuple[set[int], set[int]] = (set(), set())
+    kept = []
+    for number, (source, target) in enumerate(mined.pairs.tolist()):
+        if source not in taken[0] and target not in taken[1]:
+            taken[0].add(source)
+            taken[1].add(target)
+            kept.append(number)
+    return Mined(mined.pairs[kept], mined.scores[kept])
+
+
+@dataclasses.dataclass(frozen=True)
+class Quality:
+    """Of the pairs that score a threshold or more.
+
+    Attributes:
+      threshold: in units of the margin.
+      precision, recall, f1: 0 to 1; precision of no pairs is 0.
+    """
+
+    threshold: float
+    precision: float
+    recall: float
+    f1: float
+
+
+def best_threshold(mined: Mined, gold: np.ndarray) -> float:
+    """The threshold with the highest F1; for a split that is not the one that is judged.
+
+    It lies in the middle between the last score that is taken and the first that is not.
+
+    Args:
+      mined: pairs, best first.
+      gold: [G, 2] int, the pairs that are translations.
+
+    Raises:
+      ValueError: there is nothing to choose from.
+    """
+    right = _right(mined, gold)
+    if not right.any():
+        raise ValueError(
+            f"best_threshold: none of {len(right)} mined pairs is among the {len(gold)} that are "
+            "translations; any threshold is as bad"
+        )
+    found = np.cumsum(right)
+    f1 = 2 * found / (np.arange(1, len(right) + 1) + len(gold))
+    # Equal scores are taken together or not at all.
+    last = np.append(mined.scores[1:] < mined.scores[:-1], True)
+    at = int(np.argmax(np.where(last, f1, -1.0)))
+    after = mined.scores[at + 1] if at + 1 < len(mined.scores) else mined.scores[at]
+    return float((mined.scores[at] + after) / 2)
+
+
+def quality(mined: Mined, gold: np.ndarray, threshold: float) -> Quality:
+    """Precision, recall and F1 of the pairs that score `threshold` or more; `gold` as above."""
+    right = _right(mined, gold)
+    taken = mined.scores >= threshold
+    hits = int((right & taken).sum())
+    precision = hits / max(int(taken.sum()), 1)
+    recall = hits / len(gold)
+    f1 = 2 * hits / (int(taken.sum()) + len(gold))
+    return Quality(threshold, precision, recall, f1)
+
+
+def _right(mined: Mined, gold: np.ndarray) -> np.ndarray:
+    """[n] bool: which pairs are translations."""
+    if not len(gold):
+        raise ValueError("expected at least one pair that is a translation, found none")
+    known = {tuple(pair) for pair in np.asarray(gold).tolist()}
+    return np.array([tuple(pair) in known for pair in mined.pairs.tolist()], bool)
+
+
+def _own(sources: np.ndarray, targets: np.ndarray, own: np.ndarray | None) -> np.ndarray:
+    if own is None:
+        if len(sources) != len(targets):
+            raise ValueError(
+                f"expected as many sources as targets, found {len(sources)} and {len(targets)}: "
+                "say by `own` which target belongs to which source"
+            )
+        return np.arange(len(sources))
+    own = np.asarray(own)
+    if own.shape != (len(sources),) or own.min() < 0 or own.max() >= len(targets):
+        raise ValueError(
+            f"own: expected {len(sources)} rows from 0 to {len(targets) - 1}, found {own.shape}"
+        )
+    return own

@@ -1,0 +1,156 @@
+"""Bitext from files to translations.jsonl: what is read, what is dropped and why."""
+
+import gzip
+import json
+
+import pytest
+
+from input_pipelines import languages, translations
+from input_pipelines.bitext import LineAligned
+from input_pipelines.bitext_tables import Columns, JsonLines, Keyed, PairFiles
+from input_pipelines.sources import BadRecords, SourceError
+from input_pipelines.translations import TranslationRules
+
+
+def write(path, lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(line + "\n" for line in lines)
+    opened = gzip.open if path.name.endswith(".gz") else open
+    with opened(path, "wt", encoding="utf-8") as file:
+        file.write(text)
+    return str(path)
+
+
+def read(bitext, limit=0):
+    bad = BadRecords(limit)
+    found = {
+        pair: [(one.key, one.source, one.target) for one in bitext.read(pair, bad)]
+        for pair in bitext.pairs()
+    }
+    return found, dict(bad.counts)
+
+
+def aligned(folder, english, german, name="t"):
+    files = write(folder / f"{name}.en", english), write(folder / f"{name}.de", german)
+    return LineAligned(name, *files, "eng", "deu")
+
+
+def gather(folder, *bitexts, held_out=(), **rules):
+    folder.mkdir(exist_ok=True)
+    translations.gather(str(folder), bitexts, TranslationRules(**rules), held_out, 0)
+    lines = (folder / "translations.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines], json.loads((folder / "report.json").read_text())
+
+
+def test_every_kind_of_file_gives_its_translations(tmp_path):
+    found, _ = read(aligned(tmp_path, ["one", "two"], ["eins", "zwei"]))
+    assert found == {("en", "de"): [("t/1", "one", "eins"), ("t/2", "two", "zwei")]}
+    table = write(tmp_path / "t.tsv.gz", ["page\ten\tde\tja", "a\tone\teins\t一", "b\ttwo\t\t二"])
+    codes = {"en": "en", "de": "de", "ja": "ja"}
+    found, _ = read(Columns("t", table, codes, pivot="en"))
+    assert found[("en", "ja")] == [("t/2", "one", "一"), ("t/3", "two", "二")]
+    assert found[("en", "de")][1] == ("t/3", "two", "")
+    pairs = write(tmp_path / "p.tsv", ["eins\tone"])
+    found, _ = read(Columns("p", pairs, {"1": "deu", "2": "eng"}, "eng", header=("1", "2")))
+    assert found == {("en", "de"): [("p/1", "one", "eins")]}
+    rows = [{"a": "one", "b": "eins"}, {"a": "two"}]
+    path = write(tmp_path / "t.jsonl", map(json.dumps, rows))
+    found, _ = read(JsonLines("j", path, {"a": "en", "b": "de"}, "de"))
+    assert found == {("de", "en"): [("j/1", "eins", "one"), ("j/2", "", "two")]}
+
+
+def test_files_of_one_language_each_are_joined_by_their_keys(tmp_path):
+    write(tmp_path / "eng-web.tsv", ["GEN 1:1\tone", "GEN 1:2\ttwo", "GEN 1:3\tthree"])
+    write(tmp_path / "deu.tsv.gz", ["GEN 1:2\tzwei", "GEN 1:1\teins"])
+    write(tmp_path / "eng-bbe.tsv", ["GEN 1:1\tother"])
+    write(tmp_path / "LANGUAGES.tsv", ["not\tread"])
+    codes = {"eng-web": "eng", "eng-bbe": "", "LANGUAGES": ""}
+    found, _ = read(Keyed("bible", str(tmp_path), "eng", codes))
+    assert found == {
+        ("en", "de"): [("bible/GEN 1:2", "two", "zwei"), ("bible/GEN 1:1", "one", "eins")]
+    }
+    only = Keyed("bible", str(tmp_path), "eng", {"eng-web": "eng"}, only=("deu", "eng-web"))
+    assert read(only)[0] == found
+    with pytest.raises(SourceError, match=r"both .*eng-bbe.tsv and .*eng-web.tsv are 'en'"):
+        Keyed("b", str(tmp_path), "eng", codes | {"eng-bbe": "en"}).pairs()
+
+
+def test_files_of_one_pair_each(tmp_path):
+    write(tmp_path / "deu-eng.tsv.gz", ["eins\tone", "zwei\ttwo\textra"])
+    write(tmp_path / "ber-eng.tsv", ["yiwen\tone"])
+    found, bad = read(PairFiles("tatoeba", str(tmp_path), {"ber": "kab"}), limit=1)
+    assert found[("de", "en")] == [("tatoeba/de-en/1", "eins", "one")] and bad == {"columns": 1}
+    assert found[("kab", "en")] == [("tatoeba/kab-en/1", "yiwen", "one")]
+
+
+def test_unequal_line_counts_are_refused(tmp_path):
+    with pytest.raises(SourceError, match=r"found 2 in .*t.en and 1 in .*t.de"):
+        read(aligned(tmp_path, ["one", "two"], ["eins"]))
+
+
+def test_a_malformed_line_takes_its_translation_along(tmp_path):
+    bitext = aligned(tmp_path, ["one", "x" * 200, "three"], ["eins", "zwei", "drei"])
+    short = LineAligned("t", bitext.source_file, bitext.target_file, "en", "de", max_line_bytes=100)
+    found, bad = read(short, limit=1)
+    assert found[("en", "de")] == [("t/1", "one", "eins"), ("t/3", "three", "drei")]
+    assert bad == {"line_too_long": 1}
+
+
+def test_an_unknown_language_is_refused(tmp_path):
+    with pytest.raises(languages.LanguageError, match="'xx'"):
+        LineAligned("t", "a", "b", "en", "xx").pairs()
+    with pytest.raises(SourceError, match="which are one"):
+        LineAligned("t", "a", "b", "en", "eng").pairs()
+
+
+def test_what_breaks_a_rule_is_dropped_counted_and_quoted(tmp_path):
+    english = ["fine", "", "same", "long", "Cyrillic", "fine", "tested", "  spaced   out "]
+    german = ["gut", "leer", "same", "x" * 50, "Привет", "gut", "anders", "mit Platz"]
+    test = aligned(tmp_path, ["tested"], ["geprüft"], name="test")
+    rows, report = gather(tmp_path / "out", aligned(tmp_path, english, german), held_out=[test])
+    assert [(row["source"], row["target"]) for row in rows] == [
+        ("fine", "gut"), ("spaced out", "mit Platz"),
+    ]  # fmt: skip
+    assert rows[0]["id"] == "en-de/t/1" and rows[0]["pair"] == ["en", "de"]
+    dropped = ["empty_side", "held_out", "length_ratio", "repeated", "same_on_both_sides"]
+    assert report["dropped"] == dict.fromkeys([*dropped, "wrong_script"], 1)
+    (quoted,) = report["pairs"]["en-de"]["examples"]["wrong_script"]
+    assert quoted.endswith("t.en:5: 'Cyrillic' | 'Привет'")
+
+
+def test_a_language_in_another_script_than_its_own_is_told(tmp_path, caplog):
+    greek = write(tmp_path / "t.grc", ["Βίβλος γενέσεως", "Ἀβραὰμ ἐγέννησεν"])
+    english = write(tmp_path / "t.en", ["The book", "Abraham begat"])
+    with pytest.raises(SourceError, match="none is left; dropped: {'wrong_script': 2}"):
+        gather(tmp_path / "out", LineAligned("t", english, greek, "en", "grc"))
+    assert "en-grc: 2 of 2 translations are not in the scripts ['Latn', 'Cprt']" in caplog.text
+    rows, _ = gather(tmp_path / "right", LineAligned("t", english, greek, "en", "grc-Grek"))
+    assert len(rows) == 2
+
+
+def test_both_ways_round_are_one_pair(tmp_path):
+    turned = LineAligned(
+        "u", write(tmp_path / "u.de", ["zwei"]), write(tmp_path / "u.en", ["two"]), "de", "en"
+    )
+    rows, _ = gather(tmp_path / "out", aligned(tmp_path, ["one"], ["eins"]), turned)
+    assert [(row["id"], row["source"]) for row in rows] == [
+        ("en-de/t/1", "one"), ("en-de/u/1", "two"),
+    ]  # fmt: skip
+
+
+def test_a_pair_of_one_sentence_is_left_out_and_told(tmp_path, caplog):
+    lone = LineAligned(
+        "f", write(tmp_path / "f.en", ["one"]), write(tmp_path / "f.fr", ["un"]), "en", "fr"
+    )
+    rows, report = gather(tmp_path / "out", aligned(tmp_path, ["a", "b"], ["c", "d"]), lone)
+    assert {tuple(row["pair"]) for row in rows} == {("en", "de")}
+    assert report["pairs"]["en-fr"]["dropped"] == {"too_few_of_the_pair": 1}
+    assert "en-fr: left out" in caplog.text
+    with pytest.raises(SourceError, match="none is left; dropped: {'too_few_of_the_pair': 1}"):
+        gather(tmp_path / "none", lone)
+
+
+@pytest.mark.parametrize("changes", [{"min_characters": 0}, {"max_ratio": 0.5}, {"min_pairs": 0}])
+def test_rules_out_of_range_are_refused(changes):
+    with pytest.raises(ValueError, match="TranslationRules: expected"):
+        TranslationRules(**changes)
