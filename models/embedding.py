@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models import bert, heads
+from models import bert, heads, pooled
 from t5x_style import collectives
 from t5x_style.contract import TEXT, TITLE_AND_BODY, Contract, Vocabulary
 from t5x_style.objective import Fn, GroupShape
 
-POOLINGS = ("cls", "mean")
+POOLINGS = ("cls", "mean", "pooler")
 SIMILARITIES = ("dot", "cosine")
 LAYOUTS = (TEXT, TITLE_AND_BODY)
 
@@ -27,7 +27,8 @@ class EmbeddingConfig:
     """How a text becomes a vector; the fields of `Contract` that a user chooses.
 
     Attributes:
-        pooling: `cls` or `mean` (over all tokens of the segment, specials included).
+        pooling: `cls`; `mean` over all tokens of the segment, specials included; or `pooler`, [CLS]
+            behind BERT's pooler.
         normalise: whether vectors are brought to unit length.
         similarity: `dot` or `cosine`.
         temperature: what scores are divided by in a contrastive loss.
@@ -102,8 +103,11 @@ def unit(vectors: jax.Array) -> jax.Array:
     return jnp.where(square > 1e-24, direction, 0.0)
 
 
+Encoder = bert.Encoder | pooled.PooledEncoder  # the latter where pooling is `pooler`
+
+
 def embed(
-    encoder: bert.Encoder,
+    encoder: Encoder,
     group: Mapping[str, jax.Array],
     config: EmbeddingConfig,
     key: jax.Array | None = None,
@@ -118,19 +122,26 @@ def embed(
 
     Returns:
         [B, S, D] float32; zeros where `segment_valid` is False.
+
+    Raises:
+        ValueError: an encoder that has a pooler, and a pooling without, or the other way round.
     """
     segment_ids, cls_at = group["segment_ids"], group["cls_at"]
     text = (group["tokens"], group["positions"], segment_ids, group.get("token_types"), key)
-    if config.pooling == "cls":
-        pooled = encoder.states_at(cls_at, *text).astype(jnp.float32)
+    if isinstance(encoder, pooled.PooledEncoder) != (config.pooling == "pooler"):
+        raise ValueError(
+            f"EmbeddingConfig.pooling: {type(encoder).__name__} does not give {config.pooling!r}"
+        )
+    if isinstance(encoder, pooled.PooledEncoder) or config.pooling == "cls":
+        vectors = encoder.states_at(cls_at, *text).astype(jnp.float32)
     else:
-        pooled = heads.pool_mean(encoder(*text), segment_ids, cls_at.shape[1])
-    pooled = jnp.where(group["segment_valid"][:, :, None], pooled, 0.0)
-    return unit(pooled) if config.normalise else pooled
+        vectors = heads.pool_mean(encoder(*text), segment_ids, cls_at.shape[1])
+    vectors = jnp.where(group["segment_valid"][:, :, None], vectors, 0.0)
+    return unit(vectors) if config.normalise else vectors
 
 
 def embed_in_chunks(
-    encoder: bert.Encoder,
+    encoder: Encoder,
     group: Mapping[str, jax.Array],
     config: EmbeddingConfig,
     chunks: int,
@@ -167,7 +178,7 @@ def embed_in_chunks(
 
 
 def functions(
-    encoder: bert.Encoder, config: EmbeddingConfig, query: GroupShape, passage: GroupShape
+    encoder: Encoder, config: EmbeddingConfig, query: GroupShape, passage: GroupShape
 ) -> dict[str, Fn]:
     """`embed_query` and `embed_passage` of a shared encoder, without dropout."""
 

@@ -269,7 +269,12 @@ def sentence_files(
         contract: pooling, normalisation, prefixes, similarity.
         max_tokens: at which a text is cut.
         model_args: for the constructor of transformers' model.
+
+    Raises:
+        ValueError: a pooling that is not written yet.
     """
+    if contract.pooling == "pooler":
+        raise ValueError("export: a model with pooling 'pooler' cannot be written in this format")
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     if contract.normalise:
         modules.append(("2_Normalize", "Normalize"))

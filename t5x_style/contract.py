@@ -61,7 +61,7 @@ class Contract:
     """How text becomes a vector.
 
     Attributes:
-      pooling: 'cls' or 'mean'.
+      pooling: 'cls', 'mean' or 'pooler'.
       normalise: whether vectors have unit length.
       similarity: 'dot' or 'cosine'; 'score' for a re-ranker, which has no vectors.
       temperature: what scores are divided by in training; ranking does not depend on it.

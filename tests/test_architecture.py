@@ -44,7 +44,8 @@ ENGINE_FLOORS = (
 MODEL_FLOORS = (
     ("attention",),
     ("layers",),
-    ("bert", "seq2seq", "electra", "heads", "embedding", "losses", "corruption", "sampling"),
+    ("bert", "seq2seq", "electra", "heads", "pooled", "embedding", "losses")
+    + ("corruption", "sampling"),
     ("pretraining", "projected", "evidence", "span_masks", "span_head"),
 )
 # Files in models that are no objectives.

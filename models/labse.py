@@ -1,0 +1,114 @@
+"""LaBSE: sentences of all languages in one space, by telling translations from all others.
+
+Feng et al. 2020, arXiv:2007.01852, with the facts of the official code (`official/projects/labse`).
+One encoder reads both sides; a sentence's vector is its pooled [CLS] at unit length. Each source is
+to tell its translation from the targets of the whole batch, and each target its own from the
+sources (Yang et al. 2019, arXiv:1902.08564):
+
+    loss = sum over both directions of the mean of -log softmax( (cos - margin of the pair) x scale)
+
+`scale` is one over the contract's temperature. Facts and pitfalls are in docs/labse.md.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from models import bert, embedding, layers, pooled
+from models.losses import contrastive
+from t5x_style.contract import Contract, Vocabulary
+from t5x_style.metrics import Mean
+from t5x_style.objective import Batch, Fn, GroupShape, Objective
+
+
+class LaBSE(Objective):
+    """See the module's docstring. Pairs are matched by `example_id`; rows may be packed.
+
+    Args:
+        config: the encoder.
+        embedding_config: lengths and temperature; pooling `pooler`, similarity `cosine`.
+        vocabulary: of the tokenizer.
+        source, target: sizes of the two token groups of a global batch. `target` carries
+            `relevance` [B, S] int32, 1 for a translation and 0 for a hard negative of the source
+            that it came with, and `document_id` [B, S] int32, what it says: two targets of equal
+            number are no negatives of each other's sources.
+        contrastive_config: margin, and how devices share the loss.
+        encode_chunks: pieces in which a batch is encoded, see `BiEncoder`.
+        rngs: stream `params`.
+    """
+
+    couples_examples = True
+
+    def __init__(
+        self,
+        config: bert.BertConfig,
+        embedding_config: embedding.EmbeddingConfig,
+        vocabulary: Vocabulary,
+        source: GroupShape,
+        target: GroupShape,
+        contrastive_config: contrastive.ContrastiveConfig,
+        encode_chunks: int = 1,
+        *,
+        rngs: nnx.Rngs,
+    ) -> None:
+        embedding.require_fit(config, embedding_config, vocabulary)
+        _require_labse(embedding_config, encode_chunks)
+        self.config = config
+        self.embedding_config = embedding_config
+        self.vocabulary = vocabulary
+        self.source, self.target = source, target
+        self.contrastive_config = contrastive_config
+        self.encode_chunks = encode_chunks
+        self.embedder = pooled.PooledEncoder(config, rngs=rngs)
+
+    def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
+        """See `Objective`."""
+        per_segment = jax.ShapeDtypeStruct((self.target.rows, self.target.segments), jnp.int32)
+        extra = {"relevance": per_segment, "document_id": per_segment}
+        return [{"source": self.source.spec(), "target": {**self.target.spec(), **extra}}]
+
+    def contract(self) -> Contract:
+        """See `Objective`."""
+        return self.embedding_config.contract(self.config.hidden, self.vocabulary)
+
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
+        """See the module's docstring, in nats; metrics `accuracy` and `mrr` of the targets."""
+        source, target = batch["source"], batch["target"]
+        source_key, target_key = layers.split_key(key, 2)
+        none_known = jnp.zeros((source["example_id"].size, 0), jnp.int32)
+        sources = contrastive.Queries(
+            self.embed(source, source_key),
+            source["example_id"].reshape(-1),
+            source["segment_valid"].reshape(-1),
+            none_known,
+        )
+        targets = contrastive.Passages(
+            self.embed(target, target_key),
+            target["example_id"].reshape(-1),
+            target["document_id"].reshape(-1),
+            target["relevance"].reshape(-1) == 1,
+            target["segment_valid"].reshape(-1),
+        )
+        temperature = self.embedding_config.temperature
+        return contrastive.info_nce(sources, targets, temperature, self.contrastive_config)
+
+    def embed(self, group: Mapping[str, jax.Array], key: jax.Array | None = None) -> jax.Array:
+        """[B * S, D] float32 of length 1, of a token group."""
+        config = self.embedding_config
+        vectors = embedding.embed_in_chunks(self.embedder, group, config, self.encode_chunks, key)
+        return embedding.unit(vectors.reshape(-1, vectors.shape[-1]))
+
+    def functions(self) -> dict[str, Fn]:
+        """See `Objective`."""
+        return embedding.functions(self.embedder, self.embedding_config, self.source, self.target)
+
+
+def _require_labse(config: embedding.EmbeddingConfig, encode_chunks: int) -> None:
+    found = (config.pooling, config.similarity)
+    if found != ("pooler", "cosine") or encode_chunks < 1:
+        raise ValueError(
+            "LaBSE: expected pooling 'pooler', similarity 'cosine' and encode_chunks of 1 or more, "
+            f"found {found} and {encode_chunks}"
+        )
