@@ -55,7 +55,7 @@ def truncate(passages: Passages, length: int) -> Passages:
         return passages
     ends = np.cumsum(passages.lengths)
     lengths = np.minimum(passages.lengths, length)
-    source = _within(lengths) + np.repeat(ends - passages.lengths, lengths)
+    source = within(lengths) + np.repeat(ends - passages.lengths, lengths)
     source[np.cumsum(lengths) - 1] = ends - 1
     return Passages(passages.tokens[source], passages.word_starts[source], lengths)
 
@@ -64,7 +64,7 @@ def reorder(passages: Passages, order: np.ndarray) -> Passages:
     """Passages order[0], order[1], ..."""
     lengths = passages.lengths[order]
     starts = np.cumsum(passages.lengths) - passages.lengths
-    source = _within(lengths) + np.repeat(starts[order], lengths)
+    source = within(lengths) + np.repeat(starts[order], lengths)
     return Passages(passages.tokens[source], passages.word_starts[source], lengths)
 
 
@@ -106,7 +106,7 @@ def build_group(
             f"{slots[full][valid[full]].tolist()}), expected at most {length}"
         )
     row, segment = np.nonzero(valid)  # [N], in the order of `passages`
-    inside = _within(passages.lengths)  # [tokens]
+    inside = within(passages.lengths)  # [tokens]
     at = inside + np.repeat(row * length + starts[valid], passages.lengths)
     group = {
         name: np.zeros(shape, dtype)
@@ -129,7 +129,7 @@ def at(values: np.ndarray, slots: np.ndarray, fill: float = NONE) -> np.ndarray:
     return np.where(free, np.asarray(fill, values.dtype), values[slots])
 
 
-def _within(lengths: np.ndarray) -> np.ndarray:
+def within(lengths: np.ndarray) -> np.ndarray:
     """[2, 3] -> [0, 1, 0, 1, 2]: each token's place in its passage, int64 [sum of lengths]."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)

@@ -61,7 +61,7 @@ class RowPlan(PairChoice):
         for count in range(self.batch, 0, -1):
             # The queries with the longest passages come last: leaving these out takes the fewest.
             placed = [
-                _place(of[:count].reshape(-1), rows)
+                place(of[:count].reshape(-1), rows)
                 for of, rows in zip(sizes, self._rows.values(), strict=True)
             ]
             found = [slots for slots in placed if slots is not None]
@@ -179,7 +179,7 @@ class JointPlan(RowPlan):
         return [queries[:, None] + passages - 1]  # the passage's [CLS] goes
 
 
-def _place(sizes: np.ndarray, rows: packing.Rows) -> np.ndarray | None:
+def place(sizes: np.ndarray, rows: packing.Rows) -> np.ndarray | None:
     """Which text stands where: int64 [rows, segments], -1 where free; None if they do not fit."""
     if rows.segments == 1:
         slots = np.arange(len(sizes))[:, None]  # in order: a query and its passages stay together

@@ -9,11 +9,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from input_pipelines import packing, plan, stream
 from input_pipelines.token_store import StoreError, TokenStore
+from input_pipelines.translation_rows import language_runs
 
 PREFETCH = 4  # batches
 
@@ -78,6 +80,7 @@ class Pipeline:
         segments: int,
         block: int,
         group: str = "text",
+        by_language: bool = False,
         tokenizer: str | None = None,
     ):
         """
@@ -86,6 +89,8 @@ class Pipeline:
           weights: share of each store in the passages seen; None takes sizes^(1/temperature).
           temperature: 1 keeps the proportions of the sizes, so that every passage is seen once an
             epoch; larger evens the stores out. Has to be 1 where weights are given.
+          by_language: whether shares are those of each language, or pair of languages, in each
+            store, whose ids begin with it: see `translation_rows.language_runs`.
           seed: decides the order.
           rows: rows of the global batch.
           length: tokens in a row; the longest passage has to fit.
@@ -99,16 +104,17 @@ class Pipeline:
         """
         plan.check_sizes("Pipeline", rows=rows, length=length, segments=segments, block=block)
         self.stores = open_stores(stores, tokenizer)
+        parts = _parts(self.stores, by_language)
         if weights is None and temperature != 1:
-            weights = plan.mixture_weights([len(store) for store in self.stores], temperature)
+            weights = plan.mixture_weights([len(part.lengths) for part in parts], temperature)
         elif temperature != 1:
             raise ValueError(
                 f"Pipeline: expected temperature 1 where weights are given, found {temperature}: "
                 "weights are final shares"
             )
         self.plan = plan.Plan(
-            [store.lengths for store in self.stores],
-            [store.fingerprint for store in self.stores],
+            [part.lengths for part in parts],
+            [part.fingerprint for part in parts],
             weights,
             seed=seed,
             rows=rows,
@@ -118,6 +124,8 @@ class Pipeline:
         )
         self.group = group
         self.fingerprint = self.plan.fingerprint
+        # The parts of a store stand in its order, so that numbers count through stores and parts.
+        self._offsets = np.cumsum([0, *map(len, self.stores)])
 
     def specs(self) -> stream.Spec:
         """Group -> feature -> shape and dtype of the global batch."""
@@ -132,7 +140,7 @@ class Pipeline:
           rows: int [n] from 0 to plan.rows - 1; None takes all.
         """
         slots = self.plan.step(step)[stream.own_rows(rows, self.plan.rows)]
-        passages = _read(self.stores, self.plan.offsets, slots[slots != packing.NONE])
+        passages = _read(self.stores, self._offsets, slots[slots != packing.NONE])
         return {self.group: packing.build_group(passages, slots, self.plan.length)}
 
     def batches(self, start_step: int, rows: np.ndarray | None = None) -> stream.Prefetched:
@@ -141,6 +149,23 @@ class Pipeline:
         return stream.Prefetched(
             lambda step: self.batch(step, rows), self.specs(), start_step, None, PREFETCH
         )
+
+
+class _Part(NamedTuple):
+    """Rows that have a share of their own in a mixture."""
+
+    lengths: np.ndarray
+    fingerprint: str
+
+
+def _parts(stores: Sequence[TokenStore], by_language: bool) -> list[_Part]:
+    if not by_language:
+        return [_Part(store.lengths, store.fingerprint) for store in stores]
+    return [
+        _Part(store.lengths[start:end], f"{store.fingerprint}:{language}")
+        for store in stores
+        for language, start, end in language_runs(store)
+    ]
 
 
 def _read(

@@ -138,8 +138,8 @@ def mixture_weights(sizes: Sequence[int], temperature: float) -> list[float]:
     return (scaled / scaled.sum()).tolist()
 
 
-class Plan:
-    """Which passages fill which rows of which step.
+class MixtureOrder:
+    """In which order passages of several stores are shown, epoch after epoch.
 
     A passage has a global number: its row in its store plus the sizes of the stores before it. An
     epoch is as many passages as all stores hold together; store k gives its share of them, walking
@@ -149,6 +149,52 @@ class Plan:
     Attributes:
       offsets: int64 [stores + 1], global number of each store's row 0.
       quotas: int64 [stores], passages that each store gives to an epoch.
+    """
+
+    def __init__(self, sizes: Sequence[int], weights: Sequence[float] | None, seed: int):
+        """
+        Args:
+          sizes: of the stores.
+          weights: their shares, any positive numbers; None follows the sizes.
+          seed: another seed, another order.
+
+        Raises:
+          ValueError: a store without a share.
+        """
+        self.offsets = np.cumsum([0, *sizes])
+        self.quotas = _quotas(np.diff(self.offsets), weights)
+        self.seed = seed
+
+    def epoch(self, epoch: int) -> np.ndarray:
+        """Global passage numbers in the order of an epoch: int64 [passages of an epoch]."""
+        draws = [
+            self.offsets[store] + self._draws(store, epoch * int(quota), int(quota))
+            for store, quota in enumerate(self.quotas)
+        ]
+        order = np.concatenate(draws)
+        return order[permutation(self.seed, _EPOCH, epoch, len(order))]
+
+    def _draws(self, store: int, first: int, count: int) -> np.ndarray:
+        """Draws first .. first+count-1 of one store: rows, int64 [count]."""
+        size = int(self.offsets[store + 1] - self.offsets[store])
+        if first % size == 0 and count == size:
+            return np.arange(size)  # one whole pass: the epoch's own order shuffles it
+        parts = []
+        while count:
+            one_pass, start = divmod(first, size)
+            part = permutation(self.seed, _PASS + store, one_pass, size)[start : start + count]
+            parts.append(part)
+            first, count = first + len(part), count - len(part)
+        return np.concatenate(parts)
+
+
+class Plan:
+    """Which passages fill which rows of which step.
+
+    Epochs, and the global numbers of passages, are those of `MixtureOrder`.
+
+    Attributes:
+      offsets, quotas: see there.
       blocks: blocks in an epoch.
       fingerprint: sha256 hex of everything that decides what is in a step.
     """
@@ -182,9 +228,9 @@ class Plan:
         check_sizes("Plan", rows=rows, length=length, segments=segments, block=block)
         _check_lengths(lengths, length)
         self.seed, self.rows, self.length, self.segments = seed, rows, length, segments
-        self.offsets = np.cumsum([0, *map(len, lengths)])
+        mixture = MixtureOrder([len(sizes) for sizes in lengths], weights, seed)
+        self.offsets, self.quotas = mixture.offsets, mixture.quotas
         self._lengths = np.concatenate([np.asarray(x, dtype=np.int32) for x in lengths])
-        self.quotas = _quotas(np.diff(self.offsets), weights)
         total = len(self._lengths)
         self.blocks = max(1, round(total / block))
         self._bounds = np.arange(self.blocks + 1) * total // self.blocks
@@ -193,7 +239,7 @@ class Plan:
         self._epoch_starts = [0]
         self._tables: list[np.ndarray] = []
         self._lock = threading.RLock()
-        self._order = functools.lru_cache(maxsize=2)(self._compute_order)
+        self._order = functools.lru_cache(maxsize=2)(mixture.epoch)
         self._block = functools.lru_cache(maxsize=4)(self._pack_block)
 
     def step(self, step: int) -> np.ndarray:
@@ -252,28 +298,6 @@ class Plan:
         # Packing leaves the long passages in the first rows: without this, batches would differ.
         slots = slots[permutation(self.seed, _ROWS + block, epoch, len(slots))]
         return np.where(slots < 0, -1, passages[slots])
-
-    def _compute_order(self, epoch: int) -> np.ndarray:
-        """Global passage numbers in the order of an epoch: int64 [passages of an epoch]."""
-        draws = [
-            self.offsets[store] + self._draws(store, epoch * int(quota), int(quota))
-            for store, quota in enumerate(self.quotas)
-        ]
-        order = np.concatenate(draws)
-        return order[permutation(self.seed, _EPOCH, epoch, len(order))]
-
-    def _draws(self, store: int, first: int, count: int) -> np.ndarray:
-        """Draws first .. first+count-1 of one store: rows, int64 [count]."""
-        size = int(self.offsets[store + 1] - self.offsets[store])
-        if first % size == 0 and count == size:
-            return np.arange(size)  # one whole pass: the epoch's own order shuffles it
-        parts = []
-        while count:
-            one_pass, start = divmod(first, size)
-            part = permutation(self.seed, _PASS + store, one_pass, size)[start : start + count]
-            parts.append(part)
-            first, count = first + len(part), count - len(part)
-        return np.concatenate(parts)
 
     def _hash(self, fingerprints: Sequence[str]) -> str:
         if len(fingerprints) != len(self.quotas):

@@ -1,9 +1,14 @@
 """Masked language modelling with whole-word masks, as BERT's later releases were trained.
 
-The loss is the mean cross-entropy over the masked positions of the whole batch.
+The loss is the mean cross-entropy over the masked positions of the whole batch. Where a segment is
+a sentence and its translation, "[CLS] a [SEP] b [SEP]", this is TLM (Conneau and Lample 2019,
+arXiv:1901.07291): what is hidden in one language can be read in the other.
 """
 
+from collections.abc import Mapping
+
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from models import bert, corruption, embedding
@@ -18,7 +23,10 @@ class Mlm(TextObjective):
 
     Args:
         config, embedding_config, vocabulary, text, chunk: see `TextObjective`.
-        mask_rate: share of each segment's tokens that is predicted (BERT: 0.15).
+        mask_rate: share of each segment's tokens that is predicted (BERT: 0.15; LaBSE: 0.2).
+        max_predictions: tokens of a segment that are, at most (LaBSE: 80).
+        restart_positions: whether positions begin anew behind a segment's first [SEP], so that
+            both sentences of a translation have the same.
         rngs: stream `params`.
     """
 
@@ -30,15 +38,21 @@ class Mlm(TextObjective):
         text: GroupShape,
         mask_rate: float,
         chunk: int,
+        max_predictions: int = corruption.MAX_PREDICTIONS,
+        restart_positions: bool = False,
         *,
         rngs: nnx.Rngs,
     ) -> None:
         super().__init__(config, embedding_config, vocabulary, text, chunk, rngs=rngs)
-        self.mask = corruption.WholeWordMask(mask_rate, (vocabulary.cls, vocabulary.sep))
+        outside = (vocabulary.cls, vocabulary.sep)
+        self.mask = corruption.WholeWordMask(mask_rate, outside, max_predictions)
+        self.restart_positions = restart_positions
 
     def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
         """Replaces selected tokens; adds `labels` [B, L], the original id there and else -100."""
         text = corruption.mask_and_label(batch["text"], self.mask, self.vocabulary, key)
+        if self.restart_positions:
+            text["positions"] = restarted(batch["text"], self.vocabulary.sep)
         return {**batch, "text": text}
 
     def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
@@ -50,3 +64,17 @@ class Mlm(TextObjective):
         budget = self.mask.row_budget(hidden.shape[1], text["example_id"].shape[1])
         loss, accuracy = self.predict(hidden, text["labels"], budget)
         return loss, {"accuracy": accuracy}
+
+
+def restarted(text: Mapping[str, jax.Array], sep: int) -> jax.Array:
+    """[B, L] int32: positions that begin anew behind each segment's first [SEP].
+
+    Args:
+        text: a token group, not corrupted.
+        sep: id of [SEP].
+    """
+    column = jnp.arange(text["tokens"].shape[1], dtype=jnp.int32)[None]
+    ends = jnp.where(text["tokens"] == sep, column, -1)
+    before = jax.lax.cummax(jnp.pad(ends, ((0, 0), (1, 0)), constant_values=-1)[:, :-1], axis=1)
+    behind = column - before - 1  # tokens since the last [SEP]
+    return jnp.where(behind < text["positions"], behind, text["positions"])

@@ -109,3 +109,24 @@ def test_the_batch_it_asks_for_and_its_contract() -> None:
 def test_a_vocabulary_of_another_size_is_refused() -> None:
     with pytest.raises(ValueError, match="expected 50, found 60"):
         objective(vocab_size=60)
+
+
+def test_positions_begin_anew_behind_a_first_separator():
+    sep, cls = tiny_models.VOCABULARY.sep, tiny_models.VOCABULARY.cls
+    translation = [cls, 7, 8, sep, 9, 10, 11, sep]
+    plain = [cls, 7, 8, sep]
+    rows = jnp.array([[*translation, *plain, 0, 0], [*plain, *translation, 0, 0]])
+    positions = jnp.array([[*range(8), *range(4), 0, 0], [*range(4), *range(8), 0, 0]])
+    found = mlm.restarted({"tokens": rows, "positions": positions}, sep)
+    anew = [0, 1, 2, 3, 0, 1, 2, 3]
+    assert found.tolist() == [[*anew, *range(4), 0, 0], [*range(4), *anew, 0, 0]]
+
+
+def test_a_segment_has_no_more_masks_than_allowed():
+    module = objective()
+    few = mlm.Mlm(
+        module.config, module.embedding_config, module.vocabulary, module.text,
+        mask_rate=0.4, chunk=16, max_predictions=1, rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    masked = np.sum(np.asarray(corrupt(few, {"text": ALONE})["text"]["labels"]) >= 0, axis=1)
+    assert masked.max() == 1

@@ -1,0 +1,237 @@
+"""Translations in batches of pairs, languages in smoothed shares: the pipeline that LaBSE ranks."""
+
+import dataclasses
+import hashlib
+import json
+
+import numpy as np
+from absl import logging
+
+from input_pipelines import packing, plan, stream, translation_rows
+from input_pipelines.pair_plan import place
+from input_pipelines.pipeline import PREFETCH, open_stores
+from input_pipelines.token_store import StoreError, TokenStore
+
+VERSION = 1  # part of every fingerprint: raise it when the same arguments give other batches
+SIDES = ("source", "target")
+TARGET = 1
+PROBE = 32  # steps that are packed at once to see whether they fit
+
+
+class TranslationPairs:
+    """Batches of B translations, sources and targets in rows of their own, without end.
+
+    A pair of languages with n translations has a share of n^exponent in an epoch, and walks through
+    them in a new order each pass: small languages are shown more often than they are large, but
+    never to the exclusion of one of their sentences. What is in a step does not depend on the rows.
+
+    Attributes:
+      languages: (pair of languages, translations, shown in an epoch) of each.
+      fingerprint: of everything that decides what is in a step.
+    """
+
+    def __init__(
+        self,
+        store: str | TokenStore,
+        *,
+        batch: int,
+        length: int,
+        source_rows: packing.Rows,
+        target_rows: packing.Rows,
+        sep: int,
+        exponent: float,
+        seed: int,
+        tokenizer: str | None = None,
+    ):
+        """
+        Args:
+          store: token store folder, prepared with `translation_rows.Translations`.
+          batch: B, pairs of the global batch.
+          length: tokens of a side; a longer one is cut and keeps its [SEP].
+          source_rows, target_rows: rows of the global batch; 1 segment switches packing off and
+            takes B rows. One has to be a multiple of the other, so that both are cut alike.
+          sep: id of [SEP].
+          exponent: 1 shows languages as they are, 0 all alike; 0.3 in the paper's vocabulary.
+          seed: decides the order.
+          tokenizer: a tokenizer's folder that the store has to fit.
+
+        Raises:
+          ValueError, StoreError: a size out of range, or a store that does not fit.
+        """
+        plan.check_sizes("TranslationPairs", batch=batch)
+        _check(length, exponent, source_rows, target_rows)
+        (self.store,) = open_stores([store], tokenizer)
+        if self.store.manifest["layout"] != translation_rows.NAME:
+            raise StoreError(
+                f"token store {self.store.folder}: expected translations, prepared with "
+                "runs/prepare_translations.gin, found rows of layout "
+                f"{self.store.manifest['layout']!r}"
+            )
+        if len(self.store) < batch:
+            raise StoreError(
+                f"token store {self.store.folder}: expected {batch} translations for a batch, "
+                f"found {len(self.store)}; make the batch smaller"
+            )
+        self._batch, self._length, self._sep = batch, length, sep
+        self._rows = dict(zip(SIDES, (source_rows, target_rows), strict=True))
+        self._side_lengths = translation_rows.side_lengths(self.store)
+        self._base = min(source_rows.rows, target_rows.rows)
+        runs = translation_rows.language_runs(self.store)
+        sizes = [end - start for _, start, end in runs]
+        weights = [size**exponent for size in sizes]
+        self._order = plan.MixtureOrder(sizes, weights, seed)
+        self.languages = list(
+            zip((name for name, _, _ in runs), sizes, self._order.quotas.tolist(), strict=True)
+        )
+        self._epochs: dict[int, np.ndarray] = {}
+        self.fingerprint = self._hash(exponent, seed)
+        self._check_rows()
+
+    def specs(self) -> stream.Spec:
+        """Group -> feature -> shape and dtype of the global batch."""
+        groups = {
+            name: packing.group_spec(*dataclasses.astuple(rows))
+            for name, rows in self._rows.items()
+        }
+        per_segment = (self._rows["target"].rows, self._rows["target"].segments)
+        for feature in ("relevance", "document_id"):
+            groups["target"][feature] = (per_segment, np.dtype(np.int32))
+        return groups
+
+    def chosen(self, step: int) -> np.ndarray:
+        """Rows of the store that a step shows: int64 [B]."""
+        if step < 0:
+            raise ValueError(f"TranslationPairs: step: expected 0 or more, found {step}")
+        first, parts, wanted = step * self._batch, [], self._batch
+        while wanted:
+            epoch, start = divmod(first, len(self.store))
+            part = self._epoch(epoch)[start : start + wanted]
+            parts.append(part)
+            first, wanted = first + len(part), wanted - len(part)
+        return np.concatenate(parts)
+
+    def batch(self, step: int, rows: np.ndarray | None = None) -> stream.Batch:
+        """These rows of the global batch of a step.
+
+        Args:
+          step: 0 or more.
+          rows: int [n], rows of the group that has fewer; of the other, as many times more go with
+            each as there are. None takes all.
+
+        Returns:
+          `source` and `target`; example_id is a pair's number in the step. `target` has relevance
+          1, and document_id, equal where the sources say the same in the same words.
+        """
+        rows = stream.own_rows(rows, self._base)
+        chosen = self.chosen(step)
+        groups = {}
+        for side, (places, shape) in enumerate(
+            zip(self._slots(step, chosen), self._rows.values(), strict=True)
+        ):
+            own = places.reshape(self._base, -1, shape.segments)[rows].reshape(-1, shape.segments)
+            read = self.store.read(chosen[own[own != packing.NONE]])
+            both = translation_rows.apart(read, self._sep)
+            passages = packing.truncate(both[side], self._length)
+            group = packing.build_group(passages, own, shape.length)
+            if side == TARGET:
+                group["relevance"] = (own != packing.NONE).astype(np.int32)
+                meanings = np.full(own.shape, packing.NONE, np.int32)
+                meanings[own != packing.NONE] = translation_rows.meanings(both[0])
+                group["document_id"] = meanings
+            groups[SIDES[side]] = group
+        return groups
+
+    def batches(self, start_step: int, rows: np.ndarray | None = None) -> stream.Prefetched:
+        """batch(start_step), batch(start_step + 1), ... without end, prefetched."""
+        rows = stream.own_rows(rows, self._base)
+        return stream.Prefetched(
+            lambda step: self.batch(step, rows), self.specs(), start_step, None, PREFETCH
+        )
+
+    def padding_shares(self, steps: int) -> dict[str, float]:
+        """Share of token positions of the first steps that hold no token, for each group."""
+        found = np.array([[side.sum() for side in self._lengths(self.chosen(n))]
+                          for n in range(steps)])  # fmt: skip
+        rooms = [rows.rows * rows.length for rows in self._rows.values()]
+        return dict(zip(self._rows, (1 - found.mean(axis=0) / rooms).tolist(), strict=True))
+
+    def _lengths(self, chosen: np.ndarray) -> list[np.ndarray]:
+        """Tokens of the sources and targets of some rows, as they are cut."""
+        return [np.minimum(of_side[chosen], self._length) for of_side in self._side_lengths]
+
+    def _slots(self, step: int, chosen: np.ndarray) -> list[np.ndarray]:
+        """Which pair stands where: int64 [rows, segments] of each group, NONE where free.
+
+        Pairs that do not fit are left out and reported: rows should have room for all.
+        """
+        sizes = self._lengths(chosen)
+        for count in range(self._batch, 0, -1):
+            placed = [
+                place(of_side[:count], rows)
+                for of_side, rows in zip(sizes, self._rows.values(), strict=True)
+            ]
+            found = [slots for slots in placed if slots is not None]
+            if len(found) == len(placed):
+                break
+        else:
+            raise ValueError(f"TranslationPairs: step {step}: not one pair fits its rows")
+        if count < self._batch:
+            logging.warning(
+                "step %d: %d of %d translations do not fit %s and are left out this time",
+                *(step, self._batch - count, self._batch, list(self._rows.values())),
+            )
+        return found
+
+    def _epoch(self, epoch: int) -> np.ndarray:
+        if epoch not in self._epochs:
+            self._epochs = {epoch: self._order.epoch(epoch), **self._epochs}
+            self._epochs = dict(list(self._epochs.items())[:2])
+        return self._epochs[epoch]
+
+    def _check_rows(self) -> None:
+        """Packs the first steps: rows that are too few should be known before training."""
+        needed = dict.fromkeys(self._rows, 0)
+        for step in range(min(PROBE, len(self.store) // self._batch)):
+            sizes = self._lengths(self.chosen(step))
+            for (name, rows), of_side in zip(self._rows.items(), sizes, strict=True):
+                packed = plan.pack_rows(of_side, rows.length, rows.segments)
+                needed[name] = max(needed[name], len(packed))
+        for name, need in needed.items():
+            if need > self._rows[name].rows:
+                raise ValueError(
+                    f"TranslationPairs.{name}_rows: {self._batch} sentences need up to {need} rows "
+                    f"of {self._rows[name].length} tokens and {self._rows[name].segments} "
+                    f"segments, found {self._rows[name].rows}. Give it {need + 1 + need // 32}, or "
+                    "make the batch smaller."
+                )
+
+    def _hash(self, exponent: float, seed: int) -> str:
+        parts = {
+            "version": VERSION,
+            "store": self.store.fingerprint,
+            "batch": self._batch,
+            "length": self._length,
+            "rows": [dataclasses.astuple(rows) for rows in self._rows.values()],
+            "exponent": exponent,
+            "seed": seed,
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _check(
+    length: int, exponent: float, source_rows: packing.Rows, target_rows: packing.Rows
+) -> None:
+    shortest = min(source_rows.length, target_rows.length)
+    if not 2 <= length <= shortest:
+        raise ValueError(
+            f"TranslationPairs.length: expected 2 to {shortest}, the length of a row, found "
+            f"{length}"
+        )
+    if not 0 <= exponent <= 1:
+        raise ValueError(f"TranslationPairs.exponent: expected 0 to 1, found {exponent}")
+    base, other = sorted((source_rows.rows, target_rows.rows))
+    if other % base:
+        raise ValueError(
+            f"TranslationPairs: expected rows of one group to be a multiple of the other's, found "
+            f"{source_rows.rows} and {target_rows.rows}"
+        )
