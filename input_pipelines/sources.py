@@ -312,8 +312,8 @@ def mixture_probabilities(
 ) -> np.ndarray:
     """Sampling probabilities of a mixture: p_i proportional to w_i * n_i ** alpha, float64 [K].
 
-    alpha=1 samples in proportion to size, alpha=0 by weight alone; alpha=0.7 is LaBSE's and
-    mBERT's smoothing. A temperature T is alpha = 1 / T.
+    alpha=1 samples in proportion to size, alpha=0 by weight alone; alpha=0.7 is
+    mBERT's smoothing, 0.3 LaBSE's. A temperature T is alpha = 1 / T.
 
     Raises:
       ValueError: lengths differ, a count or weight is negative, or nothing has any weight.

@@ -1,0 +1,89 @@
+"""Sentences by language, and what a vocabulary knows of each."""
+
+import dataclasses
+import json
+
+import pytest
+
+from input_pipelines import language_sentences, tokenization, vocabulary_report
+from input_pipelines.language_sentences import SentenceRules
+from input_pipelines.sources import BadRecords, Lines, SourceError
+
+PAIRS = [
+    (["en", "de"], "the house is old", "das Haus ist alt"),
+    (["en", "de"], "the sea is wide", "das Meer ist weit"),
+    (["en", "ja"], "the house is old", "家は古い"),
+]
+
+
+@pytest.fixture
+def translations(tmp_path):
+    lines = [
+        {"id": f"t/{n}", "pair": pair, "source": source, "target": target}
+        for n, (pair, source, target) in enumerate(PAIRS)
+    ]
+    path = tmp_path / "translations.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+def gather(folder, translations, texts=None, **rules):
+    folder.mkdir(exist_ok=True)
+    found = SentenceRules(**rules)
+    language_sentences.gather_sentences(str(folder), translations, texts or {}, found, 0)
+    mixture = language_sentences.mixture(str(folder / "sentences"), 0.3)
+    return mixture, json.loads((folder / "report.json").read_text())
+
+
+def sentences(mixture):
+    return {
+        name: [record.text for record in source.records(BadRecords(0))]
+        for name, source, _ in mixture.members
+    }
+
+
+def test_each_sentence_of_both_sides_is_there_once(tmp_path, translations):
+    mixture, report = gather(tmp_path / "out", [translations])
+    assert sentences(mixture) == {
+        "de": ["das Haus ist alt", "das Meer ist weit"],
+        "en": ["the house is old", "the sea is wide"],
+        "ja": ["家は古い"],
+    }
+    assert report["languages"]["en"] == {"kept": 2, "dropped": {"repeated": 1}}
+    ids = [record.id for record in mixture.records(BadRecords(0))]
+    assert ids == ["de/0", "de/1", "en/0", "en/1", "ja/0"]
+
+
+def test_text_of_one_language_is_looked_at_and_joins_the_others(tmp_path, translations):
+    path = tmp_path / "de.txt"
+    path.write_text("zu kurz\nein ganz neuer Satz\nэто не по-немецки\ndas Haus ist alt\n")
+    texts = {"deu": Lines([str(path)], 1000)}
+    mixture, report = gather(tmp_path / "out", [translations], texts)
+    assert sentences(mixture)["de"][2:] == ["ein ganz neuer Satz"]
+    dropped = {"length": 1, "repeated": 1, "wrong_script": 1}
+    assert report["languages"]["de"] == {"kept": 3, "dropped": dropped}
+
+
+def test_only_languages_that_are_there_can_be_taken(tmp_path, translations):
+    gather(tmp_path / "out", [translations])
+    folder = str(tmp_path / "out/sentences")
+    assert list(sentences(language_sentences.mixture(folder, 0.3, ["ja", "de"]))) == ["de", "ja"]
+    with pytest.raises(SourceError, match=r"no sentences of \['fr'\]"):
+        language_sentences.mixture(folder, 0.3, ["fr"])
+    with pytest.raises(SourceError, match="expected files CODE.jsonl"):
+        language_sentences.mixture(str(tmp_path / "out"), 0.3)
+
+
+def test_a_vocabulary_says_what_it_does_not_know_of_each_language(tmp_path, translations):
+    mixture, _ = gather(tmp_path / "out", [translations])
+    latin = dataclasses.replace(mixture, members=mixture.members[:2])
+    tokenization.train_tokenizer(str(tmp_path), latin, 50, 60, 1, False, False, 0, 0, 0)
+    folder = str(tmp_path / "tokenizer")
+    vocabulary_report.vocabulary_report(str(tmp_path), folder, latin, 0, 0.0)
+    with pytest.raises(vocabulary_report.VocabularyError, match=r"in 1 of 3: ja 100.0% .*家"):
+        vocabulary_report.vocabulary_report(str(tmp_path), folder, mixture, 0, 0.1)
+    report = json.loads((tmp_path / "vocabulary_report.json").read_text())["languages"]
+    assert report["de"]["unknown_share"] == 0 and report["de"]["bytes_covered"] == 1
+    assert report["de"]["tokens_per_word"] > 1
+    assert report["ja"]["bytes_covered"] == 0 and report["ja"]["sentences"] == 1
+    assert set(report["ja"]["unknown_characters"]) == set("家は古い")
