@@ -303,9 +303,13 @@ class EncodeSource:
         """These rows of batch `number`."""
         count, length, _ = self._shape
         slots = self._slots[number * count : (number + 1) * count][stream.own_rows(rows, count)]
-        passages = self.store.read(self.rows[slots[slots != packing.NONE]])
+        passages = self._read(self.rows[slots[slots != packing.NONE]])
         passages = packing.truncate(passages, self._segment_length)
         return packing.build_group(passages, slots, length)
+
+    def _read(self, rows: np.ndarray) -> packing.Passages:
+        """What is encoded of these rows of the store."""
+        return self.store.read(rows)
 
     def batches(self, rows: np.ndarray | None = None) -> Iterator[packing.Group]:
         """All groups in order, prefetched; the last one's free rows are padding."""

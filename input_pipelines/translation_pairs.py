@@ -11,6 +11,7 @@ from input_pipelines import packing, plan, stream, translation_rows
 from input_pipelines.pair_plan import place
 from input_pipelines.pipeline import PREFETCH, open_stores
 from input_pipelines.token_store import StoreError, TokenStore
+from input_pipelines.tokenization import Tokenizer
 
 VERSION = 1  # part of every fingerprint: raise it when the same arguments give other batches
 SIDES = ("source", "target")
@@ -38,10 +39,9 @@ class TranslationPairs:
         length: int,
         source_rows: packing.Rows,
         target_rows: packing.Rows,
-        sep: int,
         exponent: float,
         seed: int,
-        tokenizer: str | None = None,
+        tokenizer: str,
     ):
         """
         Args:
@@ -50,10 +50,9 @@ class TranslationPairs:
           length: tokens of a side; a longer one is cut and keeps its [SEP].
           source_rows, target_rows: rows of the global batch; 1 segment switches packing off and
             takes B rows. One has to be a multiple of the other, so that both are cut alike.
-          sep: id of [SEP].
           exponent: 1 shows languages as they are, 0 all alike; 0.3 in the paper's vocabulary.
           seed: decides the order.
-          tokenizer: a tokenizer's folder that the store has to fit.
+          tokenizer: folder of the tokenizer that made the store.
 
         Raises:
           ValueError, StoreError: a size out of range, or a store that does not fit.
@@ -61,18 +60,14 @@ class TranslationPairs:
         plan.check_sizes("TranslationPairs", batch=batch)
         _check(length, exponent, source_rows, target_rows)
         (self.store,) = open_stores([store], tokenizer)
-        if self.store.manifest["layout"] != translation_rows.NAME:
-            raise StoreError(
-                f"token store {self.store.folder}: expected translations, prepared with "
-                "runs/prepare_translations.gin, found rows of layout "
-                f"{self.store.manifest['layout']!r}"
-            )
+        translation_rows.require(self.store)
         if len(self.store) < batch:
             raise StoreError(
                 f"token store {self.store.folder}: expected {batch} translations for a batch, "
                 f"found {len(self.store)}; make the batch smaller"
             )
-        self._batch, self._length, self._sep = batch, length, sep
+        self._batch, self._length = batch, length
+        self._sep = int(Tokenizer(tokenizer).vocabulary["sep"])
         self._rows = dict(zip(SIDES, (source_rows, target_rows), strict=True))
         self._side_lengths = translation_rows.side_lengths(self.store)
         self._base = min(source_rows.rows, target_rows.rows)

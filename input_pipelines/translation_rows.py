@@ -91,6 +91,15 @@ class Translations(layouts.Plain):
         return Rows(rows, cut, {SOURCE_LENGTH: sizes})
 
 
+def require(store: TokenStore) -> None:
+    """Raises StoreError unless the rows of a store are translations."""
+    if store.manifest["layout"] != NAME:
+        raise StoreError(
+            f"token store {store.folder}: expected translations, prepared with "
+            f"runs/prepare_translations.gin, found rows of layout {store.manifest['layout']!r}"
+        )
+
+
 def apart(rows: Passages, sep: int) -> tuple[Passages, Passages]:
     """Sources and targets of some rows, each "[CLS] text [SEP]".
 

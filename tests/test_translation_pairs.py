@@ -12,6 +12,7 @@ from input_pipelines.pipeline import Pipeline
 from input_pipelines.token_store import Passages, StoreError, TokenStore
 from input_pipelines.translation_pairs import TranslationPairs
 from input_pipelines.translation_rows import TranslationFile, Translations
+from input_pipelines.translation_sides import TranslationSide
 from tests.tiny_stores import write_store
 
 SIDE = 8
@@ -48,10 +49,9 @@ def tokenizer(folder):
 
 
 def make(folder, **changes):
-    sep = tokenizer(folder).vocabulary["sep"]
     rows = packing.Rows(12, SIDE, 1)
     settings = {"batch": 12, "length": SIDE, "source_rows": rows, "target_rows": rows, "seed": 3}
-    settings |= {"exponent": 0.3, "sep": sep, "tokenizer": str(folder / "tokenizer")}
+    settings |= {"exponent": 0.3, "tokenizer": str(folder / "tokenizer")}
     return TranslationPairs(str(folder / "store"), **settings | changes)
 
 
@@ -159,6 +159,27 @@ def test_the_same_rows_are_text_of_smoothed_languages(folder):
         assert tokens == store.read(np.array([row])).tokens.tolist()
 
 
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_side_alone_is_encoded_in_the_order_of_the_rows(folder, side):
+    settings = {"segment_length": 6, "tokenizer": str(folder / "tokenizer")}
+    source = TranslationSide(str(folder / "store"), side, 20, 4, 5, **settings)
+    store = TokenStore.open(str(folder / "store"))
+    assert source.ids == store.ids and source.layout == "text"
+    found = {}
+    for group in source.batches():
+        found |= sentences(group)
+    for row in range(len(store)):
+        told = store.text(row)
+        words = told.title if side == "source" else told.text
+        (alone,) = tokenizer(folder).encode_batch([words], 6)
+        assert found[row] == alone.tokens.tolist()
+    other = {"source": "target", "target": "source"}[side]
+    theirs = TranslationSide(str(folder / "store"), other, 20, 4, 5, **settings)
+    assert theirs.fingerprint != source.fingerprint
+    with pytest.raises(ValueError, match="expected one of"):
+        TranslationSide(str(folder / "store"), "both", 20, 4, 5, **settings)
+
+
 def test_the_order_follows_from_seed_and_step_alone(folder):
     first, again, other = make(folder), make(folder), make(folder, seed=4)
     np.testing.assert_array_equal(first.chosen(9), again.chosen(9))
@@ -195,7 +216,8 @@ def test_stores_of_other_rows_are_refused(folder, tmp_path):
     with pytest.raises(StoreError, match="expected translations, .* found rows of layout 'text'"):
         TranslationPairs(
             str(store), batch=2, length=4, source_rows=packing.Rows(2, 4, 1),
-            target_rows=packing.Rows(2, 4, 1), sep=3, exponent=1.0, seed=0,
+            target_rows=packing.Rows(2, 4, 1), exponent=1.0, seed=0,
+            tokenizer=str(folder / "tokenizer"),
         )  # fmt: skip
     store = write_store(tmp_path / "mixed", [5] * 4, fingerprint=fingerprint, prefix="en-de/")
     opened = TokenStore.open(str(store))
