@@ -6,6 +6,7 @@ them. report.json counts what each rule dropped, for each pair.
 """
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -19,6 +20,7 @@ from input_pipelines.bitext import Bitext, Languages, Translation
 from input_pipelines.sources import BadRecords, SourceError
 
 _log = logging.getLogger(__name__)
+FILES = ("translations.jsonl", "development.jsonl")
 EXAMPLES = 3  # of each reason and pair that are quoted in the report
 QUOTE = 60  # characters of a side that are quoted
 WRONG_SHARE = 0.1  # of a pair that is in another script: more is told
@@ -141,11 +143,12 @@ class _Tally:
 def gather(
     model_dir: str,
     bitexts: Sequence[Bitext],
-    rules: TranslationRules,
+    rules: TranslationRules | None,
     held_out: Sequence[Bitext],
     max_bad_records: int,
+    development_share: float = 0.0,
 ) -> dict[str, str]:
-    """Writes translations.jsonl and report.json.
+    """Writes translations.jsonl, development.jsonl and report.json.
 
     White space is made single spaces. Of pairs of languages that are each other's reverse one is
     made. A pair of sentences counts once, however often it stands there.
@@ -153,12 +156,15 @@ def gather(
     Args:
       model_dir: stage folder.
       bitexts: what is gathered, in the order of precedence among repeated pairs.
-      rules: see there.
+      rules: see there; None keeps every translation as it stands, for a test set.
       held_out: no sentence of these is on either side of what is kept.
       max_bad_records: malformed records that are skipped before the run stops.
+      development_share: of the sources; what translates them, in whatever language, is not in
+        translations.jsonl but in development.jsonl.
 
     Returns:
-      {"translations": translations.jsonl, "report": report.json}, relative to model_dir.
+      {"translations": translations.jsonl, "development": development.jsonl, "report": report.json},
+      relative to model_dir.
 
     Raises:
       SourceError: a file that is missing, damaged or not aligned, or nothing is left.
@@ -167,34 +173,58 @@ def gather(
     bad = BadRecords(max_bad_records)
     test = _sentences(held_out)
     report: dict[str, Any] = {}
-    total = 0
-    path = os.path.join(model_dir, "translations.jsonl")
-    with open(path, "w", encoding="utf-8") as file:
+    counts = dict.fromkeys(FILES, 0)
+    with contextlib.ExitStack() as stack:
+        files = {
+            name: stack.enter_context(open(os.path.join(model_dir, name), "w", encoding="utf-8"))
+            for name in FILES
+        }
         for pair in _pairs(bitexts):
             tally = _Tally()
-            kept = list(_checked(pair, bitexts, rules, test, tally, bad))
-            tally.warn_of_scripts(pair)
-            if 0 < len(kept) < rules.min_pairs:
-                _log.warning("%s: left out, %d translations are too few", "-".join(pair), len(kept))
-                tally.dropped["too_few_of_the_pair"] += len(kept)
-                kept = []
+            kept = _enough(
+                pair, list(_checked(pair, bitexts, rules, test, tally, bad)), rules, tally
+            )
             report["-".join(pair)] = tally.report(len(kept))
-            total += len(kept)
             for one in kept:
+                name = FILES[_share_of(one.source) < development_share]
+                counts[name] += 1
                 row = {"id": one.id, "pair": list(pair), "source": one.source, "target": one.target}
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    if not total:
+                files[name].write(json.dumps(row, ensure_ascii=False) + "\n")
+    if not counts[FILES[0]]:
         read = sum(one["read"] for one in report.values())
         raise SourceError(
             f"nothing to gather: of {read} translations none is left; dropped: "
             f"{_all_dropped(report)}"
         )
-    found = {"translations": total, "dropped": _all_dropped(report), "pairs": report}
-    found |= {"malformed": dict(bad.counts), "bad_records": bad.examples}
+    found: dict[str, Any] = {
+        "translations": counts[FILES[0]],
+        "development": counts[FILES[1]],
+        "dropped": _all_dropped(report),
+        "pairs": report,
+        "malformed": dict(bad.counts),
+        "bad_records": bad.examples,
+    }
     with open(os.path.join(model_dir, "report.json"), "w", encoding="utf-8") as file:
         json.dump(found, file, indent=1, ensure_ascii=False)
-    _log.info("%d translations of %d pairs of languages", total, len(report))
-    return {"translations": "translations.jsonl", "report": "report.json"}
+    _log.info("%s translations of %d pairs of languages", counts, len(report))
+    return {"translations": FILES[0], "development": FILES[1], "report": "report.json"}
+
+
+def _enough(
+    pair: Languages, kept: list[_Kept], rules: TranslationRules | None, tally: _Tally
+) -> list[_Kept]:
+    """`kept`, or nothing where these are too few."""
+    tally.warn_of_scripts(pair)
+    if rules is None or len(kept) >= rules.min_pairs or not kept:
+        return kept
+    _log.warning("%s: left out, %d translations are too few", "-".join(pair), len(kept))
+    tally.dropped["too_few_of_the_pair"] += len(kept)
+    return []
+
+
+def _share_of(source: str) -> float:
+    """A number from 0 to 1 that follows from a text alone."""
+    return int.from_bytes(_digest(source), "big") / 2**64
 
 
 def _pairs(bitexts: Sequence[Bitext]) -> list[Languages]:
@@ -209,17 +239,21 @@ def _pairs(bitexts: Sequence[Bitext]) -> list[Languages]:
 def _checked(
     pair: Languages,
     bitexts: Sequence[Bitext],
-    rules: TranslationRules,
+    rules: TranslationRules | None,
     test: _Seen,
     tally: _Tally,
     bad: BadRecords,
 ) -> Iterator[_Kept]:
     """The translations of a pair of languages that are kept, the others counted."""
-    scripts = languages.script(pair[0]), languages.script(pair[1])
+    name = "-".join(pair)
+    scripts = ("", "") if rules is None else (languages.script(pair[0]), languages.script(pair[1]))
     seen = _Seen()
     for one in _translations(pair, bitexts, bad):
         tally.read += 1
         source, target = _spaced(one.source), _spaced(one.target)
+        if rules is None:
+            yield _Kept(f"{name}/{one.key}", source, target)
+            continue
         reason = rules.broken(source, target, scripts)
         if not reason and (source in test or target in test):
             reason = "held_out"
@@ -228,7 +262,7 @@ def _checked(
         if reason:
             tally.drop(reason, one)
         else:
-            yield _Kept(f"{'-'.join(pair)}/{one.key}", source, target)
+            yield _Kept(f"{name}/{one.key}", source, target)
 
 
 def _translations(

@@ -11,6 +11,8 @@ from input_pipelines.bitext_tables import Columns, JsonLines, Keyed, PairFiles
 from input_pipelines.sources import BadRecords, SourceError
 from input_pipelines.translations import TranslationRules
 
+RULES = TranslationRules()
+
 
 def write(path, lines):
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,9 +37,9 @@ def aligned(folder, english, german, name="t"):
     return LineAligned(name, *files, "eng", "deu")
 
 
-def gather(folder, *bitexts, held_out=(), **rules):
+def gather(folder, *bitexts, held_out=(), rules=RULES):
     folder.mkdir(exist_ok=True)
-    translations.gather(str(folder), bitexts, TranslationRules(**rules), held_out, 0)
+    translations.gather(str(folder), bitexts, rules, held_out, 0)
     lines = (folder / "translations.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines], json.loads((folder / "report.json").read_text())
 
@@ -118,6 +120,12 @@ def test_what_breaks_a_rule_is_dropped_counted_and_quoted(tmp_path):
     assert quoted.endswith("t.en:5: 'Cyrillic' | 'Привет'")
 
 
+def test_a_test_set_is_kept_as_it_stands(tmp_path):
+    english, german = ["OK", "fine", "fine", "Привет"], ["OK", "gut", "gut", "hallo"]
+    rows, report = gather(tmp_path / "out", aligned(tmp_path, english, german), rules=None)
+    assert [row["source"] for row in rows] == english and report["dropped"] == {}
+
+
 def test_a_language_in_another_script_than_its_own_is_told(tmp_path, caplog):
     greek = write(tmp_path / "t.grc", ["Βίβλος γενέσεως", "Ἀβραὰμ ἐγέννησεν"])
     english = write(tmp_path / "t.en", ["The book", "Abraham begat"])
@@ -126,6 +134,24 @@ def test_a_language_in_another_script_than_its_own_is_told(tmp_path, caplog):
     assert "en-grc: 2 of 2 translations are not in the scripts ['Latn', 'Cprt']" in caplog.text
     rows, _ = gather(tmp_path / "right", LineAligned("t", english, greek, "en", "grc-Grek"))
     assert len(rows) == 2
+
+
+def test_what_develops_is_a_share_of_the_sources_in_all_languages(tmp_path):
+    english = [f"sentence {n}" for n in range(200)]
+    german = aligned(tmp_path, english, [f"Satz {n}" for n in range(200)])
+    french = LineAligned(
+        "f", german.source_file, write(tmp_path / "f.fr", map("phrase {}".format, range(200))),
+        "en", "fr",
+    )  # fmt: skip
+    (tmp_path / "out").mkdir()
+    translations.gather(str(tmp_path / "out"), [german, french], RULES, [], 0, 0.2)
+    sources = {}
+    for name in ("translations", "development"):
+        rows = map(json.loads, (tmp_path / f"out/{name}.jsonl").read_text().splitlines())
+        sources[name] = [(row["pair"][1], row["source"]) for row in rows]
+    developing = {source for _, source in sources["development"]}
+    assert 20 < len(developing) < 60 and len(sources["development"]) == 2 * len(developing)
+    assert not developing & {source for _, source in sources["translations"]}
 
 
 def test_both_ways_round_are_one_pair(tmp_path):
