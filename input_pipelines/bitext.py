@@ -131,6 +131,11 @@ def _count(path: str) -> int:
         return sum(1 for _ in file)
 
 
+def name_of(pair: Languages) -> str:
+    """'en_zh-Hant': codes have hyphens themselves."""
+    return "_".join(pair)
+
+
 def two_languages(first: str, second: str) -> Languages:
     """Canonical codes of two languages that differ."""
     pair = languages.canonical(first), languages.canonical(second)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 
 from input_pipelines import languages, sources
-from input_pipelines.bitext import Languages, Translation, two_languages
+from input_pipelines.bitext import Languages, Translation, name_of, two_languages
 from input_pipelines.sources import BadRecords, SourceError
 
 SUFFIXES = (".tsv", ".tsv.gz")
@@ -176,7 +176,7 @@ class PairFiles:
             cells = line.split("\t")
             where = f"{path}:{number}"
             if len(cells) == 2:
-                key = f"{self.name}/{'-'.join(pair)}/{number}"
+                key = f"{self.name}/{name_of(pair)}/{number}"
                 yield Translation(key, cells[0], cells[1], where)
             else:
                 bad.add(where, "columns", f"expected 2 columns, found {len(cells)}", line)

@@ -1,7 +1,7 @@
 """Translations as rows of a token store, [CLS] source [SEP] target [SEP], and taken apart again.
 
 One store serves both stages of LaBSE: TLM reads its rows as they are, translation ranking reads
-both sides apart. Ids begin with the pair of languages, "en-de/...", and rows of a pair stand
+both sides apart. Ids begin with the pair of languages, "en_de/...", and rows of a pair stand
 together, as `translations.gather` writes them.
 """
 
@@ -153,7 +153,7 @@ def language_runs(store: TokenStore) -> list[tuple[str, int, int]]:
         if not slash:
             raise StoreError(
                 f"token store {store.folder}: expected ids that begin with their languages, as "
-                f"'en-de/...', found {name!r} in row {row}"
+                f"'en_de/...', found {name!r} in row {row}"
             )
         if runs and runs[-1][0] == language:
             runs[-1] = (language, runs[-1][1], row + 1)

@@ -62,6 +62,11 @@ class TranslationSide(EncodeSource):
         """See `EncodeSource`."""
         return f"{super().fingerprint}-{SIDES[self._side]}"
 
+    def texts(self) -> list[str]:
+        """What stands there, whole, in the order of `ids`."""
+        told = (self.store.text(row) for row in self.rows.tolist())
+        return [one.text if self._side else one.title for one in told]
+
     def _sizes(self) -> np.ndarray:
         translation_rows.require(self.store)
         lengths = translation_rows.side_lengths(self.store)[self._side]

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from input_pipelines import languages
-from input_pipelines.bitext import Bitext, Languages, Translation
+from input_pipelines.bitext import Bitext, Languages, Translation, name_of
 from input_pipelines.sources import BadRecords, SourceError
 
 _log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class _Tally:
             _log.warning(
                 "%s: %d of %d translations are not in the scripts %s. A wrong label, or say which "
                 "script it is: 'grc-Grek'. The first: %s",
-                *("-".join(pair), wrong, self.read, scripts, self.examples["wrong_script"][0]),
+                *(name_of(pair), wrong, self.read, scripts, self.examples["wrong_script"][0]),
             )
 
     def report(self, kept: int) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def gather(
             kept = _enough(
                 pair, list(_checked(pair, bitexts, rules, test, tally, bad)), rules, tally
             )
-            report["-".join(pair)] = tally.report(len(kept))
+            report[name_of(pair)] = tally.report(len(kept))
             for one in kept:
                 name = FILES[_share_of(one.source) < development_share]
                 counts[name] += 1
@@ -217,7 +217,7 @@ def _enough(
     tally.warn_of_scripts(pair)
     if rules is None or len(kept) >= rules.min_pairs or not kept:
         return kept
-    _log.warning("%s: left out, %d translations are too few", "-".join(pair), len(kept))
+    _log.warning("%s: left out, %d translations are too few", name_of(pair), len(kept))
     tally.dropped["too_few_of_the_pair"] += len(kept)
     return []
 
@@ -245,7 +245,7 @@ def _checked(
     bad: BadRecords,
 ) -> Iterator[_Kept]:
     """The translations of a pair of languages that are kept, the others counted."""
-    name = "-".join(pair)
+    name = name_of(pair)
     scripts = ("", "") if rules is None else (languages.script(pair[0]), languages.script(pair[1]))
     seen = _Seen()
     for one in _translations(pair, bitexts, bad):

@@ -16,7 +16,7 @@ from input_pipelines.translation_sides import TranslationSide
 from tests.tiny_stores import write_store
 
 SIDE = 8
-COUNTS = {"en-de": 40, "en-fr": 10, "en-ja": 3}
+COUNTS = {"en_de": 40, "en_fr": 10, "en_ja": 3}
 
 
 def text(seed, language):
@@ -219,11 +219,11 @@ def test_stores_of_other_rows_are_refused(folder, tmp_path):
             target_rows=packing.Rows(2, 4, 1), exponent=1.0, seed=0,
             tokenizer=str(folder / "tokenizer"),
         )  # fmt: skip
-    store = write_store(tmp_path / "mixed", [5] * 4, fingerprint=fingerprint, prefix="en-de/")
+    store = write_store(tmp_path / "mixed", [5] * 4, fingerprint=fingerprint, prefix="en_de/")
     opened = TokenStore.open(str(store))
-    assert translation_rows.language_runs(opened) == [("en-de", 0, 4)]
-    opened.ids[1] = "en-fr/x"
-    with pytest.raises(StoreError, match=re.escape("expected the rows of 'en-de' together")):
+    assert translation_rows.language_runs(opened) == [("en_de", 0, 4)]
+    opened.ids[1] = "en_fr/x"
+    with pytest.raises(StoreError, match=re.escape("expected the rows of 'en_de' together")):
         translation_rows.language_runs(opened)
     opened.ids[1] = "no language"
     with pytest.raises(StoreError, match="found 'no language' in row 1"):

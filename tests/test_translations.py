@@ -81,8 +81,8 @@ def test_files_of_one_pair_each(tmp_path):
     write(tmp_path / "deu-eng.tsv.gz", ["eins\tone", "zwei\ttwo\textra"])
     write(tmp_path / "ber-eng.tsv", ["yiwen\tone"])
     found, bad = read(PairFiles("tatoeba", str(tmp_path), {"ber": "kab"}), limit=1)
-    assert found[("de", "en")] == [("tatoeba/de-en/1", "eins", "one")] and bad == {"columns": 1}
-    assert found[("kab", "en")] == [("tatoeba/kab-en/1", "yiwen", "one")]
+    assert found[("de", "en")] == [("tatoeba/de_en/1", "eins", "one")] and bad == {"columns": 1}
+    assert found[("kab", "en")] == [("tatoeba/kab_en/1", "yiwen", "one")]
 
 
 def test_unequal_line_counts_are_refused(tmp_path):
@@ -113,10 +113,10 @@ def test_what_breaks_a_rule_is_dropped_counted_and_quoted(tmp_path):
     assert [(row["source"], row["target"]) for row in rows] == [
         ("fine", "gut"), ("spaced out", "mit Platz"),
     ]  # fmt: skip
-    assert rows[0]["id"] == "en-de/t/1" and rows[0]["pair"] == ["en", "de"]
+    assert rows[0]["id"] == "en_de/t/1" and rows[0]["pair"] == ["en", "de"]
     dropped = ["empty_side", "held_out", "length_ratio", "repeated", "same_on_both_sides"]
     assert report["dropped"] == dict.fromkeys([*dropped, "wrong_script"], 1)
-    (quoted,) = report["pairs"]["en-de"]["examples"]["wrong_script"]
+    (quoted,) = report["pairs"]["en_de"]["examples"]["wrong_script"]
     assert quoted.endswith("t.en:5: 'Cyrillic' | 'Привет'")
 
 
@@ -131,7 +131,7 @@ def test_a_language_in_another_script_than_its_own_is_told(tmp_path, caplog):
     english = write(tmp_path / "t.en", ["The book", "Abraham begat"])
     with pytest.raises(SourceError, match="none is left; dropped: {'wrong_script': 2}"):
         gather(tmp_path / "out", LineAligned("t", english, greek, "en", "grc"))
-    assert "en-grc: 2 of 2 translations are not in the scripts ['Latn', 'Cprt']" in caplog.text
+    assert "en_grc: 2 of 2 translations are not in the scripts ['Latn', 'Cprt']" in caplog.text
     rows, _ = gather(tmp_path / "right", LineAligned("t", english, greek, "en", "grc-Grek"))
     assert len(rows) == 2
 
@@ -160,7 +160,7 @@ def test_both_ways_round_are_one_pair(tmp_path):
     )
     rows, _ = gather(tmp_path / "out", aligned(tmp_path, ["one"], ["eins"]), turned)
     assert [(row["id"], row["source"]) for row in rows] == [
-        ("en-de/t/1", "one"), ("en-de/u/1", "two"),
+        ("en_de/t/1", "one"), ("en_de/u/1", "two"),
     ]  # fmt: skip
 
 
@@ -170,8 +170,8 @@ def test_a_pair_of_one_sentence_is_left_out_and_told(tmp_path, caplog):
     )
     rows, report = gather(tmp_path / "out", aligned(tmp_path, ["a", "b"], ["c", "d"]), lone)
     assert {tuple(row["pair"]) for row in rows} == {("en", "de")}
-    assert report["pairs"]["en-fr"]["dropped"] == {"too_few_of_the_pair": 1}
-    assert "en-fr: left out" in caplog.text
+    assert report["pairs"]["en_fr"]["dropped"] == {"too_few_of_the_pair": 1}
+    assert "en_fr: left out" in caplog.text
     with pytest.raises(SourceError, match="none is left; dropped: {'too_few_of_the_pair': 1}"):
         gather(tmp_path / "none", lone)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,19 +14,27 @@ DIRECTIONS = ("to_target", "to_source")
 Accuracies = dict[str, dict[str, np.ndarray]]  # pair of languages -> direction -> [n] bool
 
 
+class Side(encoding.EncodeSource, Protocol):
+    """One side of translations."""
+
+    def texts(self) -> list[str]:
+        """What stands there, in the order of the ids."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class TranslationSet:
     """Translations of some pairs of languages.
 
     Attributes:
       name: in tables.
-      sources, targets: both sides, ids equal and in the same order, "en-de/..."; those of a pair
+      sources, targets: both sides, ids equal and in the same order, "en_de/..."; those of a pair
         of languages stand together.
     """
 
     name: str
-    sources: encoding.EncodeSource
-    targets: encoding.EncodeSource
+    sources: Side
+    targets: Side
 
     def __post_init__(self) -> None:
         if list(self.sources.ids) != list(self.targets.ids):
