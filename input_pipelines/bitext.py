@@ -5,6 +5,8 @@ fixed order.
 """
 
 import dataclasses
+import gzip
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -32,6 +34,11 @@ class Translation:
 
 class Bitext(Protocol):
     """Translations of one or more pairs of languages."""
+
+    @property
+    def name(self) -> str:
+        """What its keys begin with; no two that are gathered together share it."""
+        ...
 
     def pairs(self) -> Sequence[Languages]:
         """The pairs of languages, canonical codes, each once."""
@@ -101,6 +108,11 @@ class TfdsTranslations:
     target_language: str
     data_dir: str = ""
 
+    @property
+    def name(self) -> str:
+        """See `Bitext`."""
+        return self.dataset
+
     def pairs(self) -> list[Languages]:
         """See `Bitext`."""
         return [two_languages(self.source_language, self.target_language)]
@@ -127,8 +139,18 @@ def _same_lines(
 
 
 def _count(path: str) -> int:
+    """Lines of a file, the last one with or without its end."""
+    count, last = 0, b"\n"
     with sources.open_binary(path) as file:
-        return sum(1 for _ in file)
+        try:
+            while part := file.read(1 << 20):
+                count, last = count + part.count(b"\n"), part
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise SourceError(
+                f"{path}: the gzip data is damaged or cut short ({error}); fetch or write the file "
+                "again"
+            ) from error
+    return count + (not last.endswith(b"\n"))
 
 
 def name_of(pair: Languages) -> str:

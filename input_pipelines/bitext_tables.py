@@ -6,18 +6,18 @@ Of a text in many languages, the pairs are those with one of them, the pivot.
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from input_pipelines import languages, sources
 from input_pipelines.bitext import Languages, Translation, name_of, two_languages
-from input_pipelines.sources import BadRecords, SourceError
+from input_pipelines.sources import BadRecords, FieldError, SourceError
 
 SUFFIXES = (".tsv", ".tsv.gz")
 
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """A table, tab between columns, names in its first line; an empty cell is not translated.
+    """A table, tab between columns, names in its first line; an empty cell is an empty side.
 
     Attributes:
       name: of the text, part of every key.
@@ -58,7 +58,7 @@ class Columns:
 
 @dataclasses.dataclass(frozen=True)
 class JsonLines:
-    """A line an object, a field a language; one that is missing or empty is not translated.
+    """A line an object, a field a language; one that is missing is an empty side.
 
     Attributes:
       name: of the text, part of every key.
@@ -82,11 +82,13 @@ class JsonLines:
         """See `Bitext`."""
         fields = [_field(self.codes, language) for language in pair]
         for number, line, row in sources.json_lines(self.path, self.max_line_bytes, bad):
-            where, texts = f"{self.path}:{number}", [row.get(field, "") for field in fields]
-            if not all(isinstance(text, str) for text in texts):
-                bad.add(where, "not_text", f"expected text in {fields}", line)
-            else:
-                yield Translation(f"{self.name}/{number}", str(texts[0]), str(texts[1]), where)
+            where = f"{self.path}:{number}"
+            try:
+                texts = [sources.text_field({field: "", **row}, field) for field in fields]
+            except FieldError as error:
+                bad.add(where, error.reason, str(error), line)
+                continue
+            yield Translation(f"{self.name}/{number}", texts[0], texts[1], where)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +129,9 @@ class Keyed:
     def _files(self) -> dict[str, str]:
         """Language -> path."""
         found: dict[str, str] = {}
-        for stem, path in _tables(self.folder):
+        tables = dict(_tables(self.folder))
+        _require_there(self.folder, [*self.codes, *(self.only or ())], tables)
+        for stem, path in tables.items():
             code = self.codes.get(stem, stem)
             if not code or (self.only is not None and stem not in self.only):
                 continue
@@ -183,13 +187,22 @@ class PairFiles:
 
     def _files(self) -> dict[Languages, str]:
         found: dict[Languages, str] = {}
-        for stem, path in _tables(self.folder):
+        tables = dict(_tables(self.folder))
+        parts = {part for stem in tables for part in (stem.rpartition("-")[0::2])}
+        _require_there(self.folder, self.codes, parts)
+        for stem, path in tables.items():
             first, dash, second = stem.rpartition("-")
             if not dash:
                 raise SourceError(f"{path}: expected a name such as deu-eng.tsv, two codes")
             codes = [self.codes.get(part, part) for part in (first, second)]
             if all(codes):
-                found[two_languages(*codes)] = path
+                pair = two_languages(*codes)
+                if pair in found:
+                    raise SourceError(
+                        f"{self.folder}: both {found[pair]} and {path} are {name_of(pair)!r}; say "
+                        "by `codes` what one of them is, '' to leave it out"
+                    )
+                found[pair] = path
         return found
 
 
@@ -212,8 +225,15 @@ def _with_pivot(name: str, pivot: str, codes: Iterable[str]) -> list[Languages]:
     """Pairs of the pivot with each other language."""
     given = [languages.canonical(code) for code in codes]
     first = languages.canonical(pivot)
-    if first not in given or len(given) < 2:
+    if first not in given or len(given) < 2 or len(set(given)) < len(given):
         raise SourceError(
-            f"{name}: expected the pivot {first!r} and other languages, found {sorted(given)}"
+            f"{name}: expected the pivot {first!r} and other languages, each once, found "
+            f"{sorted(given)}"
         )
     return list(itertools.product([first], sorted(set(given) - {first})))
+
+
+def _require_there(folder: str, named: Iterable[str], there: Container[str]) -> None:
+    """Raises SourceError for names that no file has."""
+    if missing := [name for name in named if name not in there]:
+        raise SourceError(f"{folder}: expected tables named {missing}, as `codes` and `only` say")

@@ -34,7 +34,14 @@ class SentenceRules:
     max_characters: int = 5000
     min_script: float = 0.2
 
-    def broken(self, text: str, script: str) -> str:
+    def __post_init__(self) -> None:
+        if not (1 <= self.min_characters <= self.max_characters and 0 <= self.min_script <= 1):
+            raise ValueError(
+                "SentenceRules: expected 1 <= min_characters <= max_characters and min_script "
+                f"from 0 to 1, found {self}"
+            )
+
+    def broken(self, text: str, script: str | None) -> str:
         """Which rule a sentence breaks, by name; '' for none."""
         if not self.min_characters <= len(text) <= self.max_characters:
             return "length"

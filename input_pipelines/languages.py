@@ -8,6 +8,7 @@ import functools
 
 import langcodes
 import regex
+from langcodes import data_dicts
 
 # Scripts that are several of Unicode's, by their ISO 15924 codes.
 _MIXED = {
@@ -31,7 +32,8 @@ def canonical(code: str) -> str:
       LanguageError: there is no such language.
     """
     try:
-        valid = langcodes.tag_is_valid(code)
+        found = langcodes.Language.get(langcodes.standardize_tag(code, macro=True))
+        valid = langcodes.tag_is_valid(code) and _is_language(found.language)
     except ValueError:
         valid = False
     if not valid:
@@ -39,26 +41,35 @@ def canonical(code: str) -> str:
             f"language {code!r}: expected a code of BCP 47 or ISO 639, such as 'de', 'deu' or "
             "'sr-Latn'. If this is the name of a variant, say which language it is of."
         )
-    found = langcodes.Language.get(langcodes.standardize_tag(code, macro=True))
     parts = {name: part for name, part in found.to_dict().items() if name != "script"}
     plain = langcodes.Language.make(**parts)
-    return str(plain if plain.maximize().script == found.script else found)
+    return str(plain if _likely_script(plain) == found.script else found)
+
+
+def _is_language(code: str | None) -> bool:
+    """Not undetermined, several, none, or a code for private use."""
+    if code in (None, "und", "mis", "mul", "zxx"):
+        return False
+    return not (len(code) == 3 and "qaa" <= code <= "qtz")
+
+
+def _likely_script(language: langcodes.Language) -> str | None:
+    """What CLDR says of this very language; langcodes would take Latin for one it does not know."""
+    known = language.language in data_dicts.LIKELY_SUBTAGS
+    return str(language.maximize().script) if known else None
 
 
 @functools.cache
-def script(code: str) -> str:
+def script(code: str) -> str | None:
     """ISO 15924 code of the script that a language is written in: 'Latn'.
 
+    None where neither the code nor CLDR says it; 'max-Latn' does.
+
     Raises:
-      LanguageError: there is no such language, or nothing says what it is written in.
+      LanguageError: there is no such language.
     """
-    found = langcodes.Language.get(canonical(code)).maximize().script
-    if found is None:
-        raise LanguageError(
-            f"language {code!r}: nothing says in which script it is written; add it, as in "
-            f"'{code}-Latn'"
-        )
-    return str(found)
+    found = langcodes.Language.get(canonical(code))
+    return found.script or _likely_script(found)
 
 
 @functools.cache
@@ -70,12 +81,14 @@ def _in_script(name: str) -> regex.Pattern[str]:
         raise LanguageError(f"script {name!r}: expected a code of ISO 15924, as 'Latn'") from error
 
 
-def share_in_script(text: str, name: str) -> float:
+def share_in_script(text: str, name: str | None) -> float:
     """Share of a text's letters that are of a script; 1 for a text without letters.
 
     Args:
       text: any.
-      name: ISO 15924 code.
+      name: ISO 15924 code; None, where that is not known, gives 1.
     """
     letters = len(_LETTERS.findall(text))
-    return len(_in_script(name).findall(text)) / letters if letters else 1.0
+    if name is None or not letters:
+        return 1.0
+    return len(_in_script(name).findall(text)) / letters

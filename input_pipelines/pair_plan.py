@@ -1,6 +1,6 @@
 """In which rows the queries and passages of a step stand: a pure function of (seed, step)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from absl import logging
@@ -57,26 +57,8 @@ class RowPlan(PairChoice):
           int64 [rows, segments] of each group: of one with a text for each query 0 to B - 1, of one
           with a text for each passage 0 to B * G - 1.
         """
-        sizes = self._sizes(step)
-        for count in range(self.batch, 0, -1):
-            # The queries with the longest passages come last: leaving these out takes the fewest.
-            placed = [
-                place(of[:count].reshape(-1), rows)
-                for of, rows in zip(sizes, self._rows.values(), strict=True)
-            ]
-            found = [slots for slots in placed if slots is not None]
-            if len(found) == len(placed):
-                break
-        else:
-            raise ValueError(f"{self._owner}: step {step}: not one query fits its rows")
-        if count < self.batch:
-            logging.warning(
-                "step %d: %d of %d queries do not fit %s and are left out this time; with more "
-                "rows they would not be",
-                *(step, self.batch - count, self.batch),
-                " and ".join(map(str, self._rows.values())),
-            )
-        return found
+        where = f"{self._owner}: step {step}"
+        return fitted(self._sizes(step), list(self._rows.values()), where, "queries")
 
     def padding_shares(self, steps: Sequence[int]) -> list[float]:
         """Share of token positions of these steps that hold no token, for each group."""
@@ -89,22 +71,9 @@ class RowPlan(PairChoice):
         raise NotImplementedError
 
     def _check_rows(self) -> None:
-        """Packs the first steps: rows that are too few should be known before training."""
-        needed = dict.fromkeys(self._rows, 0)
-        for step in range(min(self.steps_per_epoch, PROBE)):
-            for (name, rows), sizes in zip(self._rows.items(), self._sizes(step), strict=True):
-                packed = plan.pack_rows(sizes.reshape(-1), rows.length, rows.segments)
-                needed[name] = max(needed[name], len(packed))
-        for name, need in needed.items():
-            rows = self._rows[name]
-            if need > rows.rows:
-                raise ValueError(
-                    f"{self._owner}.{name}_rows: {self.batch} queries with {self.group_size} "
-                    f"passages each need up to {need} rows of {rows.length} tokens and "
-                    f"{rows.segments} segments, found {rows.rows}. Give it {need + 1 + need // 32},"
-                    " which leaves room for steps that need more than the first, or make the batch "
-                    "smaller."
-                )
+        steps = range(min(self.steps_per_epoch, PROBE))
+        about = f"{self.batch} queries with {self.group_size} passages each"
+        require_rows(self._owner, self._rows, map(self._sizes, steps), about)
 
 
 class PairPlan(RowPlan):
@@ -179,7 +148,75 @@ class JointPlan(RowPlan):
         return [queries[:, None] + passages - 1]  # the passage's [CLS] goes
 
 
-def place(sizes: np.ndarray, rows: packing.Rows) -> np.ndarray | None:
+def fitted(
+    sizes: Sequence[np.ndarray], rows: Sequence[packing.Rows], where: str, what: str
+) -> list[np.ndarray]:
+    """Where the texts of a step stand, in the rows of each group; -1 where free.
+
+    What comes last is left out, in all groups, where not all fit, and that is reported: the rows
+    should have room for all.
+
+    Args:
+      sizes: of each group, tokens of its texts, [B] or [B, G].
+      rows: of each group.
+      where, what: the step, and what it has a batch of, for messages.
+
+    Returns:
+      int64 [rows, segments] of each group: places in its sizes, flat.
+
+    Raises:
+      ValueError: not one fits.
+    """
+    batch = len(sizes[0])
+    for count in range(batch, 0, -1):
+        placed = [
+            _place(of[:count].reshape(-1), shape) for of, shape in zip(sizes, rows, strict=True)
+        ]
+        found = [slots for slots in placed if slots is not None]
+        if len(found) == len(placed):
+            break
+    else:
+        raise ValueError(f"{where}: not one of the {what} fits its rows")
+    if count < batch:
+        logging.warning(
+            "%s: %d of %d %s do not fit %s and are left out this time; with more rows they would "
+            "not be",
+            *(where, batch - count, batch, what, " and ".join(map(str, rows))),
+        )
+    return found
+
+
+def require_rows(
+    owner: str,
+    rows: Mapping[str, packing.Rows],
+    sizes: Iterable[Sequence[np.ndarray]],
+    about: str,
+) -> None:
+    """Raises ValueError if steps need more rows than there are, which is best known at once.
+
+    Args:
+      owner: whose argument '<group>_rows' the message names.
+      rows: of each group.
+      sizes: of some steps, see `fitted`.
+      about: what a step holds, for the message.
+    """
+    needed = dict.fromkeys(rows, 0)
+    for step in sizes:
+        for (name, shape), of in zip(rows.items(), step, strict=True):
+            packed = plan.pack_rows(of.reshape(-1), shape.length, shape.segments)
+            needed[name] = max(needed[name], len(packed))
+    for name, need in needed.items():
+        shape = rows[name]
+        if need > shape.rows:
+            raise ValueError(
+                f"{owner}.{name}_rows: {about} need up to {need} rows of {shape.length} tokens and "
+                f"{shape.segments} segments, found {shape.rows}. Give it {need + 1 + need // 32}, "
+                "which leaves room for steps that need more than the first, or make the batch "
+                "smaller."
+            )
+
+
+def _place(sizes: np.ndarray, rows: packing.Rows) -> np.ndarray | None:
     """Which text stands where: int64 [rows, segments], -1 where free; None if they do not fit."""
     if rows.segments == 1:
         slots = np.arange(len(sizes))[:, None]  # in order: a query and its passages stay together

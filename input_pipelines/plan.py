@@ -138,6 +138,13 @@ def mixture_weights(sizes: Sequence[int], temperature: float) -> list[float]:
     return (scaled / scaled.sum()).tolist()
 
 
+def temperature_of(exponent: float) -> float:
+    """The temperature at which shares are sizes^exponent, for `mixture_weights`."""
+    if not 0 < exponent <= 1:
+        raise ValueError(f"exponent: expected above 0 and at most 1, found {exponent}")
+    return 1.0 / exponent
+
+
 class MixtureOrder:
     """In which order passages of several stores are shown, epoch after epoch.
 

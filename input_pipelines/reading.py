@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from input_pipelines import plan, stream, tokenization
+from input_pipelines import plan, question_tokens, stream, tokenization
 from input_pipelines.packing import Group, group_spec
 from input_pipelines.pipeline import PREFETCH
 
@@ -112,7 +112,7 @@ class Pairs:
             for text in texts
         ]
         ids = np.arange(start, start + len(texts))
-        group = tokenization.token_group(encoded, length, 0, ids.tolist())
+        group = question_tokens.token_group(encoded, length, 0, ids.tolist())
         free = rows - len(texts)
         return {
             name: np.pad(array, ((0, free), (0, 0)), constant_values=-1 * (name == "example_id"))

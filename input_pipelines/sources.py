@@ -52,6 +52,7 @@ class BadRecords:
         self._quiet = quiet
         self.counts: collections.Counter[str] = collections.Counter()
         self.examples: list[str] = []
+        self._places: set[str] = set()
 
     @classmethod
     def counted_before(cls) -> "BadRecords":
@@ -59,11 +60,16 @@ class BadRecords:
         return cls(limit=sys.maxsize, quiet=True)
 
     def add(self, where: str, reason: str, detail: str, quote: str) -> None:
-        """Counts one. `reason` is the class that is counted, `detail` says what is wrong here.
+        """Counts one, once however often its file is read.
+
+        `reason` is the class that is counted, `detail` says what is wrong here.
 
         Raises:
           SourceError: this is one more than the limit.
         """
+        if where in self._places:
+            return
+        self._places.add(where)
         self.counts[reason] += 1
         shown = quote if len(quote) <= QUOTE else f"{quote[:QUOTE]}… ({len(quote)} characters)"
         message = f"{where}: {detail}: {shown!r}"

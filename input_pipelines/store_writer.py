@@ -28,7 +28,8 @@ Record (row r of the store = record r counted through the shards in order), pars
     vocabulary_size        int, true size of the tokenizer
     max_length             int, the length at which records were cut
     prefix                 str, put before each text
-    layout                 "text", title, a space, text; "title_and_body", [SEP] between them
+    layout                 "text", title, a space, text; "title_and_body", [SEP] between them;
+                           "translation:48", so too, each side cut at 48
     total_tokens           int, sum of lengths
     total_words            int, sum of word_starts (special tokens included)
     truncated              int, records that were cut

@@ -24,6 +24,9 @@ ROLES = ("pad", "unk", "cls", "sep", "mask")
 BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
+LONGEST_WORD = 100  # characters of a word in transformers' BERT; the original code has 200
+
+
 class TokenizerError(ValueError):
     """A tokenizer folder that is incomplete, damaged, or not the one that was expected."""
 
@@ -163,59 +166,6 @@ def join_title(title: str, text: str) -> str:
     return f"{title} {text}" if title and text else title or text
 
 
-def token_group(
-    encoded: Sequence[Tokenized], length: int, pad: int, example_ids: Sequence[int]
-) -> dict[str, np.ndarray]:
-    """One text a row, one segment a row.
-
-    Returns:
-      tokens, positions, segment_ids int32 [B, length]; word_starts bool [B, length];
-      cls_at, example_id int32 [B, 1]; segment_valid bool [B, 1].
-    """
-    rows = len(encoded)
-    group = {
-        "tokens": np.full((rows, length), pad, np.int32),
-        "positions": np.zeros((rows, length), np.int32),
-        "segment_ids": np.zeros((rows, length), np.int32),
-        "word_starts": np.zeros((rows, length), np.bool_),
-        "cls_at": np.zeros((rows, 1), np.int32),
-        "segment_valid": np.ones((rows, 1), np.bool_),
-        "example_id": np.asarray(example_ids, np.int32).reshape(rows, 1),
-    }
-    for row, one in enumerate(encoded):
-        n = len(one.tokens)
-        group["tokens"][row, :n] = one.tokens
-        group["positions"][row, :n] = np.arange(n)
-        group["segment_ids"][row, :n] = 1
-        group["word_starts"][row, :n] = one.word_starts
-    return group
-
-
-class QuestionEncoder:
-    """Turns questions into the token group that a query encoder takes."""
-
-    def __init__(self, tokenizer: str, length: int, prefix: str):
-        """tokenizer: folder. length: tokens a question. prefix: put before each question."""
-        self._tokenizer = Tokenizer(tokenizer)
-        self.length = length
-        self.prefix = prefix
-
-    @property
-    def fingerprint(self) -> str:
-        """That of the tokenizer."""
-        return self._tokenizer.fingerprint
-
-    def tokens(self, question: str) -> int:
-        """How many a question has, specials included, before it is cut."""
-        return len(self._tokenizer.pieces([self.prefix + question])[0].tokens) + 2
-
-    def __call__(self, questions: Sequence[str]) -> dict[str, np.ndarray]:
-        """A token group of len(questions) rows; see token_group."""
-        encoded = self._tokenizer.encode_batch([self.prefix + q for q in questions], self.length)
-        pad = self._tokenizer.vocabulary["pad"]
-        return token_group(encoded, self.length, pad, range(len(questions)))
-
-
 def new_wordpiece(lowercase: bool, strip_accents: bool) -> tokenizers.Tokenizer:
     """BERT's tokenizer without a vocabulary: clean-up, words and punctuation, WordPiece."""
     tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token=BERT_SPECIALS[1]))
@@ -237,6 +187,7 @@ def train_wordpiece(
     min_frequency: int,
     lowercase: bool,
     strip_accents: bool,
+    longest_word: int = LONGEST_WORD,
 ) -> tokenizers.Tokenizer:
     """Trains BERT-style WordPiece; the same texts give the same vocabulary.
 
@@ -246,7 +197,7 @@ def train_wordpiece(
 
     Args:
       texts: called for each reading.
-      vocabulary_size, min_frequency, lowercase, strip_accents: see train_tokenizer.
+      vocabulary_size, min_frequency, lowercase, strip_accents, longest_word: see train_tokenizer.
       alphabet_size: the most distinct characters; the rarest become unknown.
     """
     empty = new_wordpiece(lowercase, strip_accents)
@@ -271,16 +222,19 @@ def train_wordpiece(
         return dict(tokenizer.get_vocab())
 
     inside = sorted(token for token in train(1, []) if len(token) == 3 and token.startswith("##"))
-    return from_vocabulary(train(vocabulary_size, inside), lowercase, strip_accents)
+    return from_vocabulary(train(vocabulary_size, inside), lowercase, strip_accents, longest_word)
 
 
 def from_vocabulary(
-    vocabulary: dict[str, int], lowercase: bool, strip_accents: bool
+    vocabulary: dict[str, int],
+    lowercase: bool,
+    strip_accents: bool,
+    longest_word: int = LONGEST_WORD,
 ) -> tokenizers.Tokenizer:
     """BERT's tokenizer with a vocabulary that holds the five special tokens."""
     tokenizer = new_wordpiece(lowercase, strip_accents)
     tokenizer.model = models.WordPiece(
-        vocabulary, unk_token=BERT_SPECIALS[1], max_input_chars_per_word=100
+        vocabulary, unk_token=BERT_SPECIALS[1], max_input_chars_per_word=longest_word
     )
     tokenizer.add_special_tokens(list(BERT_SPECIALS))
     cls, sep = BERT_SPECIALS[2], BERT_SPECIALS[3]
@@ -303,6 +257,7 @@ def train_tokenizer(
     sample: int,
     seed: int,
     max_bad_records: int,
+    longest_word: int = LONGEST_WORD,
 ) -> dict[str, str]:
     """Trains a WordPiece tokenizer on titles and texts of a source.
 
@@ -316,6 +271,8 @@ def train_tokenizer(
       sample: records drawn from a Mixture by its probabilities; 0 for all records of any source.
       seed: of that draw.
       max_bad_records: malformed records that are skipped before the run stops.
+      longest_word: characters; a longer run without spaces is unknown as a whole. Raise it for
+        languages that are written without spaces.
 
     Returns:
       {"tokenizer": the folder relative to model_dir}.
@@ -337,7 +294,13 @@ def train_tokenizer(
         return filter(str.strip, (join_title(record.title, record.text) for record in records))
 
     tokenizer = train_wordpiece(
-        texts, vocabulary_size, alphabet_size, min_frequency, lowercase, strip_accents
+        texts,
+        vocabulary_size,
+        alphabet_size,
+        min_frequency,
+        lowercase,
+        strip_accents,
+        longest_word,
     )
     if tokenizer.get_vocab_size() == len(BERT_SPECIALS):
         raise SourceError(f"no text to train a tokenizer on: {source} has no record with text")

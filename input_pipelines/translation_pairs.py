@@ -1,22 +1,20 @@
 """Translations in batches of pairs, languages in smoothed shares: the pipeline that LaBSE ranks."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 
 import numpy as np
-from absl import logging
 
 from input_pipelines import packing, plan, stream, translation_rows
-from input_pipelines.pair_plan import place
+from input_pipelines.pair_plan import PROBE, fitted, require_rows
 from input_pipelines.pipeline import PREFETCH, open_stores
 from input_pipelines.token_store import StoreError, TokenStore
 from input_pipelines.tokenization import Tokenizer
 
 VERSION = 1  # part of every fingerprint: raise it when the same arguments give other batches
 SIDES = ("source", "target")
-TARGET = 1
-PROBE = 32  # steps that are packed at once to see whether they fit
 
 
 class TranslationPairs:
@@ -58,9 +56,13 @@ class TranslationPairs:
           ValueError, StoreError: a size out of range, or a store that does not fit.
         """
         plan.check_sizes("TranslationPairs", batch=batch)
-        _check(length, exponent, source_rows, target_rows)
+        _check(batch, length, exponent, source_rows, target_rows)
         (self.store,) = open_stores([store], tokenizer)
-        translation_rows.require(self.store)
+        if (side := translation_rows.side_of(self.store)) < length:
+            raise StoreError(
+                f"TranslationPairs.length: expected at most {side}, at which the sides of "
+                f"{self.store.folder} were cut, found {length}"
+            )
         if len(self.store) < batch:
             raise StoreError(
                 f"token store {self.store.folder}: expected {batch} translations for a batch, "
@@ -78,9 +80,11 @@ class TranslationPairs:
         self.languages = list(
             zip((name for name, _, _ in runs), sizes, self._order.quotas.tolist(), strict=True)
         )
-        self._epochs: dict[int, np.ndarray] = {}
+        self._epoch = functools.lru_cache(maxsize=2)(self._order.epoch)
         self.fingerprint = self._hash(exponent, seed)
-        self._check_rows()
+        steps = range(min(PROBE, len(self.store) // batch))
+        first = (self._lengths(self.chosen(step)) for step in steps)
+        require_rows("TranslationPairs", self._rows, first, f"{batch} sentences")
 
     def specs(self) -> stream.Spec:
         """Group -> feature -> shape and dtype of the global batch."""
@@ -119,21 +123,28 @@ class TranslationPairs:
         """
         rows = stream.own_rows(rows, self._base)
         chosen = self.chosen(step)
+        shapes = list(self._rows.values())
+        placed = fitted(
+            self._lengths(chosen), shapes, f"TranslationPairs: step {step}", "translations"
+        )
+        own = [
+            slots.reshape(self._base, -1, shape.segments)[rows].reshape(-1, shape.segments)
+            for slots, shape in zip(placed, shapes, strict=True)
+        ]
+        # Both sides of a pair are one row of the store, though perhaps of two processes' rows here.
+        needed = np.unique(np.concatenate([slots[slots != packing.NONE] for slots in own]))
+        both = translation_rows.apart(self.store.read(chosen[needed]), self._sep)
         groups = {}
-        for side, (places, shape) in enumerate(
-            zip(self._slots(step, chosen), self._rows.values(), strict=True)
-        ):
-            own = places.reshape(self._base, -1, shape.segments)[rows].reshape(-1, shape.segments)
-            read = self.store.read(chosen[own[own != packing.NONE]])
-            both = translation_rows.apart(read, self._sep)
-            passages = packing.truncate(both[side], self._length)
-            group = packing.build_group(passages, own, shape.length)
-            if side == TARGET:
-                group["relevance"] = (own != packing.NONE).astype(np.int32)
-                meanings = np.full(own.shape, packing.NONE, np.int32)
-                meanings[own != packing.NONE] = translation_rows.meanings(both[0])
-                group["document_id"] = meanings
-            groups[SIDES[side]] = group
+        for name, slots, side, shape in zip(SIDES, own, both, shapes, strict=True):
+            at = np.searchsorted(needed, slots[slots != packing.NONE])
+            passages = packing.truncate(packing.reorder(side, at), self._length)
+            groups[name] = packing.build_group(passages, slots, shape.length)
+        slots = own[SIDES.index("target")]
+        meanings = np.full(slots.shape, packing.NONE, np.int32)
+        at = np.searchsorted(needed, slots[slots != packing.NONE])
+        meanings[slots != packing.NONE] = translation_rows.meanings(both[0])[at]
+        relevance = (slots != packing.NONE).astype(np.int32)
+        groups["target"] |= {"relevance": relevance, "document_id": meanings}
         return groups
 
     def batches(self, start_step: int, rows: np.ndarray | None = None) -> stream.Prefetched:
@@ -143,62 +154,9 @@ class TranslationPairs:
             lambda step: self.batch(step, rows), self.specs(), start_step, None, PREFETCH
         )
 
-    def padding_shares(self, steps: int) -> dict[str, float]:
-        """Share of token positions of the first steps that hold no token, for each group."""
-        found = np.array([[side.sum() for side in self._lengths(self.chosen(n))]
-                          for n in range(steps)])  # fmt: skip
-        rooms = [rows.rows * rows.length for rows in self._rows.values()]
-        return dict(zip(self._rows, (1 - found.mean(axis=0) / rooms).tolist(), strict=True))
-
     def _lengths(self, chosen: np.ndarray) -> list[np.ndarray]:
         """Tokens of the sources and targets of some rows, as they are cut."""
         return [np.minimum(of_side[chosen], self._length) for of_side in self._side_lengths]
-
-    def _slots(self, step: int, chosen: np.ndarray) -> list[np.ndarray]:
-        """Which pair stands where: int64 [rows, segments] of each group, NONE where free.
-
-        Pairs that do not fit are left out and reported: rows should have room for all.
-        """
-        sizes = self._lengths(chosen)
-        for count in range(self._batch, 0, -1):
-            placed = [
-                place(of_side[:count], rows)
-                for of_side, rows in zip(sizes, self._rows.values(), strict=True)
-            ]
-            found = [slots for slots in placed if slots is not None]
-            if len(found) == len(placed):
-                break
-        else:
-            raise ValueError(f"TranslationPairs: step {step}: not one pair fits its rows")
-        if count < self._batch:
-            logging.warning(
-                "step %d: %d of %d translations do not fit %s and are left out this time",
-                *(step, self._batch - count, self._batch, list(self._rows.values())),
-            )
-        return found
-
-    def _epoch(self, epoch: int) -> np.ndarray:
-        if epoch not in self._epochs:
-            self._epochs = {epoch: self._order.epoch(epoch), **self._epochs}
-            self._epochs = dict(list(self._epochs.items())[:2])
-        return self._epochs[epoch]
-
-    def _check_rows(self) -> None:
-        """Packs the first steps: rows that are too few should be known before training."""
-        needed = dict.fromkeys(self._rows, 0)
-        for step in range(min(PROBE, len(self.store) // self._batch)):
-            sizes = self._lengths(self.chosen(step))
-            for (name, rows), of_side in zip(self._rows.items(), sizes, strict=True):
-                packed = plan.pack_rows(of_side, rows.length, rows.segments)
-                needed[name] = max(needed[name], len(packed))
-        for name, need in needed.items():
-            if need > self._rows[name].rows:
-                raise ValueError(
-                    f"TranslationPairs.{name}_rows: {self._batch} sentences need up to {need} rows "
-                    f"of {self._rows[name].length} tokens and {self._rows[name].segments} "
-                    f"segments, found {self._rows[name].rows}. Give it {need + 1 + need // 32}, or "
-                    "make the batch smaller."
-                )
 
     def _hash(self, exponent: float, seed: int) -> str:
         parts = {
@@ -214,8 +172,13 @@ class TranslationPairs:
 
 
 def _check(
-    length: int, exponent: float, source_rows: packing.Rows, target_rows: packing.Rows
+    batch: int, length: int, exponent: float, source_rows: packing.Rows, target_rows: packing.Rows
 ) -> None:
+    if batch < 2:
+        raise ValueError(
+            "TranslationPairs.batch: one pair alone has no negative, and its loss would be 0: "
+            "expected 2 or more, found 1"
+        )
     shortest = min(source_rows.length, target_rows.length)
     if not 2 <= length <= shortest:
         raise ValueError(

@@ -12,7 +12,7 @@ import numpy as np
 
 from input_pipelines import layouts, packing, plan, sources, tokenization
 from input_pipelines.layouts import Rows
-from input_pipelines.sources import BadRecords, FieldError, Record
+from input_pipelines.sources import BadRecords, FieldError, Record, UniqueIds
 from input_pipelines.store_writer import StoreRecord
 from input_pipelines.token_store import Passages, StoreError, TokenStore
 
@@ -34,14 +34,19 @@ class TranslationFile:
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
         """Yields the records in order, telling `bad` of malformed ones."""
+        unique = UniqueIds()
         for number, line, row in sources.json_lines(self.path, self.max_line_bytes, bad):
             where = f"{self.path}:{number}"
             try:
-                texts = [sources.text_field(row, name) for name in ("id", "source", "target")]
+                name = sources.text_field(row, "id", is_id=True)
+                sides = [sources.text_field(row, side) for side in ("source", "target")]
             except FieldError as error:
                 bad.add(where, error.reason, str(error), line)
                 continue
-            yield Record(texts[0], texts[1], texts[2], where)
+            if before := unique.first(name, self.path, number):
+                bad.add(where, "duplicate_id", f"id {name!r} was already given in {before}", line)
+                continue
+            yield Record(name, sides[0], sides[1], where)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +61,8 @@ class Translations(layouts.Plain):
 
     @property
     def name(self) -> str:
-        """See `Layout`."""
-        return NAME
+        """See `Layout`; says where sides are cut, too."""
+        return f"{NAME}:{self.side}"
 
     def rows(
         self,
@@ -91,13 +96,19 @@ class Translations(layouts.Plain):
         return Rows(rows, cut, {SOURCE_LENGTH: sizes})
 
 
-def require(store: TokenStore) -> None:
-    """Raises StoreError unless the rows of a store are translations."""
-    if store.manifest["layout"] != NAME:
+def side_of(store: TokenStore) -> int:
+    """Tokens at which the sides of a store were cut.
+
+    Raises:
+      StoreError: its rows are no translations.
+    """
+    name, _, side = str(store.manifest["layout"]).partition(":")
+    if name != NAME:
         raise StoreError(
             f"token store {store.folder}: expected translations, prepared with "
             f"runs/prepare_translations.gin, found rows of layout {store.manifest['layout']!r}"
         )
+    return int(side)
 
 
 def apart(rows: Passages, sep: int) -> tuple[Passages, Passages]:

@@ -1,11 +1,9 @@
 """One side of translations, for turning sentences into vectors."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from input_pipelines import layouts, packing, translation_rows
-from input_pipelines.pipeline import EncodeSource
+from input_pipelines import layouts, packing, plan, translation_rows
+from input_pipelines.pipeline import EncodeSource, open_stores
 from input_pipelines.token_store import TokenStore
 from input_pipelines.tokenization import Tokenizer
 
@@ -25,16 +23,15 @@ class TranslationSide(EncodeSource):
         *,
         segment_length: int,
         tokenizer: str,
-        sample: int | None = None,
-        always_include: Sequence[str] = (),
-        seed: int = 0,
+        each: int | None = None,
     ):
         """
         Args:
           store: a token store prepared with `translation_rows.Translations`.
           side: 'source' or 'target'.
           tokenizer: folder of the tokenizer that made it.
-          length, segments, rows, segment_length, sample, always_include, seed: see `EncodeSource`.
+          length, segments, rows, segment_length: see `EncodeSource`.
+          each: of each pair of languages, at most this many, from all over; None: all.
 
         Raises:
           ValueError, StoreError: as there, or a store of other rows.
@@ -43,14 +40,25 @@ class TranslationSide(EncodeSource):
             raise ValueError(f"TranslationSide.side: expected one of {SIDES}, found {side!r}")
         self._side = SIDES.index(side)
         self._sep = int(Tokenizer(tokenizer).vocabulary["sep"])
+        (opened,) = open_stores([store], tokenizer)
         super().__init__(
-            *(store, length, segments, rows),
-            segment_length=segment_length,
-            sample=sample,
-            always_include=always_include,
-            seed=seed,
+            *(opened, length, segments, rows),
+            # What was cut shorter stays shorter: this is what a contract is compared with.
+            segment_length=min(segment_length, translation_rows.side_of(opened)),
             tokenizer=tokenizer,
         )
+        if each is not None:
+            self._take_each(each)
+
+    def _take_each(self, each: int) -> None:
+        plan.check_sizes("TranslationSide", each=each)
+        runs = translation_rows.language_runs(self.store)
+        taken = [
+            start + np.arange(end - start)[:: -(-(end - start) // each)] for _, start, end in runs
+        ]
+        self.rows = np.concatenate(taken)
+        self.ids = [self.store.ids[row] for row in self.rows.tolist()]
+        self._slots = self._pack()
 
     @property
     def layout(self) -> str:
@@ -68,7 +76,6 @@ class TranslationSide(EncodeSource):
         return [one.text if self._side else one.title for one in told]
 
     def _sizes(self) -> np.ndarray:
-        translation_rows.require(self.store)
         lengths = translation_rows.side_lengths(self.store)[self._side]
         return np.minimum(lengths[self.rows], self._segment_length)
 

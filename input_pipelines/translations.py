@@ -58,7 +58,7 @@ class TranslationRules:
                 f"least 1, min_script from 0 to 1 and min_pairs of at least 1, found {self}"
             )
 
-    def broken(self, source: str, target: str, scripts: Languages) -> str:
+    def broken(self, source: str, target: str, scripts: Sequence[str | None]) -> str:
         """Which rule two sides break, by name; '' for none."""
         lengths = sorted((len(source), len(target)))
         if not lengths[0]:
@@ -87,6 +87,9 @@ class _Seen:
         new = digest not in self._hashes
         self._hashes.add(digest)
         return new
+
+    def __len__(self) -> int:
+        return len(self._hashes)
 
     def __contains__(self, text: str) -> bool:
         return _digest(text) in self._hashes
@@ -146,6 +149,7 @@ def gather(
     rules: TranslationRules | None,
     held_out: Sequence[Bitext],
     max_bad_records: int,
+    pivot: str | None = None,
     development_share: float = 0.0,
 ) -> dict[str, str]:
     """Writes translations.jsonl, development.jsonl and report.json.
@@ -156,11 +160,13 @@ def gather(
     Args:
       model_dir: stage folder.
       bitexts: what is gathered, in the order of precedence among repeated pairs.
-      rules: see there; None keeps every translation as it stands, for a test set.
+      rules: see there; None keeps every translation that has both sides, for a test set.
       held_out: no sentence of these is on either side of what is kept.
       max_bad_records: malformed records that are skipped before the run stops.
+      pivot: code of a language that is the source wherever it is one of a pair.
       development_share: of the sources; what translates them, in whatever language, is not in
-        translations.jsonl but in development.jsonl.
+        translations.jsonl but in development.jsonl. With a pivot, what develops is held out in
+        all languages.
 
     Returns:
       {"translations": translations.jsonl, "development": development.jsonl, "report": report.json},
@@ -169,9 +175,11 @@ def gather(
     Raises:
       SourceError: a file that is missing, damaged or not aligned, or nothing is left.
       languages.LanguageError: a code that no language has.
+      ValueError: a share out of range, or bitexts of one name.
     """
+    _check(bitexts, development_share)
     bad = BadRecords(max_bad_records)
-    test = _sentences(held_out)
+    test = _held_out(held_out, bad)
     report: dict[str, Any] = {}
     counts = dict.fromkeys(FILES, 0)
     with contextlib.ExitStack() as stack:
@@ -179,27 +187,28 @@ def gather(
             name: stack.enter_context(open(os.path.join(model_dir, name), "w", encoding="utf-8"))
             for name in FILES
         }
-        for pair in _pairs(bitexts):
+        for pair in _pairs(bitexts, pivot):
             tally = _Tally()
-            kept = _enough(
-                pair, list(_checked(pair, bitexts, rules, test, tally, bad)), rules, tally
-            )
-            report[name_of(pair)] = tally.report(len(kept))
-            for one in kept:
-                name = FILES[_share_of(one.source) < development_share]
-                counts[name] += 1
-                row = {"id": one.id, "pair": list(pair), "source": one.source, "target": one.target}
-                files[name].write(json.dumps(row, ensure_ascii=False) + "\n")
+            kept = list(_checked(pair, bitexts, rules, test, tally, bad))
+            parts = _divided(pair, kept, rules, development_share, tally)
+            report[name_of(pair)] = tally.report(sum(map(len, parts)))
+            for name, part in zip(FILES, parts, strict=True):
+                counts[name] += len(part)
+                files[name].writelines(_line(pair, one) for one in part)
     if not counts[FILES[0]]:
         read = sum(one["read"] for one in report.values())
         raise SourceError(
-            f"nothing to gather: of {read} translations none is left; dropped: "
-            f"{_all_dropped(report)}"
+            f"nothing to gather: of {read} translations none is left; {counts[FILES[1]]} develop, "
+            f"dropped: {_all_dropped(report)}"
         )
     found: dict[str, Any] = {
         "translations": counts[FILES[0]],
         "development": counts[FILES[1]],
+        "held_out_sentences": len(test),
         "dropped": _all_dropped(report),
+        "unknown_scripts": sorted(
+            {code for pair in _pairs(bitexts, pivot) for code in pair if not languages.script(code)}
+        ),
         "pairs": report,
         "malformed": dict(bad.counts),
         "bad_records": bad.examples,
@@ -210,16 +219,46 @@ def gather(
     return {"translations": FILES[0], "development": FILES[1], "report": "report.json"}
 
 
-def _enough(
-    pair: Languages, kept: list[_Kept], rules: TranslationRules | None, tally: _Tally
-) -> list[_Kept]:
-    """`kept`, or nothing where these are too few."""
+def _check(bitexts: Sequence[Bitext], development_share: float) -> None:
+    if not 0 <= development_share < 1:
+        raise ValueError(
+            f"gather.development_share: expected 0 to below 1, found {development_share}"
+        )
+    names = [bitext.name for bitext in bitexts]
+    if len(set(names)) != len(names) or not names:
+        raise ValueError(f"gather.bitexts: expected one or more of distinct names, found {names}")
+
+
+def _line(pair: Languages, one: _Kept) -> str:
+    row = {"id": one.id, "pair": list(pair), "source": one.source, "target": one.target}
+    return json.dumps(row, ensure_ascii=False) + "\n"
+
+
+def _divided(
+    pair: Languages,
+    kept: list[_Kept],
+    rules: TranslationRules | None,
+    development_share: float,
+    tally: _Tally,
+) -> tuple[list[_Kept], list[_Kept]]:
+    """What trains and what develops; neither where there are too few of a pair of languages.
+
+    One alone cannot develop: it would always be found.
+    """
     tally.warn_of_scripts(pair)
-    if rules is None or len(kept) >= rules.min_pairs or not kept:
-        return kept
-    _log.warning("%s: left out, %d translations are too few", name_of(pair), len(kept))
-    tally.dropped["too_few_of_the_pair"] += len(kept)
-    return []
+    parts: tuple[list[_Kept], list[_Kept]] = ([], [])
+    for one in kept:
+        parts[_share_of(one.source) < development_share].append(one)
+    if len(parts[1]) == 1:
+        tally.dropped["alone_in_development"] += 1
+        parts[1].clear()
+    if rules is not None and 0 < len(parts[0]) < rules.min_pairs:
+        _log.warning(
+            "%s: left out, %d translations are too few", name_of(pair), len(parts[0] + parts[1])
+        )
+        tally.dropped["too_few_of_the_pair"] += len(parts[0] + parts[1])
+        return [], []
+    return parts
 
 
 def _share_of(source: str) -> float:
@@ -227,12 +266,16 @@ def _share_of(source: str) -> float:
     return int.from_bytes(_digest(source), "big") / 2**64
 
 
-def _pairs(bitexts: Sequence[Bitext]) -> list[Languages]:
-    """Pairs of languages, sorted; of one and its reverse the one that comes first."""
+def _pairs(bitexts: Sequence[Bitext], pivot: str | None) -> list[Languages]:
+    """Pairs of languages, sorted; of one and its reverse the one that comes first.
+
+    With a pivot, the one that it is the source of.
+    """
+    first = None if pivot is None else languages.canonical(pivot)
     found: dict[frozenset[str], Languages] = {}
     for bitext in bitexts:
         for pair in bitext.pairs():
-            found.setdefault(frozenset(pair), pair)
+            found.setdefault(frozenset(pair), pair[::-1] if pair[1] == first else pair)
     return sorted(found.values())
 
 
@@ -246,23 +289,24 @@ def _checked(
 ) -> Iterator[_Kept]:
     """The translations of a pair of languages that are kept, the others counted."""
     name = name_of(pair)
-    scripts = ("", "") if rules is None else (languages.script(pair[0]), languages.script(pair[1]))
+    scripts = [languages.script(code) for code in pair]
     seen = _Seen()
     for one in _translations(pair, bitexts, bad):
         tally.read += 1
         source, target = _spaced(one.source), _spaced(one.target)
         if rules is None:
-            yield _Kept(f"{name}/{one.key}", source, target)
-            continue
-        reason = rules.broken(source, target, scripts)
+            reason = "" if source and target else "empty_side"
+        else:
+            reason = rules.broken(source, target, scripts)
         if not reason and (source in test or target in test):
             reason = "held_out"
-        if not reason and not seen.add(source, target):
+        if not reason and rules is not None and not seen.add(source, target):
             reason = "repeated"
         if reason:
             tally.drop(reason, one)
         else:
-            yield _Kept(f"{name}/{one.key}", source, target)
+            key = one.key.replace(" ", "_")  # "GEN 1:1": ids go into files with columns
+            yield _Kept(f"{name}/{key}", source, target)
 
 
 def _translations(
@@ -278,14 +322,22 @@ def _translations(
                     yield dataclasses.replace(one, source=one.target, target=one.source)
 
 
-def _sentences(bitexts: Sequence[Bitext]) -> _Seen:
-    """Every sentence of some bitexts; malformed records are none."""
+def _held_out(bitexts: Sequence[Bitext], bad: BadRecords) -> _Seen:
+    """Every sentence of some bitexts.
+
+    Raises:
+      SourceError: one of them has none, so that it would hold nothing out.
+    """
     found = _Seen()
     for bitext in bitexts:
+        before = len(found)
         for pair in bitext.pairs():
-            for one in bitext.read(pair, BadRecords.counted_before()):
-                found.add(_spaced(one.source))
-                found.add(_spaced(one.target))
+            for one in bitext.read(pair, bad):
+                for side in map(_spaced, (one.source, one.target)):
+                    if side:
+                        found.add(side)
+        if len(found) == before:
+            raise SourceError(f"gather.held_out: {bitext.name} has no sentence to hold out")
     return found
 
 

@@ -1,7 +1,8 @@
 """How well a vocabulary holds many languages: what is unknown, and into how much words fall.
 
-A word that has an unknown character is [UNK] as a whole in WordPiece: a model can neither read nor
-predict it, and no loss shows it.
+A word that has an unknown character, or is too long, is [UNK] as a whole in WordPiece: a model can
+neither read nor predict it, and no loss shows it. So bytes are counted: one token may stand for a
+sentence of Thai, which has no spaces.
 """
 
 import collections
@@ -32,6 +33,7 @@ class _Count:
     unknown: int = 0
     bytes: int = 0
     unknown_bytes: int = 0
+    too_long: int = 0
     characters: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
     def report(self) -> dict[str, Any]:
@@ -39,8 +41,9 @@ class _Count:
         return {
             "sentences": self.sentences,
             "tokens_per_word": round(self.tokens / max(self.words, 1), 3),
-            "unknown_share": self.unknown / max(self.tokens, 1),
-            "bytes_covered": 1 - self.unknown_bytes / max(self.bytes, 1),
+            "unknown_tokens": self.unknown / max(self.tokens, 1),
+            "unknown_bytes": self.unknown_bytes / max(self.bytes, 1),
+            "words_too_long": self.too_long,
             "unknown_characters": "".join(c for c, _ in self.characters.most_common(SHOWN)),
         }
 
@@ -57,13 +60,15 @@ def _add(count: _Count, texts: Sequence[str], tokenizer: Tokenizer, known: Set[s
     unknown_id = tokenizer.vocabulary["unk"]
     for text, pieces in zip(texts, tokenizer.pieces(texts), strict=True):
         unknown = pieces.tokens == unknown_id
-        lost = "".join(text[start:end] for start, end in pieces.offsets[unknown].tolist())
+        words = [text[start:end] for start, end in pieces.offsets[unknown].tolist()]
+        lost = "".join(words)
         count.sentences += 1
         count.words += int(pieces.word_starts.sum())
         count.tokens += len(pieces.tokens)
         count.unknown += int(unknown.sum())
         count.bytes += len(text.encode())
         count.unknown_bytes += len(lost.encode())
+        count.too_long += sum(known.issuperset(word) for word in words)
         count.characters.update(c for c in lost if c not in known)
 
 
@@ -76,8 +81,8 @@ def vocabulary_report(
       model_dir: stage folder.
       tokenizer: its folder.
       sentences: languages, a member each.
-      most: sentences of each that are looked at, the first ones; 0 for all.
-      max_unknown: share of a language's tokens that may be [UNK].
+      most: sentences of each that are looked at, from all over; 0 for all.
+      max_unknown: share of a language's bytes that may stand in words that are [UNK].
 
     Returns:
       {"report": vocabulary_report.json}, relative to model_dir.
@@ -91,28 +96,31 @@ def vocabulary_report(
     found = {}
     for name, source, _ in sentences.members:
         count = _Count()
+        total = sum(1 for _ in source.records(BadRecords.counted_before()))
+        every = -(-total // most) if most else 1
         batch: list[str] = []
-        for record in source.records(BadRecords.counted_before()):
-            batch.append(record.text)
+        for number, record in enumerate(source.records(BadRecords.counted_before())):
+            if number % every == 0:
+                batch.append(record.text)
             if len(batch) == BATCH:
                 _add(count, batch, loaded, known)
                 batch = []
-            if most and count.sentences + len(batch) >= most:
-                break
         _add(count, batch, loaded, known)
         found[name] = count.report()
     report = {"size": loaded.size, "languages": found}
     with open(os.path.join(model_dir, "vocabulary_report.json"), "w", encoding="utf-8") as file:
         json.dump(report, file, indent=1, ensure_ascii=False)
-    worst = {n: one for n, one in found.items() if one["unknown_share"] > max_unknown}
+    worst = {n: one for n, one in found.items() if one["unknown_bytes"] > max_unknown}
     if worst:
         shown = ", ".join(
-            f"{n} {one['unknown_share']:.1%} (first of all {one['unknown_characters']!r})"
-            for n, one in sorted(worst.items(), key=lambda item: -item[1]["unknown_share"])[:SHOWN]
+            f"{n} {one['unknown_bytes']:.1%} ({one['words_too_long']} words too long; characters "
+            f"{one['unknown_characters']!r})"
+            for n, one in sorted(worst.items(), key=lambda item: -item[1]["unknown_bytes"])[:SHOWN]
         )
         raise VocabularyError(
-            f"tokenizer {tokenizer}: expected at most {max_unknown:.1%} of each language's tokens "
-            f"to be unknown, found more in {len(worst)} of {len(found)}: {shown}. Train a larger "
-            "vocabulary with a larger alphabet_size, leave the languages out, or raise max_unknown."
+            f"tokenizer {tokenizer}: expected at most {max_unknown:.1%} of each language's bytes "
+            f"in words that are unknown, found more in {len(worst)} of {len(found)}: {shown}. For "
+            "unknown characters train a larger vocabulary with a larger alphabet_size, for words "
+            "that are too long raise longest_word; or leave languages out, or raise max_unknown."
         )
     return {"report": "vocabulary_report.json"}

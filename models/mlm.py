@@ -25,8 +25,8 @@ class Mlm(TextObjective):
         config, embedding_config, vocabulary, text, chunk: see `TextObjective`.
         mask_rate: share of each segment's tokens that is predicted (BERT: 0.15; LaBSE: 0.2).
         max_predictions: tokens of a segment that are, at most (LaBSE: 80).
-        restart_positions: whether positions begin anew behind a segment's first [SEP], so that
-            both sentences of a translation have the same.
+        restart_positions: whether positions begin anew behind a segment's first [SEP], at 1, so
+            that both sentences of a translation have those that they have alone behind [CLS].
         rngs: stream `params`.
     """
 
@@ -76,5 +76,5 @@ def restarted(text: Mapping[str, jax.Array], sep: int) -> jax.Array:
     column = jnp.arange(text["tokens"].shape[1], dtype=jnp.int32)[None]
     ends = jnp.where(text["tokens"] == sep, column, -1)
     before = jax.lax.cummax(jnp.pad(ends, ((0, 0), (1, 0)), constant_values=-1)[:, :-1], axis=1)
-    behind = column - before - 1  # tokens since the last [SEP]
+    behind = column - before  # from the last [SEP] on; that stands where [CLS] would
     return jnp.where(behind < text["positions"], behind, text["positions"])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from input_pipelines import tokenization
+from input_pipelines import question_tokens, tokenization
 from models import attention, embedding
 from models.retromae import RetroMAE
 from t5x_style import checkpointing, export, inference, saved_model, saved_model_check
@@ -245,7 +245,7 @@ def test_the_documented_program_runs_without_jax(version, tokenizer, model, tmp_
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     found = np.array(json.loads(run.stdout))
-    questions = tokenization.QuestionEncoder(tokenizer.folder, QUERY, "")
+    questions = question_tokens.QuestionEncoder(tokenizer.folder, QUERY, "")
     embed = inference.jitted_functions(model.graphdef, ["embed_query"])["embed_query"]
     expected = np.asarray(embed(model.params, model.variables, questions(TEXTS)))[:, 0]
     np.testing.assert_allclose(found, expected, atol=1e-5)

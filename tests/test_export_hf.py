@@ -14,7 +14,7 @@ import safetensors
 import tokenizers
 from flax import nnx
 
-from input_pipelines import beir, import_tokenizer, tokenization
+from input_pipelines import beir, import_tokenizer, question_tokens, tokenization
 from models import bert, embedding, export_hf, hf_config, import_hf, retromae
 from t5x_style import checkpointing, initialise, optim, train_state
 from t5x_style.contract import Vocabulary
@@ -224,7 +224,7 @@ def test_from_a_checkpoint_by_gin_and_into_a_state_again(tokenizer: str, tmp_pat
 
 def vectors(trained: Trained, tokenizer: str, function: str, prefix: str) -> np.ndarray:
     """Ours."""
-    encoder = tokenization.QuestionEncoder(tokenizer, 32, prefix)
+    encoder = question_tokens.QuestionEncoder(tokenizer, 32, prefix)
     return np.asarray(trained.module.functions()[function].call(encoder(TEXTS)))[:, 0]
 
 
@@ -262,7 +262,7 @@ def test_every_pooling(
     )
     model = SentenceTransformer(str(tmp_path / "encoder"), device="cpu")
     assert len(model) == 2 + normalise and model.similarity_fn_name == "dot"
-    group = tokenization.QuestionEncoder(tokenizer, 32, config.passage_prefix)(TEXTS)
+    group = question_tokens.QuestionEncoder(tokenizer, 32, config.passage_prefix)(TEXTS)
     expected = np.asarray(embedding.embed(module.encoder, group, config))[:, 0]
     np.testing.assert_allclose(model.encode_document(TEXTS), expected, atol=1e-5)
 

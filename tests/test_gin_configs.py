@@ -67,7 +67,7 @@ def test_simlms_pipeline_fits_together(name, tmp_path):
     [
         *(("realm_text", "realm"), ("realm", "report"), ("simlm", "report")),
         *(("realm_squad", "report"), ("realm_wiki", "report"), ("realm_squad_published", "report")),
-        ("realm_ablation_published", "report"),
+        *(("realm_ablation_published", "report"), ("labse_tiny", "evaluation")),
     ],
 )
 def test_pipelines_for_a_folder_of_ones_own(name, last, tmp_path):
@@ -75,7 +75,7 @@ def test_pipelines_for_a_folder_of_ones_own(name, last, tmp_path):
     if name.endswith("published"):
         (tmp_path / "config.json").write_text("{}")
         argv.append(f"--gin.PUBLISHED={tmp_path}")
-    elif name not in ("realm_squad", "realm_wiki"):
+    elif name not in ("realm_squad", "realm_wiki", "labse_tiny"):
         argv.append(f"--gin.CORPUS={tmp_path}")
     flags = gin_utils.parse_flags(argv)
     recipe = recipe_file.load(flags)

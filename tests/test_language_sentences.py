@@ -83,7 +83,7 @@ def test_a_vocabulary_says_what_it_does_not_know_of_each_language(tmp_path, tran
     with pytest.raises(vocabulary_report.VocabularyError, match=r"in 1 of 3: ja 100.0% .*家"):
         vocabulary_report.vocabulary_report(str(tmp_path), folder, mixture, 0, 0.1)
     report = json.loads((tmp_path / "vocabulary_report.json").read_text())["languages"]
-    assert report["de"]["unknown_share"] == 0 and report["de"]["bytes_covered"] == 1
+    assert report["de"]["unknown_tokens"] == 0 == report["de"]["unknown_bytes"]
     assert report["de"]["tokens_per_word"] > 1
-    assert report["ja"]["bytes_covered"] == 0 and report["ja"]["sentences"] == 1
+    assert report["ja"]["unknown_bytes"] == 1 and report["ja"]["sentences"] == 1
     assert set(report["ja"]["unknown_characters"]) == set("家は古い")

@@ -24,7 +24,7 @@ def test_codes_of_one_language_are_one(code, expected):
     assert languages.canonical(code) == expected
 
 
-@pytest.mark.parametrize("code", ["xx", "klingon!", "", "english text"])
+@pytest.mark.parametrize("code", ["xx", "klingon!", "", "english text", "und", "zxx", "qqq"])
 def test_codes_of_no_language_are_refused(code):
     with pytest.raises(languages.LanguageError, match="expected a code of BCP 47"):
         languages.canonical(code)
@@ -53,6 +53,12 @@ def test_languages_are_written_in_their_likely_scripts(code, expected):
 )
 def test_letters_are_told_by_their_script(text, script, share):
     assert languages.share_in_script(text, script) == pytest.approx(share)
+
+
+def test_what_nothing_is_known_of_is_not_taken_for_latin():
+    assert languages.script("xal") is None and languages.canonical("xal-Cyrl") == "xal-Cyrl"
+    assert languages.script("xal-Cyrl") == "Cyrl"
+    assert languages.share_in_script("хальмг", None) == 1
 
 
 def test_what_is_no_script_is_refused():

@@ -118,7 +118,7 @@ def test_positions_begin_anew_behind_a_first_separator():
     rows = jnp.array([[*translation, *plain, 0, 0], [*plain, *translation, 0, 0]])
     positions = jnp.array([[*range(8), *range(4), 0, 0], [*range(4), *range(8), 0, 0]])
     found = mlm.restarted({"tokens": rows, "positions": positions}, sep)
-    anew = [0, 1, 2, 3, 0, 1, 2, 3]
+    anew = [0, 1, 2, 3, 1, 2, 3, 4]
     assert found.tolist() == [[*anew, *range(4), 0, 0], [*range(4), *anew, 0, 0]]
 
 

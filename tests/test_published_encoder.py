@@ -16,7 +16,7 @@ import pytest
 from flax import nnx
 from safetensors.numpy import save_file
 
-from input_pipelines import beir, import_tokenizer, prepare, tokenization
+from input_pipelines import beir, import_tokenizer, prepare, question_tokens, tokenization
 from models import bert, embedding, hf_config, hf_names, import_hf, retromae
 from t5x_style import initialise
 from t5x_style.contract import Vocabulary
@@ -117,7 +117,7 @@ def test_the_real_encoder_gives_the_vectors_of_sentence_transformers(tmp_path: P
     config = hf_config.config_from_hf(str(published), "float32", "none", 128)
     network = nnx.Dict(encoder=bert.Encoder(config, rngs=nnx.Rngs(0)))
     parity_kit.fill(network, import_hf.HuggingFace(str(published), config.vocab_size))
-    group = tokenization.QuestionEncoder(str(tmp_path / "tokenizer"), 32, "")(TEXTS)
+    group = question_tokens.QuestionEncoder(str(tmp_path / "tokenizer"), 32, "")(TEXTS)
     mean = embedding.EmbeddingConfig("mean", True, "cosine", 0.05, 32, 32, "", "")
     ours = np.asarray(embedding.embed(network["encoder"], group, mean))[:, 0]
     expected = SentenceTransformer(str(published), device="cpu").encode(TEXTS)

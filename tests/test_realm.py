@@ -116,6 +116,7 @@ def test_the_loss_falls_and_is_the_same_on_any_mesh(tmp_path, mesh):
     losses = [line["train/loss"] for line in alone]
     assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.2
     _, lines = train(tmp_path / "many", mesh=mesh)
+    assert lines[-1]["train/index_recall"] == 1  # the search is exact here
     for found, expected in zip(lines, alone, strict=False):
         for name in ("loss", "retrieval_utility", "candidate_age_steps", "document_entropy"):
             key = f"train/{name}"

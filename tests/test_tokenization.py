@@ -9,8 +9,9 @@ import pytest
 import tokenizers
 
 from input_pipelines import import_tokenizer, tokenization
+from input_pipelines.question_tokens import QuestionEncoder
 from input_pipelines.sources import Lines, Mixture, SourceError
-from input_pipelines.tokenization import QuestionEncoder, Tokenizer, TokenizerError
+from input_pipelines.tokenization import Tokenizer, TokenizerError
 
 TEXT = (
     """the quick brown fox jumps over the lazy dog

@@ -173,6 +173,10 @@ def test_a_side_alone_is_encoded_in_the_order_of_the_rows(folder, side):
         words = told.title if side == "source" else told.text
         (alone,) = tokenizer(folder).encode_batch([words], 6)
         assert found[row] == alone.tokens.tolist()
+    few = TranslationSide(str(folder / "store"), side, 20, 4, 5, each=2, **settings)
+    assert few.ids == [store.ids[row] for row in (0, 20, 40, 45, 50, 52)]
+    long = settings | {"segment_length": 20}
+    assert TranslationSide(str(folder / "store"), side, 20, 4, 5, **long).segment_length == SIDE
     other = {"source": "target", "target": "source"}[side]
     theirs = TranslationSide(str(folder / "store"), other, 20, 4, 5, **settings)
     assert theirs.fingerprint != source.fingerprint
@@ -196,7 +200,16 @@ def test_the_order_follows_from_seed_and_step_alone(folder):
     ("changes", "message"),
     [
         ({"batch": 54}, "expected 54 translations for a batch, found 53"),
+        ({"batch": 1}, "its loss would be 0"),
         ({"length": 9}, "length: expected 2 to 8"),
+        (
+            {
+                "length": 9,
+                "source_rows": packing.Rows(12, 9, 1),
+                "target_rows": packing.Rows(12, 9, 1),
+            },
+            "expected at most 8, at which the sides",
+        ),
         ({"exponent": 1.5}, "exponent: expected 0 to 1"),
         ({"source_rows": packing.Rows(8, SIDE, 1)}, "multiple of the other's, found 8 and 12"),
         (

@@ -37,9 +37,9 @@ def aligned(folder, english, german, name="t"):
     return LineAligned(name, *files, "eng", "deu")
 
 
-def gather(folder, *bitexts, held_out=(), rules=RULES):
+def gather(folder, *bitexts, held_out=(), rules=RULES, **more):
     folder.mkdir(exist_ok=True)
-    translations.gather(str(folder), bitexts, rules, held_out, 0)
+    translations.gather(str(folder), bitexts, rules, held_out, 0, **more)
     lines = (folder / "translations.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines], json.loads((folder / "report.json").read_text())
 
@@ -121,19 +121,77 @@ def test_what_breaks_a_rule_is_dropped_counted_and_quoted(tmp_path):
 
 
 def test_a_test_set_is_kept_as_it_stands(tmp_path):
-    english, german = ["OK", "fine", "fine", "Привет"], ["OK", "gut", "gut", "hallo"]
+    english, german = ["OK", "fine", "fine", "Привет", "x"], ["OK", "gut", "gut", "hallo", ""]
     rows, report = gather(tmp_path / "out", aligned(tmp_path, english, german), rules=None)
-    assert [row["source"] for row in rows] == english and report["dropped"] == {}
+    assert [row["source"] for row in rows] == english[:4]
+    assert report["dropped"] == {"empty_side": 1}
 
 
 def test_a_language_in_another_script_than_its_own_is_told(tmp_path, caplog):
     greek = write(tmp_path / "t.grc", ["Βίβλος γενέσεως", "Ἀβραὰμ ἐγέννησεν"])
     english = write(tmp_path / "t.en", ["The book", "Abraham begat"])
-    with pytest.raises(SourceError, match="none is left; dropped: {'wrong_script': 2}"):
+    with pytest.raises(SourceError, match="none is left; 0 develop, dropped: {'wrong_script': 2}"):
         gather(tmp_path / "out", LineAligned("t", english, greek, "en", "grc"))
     assert "en_grc: 2 of 2 translations are not in the scripts ['Latn', 'Cprt']" in caplog.text
     rows, _ = gather(tmp_path / "right", LineAligned("t", english, greek, "en", "grc-Grek"))
     assert len(rows) == 2
+
+
+def test_the_pivot_is_the_source_of_every_pair(tmp_path):
+    write(tmp_path / "deu-eng.tsv", [f"Satz {n}\tsentence {n}" for n in range(100)])
+    write(tmp_path / "fra-eng.tsv", [f"phrase {n}\tsentence {n}" for n in range(100)])
+    bitext = PairFiles("p", str(tmp_path))
+    rows, report = gather(tmp_path / "out", bitext, pivot="eng", development_share=0.2)
+    assert {tuple(row["pair"]) for row in rows} == {("en", "de"), ("en", "fr")}
+    developing = map(json.loads, (tmp_path / "out/development.jsonl").read_text().splitlines())
+    assert not {row["source"] for row in developing} & {row["source"] for row in rows}
+    assert report["development"] > 10
+
+
+def test_what_holds_nothing_out_is_refused_and_malformed_lines_of_it_count(tmp_path):
+    own = aligned(tmp_path, ["one", "two"], ["eins", "zwei"])
+    write(tmp_path / "held/deu-eng.tsv", ["eins\tone\tCC-BY", "zwei\ttwo"])
+    held = PairFiles("held", str(tmp_path / "held"))
+    with pytest.raises(SourceError, match="1 malformed records, and max_bad_records=0"):
+        gather(tmp_path / "out", own, held_out=[held])
+    write(tmp_path / "empty/deu-eng.tsv", [])
+    with pytest.raises(SourceError, match="empty has no sentence to hold out"):
+        gather(tmp_path / "out", own, held_out=[PairFiles("empty", str(tmp_path / "empty"))])
+
+
+def test_a_malformed_line_counts_once_however_often_it_is_read(tmp_path):
+    write(tmp_path / "k/eng.tsv", ["1\tone", "no key", "2\ttwo"])
+    for code in ("deu", "fra", "spa"):
+        write(tmp_path / f"k/{code}.tsv", ["1\ta", "2\tb"])
+    _, bad = read(Keyed("k", str(tmp_path / "k"), "en"), limit=1)
+    assert bad == {"columns": 1}
+
+
+def test_what_means_two_things_or_nothing_is_refused(tmp_path):
+    write(tmp_path / "p/cmn-eng.tsv", ["a\tb"])
+    write(tmp_path / "p/zho-eng.tsv", ["a\tb"])
+    with pytest.raises(SourceError, match=r"both .*cmn-eng.tsv and .*zho-eng.tsv are 'zh_en'"):
+        PairFiles("p", str(tmp_path / "p")).pairs()
+    with pytest.raises(SourceError, match=r"expected tables named \['jpn'\]"):
+        PairFiles("p", str(tmp_path / "p"), {"jpn": "ja", "zho": ""}).pairs()
+    with pytest.raises(SourceError, match="each once"):
+        Columns("c", "x.tsv", {"en": "en", "pt": "pt", "pt2": "por"}, "en").pairs()
+    own = aligned(tmp_path, ["one", "two"], ["eins", "zwei"])
+    with pytest.raises(ValueError, match="distinct names"):
+        gather(tmp_path / "out", own, own)
+    with pytest.raises(ValueError, match="development_share: expected 0 to below 1"):
+        gather(tmp_path / "out", own, development_share=2.0)
+
+
+def test_damaged_input_is_told_with_its_place(tmp_path):
+    whole = write(tmp_path / "t.en.gz", ["one"] * 1000)
+    cut = tmp_path / "cut.gz"
+    cut.write_bytes((tmp_path / "t.en.gz").read_bytes()[:-12])
+    with pytest.raises(SourceError, match=r"cut.gz: the gzip data is damaged"):
+        read(LineAligned("t", str(cut), whole, "en", "de"))
+    path = write(tmp_path / "t.jsonl", ['{"a": "x \\ud83d", "b": "gut"}', '{"a": "y", "b": "z"}'])
+    found, bad = read(JsonLines("j", path, {"a": "en", "b": "de"}, "en"), limit=1)
+    assert sum(bad.values()) == 1 and found[("en", "de")] == [("j/2", "y", "z")]
 
 
 def test_what_develops_is_a_share_of_the_sources_in_all_languages(tmp_path):
@@ -144,7 +202,8 @@ def test_what_develops_is_a_share_of_the_sources_in_all_languages(tmp_path):
         "en", "fr",
     )  # fmt: skip
     (tmp_path / "out").mkdir()
-    translations.gather(str(tmp_path / "out"), [german, french], RULES, [], 0, 0.2)
+    given = {"pivot": "en", "development_share": 0.2}
+    translations.gather(str(tmp_path / "out"), [german, french], RULES, [], 0, **given)
     sources = {}
     for name in ("translations", "development"):
         rows = map(json.loads, (tmp_path / f"out/{name}.jsonl").read_text().splitlines())
@@ -172,7 +231,9 @@ def test_a_pair_of_one_sentence_is_left_out_and_told(tmp_path, caplog):
     assert {tuple(row["pair"]) for row in rows} == {("en", "de")}
     assert report["pairs"]["en_fr"]["dropped"] == {"too_few_of_the_pair": 1}
     assert "en_fr: left out" in caplog.text
-    with pytest.raises(SourceError, match="none is left; dropped: {'too_few_of_the_pair': 1}"):
+    with pytest.raises(
+        SourceError, match="none is left; 0 develop, dropped: {'too_few_of_the_pair': 1}"
+    ):
         gather(tmp_path / "none", lone)
 
 

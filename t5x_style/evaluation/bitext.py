@@ -122,6 +122,11 @@ def mine(
     backward, to_source = exact.top_k(targets, sources, k)
     near_source = forward.mean(axis=1, dtype=np.float64)
     near_target = backward.mean(axis=1, dtype=np.float64)
+    if margin == "ratio" and not (near_source.min() > 0 and near_target.min() > 0):
+        raise ValueError(
+            "mine: expected mean cosines above 0 for margin 'ratio', found "
+            f"{min(near_source.min(), near_target.min()):.3f}: take 'distance'"
+        )
     score = MARGINS[margin]
     by_source = score(forward, (near_source[:, None] + near_target[to_target]) / 2)
     by_target = score(backward, (near_target[:, None] + near_source[to_source]) / 2)

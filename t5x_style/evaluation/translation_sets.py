@@ -42,6 +42,12 @@ class TranslationSet:
                 f"{self.name}: expected sources and targets of the same translations, found "
                 f"{len(self.sources.ids)} and {len(self.targets.ids)} that differ"
             )
+        names = [pair for pair, _ in self.pairs()]
+        if len(set(names)) != len(names):
+            raise ValueError(
+                f"{self.name}: expected the translations of a pair of languages together, found "
+                f"several runs of one among {sorted(set(names))}"
+            )
         alone = [pair for pair, rows in self.pairs() if rows.stop - rows.start < 2]
         if alone:
             raise ValueError(

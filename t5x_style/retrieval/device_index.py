@@ -185,7 +185,7 @@ class DeviceIndex(nnx.Module):
     def recall(
         self, queries: jax.Array, source: jax.Array, scores: jax.Array, rows: jax.Array
     ) -> jax.Array:
-        """[] float32: how many of the rows that a search found an exact one finds, too.
+        """[] float32: how many of the rows that an exact search finds a search found.
 
         Args:
           queries, source: what was asked, see `search`.
@@ -199,7 +199,10 @@ class DeviceIndex(nnx.Module):
         )
         there = rows != NO_ROW
         right = there & (jnp.arange(k) + better < k)
-        return jnp.sum(right) / jnp.maximum(jnp.sum(there), 1).astype(jnp.float32)
+        found = jnp.sum(there, axis=1)
+        # Where it found fewer than k, what is left over is better than nothing.
+        left_over = jnp.where(there[:, -1], 0, jnp.minimum(better[:, -1], k - found))
+        return jnp.sum(right) / jnp.maximum(jnp.sum(found + left_over), 1).astype(jnp.float32)
 
     def tokens_at(self, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Tokens [B, K, L] and lengths [B, K], int32, of `rows` [B, K]; 0 where there is none."""
