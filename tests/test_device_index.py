@@ -286,7 +286,8 @@ def test_for_tpus_the_search_is_approximate_and_one_program(for_tpus):
     def found(state, asked, source):
         index = nnx.merge(graphdef, state)
         with jax.sharding.use_abstract_mesh(partitioner.mesh.abstract_mesh):
-            return index.tokens_at(index.search(asked, 7, source)[1])
+            scores, rows = index.search(asked, 7, source)
+            return index.tokens_at(rows), index.recall(asked, source, scores, rows)
 
     asked = jax.ShapeDtypeStruct((8, D), jnp.float32, sharding=partitioner.batch_sharding)
     source = jax.ShapeDtypeStruct((8,), jnp.int32, sharding=partitioner.batch_sharding)
