@@ -170,7 +170,7 @@ def test_a_query_that_does_not_fit_waits_and_is_reported(
     assert {text[0] for text in queries} == {text[0] for text in passages}
     assert f"step 0: {BATCH - len(queries)} of 8 queries do not fit" in said[-1]
     narrow = make(stores, query_rows=packing.Rows(1, 16, 1), passage_rows=packing.Rows(1, 24, 1))
-    with pytest.raises(ValueError, match="step 0: not one query fits its rows"):
+    with pytest.raises(ValueError, match="step 0: not one of the queries fits its rows"):
         narrow.batch(0)
 
 
