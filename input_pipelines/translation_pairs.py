@@ -12,9 +12,9 @@ from input_pipelines.pair_plan import PROBE, fitted, require_rows
 from input_pipelines.pipeline import PREFETCH, open_stores
 from input_pipelines.token_store import StoreError, TokenStore
 from input_pipelines.tokenization import Tokenizer
+from input_pipelines.translation_rows import SIDES
 
 VERSION = 1  # part of every fingerprint: raise it when the same arguments give other batches
-SIDES = ("source", "target")
 
 
 class TranslationPairs:
@@ -139,12 +139,10 @@ class TranslationPairs:
             at = np.searchsorted(needed, slots[slots != packing.NONE])
             passages = packing.truncate(packing.reorder(side, at), self._length)
             groups[name] = packing.build_group(passages, slots, shape.length)
-        slots = own[SIDES.index("target")]
-        meanings = np.full(slots.shape, packing.NONE, np.int32)
-        at = np.searchsorted(needed, slots[slots != packing.NONE])
-        meanings[slots != packing.NONE] = translation_rows.meanings(both[0])[at]
-        relevance = (slots != packing.NONE).astype(np.int32)
-        groups["target"] |= {"relevance": relevance, "document_id": meanings}
+        target = groups["target"]  # whose slots the loop ended with
+        target["relevance"] = target["segment_valid"].astype(np.int32)
+        target["document_id"] = np.full(slots.shape, packing.NONE, np.int32)
+        target["document_id"][target["segment_valid"]] = translation_rows.meanings(both[0])[at]
         return groups
 
     def batches(self, start_step: int, rows: np.ndarray | None = None) -> stream.Prefetched:

@@ -17,6 +17,7 @@ from input_pipelines.store_writer import StoreRecord
 from input_pipelines.token_store import Passages, StoreError, TokenStore
 
 NAME = "translation"
+SIDES = ("source", "target")
 SOURCE_LENGTH = "source_length"  # table [rows] int32: tokens up to the first [SEP]
 
 

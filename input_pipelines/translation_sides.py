@@ -6,8 +6,7 @@ from input_pipelines import layouts, packing, plan, translation_rows
 from input_pipelines.pipeline import EncodeSource, open_stores
 from input_pipelines.token_store import TokenStore
 from input_pipelines.tokenization import Tokenizer
-
-SIDES = ("source", "target")
+from input_pipelines.translation_rows import SIDES
 
 
 class TranslationSide(EncodeSource):
