@@ -95,7 +95,8 @@ class JsonLines:
 class Keyed:
     """A folder with a file for each language, lines 'key TAB text'; equal keys are translations.
 
-    The text is the last column, the key all before it. One language is in memory at a time.
+    The text is the last column, the key all before it, '/' between its columns. One language is in
+    memory at a time.
 
     Attributes:
       name: of the text, part of every key.
@@ -148,7 +149,7 @@ class Keyed:
         for number, line in sources.lines(path, self.max_line_bytes, bad):
             key, tab, text = line.rpartition("\t")
             if tab:
-                yield key, text, f"{path}:{number}"
+                yield key.replace("\t", "/"), text, f"{path}:{number}"
             else:
                 bad.add(f"{path}:{number}", "columns", "expected 'key TAB text'", line)
 

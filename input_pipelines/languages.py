@@ -46,6 +46,12 @@ def canonical(code: str) -> str:
     return str(plain if _likely_script(plain) == found.script else found)
 
 
+@functools.cache
+def without_variant(code: str) -> str:
+    """The language alone: 'sr-Latn' -> 'sr', 'pt-BR' -> 'pt'; errors as `canonical`."""
+    return str(langcodes.Language.get(canonical(code)).language)
+
+
 def _is_language(code: str | None) -> bool:
     """Not undetermined, several, none, or a code for private use."""
     if code in (None, "und", "mis", "mul", "zxx"):

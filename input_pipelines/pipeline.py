@@ -270,6 +270,10 @@ class EncodeSource:
         """Passages."""
         return len(self.ids)
 
+    def texts(self) -> list[str]:
+        """What was tokenized, whole and without titles, in the order of `ids`."""
+        return [self.store.text(row).text for row in self.rows.tolist()]
+
     @property
     def segment_length(self) -> int:
         """Tokens at which passages are cut, here or when the store was made."""

@@ -70,7 +70,7 @@ class TranslationSide(EncodeSource):
         return f"{super().fingerprint}-{SIDES[self._side]}"
 
     def texts(self) -> list[str]:
-        """What stands there, whole, in the order of `ids`."""
+        """What stands on this side, whole, in the order of `ids`."""
         told = (self.store.text(row) for row in self.rows.tolist())
         return [one.text if self._side else one.title for one in told]
 

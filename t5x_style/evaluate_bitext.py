@@ -1,10 +1,10 @@
-"""Stage: how well models find translations, as metrics by language, tables, and a picture."""
+"""Stage: how well models compare sentences of many languages: metrics, tables, and pictures."""
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -12,78 +12,103 @@ from rich.console import Console
 from rich.table import Table
 
 from t5x_style import runtime
-from t5x_style.evaluation.translation_sets import Accuracies, TranslationSet
-from t5x_style.evaluation.translation_systems import Embedder, TranslationSystem, between_languages
+from t5x_style.evaluation.sentence_systems import Embedder, SentenceSystem
 from t5x_style.retrieval import publish
 
-ALL = "all"
+ALL, TRAINED, ZERO_SHOT = "all", "trained", "zero_shot"
+Values = Mapping[str, Mapping[str, float]]  # language -> metric -> value
+
+
+class Task(Protocol):
+    """Something that is asked of systems."""
+
+    @property
+    def name(self) -> str:
+        """In tables."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """How much is asked, by what it is called."""
+        ...
+
+    def measure(self, system: SentenceSystem) -> dict[str, dict[str, float]]:
+        """Language or pair of them -> metric -> value, the metric that counts first."""
+        ...
+
+
+class Pictured(Task, Protocol):
+    """A task between all languages."""
+
+    def between(self, system: SentenceSystem) -> tuple[list[str], np.ndarray]:
+        """Languages, sorted, and accuracies [languages, languages], from rows to columns."""
+        ...
 
 
 def evaluate_bitext(
-    sets: Sequence[TranslationSet],
-    systems: Sequence[TranslationSystem],
+    tasks: Sequence[Task],
+    systems: Sequence[SentenceSystem],
     groups: Mapping[str, Sequence[str]],
-    pivot: str,
     model_dir: str,
+    trained: Callable[[str], bool] | None = None,
     pictured: Sequence[tuple[str, str]] = (),
 ) -> dict[str, str]:
-    """Writes metrics.json, and pictures as languages_SYSTEM_SET.png; prints a table of each set.
+    """Writes metrics.json, languages.md and languages_SYSTEM_TASK.png; prints a table of each task.
 
-    metrics.json: {"sets": {set: {"translations": n, "systems": {system: {"groups": {group: values},
-    "languages": {language: values}}}}}}; values are accuracy, accuracy_to_pivot and
-    accuracy_from_pivot. A group's are means over its languages that the set has; "all" is of all.
+    metrics.json: {"sets": {task: {"facts": {...}, "systems": {system: {"groups": {group: values},
+    "languages": {language: values}}}}}, "facts": {system: {...}}}. A group's values are means over
+    its languages that the task has; "all" is of all. languages.md has the first metric by language.
 
     Args:
-      sets: what is asked.
+      tasks: what is asked.
       systems: what answers.
-      groups: name -> languages, codes as in the sets.
-      pivot: the language that every pair has.
+      groups: name -> languages, codes as in the tasks.
       model_dir: where the files go.
-      pictured: (system, set): accuracy from every language to every other, of a set that says the
-        same in many.
+      trained: whether a language was trained on; makes two more groups, 'trained' and 'zero_shot'.
+      pictured: (system, task): accuracy from every language to every other.
 
     Raises:
-      ValueError: names that are not distinct or not there, or a pair of languages without the
-        pivot.
+      ValueError: names that are not distinct or not there.
     """
-    _require_names([one.name for one in sets], "sets")
     _require_names([one.name for one in systems], "systems")
-    pictures = _pictures(pictured, systems, sets)
+    _require_names([one.name for one in tasks], "tasks")
+    pictures = _pictures(pictured, systems, tasks)
     report: dict[str, Any] = {"sets": {}, "facts": {one.name: one.facts() for one in systems}}
-    for of in sets:
-        found = {one.name: _by_language(one.found(of), pivot, of.name) for one in systems}
-        report["sets"][of.name] = {
-            "translations": len(of.sources.ids),
-            "systems": {name: _grouped(values, groups) for name, values in found.items()},
+    for task in tasks:
+        found = {system.name: task.measure(system) for system in systems}
+        report["sets"][task.name] = {
+            "facts": task.facts(),
+            "systems": {
+                name: {"groups": _grouped(values, groups, trained), "languages": values}
+                for name, values in found.items()
+            },
         }
+    drawn = [(system, task, *task.between(system)) for system, task in pictures]
     if jax.process_index() == 0:
         folder = Path(model_dir)
         publish.write_atomically(folder / "metrics.json", json.dumps(report, indent=1) + "\n")
+        publish.write_atomically(folder / "languages.md", by_language(report["sets"], trained))
         console = Console(width=None if sys.stdout.isatty() else 120)
         for name, one in report["sets"].items():
             console.print(table(name, one))
-        for system, of in pictures:
-            names, matrix = between_languages(of, *system.vectors(of))
-            file = folder / f"languages_{system.name}_{of.name}.png"
-            draw(names, matrix, f"{system.name} on {of.name}", file)
-    return {"metrics": "metrics.json"}
+        for system, task, names, matrix in drawn:
+            file = folder / f"languages_{system.name}_{task.name}.png"
+            draw(names, matrix, f"{system.name} on {task.name}", file)
+    return {"metrics": "metrics.json", "languages": "languages.md"}
 
 
 def _pictures(
-    pictured: Sequence[tuple[str, str]],
-    systems: Sequence[TranslationSystem],
-    sets: Sequence[TranslationSet],
-) -> list[tuple[Embedder, TranslationSet]]:
-    """The systems and sets of these names."""
+    pictured: Sequence[tuple[str, str]], systems: Sequence[SentenceSystem], tasks: Sequence[Task]
+) -> list[tuple[Embedder, Pictured]]:
+    """The systems and tasks of these names."""
     embedders = {one.name: one for one in systems if isinstance(one, Embedder)}
-    named = {one.name: one for one in sets}
-    for system, of in pictured:
-        if system not in embedders or of not in named:
+    named: dict[str, Any] = {one.name: one for one in tasks if hasattr(one, "between")}
+    for system, task in pictured:
+        if system not in embedders or task not in named:
             raise ValueError(
-                f"pictured: expected models among {sorted(embedders)} and sets among "
-                f"{sorted(named)}, found {(system, of)}"
+                f"pictured: expected models among {sorted(embedders)} and tasks among "
+                f"{sorted(named)}, found {(system, task)}"
             )
-    return [(embedders[system], named[of]) for system, of in pictured]
+    return [(embedders[system], named[task]) for system, task in pictured]
 
 
 def _require_names(names: Sequence[str], what: str) -> None:
@@ -91,59 +116,75 @@ def _require_names(names: Sequence[str], what: str) -> None:
         raise ValueError(f"{what}: expected one or more, of distinct names, found {list(names)}")
 
 
-def _by_language(found: Accuracies, pivot: str, where: str) -> dict[str, dict[str, float]]:
-    """Language beside the pivot -> values."""
-    values = {}
-    for pair, one in found.items():
-        first, _, second = pair.partition("_")
-        if pivot not in (first, second):
-            raise ValueError(f"{where}: expected pairs of languages with {pivot!r}, found {pair!r}")
-        target, source = float(one["to_target"].mean()), float(one["to_source"].mean())
-        from_pivot, to_pivot = (target, source) if first == pivot else (source, target)
-        values[second if first == pivot else first] = {
-            "accuracy": (target + source) / 2,
-            "accuracy_to_pivot": to_pivot,
-            "accuracy_from_pivot": from_pivot,
-        }
-    return dict(sorted(values.items()))
-
-
 def _grouped(
-    values: Mapping[str, Mapping[str, float]], groups: Mapping[str, Sequence[str]]
-) -> dict[str, Any]:
-    """Values by language, and means over the languages of each group."""
+    values: Values, groups: Mapping[str, Sequence[str]], trained: Callable[[str], bool] | None
+) -> dict[str, dict[str, float]]:
+    """Means over the languages of each group, and how many these are."""
+    members = {ALL: list(values)} | {name: list(one) for name, one in groups.items()}
+    if trained is not None:
+        members[TRAINED] = [language for language in values if trained(language)]
+        members[ZERO_SHOT] = [language for language in values if not trained(language)]
     means = {}
-    for name, members in ({ALL: list(values)} | dict(groups)).items():
-        there = [values[language] for language in members if language in values]
+    for name, languages in members.items():
+        there = [values[language] for language in languages if language in values]
         if there:
             means[name] = {key: float(np.mean([one[key] for one in there])) for key in there[0]}
             means[name]["languages"] = len(there)
-    return {"groups": means, "languages": dict(values)}
+    return means
 
 
 def table(name: str, report: Mapping[str, Any]) -> Table:
-    """The systems beside each other: accuracy of groups, both ways and each way.
+    """The systems beside each other, by groups of languages.
 
     Args:
-      name: of the set.
+      name: of the task.
       report: what metrics.json says of it.
     """
-    result = Table(
-        title=f"{name}: {report['translations']:,} translations",
-        caption="share of sentences whose translation is the nearest; below, to and from the pivot",
-    )
     systems = report["systems"]
     groups = next(iter(systems.values()))["groups"]
+    metrics = [key for key in groups[ALL] if key != "languages"]
+    result = Table(
+        title=f"{name}: " + ", ".join(f"{key} {value}" for key, value in report["facts"].items()),
+        caption=f"{metrics[0]}; below it {', '.join(metrics[1:])}",
+    )
     result.add_column("system")
     for group, one in groups.items():
         result.add_column(f"{group} ({one['languages']})", justify="right")
     for system, found in systems.items():
         cells = []
         for one in found["groups"].values():
-            ways = [f"{one[f'accuracy_{way}_pivot']:.3f}" for way in ("to", "from")]
-            cells.append(f"{one['accuracy']:.4f}\n{' '.join(ways)}")
+            below = " ".join(f"{one[metric]:.3f}" for metric in metrics[1:])
+            cells.append(f"{one[metrics[0]]:.4f}\n{below}")
         result.add_row(system, *cells)
     return result
+
+
+def by_language(
+    sets: Mapping[str, Mapping[str, Any]], trained: Callable[[str], bool] | None
+) -> str:
+    """A Markdown table for each task: its first metric, languages down, systems across.
+
+    Args:
+      sets: what metrics.json says of them.
+      trained: see `evaluate_bitext`; a star stands behind a language that was not trained on.
+    """
+    parts = []
+    for name, report in sets.items():
+        systems = {system: one["languages"] for system, one in report["systems"].items()}
+        languages = sorted({language for values in systems.values() for language in values})
+        metric = next(iter(next(iter(systems.values()))[languages[0]]))
+        lines = [
+            f"## {name}: {metric}\n",
+            f"| language | {' | '.join(systems)} |",
+            "|---|" + "---|" * len(systems),
+        ]
+        for language in languages:
+            star = "" if trained is None or trained(language) else "\\*"
+            cells = [f"{values[language][metric]:.3f}" for values in systems.values()]
+            lines.append(f"| {language}{star} | {' | '.join(cells)} |")
+        parts.append("\n".join(lines) + "\n")
+    note = "" if trained is None else "\\* no text of this language was trained on.\n"
+    return "\n".join([*parts, note])
 
 
 def draw(languages: Sequence[str], matrix: np.ndarray, title: str, png: Path) -> None:

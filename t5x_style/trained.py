@@ -156,12 +156,37 @@ def load(
 ) -> Trained:
     """`restore`, with the functions compiled; arguments and errors as there."""
     model = restore(objective, checkpoint, partitioner, step)
+    return _compiled(model, partitioner, fingerprint(checkpoint, step))
+
+
+def _compiled(model: Restored, partitioner: Partitioner, fingerprint: str) -> Trained:
     jitted = inference.jitted_functions(model.graphdef, model.functions, partitioner.mesh)
     functions: dict[str, Callable[..., Any]] = {
         name: functools.partial(function, model.params, model.variables)
         for name, function in jitted.items()
     }
-    return Trained(functions, model.contract, partitioner, fingerprint(checkpoint, step))
+    return Trained(functions, model.contract, partitioner, fingerprint)
+
+
+def untrained(objective: MakeObjective, partitioner: Partitioner, seed: int) -> Trained:
+    """A model as it begins, to compare a trained one with.
+
+    Args:
+      objective: the factory.
+      partitioner: mesh to put the parameters on.
+      seed: of the parameters.
+    """
+
+    def split() -> Any:
+        return nnx.split(objective(rngs=nnx.Rngs(seed)), nnx.Param, ...)
+
+    graphdef = nnx.eval_shape(split)[0]
+    module = nnx.eval_shape(lambda: objective(rngs=nnx.Rngs(0)))
+    (params, variables), _ = partitioner.init(lambda: split()[1:])
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, variables)
+    variables = tables.fill(variables, module.table_sources(), shardings)
+    model = Restored(graphdef, params, variables, module.functions(), module.contract())
+    return _compiled(model, partitioner, f"untrained, seed {seed}")
 
 
 def fingerprint(checkpoint: str, step: int | None = None) -> str:

@@ -4,31 +4,39 @@ Sentences of two languages are compared by the cosine of their vectors. Retrieva
 sentence's own translation among all (Tatoeba, UN); mining is not told which sentences have one, and
 is judged by precision and recall of the pairs it proposes (BUCC).
 
-Letters: N sources, M targets, D vector size, k neighbours, n pairs.
+Vectors are arrays, or sparse rows such as counts of n-grams, of which one may be 0: it is near to
+nothing. Letters: N sources, M targets, D vector size, k neighbours, n pairs.
 """
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
+from sklearn import preprocessing
 
 from t5x_style.retrieval import exact
 
+Vectors = Any  # [N, D] float: np.ndarray or scipy.sparse
+SPARSE_BLOCK = 1024  # sparse rows whose similarities exist at a time
 MARGINS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "absolute": lambda cosine, mean: cosine,
     "distance": lambda cosine, mean: cosine - mean,
-    "ratio": lambda cosine, mean: cosine / mean,
+    # What is near to nothing has a mean of 0, and is a translation of nothing.
+    "ratio": lambda cosine, mean: np.divide(cosine, mean, np.zeros_like(cosine), where=mean > 0),
 }
 WAYS = ("forward", "backward", "intersection", "max")
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
+def unit(vectors: Vectors) -> Vectors:
     """[N, D] float32 of length 1.
 
     Raises:
-      ValueError: a vector that is not finite or has no length.
+      ValueError: a vector of an array that is not finite or has no length.
     """
+    if scipy.sparse.issparse(vectors):
+        return preprocessing.normalize(vectors)
     vectors = np.asarray(vectors, np.float32)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     bad = np.flatnonzero(~(np.isfinite(norms) & (norms > 0)))
@@ -40,9 +48,30 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     return vectors / norms
 
 
-def finds_own(
-    sources: np.ndarray, targets: np.ndarray, own: np.ndarray | None = None
-) -> np.ndarray:
+def nearest(sources: Vectors, targets: Vectors, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k nearest targets of each source: cosines [N, k] float32 and rows [N, k], best first.
+
+    Args:
+      sources, targets: [N, D] and [M, D].
+      k: 1 to M.
+
+    Raises:
+      ValueError: as `unit`.
+    """
+    sources, targets = unit(sources), unit(targets)
+    if not scipy.sparse.issparse(sources):
+        return exact.top_k(sources, targets, k)
+    cosines = np.empty((sources.shape[0], k), np.float32)
+    rows = np.empty((sources.shape[0], k), np.int64)
+    for start in range(0, sources.shape[0], SPARSE_BLOCK):
+        block = (sources[start : start + SPARSE_BLOCK] @ targets.T).toarray()
+        best = np.argsort(-block, axis=1, kind="stable")[:, :k]
+        rows[start : start + len(block)] = best
+        cosines[start : start + len(block)] = np.take_along_axis(block, best, axis=1)
+    return cosines, rows
+
+
+def finds_own(sources: Vectors, targets: Vectors, own: np.ndarray | None = None) -> np.ndarray:
     """Whether the target that is nearest to each source is its translation.
 
     Args:
@@ -57,12 +86,12 @@ def finds_own(
       ValueError: as `unit`, or sources and targets that cannot be each other's.
     """
     own = _own(sources, targets, own)
-    _, rows = exact.top_k(unit(sources), unit(targets), 1)
-    return rows[:, 0] == own
+    cosines, rows = nearest(sources, targets, 1)
+    return (rows[:, 0] == own) & (cosines[:, 0] != 0)
 
 
-def documents(vectors: np.ndarray, document: np.ndarray) -> np.ndarray:
-    """Vectors of documents, the means of their sentences' (of length 1): [documents, D] float32.
+def documents(vectors: Vectors, document: np.ndarray) -> Vectors:
+    """Vectors of documents, the means of their sentences' (of length 1): [documents, D].
 
     Args:
       vectors: [N, D] of sentences.
@@ -71,9 +100,8 @@ def documents(vectors: np.ndarray, document: np.ndarray) -> np.ndarray:
     counts = np.bincount(document)
     if not counts.all():
         raise ValueError(f"documents: {int(np.argmin(counts))} has no sentence")
-    summed = np.zeros((len(counts), vectors.shape[1]), np.float64)
-    np.add.at(summed, document, unit(vectors))
-    return (summed / counts[:, None]).astype(np.float32)
+    shares = (1 / counts[document], (document, np.arange(len(document))))
+    return scipy.sparse.csr_matrix(shares, dtype=np.float32) @ unit(vectors)
 
 
 class Mined(NamedTuple):
@@ -89,7 +117,7 @@ class Mined(NamedTuple):
 
 
 def mine(
-    sources: np.ndarray, targets: np.ndarray, margin: str = "ratio", k: int = 4, way: str = "max"
+    sources: Vectors, targets: Vectors, margin: str = "ratio", k: int = 4, way: str = "max"
 ) -> Mined:
     """Pairs by margin (Artetxe and Schwenk 2019, arXiv:1811.01136, section 3).
 
@@ -112,19 +140,18 @@ def mine(
             f"mine: expected margin among {tuple(MARGINS)} and way among {WAYS}, found {margin!r} "
             f"and {way!r}"
         )
-    if not 1 <= k <= min(len(sources), len(targets)):
+    smaller = min(sources.shape[0], targets.shape[0])
+    if not 1 <= k <= smaller:
         raise ValueError(
-            f"mine.k: expected 1 to {min(len(sources), len(targets))}, the sentences of the smaller"
-            f" side, found {k}"
+            f"mine.k: expected 1 to {smaller}, the sentences of the smaller side, found {k}"
         )
-    sources, targets = unit(sources), unit(targets)
-    forward, to_target = exact.top_k(sources, targets, k)
-    backward, to_source = exact.top_k(targets, sources, k)
+    forward, to_target = nearest(sources, targets, k)
+    backward, to_source = nearest(targets, sources, k)
     near_source = forward.mean(axis=1, dtype=np.float64)
     near_target = backward.mean(axis=1, dtype=np.float64)
-    if margin == "ratio" and not (near_source.min() > 0 and near_target.min() > 0):
+    if margin == "ratio" and not (near_source.min() >= 0 and near_target.min() >= 0):
         raise ValueError(
-            "mine: expected mean cosines above 0 for margin 'ratio', found "
+            "mine: expected mean cosines of at least 0 for margin 'ratio', found "
             f"{min(near_source.min(), near_target.min()):.3f}: take 'distance'"
         )
     score = MARGINS[margin]
@@ -230,17 +257,16 @@ def _right(mined: Mined, gold: np.ndarray) -> np.ndarray:
     return np.array([tuple(pair) in known for pair in mined.pairs.tolist()], bool)
 
 
-def _own(sources: np.ndarray, targets: np.ndarray, own: np.ndarray | None) -> np.ndarray:
+def _own(sources: Vectors, targets: Vectors, own: np.ndarray | None) -> np.ndarray:
+    asked, there = sources.shape[0], targets.shape[0]
     if own is None:
-        if len(sources) != len(targets):
+        if asked != there:
             raise ValueError(
-                f"expected as many sources as targets, found {len(sources)} and {len(targets)}: "
-                "say by `own` which target belongs to which source"
+                f"expected as many sources as targets, found {asked} and {there}: say by `own` "
+                "which target belongs to which source"
             )
-        return np.arange(len(sources))
+        return np.arange(asked)
     own = np.asarray(own)
-    if own.shape != (len(sources),) or own.min() < 0 or own.max() >= len(targets):
-        raise ValueError(
-            f"own: expected {len(sources)} rows from 0 to {len(targets) - 1}, found {own.shape}"
-        )
+    if own.shape != (asked,) or own.min() < 0 or own.max() >= there:
+        raise ValueError(f"own: expected {asked} rows from 0 to {there - 1}, found {own.shape}")
     return own

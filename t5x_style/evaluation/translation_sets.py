@@ -1,25 +1,20 @@
-"""Sets of translations that are asked for each other, language by language."""
+"""Sets of translations that are asked for each other, language by language: Tatoeba, NTREX, UN."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from t5x_style.evaluation import bitext
+from t5x_style.evaluation.bitext import Vectors
+from t5x_style.evaluation.sentence_systems import Part, SentenceSystem, Texts
 from t5x_style.partitioning import Partitioner
 from t5x_style.retrieval import encoding
 
 DIRECTIONS = ("to_target", "to_source")
 Accuracies = dict[str, dict[str, np.ndarray]]  # pair of languages -> direction -> [n] bool
-
-
-class Side(encoding.EncodeSource, Protocol):
-    """One side of translations."""
-
-    def texts(self) -> list[str]:
-        """What stands there, in the order of the ids."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +28,8 @@ class TranslationSet:
     """
 
     name: str
-    sources: Side
-    targets: Side
+    sources: Texts
+    targets: Texts
 
     def __post_init__(self) -> None:
         if list(self.sources.ids) != list(self.targets.ids):
@@ -48,35 +43,37 @@ class TranslationSet:
                 f"{self.name}: expected the translations of a pair of languages together, found "
                 f"several runs of one among {sorted(set(names))}"
             )
-        alone = [pair for pair, rows in self.pairs() if rows.stop - rows.start < 2]
+        alone = [pair for pair, rows in self.pairs() if len(rows) < 2]
         if alone:
             raise ValueError(
                 f"{self.name}: expected at least two translations of each pair of languages, since "
                 f"one is always found, found one of {alone}"
             )
 
-    def pairs(self) -> Iterator[tuple[str, slice]]:
-        """Each pair of languages and where its translations are."""
+    def pairs(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Each pair of languages and the rows of its translations."""
         names = [name.partition("/")[0] for name in self.sources.ids]
         start = 0
         for row in range(1, len(names) + 1):
             if row == len(names) or names[row] != names[start]:
-                yield names[start], slice(start, row)
+                yield names[start], np.arange(start, row)
                 start = row
 
-    def found(self, sources: np.ndarray, targets: np.ndarray) -> Accuracies:
-        """Whether each sentence's translation is the nearest among those of its languages.
+    def vectors(self, system: SentenceSystem) -> Iterator[tuple[str, Vectors, Vectors]]:
+        """Each pair of languages with the vectors of its sources and targets."""
+        for pair, rows in self.pairs():
+            yield pair, *system.vectors(Part(self.sources, rows), Part(self.targets, rows))
 
-        Args:
-          sources, targets: [N, D], in the order of the ids.
-        """
-        return {
-            pair: {
-                "to_target": bitext.finds_own(sources[rows], targets[rows]),
-                "to_source": bitext.finds_own(targets[rows], sources[rows]),
-            }
-            for pair, rows in self.pairs()
-        }
+    def documents(self, pair_rows: np.ndarray) -> np.ndarray:
+        """Which document each of these rows is of, counted from 0: ids up to their last '/'."""
+        names = [self.sources.ids[row].rpartition("/")[0] for row in pair_rows.tolist()]
+        return np.unique(names, return_inverse=True)[1]
+
+
+def both_ways(sources: Vectors, targets: Vectors) -> dict[str, np.ndarray]:
+    """Direction -> whether each sentence's translation is the nearest, [n] bool."""
+    found = (bitext.finds_own(sources, targets), bitext.finds_own(targets, sources))
+    return dict(zip(DIRECTIONS, found, strict=True))
 
 
 def means(found: Accuracies) -> dict[str, float]:
@@ -89,6 +86,93 @@ def means(found: Accuracies) -> dict[str, float]:
         "accuracy": float(np.mean(list(by_direction.values()))),
         **{f"accuracy_{direction}": value for direction, value in by_direction.items()},
     }
+
+
+@dataclasses.dataclass(frozen=True)
+class FindTranslations:
+    """Whether each sentence's translation is the nearest among those of its languages.
+
+    Attributes:
+      of: the set.
+      pivot: the language that every pair has.
+      documents: whether documents are asked for, too, as UN's are: means of their sentences, which
+        are those whose ids are equal up to the last '/'.
+    """
+
+    of: TranslationSet
+    pivot: str
+    documents: bool = False
+
+    def __post_init__(self) -> None:
+        for pair, _ in self.of.pairs():
+            if self.pivot not in pair.split("_"):
+                raise ValueError(
+                    f"{self.name}: expected pairs of languages with {self.pivot!r}, found {pair!r}"
+                )
+
+    @property
+    def name(self) -> str:
+        """As `Task.name`."""
+        return self.of.name
+
+    def facts(self) -> dict[str, Any]:
+        """As `Task.facts`."""
+        return {"translations": len(self.of.sources.ids)}
+
+    def measure(self, system: SentenceSystem) -> dict[str, dict[str, float]]:
+        """As `Task.measure`, by the language beside the pivot."""
+        rows = dict(self.of.pairs())
+        values = {}
+        for pair, sources, targets in self.of.vectors(system):
+            first, _, second = pair.partition("_")
+            values[second if first == self.pivot else first] = {
+                **self._values(first, both_ways(sources, targets)),
+                **(self._of_documents(rows[pair], sources, targets) if self.documents else {}),
+            }
+        return values
+
+    def _values(self, first: str, found: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Of both ways, and of each as seen from the pivot."""
+        target, source = (float(found[direction].mean()) for direction in DIRECTIONS)
+        from_pivot, to_pivot = (target, source) if first == self.pivot else (source, target)
+        return {
+            "accuracy": (target + source) / 2,
+            "accuracy_to_pivot": to_pivot,
+            "accuracy_from_pivot": from_pivot,
+        }
+
+    def _of_documents(
+        self, rows: np.ndarray, sources: Vectors, targets: Vectors
+    ) -> dict[str, float]:
+        document = self.of.documents(rows)
+        if document.max() == 0:
+            raise ValueError(f"{self.name}: expected sentences of two documents or more, found one")
+        found = both_ways(*(bitext.documents(side, document) for side in (sources, targets)))
+        return {"document_accuracy": float(np.mean([one.mean() for one in found.values()]))}
+
+    def between(self, system: SentenceSystem) -> tuple[list[str], np.ndarray]:
+        """As `Pictured.between`, of texts that stand in many languages.
+
+        Sentences of two languages belong together if their ids are equal behind the languages.
+        NaN on the diagonal, and where two languages share fewer than two sentences.
+        """
+        ids = self.of.sources.ids
+        both = system.vectors(Part.whole(self.of.sources), Part.whole(self.of.targets))
+        texts: dict[str, dict[str, np.ndarray]] = {}  # language -> what is said -> its vector
+        for pair, rows in self.of.pairs():
+            for language, side in zip(pair.split("_"), both, strict=True):
+                known = texts.setdefault(language, {})
+                for row in rows.tolist():
+                    known.setdefault(ids[row].partition("/")[2], side[row])
+        names = sorted(texts)
+        matrix = np.full((len(names), len(names)), np.nan)
+        for one, other in itertools.permutations(range(len(names)), 2):
+            left, right = texts[names[one]], texts[names[other]]
+            shared = [key for key in left if key in right]
+            if len(shared) > 1:
+                vectors = [np.stack([side[key] for key in shared]) for side in (left, right)]
+                matrix[one, other] = bitext.finds_own(*vectors).mean()
+        return names, matrix
 
 
 class TranslationEvaluator:
@@ -112,10 +196,11 @@ class TranslationEvaluator:
           step: shown beside the progress bar.
         """
         sides = ((self._set.sources, "embed_query"), (self._set.targets, "embed_passage"))
-        vectors = [
+        sources, targets = (
             encoding.encode(
                 functions[function], source, self._partitioner, f"step {step}: {function}"
             )
             for source, function in sides
-        ]
-        return means(self._set.found(*vectors))
+        )
+        found = {pair: both_ways(sources[at], targets[at]) for pair, at in self._set.pairs()}
+        return means(found)

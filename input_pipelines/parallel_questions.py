@@ -1,0 +1,68 @@
+"""Questions and paragraphs that say the same in many languages, in SQuAD's form: XQuAD.
+
+Ids show what belongs together: 'de/Berlin/3/0', the first sentence of a paragraph, and
+'el/Berlin/3/56be4db0', a question in another language that the paragraph answers.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+import sentencex
+
+from input_pipelines import languages, question_sets, sources, squad
+from input_pipelines.question_sets import Paragraph
+from input_pipelines.sources import BadRecords, Record, SourceError
+
+WHAT = ("sentences", "questions")
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelQuestions:
+    """The sentences of paragraphs in several languages, or their questions, as a source.
+
+    Titles are left out: they are the same in all languages.
+
+    Attributes:
+      files: language code -> file as `squad.paragraphs` reads it; one translation a language.
+      what: 'sentences' of the paragraphs, or 'questions'.
+    """
+
+    files: Mapping[str, str]
+    what: str
+
+    def __post_init__(self) -> None:
+        if self.what not in WHAT:
+            raise ValueError(f"ParallelQuestions.what: expected one of {WHAT}, found {self.what!r}")
+
+    def records(self, bad: BadRecords) -> Iterator[Record]:
+        """See `sources.Source`.
+
+        Raises:
+          SourceError: a file cannot be read or has nothing, or two codes are one language.
+        """
+        for language, path in self._by_language().items():
+            seen = question_sets.Seen(sources.UniqueIds(), sources.UniqueIds())
+            found = list(squad.paragraphs([path], seen, bad))
+            if not found:
+                raise SourceError(f"{path}: expected paragraphs, found none")
+            for one in found:
+                yield from self._of(language, one)
+
+    def _by_language(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for code, path in self.files.items():
+            language = languages.canonical(code)
+            if language in found:
+                raise SourceError(f"both {found[language]} and {path} are {language!r}")
+            found[language] = path
+        return found
+
+    def _of(self, language: str, one: Paragraph) -> Iterator[Record]:
+        name, where = f"{language}/{one.passage.id}", one.passage.source
+        if self.what == "questions":
+            for question in one.questions:
+                yield Record(f"{name}/{question.id}", "", question.text, where)
+            return
+        parts = map(str.strip, sentencex.segment(language, one.passage.text))
+        for number, sentence in enumerate(filter(None, parts)):
+            yield Record(f"{name}/{number}", "", sentence, where)
