@@ -5,7 +5,8 @@ Ids show what belongs together: 'de/Berlin/3/0', the first sentence of a paragra
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Sequence
 
 import sentencex
 
@@ -23,16 +24,24 @@ class ParallelQuestions:
     Titles are left out: they are the same in all languages.
 
     Attributes:
-      files: language code -> file as `squad.paragraphs` reads it; one translation a language.
+      folder: of files as `squad.paragraphs` reads them, a language each.
+      name: of a file, with {language} in it: 'xquad.{language}.json'.
+      languages: their codes, as files are named.
       what: 'sentences' of the paragraphs, or 'questions'.
     """
 
-    files: Mapping[str, str]
+    folder: str
+    name: str
+    languages: Sequence[str]
     what: str
 
     def __post_init__(self) -> None:
         if self.what not in WHAT:
             raise ValueError(f"ParallelQuestions.what: expected one of {WHAT}, found {self.what!r}")
+        if "{language}" not in self.name:
+            raise ValueError(
+                f"ParallelQuestions.name: expected '{{language}}' in it, found {self.name!r}"
+            )
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
         """See `sources.Source`.
@@ -50,7 +59,8 @@ class ParallelQuestions:
 
     def _by_language(self) -> dict[str, str]:
         found: dict[str, str] = {}
-        for code, path in self.files.items():
+        for code in self.languages:
+            path = os.path.join(self.folder, self.name.format(language=code))
             language = languages.canonical(code)
             if language in found:
                 raise SourceError(f"both {found[language]} and {path} are {language!r}")

@@ -61,21 +61,23 @@ def write_questions(folder, language):
     ]
     path = folder / f"questions.{language}.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
 
 
 def gin_of_questions(folder, what):
-    files = {language: write_questions(folder, language) for language in WORDS}
+    for language in WORDS:
+        write_questions(folder, language)
     path = folder / f"{what}.gin"
     path.write_text(
         "from __gin__ import dynamic_registration\n"
         "from input_pipelines import parallel_questions\n"
         "from t5x_style import stage\n"
-        f"FILES = {files}\n"
+        f"FOLDER = '{folder}'\n"
         "KIND = 'text'\n"
         "SOURCE = @parallel_questions.ParallelQuestions()\n"
-        "stage.run.inputs = [%TOKENIZER]\n"
-        "parallel_questions.ParallelQuestions.files = %FILES\n"
+        "stage.run.inputs = [%FOLDER, %TOKENIZER]\n"
+        "parallel_questions.ParallelQuestions.folder = %FOLDER\n"
+        "parallel_questions.ParallelQuestions.name = 'questions.{language}.jsonl'\n"
+        f"parallel_questions.ParallelQuestions.languages = {list(WORDS)}\n"
         f"parallel_questions.ParallelQuestions.what = '{what}'\n"
     )
     return str(path)

@@ -19,34 +19,41 @@ def records(source, limit=0):
 
 def squad_file(folder, language, text):
     asked = [{"id": "q1", "question": f"{language}?", "answers": []}]
-    rows = [{"title": "A_b", "para": n, "context": text, "qas": asked if n else []} for n in (0, 1)]
-    path = folder / f"x.{language}.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
+    rows = [{"context": text, "qas": asked if n else []} for n in (0, 1)]
+    path = folder / f"x.{language}.json"
+    path.write_text(json.dumps({"data": [{"title": "A b", "paragraphs": rows}]}))
+    return path
+
+
+def questions_of(folder, languages, what):
+    return ParallelQuestions(str(folder), "x.{language}.json", languages, what)
 
 
 def test_paragraphs_are_their_sentences_and_questions_name_their_paragraph(tmp_path):
-    files = {"deu": squad_file(tmp_path, "de", "Eins. Zwei z. B. hier.")}
-    files["zh"] = squad_file(tmp_path, "zh", "第一句。第二句！")
-    sentences, _ = records(ParallelQuestions(files, "sentences"))
+    squad_file(tmp_path, "deu", "Eins. Zwei z. B. hier.")
+    squad_file(tmp_path, "zh", "第一句。第二句！")
+    sentences, _ = records(questions_of(tmp_path, ["deu", "zh"], "sentences"))
     assert sentences[:2] == [("de/A_b/0/0", "Eins."), ("de/A_b/0/1", "Zwei z. B. hier.")]
     assert ("zh/A_b/1/1", "第二句！") in sentences and len(sentences) == 8
-    questions, _ = records(ParallelQuestions(files, "questions"))
-    assert questions == [("de/A_b/1/q1", "de?"), ("zh/A_b/1/q1", "zh?")]
+    questions, _ = records(questions_of(tmp_path, ["deu", "zh"], "questions"))
+    assert questions == [("de/A_b/1/q1", "deu?"), ("zh/A_b/1/q1", "zh?")]
 
 
 def test_questions_of_one_language_twice_or_of_none_are_refused(tmp_path):
     path = squad_file(tmp_path, "de", "Eins.")
     with pytest.raises(SourceError, match="are 'de'"):
-        records(ParallelQuestions({"de": path, "deu": path}, "questions"))
+        records(questions_of(tmp_path, ["de", "deu"], "questions"))
     with pytest.raises(LanguageError):
-        records(ParallelQuestions({"xx": path}, "questions"))
-    empty = tmp_path / "empty.jsonl"
-    empty.write_text("")
+        records(questions_of(tmp_path, ["xx"], "questions"))
+    with pytest.raises(SourceError, match="x.fr.json"):
+        records(questions_of(tmp_path, ["fr"], "questions"))
+    path.write_text('{"data": []}')
     with pytest.raises(SourceError, match="expected paragraphs, found none"):
-        records(ParallelQuestions({"de": str(empty)}, "questions"))
+        records(questions_of(tmp_path, ["de"], "questions"))
     with pytest.raises(ValueError, match="what: expected one of"):
-        ParallelQuestions({"de": path}, "titles")
+        questions_of(tmp_path, ["de"], "titles")
+    with pytest.raises(ValueError, match="name: expected '{language}' in it"):
+        ParallelQuestions(str(tmp_path), "x.json", ["de"], "questions")
 
 
 def write_bucc(folder, pair="de-en", split="training"):
