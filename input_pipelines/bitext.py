@@ -6,6 +6,8 @@ fixed order.
 
 import dataclasses
 import gzip
+import os
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -14,6 +16,9 @@ from input_pipelines import languages, sources, tfds_source
 from input_pipelines.sources import BadRecords, SourceError
 
 Languages = tuple[str, str]
+_MOSES = re.compile(
+    r"(?P<stem>.+\.(?P<first>[A-Za-z_]+)-(?P<second>[A-Za-z_]+))\.(?P<language>[A-Za-z_]+)(?P<gz>\.gz)?"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +67,8 @@ class LineAligned:
       source_file, target_file: plain text, perhaps gzipped.
       source_language, target_language: codes.
       max_line_bytes: longer lines are malformed.
+      document_file: a third one, lines n the name of the document that the sentences are of, which
+        is part of their keys then; '' for none.
     """
 
     name: str
@@ -70,6 +77,7 @@ class LineAligned:
     source_language: str
     target_language: str
     max_line_bytes: int = 100_000
+    document_file: str = ""
 
     def pairs(self) -> list[Languages]:
         """See `Bitext`."""
@@ -77,18 +85,64 @@ class LineAligned:
 
     def read(self, pair: Languages, bad: BadRecords) -> Iterator[Translation]:
         """See `Bitext`. Files of unequal length are refused before anything is read from them."""
-        files = (self.source_file, self.target_file)
+        files = [path for path in (self.source_file, self.target_file, self.document_file) if path]
         counts = [_count(path) for path in files]
-        if counts[0] != counts[1]:
+        if len(set(counts)) > 1:
+            found = " and ".join(f"{n} in {path}" for n, path in zip(counts, files, strict=True))
             raise SourceError(
-                f"{self.name}: expected as many lines in both files, found {counts[0]} in "
-                f"{files[0]} and {counts[1]} in {files[1]}. From the first line on that one of them"
-                " lacks, nothing is a translation: mend or leave out both."
+                f"{self.name}: expected as many lines in each file, found {found}. From the first "
+                "line on that one of them lacks, nothing is a translation: mend or leave out all."
             )
-        left, right = (sources.lines(path, self.max_line_bytes, bad) for path in files)
-        for number, source, target in _same_lines(left, right):
-            where = f"{self.source_file}:{number}"
-            yield Translation(f"{self.name}/{number}", source, target, where)
+        read = [sources.lines(path, self.max_line_bytes, bad) for path in files]
+        for number, (source, target, *document) in _same_lines(*read):
+            key = "/".join([self.name, *document, str(number)])
+            yield Translation(key, source, target, f"{self.source_file}:{number}")
+
+
+@dataclasses.dataclass(frozen=True)
+class MosesFolder:
+    """A folder of line-aligned files as OPUS gives them: CORPUS.de-en.de and CORPUS.de-en.en.
+
+    Attributes:
+      name: part of every key.
+      folder: of the files, which may be gzipped; several corpora of a pair follow each other.
+      max_line_bytes: longer lines are malformed.
+    """
+
+    name: str
+    folder: str
+    max_line_bytes: int = 100_000
+
+    def pairs(self) -> list[Languages]:
+        """See `Bitext`."""
+        return list(dict.fromkeys(one.pairs()[0] for one in self._files()))
+
+    def read(self, pair: Languages, bad: BadRecords) -> Iterator[Translation]:
+        """See `Bitext`."""
+        for one in self._files():
+            if one.pairs()[0] == pair:
+                yield from one.read(pair, bad)
+
+    def _files(self) -> list[LineAligned]:
+        names = set(os.listdir(self.folder)) if os.path.isdir(self.folder) else set()
+        found = []
+        for name in sorted(names):
+            parts = _MOSES.fullmatch(name)
+            if not parts or parts["language"] != parts["first"]:
+                continue
+            other = f"{parts['stem']}.{parts['second']}{parts['gz'] or ''}"
+            if other not in names:
+                raise SourceError(f"{self.folder}: expected {other} beside {name}, found none")
+            files = (os.path.join(self.folder, one) for one in (name, other))
+            codes = parts["first"], parts["second"]
+            key = f"{self.name}/{parts['stem']}"
+            found.append(LineAligned(key, *files, *codes, self.max_line_bytes))
+        if not found:
+            raise SourceError(
+                f"{self.folder}: expected files such as CORPUS.de-en.de and CORPUS.de-en.en, found "
+                f"{sorted(names)[:5] or 'nothing'}"
+            )
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,17 +179,21 @@ class TfdsTranslations:
             yield Translation(f"{self.dataset}/{one.id}", one.title, one.text, one.source)
 
 
-def _same_lines(
-    left: Iterator[tuple[int, str]], right: Iterator[tuple[int, str]]
-) -> Iterator[tuple[int, str, str]]:
-    """Lines of the same number; of those that one side skipped as malformed, neither."""
-    one, other = next(left, None), next(right, None)
-    while one is not None and other is not None:
-        if one[0] == other[0]:
-            yield one[0], one[1], other[1]
-        behind = min(one[0], other[0])
-        one = next(left, None) if one[0] == behind else one
-        other = next(right, None) if other[0] == behind else other
+def _same_lines(*files: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
+    """Lines of the same number; of those that one file skipped as malformed, none."""
+    lines = [next(file, None) for file in files]
+    while True:
+        there = [line for line in lines if line is not None]
+        if len(there) < len(files):
+            return
+        numbers = {line[0] for line in there}
+        if len(numbers) == 1:
+            yield there[0][0], [line[1] for line in there]
+        behind = min(numbers)
+        lines = [
+            next(file, None) if line[0] == behind else line
+            for file, line in zip(files, there, strict=True)
+        ]
 
 
 def _count(path: str) -> int:

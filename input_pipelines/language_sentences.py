@@ -12,10 +12,11 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO
 
 from input_pipelines import languages, sources
-from input_pipelines.sources import BadRecords, Jsonl, Mixture, Source, SourceError
+from input_pipelines.sources import BadRecords, Jsonl, Lines, Mixture, Source, SourceError
 
 FOLDER = "sentences"
 ENDING = ".jsonl"
@@ -48,6 +49,27 @@ class SentenceRules:
         if languages.share_in_script(text, script) < self.min_script:
             return "wrong_script"
         return ""
+
+
+def texts_of(folder: str, max_line_bytes: int = 100_000) -> dict[str, Source]:
+    """Language -> its text, of a folder with files CODE.txt or CODE.txt.gz, a sentence a line.
+
+    Raises:
+      SourceError: there is none, or two files are of one language.
+      languages.LanguageError: a name that is no language.
+    """
+    found: dict[str, Source] = {}
+    for path in sorted(Path(folder).glob("*.txt*")):
+        code, _, ending = path.name.partition(".")
+        if ending not in ("txt", "txt.gz"):
+            continue
+        language = languages.canonical(code)
+        if language in found:
+            raise SourceError(f"{folder}: two files are {language!r}, the second {path.name}")
+        found[language] = Lines([str(path)], max_line_bytes)
+    if not found:
+        raise SourceError(f"{folder}: expected files such as de.txt or de.txt.gz, found none")
+    return found
 
 
 class _Files:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from t5x_style.evaluation import bitext
 
@@ -65,6 +66,25 @@ def test_mining_is_the_papers_score_and_each_way_takes_what_it_says(margin, way)
         assert set(pairs) == wanted[way] and len(pairs) == len(wanted[way])
 
 
+@pytest.mark.parametrize("margin", ["absolute", "distance", "ratio"])
+def test_own_scores_are_those_of_the_pairs_themselves(margin):
+    sources = vectors(12)
+    targets = sources + 0.5 * vectors(12, seed=1)
+    expected = np.diag(margin_by_loops(sources, targets, 3, margin))
+    np.testing.assert_allclose(bitext.own_scores(sources, targets, margin, 3), expected, rtol=1e-5)
+    sparse = scipy.sparse.csr_matrix(np.abs(sources)), scipy.sparse.csr_matrix(np.abs(targets))
+    dense = np.abs(sources), np.abs(targets)
+    np.testing.assert_allclose(
+        bitext.own_scores(*sparse, margin, 3), bitext.own_scores(*dense, margin, 3), rtol=1e-5
+    )
+
+
+def test_what_is_near_to_nothing_is_no_translation():
+    rows = scipy.sparse.csr_matrix(np.array([[1.0, 0], [0, 0], [0, 1]], np.float32))
+    assert bitext.finds_own(rows, rows).tolist() == [True, False, True]
+    assert bitext.own_scores(rows, rows, "ratio", 1).tolist() == [1, 0, 1]
+
+
 def test_the_ratio_is_not_deceived_by_a_sentence_that_is_near_to_all():
     own, common = np.eye(7, dtype=np.float32)[:6], np.eye(7, dtype=np.float32)[6:]
     sources, targets = own + 1.2 * common, np.concatenate([own, common])
@@ -111,9 +131,9 @@ def test_what_cannot_be_compared_is_refused():
         bitext.finds_own(vectors(4), vectors(5))
     with pytest.raises(ValueError, match="own: expected 4 rows from 0 to 4"):
         bitext.finds_own(vectors(4), vectors(5), np.array([0, 1, 2, 5]))
-    with pytest.raises(ValueError, match="mine.k: expected 1 to 4"):
+    with pytest.raises(ValueError, match="k: expected 1 to 4"):
         bitext.mine(vectors(4), vectors(5), k=5)
-    with pytest.raises(ValueError, match="expected margin among"):
+    with pytest.raises(ValueError, match="margin: expected one of"):
         bitext.mine(vectors(4), vectors(5), margin="cosine")
     with pytest.raises(ValueError, match="none of 1 mined pairs"):
         bitext.best_threshold(bitext.Mined(np.array([[0, 1]]), np.ones(1)), np.array([[0, 0]]))

@@ -135,26 +135,11 @@ def mine(
     Raises:
       ValueError: as `unit`, or a setting out of range.
     """
-    if margin not in MARGINS or way not in WAYS:
-        raise ValueError(
-            f"mine: expected margin among {tuple(MARGINS)} and way among {WAYS}, found {margin!r} "
-            f"and {way!r}"
-        )
-    smaller = min(sources.shape[0], targets.shape[0])
-    if not 1 <= k <= smaller:
-        raise ValueError(
-            f"mine.k: expected 1 to {smaller}, the sentences of the smaller side, found {k}"
-        )
-    forward, to_target = nearest(sources, targets, k)
-    backward, to_source = nearest(targets, sources, k)
-    near_source = forward.mean(axis=1, dtype=np.float64)
-    near_target = backward.mean(axis=1, dtype=np.float64)
-    if margin == "ratio" and not (near_source.min() >= 0 and near_target.min() >= 0):
-        raise ValueError(
-            "mine: expected mean cosines of at least 0 for margin 'ratio', found "
-            f"{min(near_source.min(), near_target.min()):.3f}: take 'distance'"
-        )
-    score = MARGINS[margin]
+    if way not in WAYS:
+        raise ValueError(f"mine.way: expected one of {WAYS}, found {way!r}")
+    score = _margin(margin)
+    (forward, to_target), (backward, to_source) = _both_nearest(sources, targets, k)
+    near_source, near_target = _means(forward, backward, margin)
     by_source = score(forward, (near_source[:, None] + near_target[to_target]) / 2)
     by_target = score(backward, (near_target[:, None] + near_source[to_source]) / 2)
     ahead = _best(by_source, to_target)
@@ -169,6 +154,65 @@ def mine(
         kept = np.array([tuple(pair) in both for pair in ahead.pairs.tolist()])
         return _sorted(Mined(ahead.pairs[kept], ahead.scores[kept]))
     return _once(Mined(*(np.concatenate(parts) for parts in zip(ahead, back, strict=True))))
+
+
+def own_scores(
+    sources: Vectors, targets: Vectors, margin: str = "ratio", k: int = 4
+) -> np.ndarray:
+    """How good a translation each target is of the source of its row: [N] float64, as `mine`.
+
+    Args:
+      sources, targets: [N, D] each.
+      margin, k: see `mine`.
+
+    Raises:
+      ValueError: as `mine`, or sides of unequal length.
+    """
+    own = _own(sources, targets, None)
+    score = _margin(margin)
+    (forward, _), (backward, _) = _both_nearest(sources, targets, k)
+    near_source, near_target = _means(forward, backward, margin)
+    cosine = row_cosines(sources, targets[own]).astype(np.float64)
+    return score(cosine, (near_source + near_target) / 2)
+
+
+def row_cosines(left: Vectors, right: Vectors) -> np.ndarray:
+    """[N] of rows that belong together, of [N, D] each; errors as `unit`."""
+    left, right = unit(left), unit(right)
+    if scipy.sparse.issparse(left):
+        return np.asarray(left.multiply(right).sum(axis=1))[:, 0]
+    return np.einsum("nd,nd->n", left, right)
+
+
+def _margin(name: str) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    if name not in MARGINS:
+        raise ValueError(f"margin: expected one of {tuple(MARGINS)}, found {name!r}")
+    return MARGINS[name]
+
+
+Nearest = tuple[np.ndarray, np.ndarray]  # cosines and rows, see `nearest`
+
+
+def _both_nearest(sources: Vectors, targets: Vectors, k: int) -> tuple[Nearest, Nearest]:
+    """The nearest targets of sources, and the nearest sources of targets."""
+    smaller = min(sources.shape[0], targets.shape[0])
+    if not 1 <= k <= smaller:
+        raise ValueError(f"k: expected 1 to {smaller}, the size of the smaller side, found {k}")
+    return nearest(sources, targets, k), nearest(targets, sources, k)
+
+
+def _means(
+    forward: np.ndarray, backward: np.ndarray, margin: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean cosines with what is near, [N] and [M] float64."""
+    means = forward.mean(axis=1, dtype=np.float64), backward.mean(axis=1, dtype=np.float64)
+    least = min(one.min() for one in means)
+    if margin == "ratio" and least < 0:
+        raise ValueError(
+            "expected mean cosines of at least 0 for margin 'ratio', found "
+            f"{least:.3f}: take 'distance'"
+        )
+    return means
 
 
 def _best(scores: np.ndarray, rows: np.ndarray) -> Mined:

@@ -5,11 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 from scipy import stats
 
 from t5x_style.evaluation import bitext
-from t5x_style.evaluation.bitext import Vectors
 from t5x_style.evaluation.sentence_systems import Part, SentenceSystem, Texts
 
 
@@ -42,7 +40,8 @@ class SentenceSimilarity:
 
     def measure(self, system: SentenceSystem) -> dict[str, dict[str, float]]:
         """As `Task.measure`, by language: spearman and pearson."""
-        cosines = _cosines(*system.vectors(Part.whole(self.first), Part.whole(self.second)))
+        both = system.vectors(Part.whole(self.first), Part.whole(self.second))
+        cosines = bitext.row_cosines(*both)
         judged = np.array([self.scores[name] for name in self.first.ids])
         languages = np.array([name.partition("/")[0] for name in self.first.ids])
         return {
@@ -54,10 +53,3 @@ class SentenceSimilarity:
             for at in [languages == language]
         }
 
-
-def _cosines(first: Vectors, second: Vectors) -> np.ndarray:
-    """[n] of rows that belong together."""
-    first, second = bitext.unit(first), bitext.unit(second)
-    if scipy.sparse.issparse(first):
-        return np.asarray(first.multiply(second).sum(axis=1))[:, 0]
-    return (first * second).sum(axis=1)

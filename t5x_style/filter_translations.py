@@ -1,0 +1,182 @@
+"""Stage: keeps the translations that a model of an earlier round takes for translations.
+
+A pair of sentences is scored by margin (arXiv:1811.01136), among the other sentences of its pair of
+languages: a good translation is nearer than what else is near.
+"""
+
+import dataclasses
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from t5x_style import runtime, trained
+from t5x_style.evaluation import bitext
+from t5x_style.evaluation.translation_sets import TranslationSet
+from t5x_style.retrieval import publish
+
+_log = logging.getLogger(__name__)
+FILE = "translations.jsonl"
+EXAMPLES = 5  # of each pair of languages: the worst, and those that only just stay or go
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@dataclasses.dataclass(frozen=True)
+class QualityRule:
+    """Which translations are kept.
+
+    Attributes:
+      least: score that is kept at least, in units of the margin; of 'ratio' 1 is as near as what
+        else is near.
+      share: of each pair of languages at most this share, the best, in (0, 1].
+      margin, k: see `bitext.mine`.
+      among: sentences that are compared with each other at a time. More tell better what is near;
+        time grows with them.
+    """
+
+    least: float
+    share: float = 1.0
+    margin: str = "ratio"
+    k: int = 4
+    among: int = 65_536
+
+    def __post_init__(self) -> None:
+        if not (0 < self.share <= 1 and self.k >= 1 and self.among > self.k):
+            raise ValueError(
+                "QualityRule: expected share in (0, 1], k of at least 1 and among above k, found "
+                f"{self}"
+            )
+
+    def kept(self, scores: np.ndarray) -> np.ndarray:
+        """[n] bool of the scores of a pair of languages; of equal ones the first."""
+        best = np.zeros(len(scores), bool)
+        best[np.argsort(-scores, kind="stable")[: int(np.ceil(self.share * len(scores)))]] = True
+        return best & (scores >= self.least)
+
+
+def filter_translations(
+    translations: str,
+    of: TranslationSet,
+    model: trained.Trained,
+    rule: QualityRule,
+    model_dir: str,
+) -> dict[str, str]:
+    """Writes translations.jsonl, scores.npy and report.json.
+
+    Args:
+      translations: translations.jsonl, as `of` was made from.
+      of: the same as tokens; ids and order are those of the file.
+      model: of an earlier round; embeds sources as queries and targets as passages.
+      rule: what is kept.
+      model_dir: where the files go.
+
+    Returns:
+      {"translations": ..., "report": ...}, relative to model_dir. scores.npy is float32, one for
+      each line of the file, in its order.
+
+    Raises:
+      ValueError: a file with other translations, a pair of languages with fewer than k, or nothing
+        is left.
+    """
+    lines = _lines(translations, of)
+    scores = np.concatenate(list(_scores(of, model, rule)))
+    kept = np.zeros(len(scores), bool)
+    for _, rows in of.pairs():
+        kept[rows] = rule.kept(scores[rows])
+    if not kept.any():
+        raise ValueError(
+            f"filter_translations: none of {len(scores)} translations scores {rule.least} or more, "
+            f"the best {scores.max():.3f}; lower QualityRule.least"
+        )
+    if jax.process_index() == 0:
+        _write(Path(model_dir), lines, of, scores, kept)
+    if jax.process_count() > 1:  # no process reports an end that the writer has not reached
+        multihost_utils.sync_global_devices("filter_translations: written")
+    return {"translations": FILE, "report": "report.json"}
+
+
+def _lines(path: str, of: TranslationSet) -> list[str]:
+    """The lines of the file, one for each translation."""
+    lines = Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
+    ids = [json.loads(line)["id"] for line in lines]
+    if ids != list(of.sources.ids):
+        raise ValueError(
+            f"{path}: expected the {len(of.sources.ids)} translations of the token store, in their "
+            f"order, found {len(ids)} that differ; prepare the store from this file"
+        )
+    return lines
+
+
+def _scores(of: TranslationSet, model: trained.Trained, rule: QualityRule) -> Iterator[np.ndarray]:
+    """Of each translation, pair of languages after pair; one part of a pair in memory at a time."""
+    bounds = [bound for _, rows in of.pairs() for bound in _parts(rows, rule)]
+    sources = model.encode_parts("embed_query", of.sources, bounds)
+    targets = model.encode_parts("embed_passage", of.targets, bounds)
+    for source, target in zip(sources, targets, strict=True):
+        yield bitext.own_scores(source, target, rule.margin, rule.k).astype(np.float32)
+
+
+def _parts(rows: np.ndarray, rule: QualityRule) -> list[tuple[int, int]]:
+    """Nearly equal parts of a pair of languages, none above `among`."""
+    count = -(-len(rows) // rule.among)
+    ends = np.linspace(rows[0], rows[-1] + 1, count + 1).astype(int).tolist()
+    return list(zip(ends[:-1], ends[1:], strict=True))
+
+
+def _write(
+    folder: Path, lines: Sequence[str], of: TranslationSet, scores: np.ndarray, kept: np.ndarray
+) -> None:
+    pairs = {
+        pair: _told([lines[row] for row in rows.tolist()], scores[rows], kept[rows])
+        for pair, rows in of.pairs()
+    }
+    report = {
+        "read": len(lines),
+        "kept": int(kept.sum()),
+        "dropped": int((~kept).sum()),
+        "pairs": pairs,
+    }
+    text = "".join(line for line, one in zip(lines, kept.tolist(), strict=True) if one)
+    publish.write_atomically(folder / FILE, text)
+    np.save(folder / "scores.npy", scores)
+    text = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
+    publish.write_atomically(folder / "report.json", text)
+    _log.info("kept %d of %d translations", kept.sum(), len(kept))
+
+
+def _told(lines: Sequence[str], scores: np.ndarray, kept: np.ndarray) -> dict[str, Any]:
+    """What became of the translations of a pair of languages."""
+    order = np.argsort(scores, kind="stable")
+    gone, stayed = order[~kept[order]], order[kept[order]]
+    examples = {
+        "worst": gone[:EXAMPLES],
+        "last_dropped": gone[-EXAMPLES:],
+        "first_kept": stayed[:EXAMPLES],
+    }
+    return {
+        "read": len(scores),
+        "kept": int(kept.sum()),
+        "dropped": int((~kept).sum()),
+        "scores": {str(q): round(float(np.quantile(scores, q)), 4) for q in QUANTILES},
+        "examples": {
+            name: [_quoted(lines[row], scores[row]) for row in rows.tolist()]
+            for name, rows in examples.items()
+        },
+    }
+
+
+def _quoted(line: str, score: float) -> str:
+    row = json.loads(line)
+    return f"{score:.3f} {row['source']!r} | {row['target']!r}"
+
+
+if __name__ == "__main__":
+    from t5x_style import stage
+
+    runtime.start()
+    stage.main("t5x_style.filter_translations.filter_translations")
