@@ -14,7 +14,7 @@ from input_pipelines.token_store import StoreError, TokenStore
 from input_pipelines.tokenization import Tokenizer
 from input_pipelines.translation_rows import SIDES
 
-VERSION = 1  # part of every fingerprint: raise it when the same arguments give other batches
+VERSION = 2  # part of every fingerprint: raise it when the same arguments give other batches
 
 
 class TranslationPairs:
@@ -124,9 +124,7 @@ class TranslationPairs:
         rows = stream.own_rows(rows, self._base)
         chosen = self.chosen(step)
         shapes = list(self._rows.values())
-        placed = fitted(
-            self._lengths(chosen), shapes, f"TranslationPairs: step {step}", "translations"
-        )
+        placed = self._placed(chosen, f"TranslationPairs: step {step}")
         own = [
             slots.reshape(self._base, -1, shape.segments)[rows].reshape(-1, shape.segments)
             for slots, shape in zip(placed, shapes, strict=True)
@@ -155,6 +153,17 @@ class TranslationPairs:
     def _lengths(self, chosen: np.ndarray) -> list[np.ndarray]:
         """Tokens of the sources and targets of some rows, as they are cut."""
         return [np.minimum(of_side[chosen], self._length) for of_side in self._side_lengths]
+
+    def _placed(self, chosen: np.ndarray, where: str) -> list[np.ndarray]:
+        """Which translation is where on both sides: int64 [rows, segments] each."""
+        shapes = list(self._rows.values())
+        equal = len({shape.rows for shape in shapes}) == 1 and shapes[0].rows >= len(chosen)
+        if equal and all(shape.segments == 1 for shape in shapes):
+            # Row n and row n, so that both sides of a pair are on one device.
+            rows = np.full((shapes[0].rows, 1), packing.NONE)
+            rows[: len(chosen), 0] = np.arange(len(chosen))
+            return [rows, rows]
+        return fitted(self._lengths(chosen), shapes, where, "translations")
 
     def _hash(self, exponent: float, seed: int) -> str:
         parts = {

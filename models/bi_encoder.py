@@ -53,6 +53,7 @@ class BiEncoder(Objective):
         rngs: nnx.Rngs,
     ) -> None:
         embedding.require_fit(config, embedding_config, vocabulary)
+        contrastive.require_all_devices(contrastive_config)
         self.config = config
         self.embedding_config = embedding_config
         self.query = query

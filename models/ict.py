@@ -61,6 +61,7 @@ class ICT(Objective):
         rngs: nnx.Rngs,
     ) -> None:
         embedding.require_fit(config, embedding_config, vocabulary)
+        contrastive.require_all_devices(contrastive_config)
         projected.require_plain(embedding_config, "ICT")
         if not 0 <= removal_rate <= 1:
             raise ValueError(f"ICT.removal_rate: expected 0 to 1, found {removal_rate}")

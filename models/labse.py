@@ -55,6 +55,7 @@ class LaBSE(Objective):
     ) -> None:
         embedding.require_fit(config, embedding_config, vocabulary)
         _require_labse(embedding_config, encode_chunks)
+        contrastive.require_both_on_one_device(contrastive_config, source, target)
         self.config = config
         self.embedding_config = embedding_config
         self.vocabulary = vocabulary

@@ -2,7 +2,8 @@
 
 A loss over the whole batch compares the rows of each device with those of all others. `gather` and
 `ring` bring them there: `gather` holds the rows of all devices at a time, `ring` those of one,
-which are passed on while it works on them. One device, or none in context, is a mesh of one.
+which are passed on while it works on them. `local` stays with its own rows: another loss. One
+device, or none in context, is a mesh of one.
 """
 
 import functools
@@ -16,7 +17,8 @@ from jax.sharding import PartitionSpec
 
 from t5x_style.partitioning import BATCH_AXES
 
-WAYS = ("gather", "ring")
+WAYS = ("gather", "ring")  # that show every device all rows
+LOCAL = "local"
 
 Step = Callable[[Any, Any], tuple[Any, Any]]
 
@@ -63,8 +65,8 @@ class RowMesh(NamedTuple):
         """Inside `run`: shows every device the rows of all.
 
         Args:
-          way: 'gather', one step with the rows of all devices in their order; or 'ring', a step
-            for each device's.
+          way: 'gather', one step with the rows of all devices in their order; 'ring', a step for
+            each device's; 'local', one step with this device's own.
           step: (carry, rows) -> (carry, something to add up for these rows, shaped like `zeros`).
           carry: what this device keeps.
           shown: pytree of this device's [rows, ...].
@@ -73,7 +75,7 @@ class RowMesh(NamedTuple):
         Returns:
           (carry, zeros plus what all devices added for this device's rows).
         """
-        if self.mesh is None:
+        if self.mesh is None or way == LOCAL:
             carry, added = step(carry, shown)
             return carry, jax.tree.map(jnp.add, zeros, added)
         if way == "gather":
@@ -134,9 +136,9 @@ def _on_all_devices(pieces: jax.Array) -> jax.Array:
 
 
 def require_way(way: str, where: str) -> None:
-    """Raises ValueError unless `way` is one of WAYS."""
-    if way not in WAYS:
-        raise ValueError(f"{where}: expected one of {WAYS}, found {way!r}")
+    """Raises ValueError unless `way` is one of WAYS or LOCAL."""
+    if way not in (*WAYS, LOCAL):
+        raise ValueError(f"{where}: expected one of {(*WAYS, LOCAL)}, found {way!r}")
 
 
 def take_rows(source: jax.Array, index: jax.Array, way: str) -> jax.Array:
@@ -145,7 +147,7 @@ def take_rows(source: jax.Array, index: jax.Array, way: str) -> jax.Array:
     Args:
       source: [N, ...] float.
       index: [M] int32, rows of `source`; zeros come for a row outside of it.
-      way: 'gather' or 'ring'.
+      way: one of WAYS, or LOCAL, which gives zeros for rows of other devices, too.
 
     Returns:
       [M, ...].

@@ -71,6 +71,25 @@ def test_every_device_sees_every_row_once_and_adds_to_it(way):
     np.testing.assert_array_equal(added, np.full(16, 8.0))
 
 
+def test_local_shows_a_device_its_own_rows_alone():
+    index = jnp.arange(24)[::-1]
+    found, gradient = on_mesh(
+        (2, 4, 1),
+        lambda x: (
+            collectives.take_rows(x, index, "local"),
+            jax.grad(lambda x: jnp.sum(collectives.take_rows(x, index, "local")))(x),
+        ),
+    )(jnp.arange(1.0, 25.0))
+    np.testing.assert_array_equal(found, np.zeros(24))  # the last device has what the first wants
+    np.testing.assert_array_equal(gradient, np.zeros(24))
+    swapped = jnp.arange(24) ^ 1
+    (found,) = on_mesh((2, 4, 1), lambda x: (collectives.take_rows(x, swapped, "local"),))(
+        jnp.arange(24.0)
+    )
+    own = np.arange(24) // 3 == swapped // 3
+    np.testing.assert_array_equal(found, np.where(own, swapped, 0))
+
+
 @pytest.mark.parametrize("shape", MESHES)
 def test_strided_pieces_lie_on_all_devices_and_join_again(shape):
     rows = jnp.arange(64.0).reshape(32, 2)
@@ -94,5 +113,5 @@ def test_pieces_that_devices_cannot_share_are_refused():
         on_mesh((8, 1, 1), lambda x: collectives.strided(x, 4))(jnp.zeros(24))
     with pytest.raises(ValueError, match="found 10 rows"):
         collectives.strided(jnp.zeros(10), 4)
-    with pytest.raises(ValueError, match="SETTING: expected one of .'gather', 'ring'., found 'r'"):
+    with pytest.raises(ValueError, match="SETTING: expected one of .'gather', 'ring', 'local'., found 'r'"):
         collectives.require_way("r", "SETTING")

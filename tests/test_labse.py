@@ -93,14 +93,8 @@ def test_packing_chunks_and_meshes_change_nothing(alone, segments, chunks, mesh,
     assert_same(loss_and_gradients(make(segments, way, chunks), batch(segments), mesh), alone)
 
 
-def test_what_says_the_same_is_no_negative(alone):
-    said = np.arange(PAIRS)
-    said[5] = said[0]
-    model = make(1)
-    vectors = [np.asarray(model.embed(group(seed, 1))) for seed in (1, 2)]
-    np.testing.assert_allclose(np.linalg.norm(vectors[0], axis=1), 1, rtol=1e-5)
-    scores = vectors[0] @ vectors[1].T - 0.3 * np.eye(PAIRS)
-    scores[0, 5] = scores[5, 0] = -np.inf
+def expected_loss(scores):
+    """Both directions, of scores [n, n] with the margin taken off."""
 
     def direction(scores):
         scores = scores / EMBEDDING.temperature
@@ -108,7 +102,34 @@ def test_what_says_the_same_is_no_negative(alone):
         top = scores.max(axis=1)
         return (top + np.log(np.exp(scores - top[:, None]).sum(axis=1)) - own).mean()
 
-    expected = direction(scores) + direction(scores.T)
+    return direction(scores) + direction(scores.T)
+
+
+def scores_of(model):
+    vectors = [np.asarray(model.embed(group(seed, 1))) for seed in (1, 2)]
+    np.testing.assert_allclose(np.linalg.norm(vectors[0], axis=1), 1, rtol=1e-5)
+    return vectors[0] @ vectors[1].T - 0.3 * np.eye(PAIRS)
+
+
+def test_local_negatives_are_those_of_the_same_device(alone):
+    model = make(1, "local")
+    scores = scores_of(model)
+    shares = [scores[first : first + 3, first : first + 3] for first in range(0, PAIRS, 3)]
+    found = loss_and_gradients(model, batch(1), (8, 1, 1))
+    assert found[0] == pytest.approx(np.mean([expected_loss(one) for one in shares]), rel=1e-4)
+    assert found[0] < alone[0]
+    assert_same(loss_and_gradients(model, batch(1)), alone)  # on one device there is no other
+    with pytest.raises(ValueError, match="a text a row and as many rows on both sides"):
+        make(3, "local")
+
+
+def test_what_says_the_same_is_no_negative(alone):
+    said = np.arange(PAIRS)
+    said[5] = said[0]
+    model = make(1)
+    scores = scores_of(model)
+    scores[0, 5] = scores[5, 0] = -np.inf
+    expected = expected_loss(scores)
     assert loss_and_gradients(model, batch(1, said))[0] == pytest.approx(expected, rel=1e-4)
     assert abs(expected - alone[0]) > 1e-3
 

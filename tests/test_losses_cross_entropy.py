@@ -241,7 +241,7 @@ def under(mesh, loss):
     return under_mesh
 
 
-@pytest.mark.parametrize("shape", [(8, 1, 1), (2, 4, 1), (2, 2, 2)])
+@pytest.mark.parametrize("shape", [(8, 1, 1), (2, 4, 1), (2, 2, 2), (1, 1, 8)])
 @pytest.mark.parametrize("form", FORMS)
 def test_sharded_equals_one_device(form, shape):
     mesh = mesh_of(shape)

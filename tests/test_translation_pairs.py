@@ -121,6 +121,13 @@ def test_a_batch_holds_both_sides_of_its_pairs(folder, shape):
                 assert same or english[one] != english[other]
 
 
+def test_a_sentence_a_row_has_both_sides_of_a_pair_in_the_same_row(folder):
+    shape = packing.Rows(12, SIDE, 1)
+    batch = make(folder, source_rows=shape, target_rows=shape).batch(3)
+    np.testing.assert_array_equal(batch["source"]["example_id"][:, 0], np.arange(12))
+    np.testing.assert_array_equal(batch["target"]["example_id"][:, 0], np.arange(12))
+
+
 def test_each_process_gets_its_rows_of_the_same_batch(folder):
     shape = packing.Rows(6, 32, 8)
     pipeline = make(folder, source_rows=shape, target_rows=packing.Rows(12, SIDE, 1))

@@ -25,6 +25,7 @@ from models.losses import groups, negatives
 from models.losses.negatives import NOBODY, Columns, Rows
 from t5x_style import collectives
 from t5x_style.metrics import Mean
+from t5x_style.objective import GroupShape
 
 BLOCKS = ("query_passage", "positive_query", "query_query", "positive_positive")
 
@@ -75,7 +76,8 @@ class ContrastiveConfig:
         margin: what is taken from the positive's inner product before it is scaled.
         own_negatives: whether the negatives that came with a query are its negatives here; False
             where a teacher's scores speak for them.
-        way: 'gather' holds the vectors of all devices at a time, 'ring' those of one.
+        way: 'gather' holds the vectors of all devices at a time, 'ring' those of one; 'local' has
+            no negatives of other devices, and needs both sides of a pair on one.
         chunk: queries whose scores exist at a time on a device.
     """
 
@@ -97,6 +99,28 @@ class ContrastiveConfig:
         collectives.require_way(self.way, "ContrastiveConfig.way")
         if self.chunk < 1:
             raise ValueError(f"ContrastiveConfig.chunk: expected 1 or more, found {self.chunk}")
+
+
+def require_both_on_one_device(
+    config: ContrastiveConfig, query: GroupShape, passage: GroupShape
+) -> None:
+    """Raises ValueError unless way 'local' finds each pair on one device: row n and row n."""
+    if config.way == collectives.LOCAL and (
+        query.segments != 1 or passage.segments != 1 or query.rows != passage.rows
+    ):
+        raise ValueError(
+            "ContrastiveConfig.way 'local': expected a text a row and as many rows on both sides, "
+            f"so that a pair is on one device, found {query} and {passage}"
+        )
+
+
+def require_all_devices(config: ContrastiveConfig) -> None:
+    """Raises ValueError for way 'local' where a pair may be on two devices."""
+    if config.way == collectives.LOCAL:
+        raise ValueError(
+            "ContrastiveConfig.way: expected 'gather' or 'ring', since a query and its passages "
+            "may be on two devices here, found 'local'"
+        )
 
 
 def info_nce(
