@@ -5,6 +5,7 @@ languages: a good translation is nearer than what else is near.
 """
 
 import dataclasses
+import itertools
 import json
 import logging
 from collections.abc import Iterator, Sequence
@@ -125,7 +126,7 @@ def _parts(rows: np.ndarray, rule: QualityRule) -> list[tuple[int, int]]:
     """Nearly equal parts of a pair of languages, none above `among`."""
     count = -(-len(rows) // rule.among)
     ends = np.linspace(rows[0], rows[-1] + 1, count + 1).astype(int).tolist()
-    return list(zip(ends[:-1], ends[1:], strict=True))
+    return list(itertools.pairwise(ends))
 
 
 def _write(

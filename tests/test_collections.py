@@ -15,6 +15,7 @@ from input_pipelines.msmarco import TrecQrels, Tsv
 from input_pipelines.sources import BadRecords, Chain, SourceError
 from input_pipelines.tfds_source import Tfds
 from t5x_style.retrieval import passages
+from tests import tfds_kit
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -26,29 +27,14 @@ def prepared(tmp_path_factory):
     """A dataset with nested features, written by TFDS itself in two shards."""
     import tensorflow_datasets as tfds
 
-    features = tfds.features.FeaturesDict(
-        {
-            "id": tfds.features.Scalar(np.int64),
-            "title": tfds.features.Text(),
-            "body": {"text": tfds.features.Text()},
-        }
-    )
+    features = {
+        "id": tfds.features.Scalar(np.int64),
+        "title": tfds.features.Text(),
+        "body": {"text": tfds.features.Text()},
+    }
+    rows = [{"id": 7 + i, "title": f"Título {i}", "body": {"text": f"text {i}"}} for i in range(5)]
     folder = tmp_path_factory.mktemp("tfds")
-    info = tfds.core.DatasetInfo(
-        builder=tfds.core.DatasetIdentity(
-            name="tiny", version=tfds.core.Version("1.0.0"), data_dir=str(folder / "tiny/1.0.0"),
-            module_name="",
-        ),
-        features=features,
-    )  # fmt: skip
-    version = folder / "tiny/1.0.0"
-    version.mkdir(parents=True)
-    writer = tfds.core.SequentialWriter(ds_info=info, max_examples_per_shard=3)
-    writer.initialize_splits(["train"])
-    for i in range(5):
-        row = {"id": 7 + i, "title": f"Título {i}", "body": {"text": f"text {i}"}}
-        writer.add_examples({"train": [row]})
-    writer.close_all()
+    tfds_kit.write(folder, "tiny", features, rows)
     return folder
 
 

@@ -113,5 +113,7 @@ def test_pieces_that_devices_cannot_share_are_refused():
         on_mesh((8, 1, 1), lambda x: collectives.strided(x, 4))(jnp.zeros(24))
     with pytest.raises(ValueError, match="found 10 rows"):
         collectives.strided(jnp.zeros(10), 4)
-    with pytest.raises(ValueError, match="SETTING: expected one of .'gather', 'ring', 'local'., found 'r'"):
+    with pytest.raises(
+        ValueError, match="SETTING: expected one of .'gather', 'ring', 'local'., found 'r'"
+    ):
         collectives.require_way("r", "SETTING")

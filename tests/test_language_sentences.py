@@ -1,6 +1,7 @@
 """Sentences by language, and what a vocabulary knows of each."""
 
 import dataclasses
+import gzip
 import json
 
 import pytest
@@ -40,6 +41,25 @@ def sentences(mixture):
         name: [record.text for record in source.records(BadRecords(0))]
         for name, source, _ in mixture.members
     }
+
+
+def test_a_folder_of_text_is_a_source_for_each_language(tmp_path, translations):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "deu.txt").write_text("ein neuer Satz\nkurz\ndas Haus ist alt\n")
+    with gzip.open(folder / "fr.txt.gz", "wt") as file:
+        file.write("une phrase nouvelle\n")
+    (folder / "notes.md").write_text("no text")
+    texts = language_sentences.texts_of(str(folder))
+    mixture, report = gather(tmp_path / "out", [translations], texts)
+    found = sentences(mixture)
+    assert found["de"][2:] == ["ein neuer Satz"] and found["fr"] == ["une phrase nouvelle"]
+    assert report["languages"]["de"]["dropped"] == {"length": 1, "repeated": 1}
+    (folder / "de.txt").write_text("noch einer\n")
+    with pytest.raises(SourceError, match="two files are 'de'"):
+        language_sentences.texts_of(str(folder))
+    with pytest.raises(SourceError, match="files such as de.txt"):
+        language_sentences.texts_of(str(tmp_path))
 
 
 def test_each_sentence_of_both_sides_is_there_once(tmp_path, translations):

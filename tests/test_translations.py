@@ -6,10 +6,11 @@ import json
 import pytest
 
 from input_pipelines import languages, translations
-from input_pipelines.bitext import LineAligned
+from input_pipelines.bitext import LineAligned, MosesFolder, TfdsTranslations
 from input_pipelines.bitext_tables import Columns, JsonLines, Keyed, PairFiles
 from input_pipelines.sources import BadRecords, SourceError
-from input_pipelines.translations import TranslationRules
+from input_pipelines.translations import TrainedOn, TranslationRules
+from tests import tfds_kit
 
 RULES = TranslationRules()
 
@@ -85,6 +86,64 @@ def test_files_of_one_pair_each(tmp_path):
     assert found[("kab", "en")] == [("tatoeba/kab_en/1", "yiwen", "one")]
 
 
+def test_a_folder_of_opus_has_every_pair_and_corpus(tmp_path):
+    for corpus, said in (("Books.v1", "book"), ("News", "news")):
+        write(tmp_path / f"{corpus}.de-en.de", [f"{said} eins", f"{said} zwei"])
+        write(tmp_path / f"{corpus}.de-en.en", [f"{said} one", f"{said} two"])
+    write(tmp_path / "News.en-pt_br.en.gz", ["one"])
+    write(tmp_path / "News.en-pt_br.pt_br.gz", ["um"])
+    write(tmp_path / "README", ["no text"])
+    found, _ = read(MosesFolder("opus", str(tmp_path)))
+    assert list(found) == [("de", "en"), ("en", "pt-BR")]
+    assert [key for key, _, _ in found["de", "en"]] == [
+        *(f"opus/Books.v1.de-en/{n}" for n in (1, 2)),
+        *(f"opus/News.de-en/{n}" for n in (1, 2)),
+    ]
+    assert found["en", "pt-BR"] == [("opus/News.en-pt_br/1", "one", "um")]
+
+
+def test_a_folder_of_opus_without_a_side_or_without_anything_is_refused(tmp_path):
+    with pytest.raises(SourceError, match="expected files such as CORPUS.de-en.de.*found nothing"):
+        MosesFolder("opus", str(tmp_path / "none")).pairs()
+    write(tmp_path / "News.de-en.de", ["eins"])
+    with pytest.raises(SourceError, match="expected News.de-en.en beside News.de-en.de"):
+        MosesFolder("opus", str(tmp_path)).pairs()
+    write(tmp_path / "News.de-en.en", ["one", "two"])
+    with pytest.raises(SourceError, match="found 1 in .*de-en.de and 2 in .*de-en.en"):
+        read(MosesFolder("opus", str(tmp_path)))
+    write(tmp_path / "News.de-xx.de", ["eins"])
+    write(tmp_path / "News.de-xx.xx", ["one"])
+    with pytest.raises(languages.LanguageError, match="'xx'"):
+        MosesFolder("opus", str(tmp_path)).pairs()
+
+
+def test_sentences_name_their_documents(tmp_path):
+    sides = write(tmp_path / "t.en", ["one", "two"]), write(tmp_path / "t.fr", ["un", "deux"])
+    names = write(tmp_path / "t.ids", ["a/1.xml", "b/2.xml"])
+    found, _ = read(LineAligned("un", *sides, "en", "fr", document_file=names))
+    assert [key for key, _, _ in found["en", "fr"]] == ["un/a/1.xml/1", "un/b/2.xml/2"]
+    short = write(tmp_path / "short.ids", ["a/1.xml"])
+    with pytest.raises(SourceError, match=r"found 2 in .* and 1 in .*short.ids"):
+        read(LineAligned("un", *sides, "en", "fr", document_file=short))
+
+
+def test_translations_of_tfds_are_named_by_their_languages(tmp_path):
+    import tensorflow_datasets as tfds
+
+    features = {code: tfds.features.Text() for code in ("de", "en")}
+    rows = [{"de": "eins", "en": "one"}, {"de": "zwei", "en": "two"}]
+    folder = tfds_kit.write(tmp_path, "tiny_translate", features, rows)
+    bitext = TfdsTranslations(str(folder), "train", "de", "en")
+    found, _ = read(bitext)
+    assert [(source, target) for _, source, target in found["de", "en"]] == [
+        ("eins", "one"), ("zwei", "two"),
+    ]  # fmt: skip
+    kept, _ = gather(tmp_path / "out", bitext, pivot="en")
+    assert [(row["source"], row["target"]) for row in kept] == [("one", "eins"), ("two", "zwei")]
+    with pytest.raises(SourceError, match="no field 'fr'"):
+        read(TfdsTranslations(str(folder), "train", "de", "fr"))
+
+
 def test_unequal_line_counts_are_refused(tmp_path):
     with pytest.raises(SourceError, match=r"found 2 in .*t.en and 1 in .*t.de"):
         read(aligned(tmp_path, ["one", "two"], ["eins"]))
@@ -135,6 +194,14 @@ def test_a_language_in_another_script_than_its_own_is_told(tmp_path, caplog):
     assert "en_grc: 2 of 2 translations are not in the scripts ['Latn', 'Cprt']" in caplog.text
     rows, _ = gather(tmp_path / "right", LineAligned("t", english, greek, "en", "grc-Grek"))
     assert len(rows) == 2
+
+
+def test_what_was_trained_on_is_told_by_language(tmp_path):
+    bitext = aligned(tmp_path, ["fine", "good"], ["gut", "schön"])
+    gather(tmp_path / "out", bitext)
+    known = TrainedOn(str(tmp_path / "out/report.json"))
+    assert known("de") and known("de-AT") and known("de_en")
+    assert not known("fr") and not known("de_fr")
 
 
 def test_the_pivot_is_the_source_of_every_pair(tmp_path):

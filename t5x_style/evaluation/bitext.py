@@ -156,9 +156,7 @@ def mine(
     return _once(Mined(*(np.concatenate(parts) for parts in zip(ahead, back, strict=True))))
 
 
-def own_scores(
-    sources: Vectors, targets: Vectors, margin: str = "ratio", k: int = 4
-) -> np.ndarray:
+def own_scores(sources: Vectors, targets: Vectors, margin: str = "ratio", k: int = 4) -> np.ndarray:
     """How good a translation each target is of the source of its row: [N] float64, as `mine`.
 
     Args:
@@ -201,9 +199,7 @@ def _both_nearest(sources: Vectors, targets: Vectors, k: int) -> tuple[Nearest, 
     return nearest(sources, targets, k), nearest(targets, sources, k)
 
 
-def _means(
-    forward: np.ndarray, backward: np.ndarray, margin: str
-) -> tuple[np.ndarray, np.ndarray]:
+def _means(forward: np.ndarray, backward: np.ndarray, margin: str) -> tuple[np.ndarray, np.ndarray]:
     """Mean cosines with what is near, [N] and [M] float64."""
     means = forward.mean(axis=1, dtype=np.float64), backward.mean(axis=1, dtype=np.float64)
     least = min(one.min() for one in means)

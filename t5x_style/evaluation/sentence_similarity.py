@@ -52,4 +52,3 @@ class SentenceSimilarity:
             for language in sorted(set(languages.tolist()))
             for at in [languages == language]
         }
-
