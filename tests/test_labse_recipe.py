@@ -96,32 +96,66 @@ def write_judged(folder):
     return str(path)
 
 
-@pytest.mark.slow
-def test_the_recipe_goes_from_bitext_to_tables(tmp_path, monkeypatch):
+def write_bucc(folder):
+    """Sentences in German and in English, of which half say the same."""
+    folder.mkdir()
+    for split, first in (("training", 0), ("test", 500)):
+        sides = {"de": range(first, first + 60), "en": range(first + 30, first + 90)}
+        for code, numbers in sides.items():
+            lines = (f"{code}-{n}\t{sentence(code, n)}\n" for n in numbers)
+            (folder / f"de-en.{split}.{code}").write_text("".join(lines))
+        gold = (f"de-{n}\ten-{n}\n" for n in range(first + 30, first + 60))
+        (folder / f"de-en.{split}.gold").write_text("".join(gold))
+    return str(folder)
+
+
+def launch(name, settings):
+    command = ["launch.recipe", f"--gin_file=gin_configs/recipes/{name}.gin"]
+    command += [f"--gin.{name}={value!r}" for name, value in settings.items()]
+    ((code, output),) = process_group.finish([process_group.start(command)])
+    assert code == 0, output
+    return output
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """Overrides that make a recipe read toy languages."""
     monkeypatch.setattr(process_group, "LIMIT_SECONDS", 900)
     test = range(0, 1000, 10)
     write_bitext(tmp_path / "test", test)
     write_bitext(tmp_path / "train", [n for n in range(1000) if n % 10 or n % 3])
-    train = gin_of(tmp_path / "train", "toy", tmp_path / "test")
-    tested = gin_of(tmp_path / "test", "toy_test")
-    run = tmp_path / "run"
-    settings = {"RUN_DIR": str(run), "BITEXT": str(train), "TATOEBA_BITEXT": str(tested)}
-    settings |= {"NTREX_BITEXT": str(tested), "VOCABULARY_SIZE": 400, "BUDGET": 0.02, "PAIRS": 32}
-    settings |= {"SIDE_ROWS": 8, "DEVELOPMENT_SHARE": 0.1}
-    settings |= {"QUESTIONS": gin_of_questions(tmp_path, "questions")}
-    settings |= {"PARAGRAPHS": gin_of_questions(tmp_path, "sentences")}
-    settings |= {"STS_FILE": write_judged(tmp_path)}
-    command = ["launch.recipe", "--gin_file=gin_configs/recipes/labse_tiny.gin"]
-    command += [f"--gin.{name}={value!r}" for name, value in settings.items()]
-    ((code, output),) = process_group.finish([process_group.start(command)])
-    assert code == 0, output
+    tested = str(gin_of(tmp_path / "test", "toy_test"))
+    return {
+        "RUN_DIR": str(tmp_path / "run"),
+        "BITEXT": str(gin_of(tmp_path / "train", "toy", tmp_path / "test")),
+        "TATOEBA_BITEXT": tested,
+        "NTREX_BITEXT": tested,
+        "QUESTIONS": gin_of_questions(tmp_path, "questions"),
+        "PARAGRAPHS": gin_of_questions(tmp_path, "sentences"),
+        "STS_FILE": write_judged(tmp_path),
+        "VOCABULARY_SIZE": 400,
+        "PAIRS": 32,
+        "SIDE_ROWS": 8,
+        "DEVELOPMENT_SHARE": 0.1,
+        "WARMUP_STEPS": 10,
+        "MLM_WARMUP_STEPS": 10,
+    }
+
+
+@pytest.mark.slow
+def test_two_rounds_go_from_bitext_to_tables(tmp_path, toy):
+    run, count = tmp_path / "run", 100
+    output = launch("labse_filtered", toy | {"MLM_STEPS": 40, "STEPS": 60})
     gathered = json.loads((run / "gather/report.json").read_text())
     assert gathered["dropped"]["held_out"] > 0 and gathered["development"] > 50
     known = json.loads((run / "vocabulary/vocabulary_report.json").read_text())["languages"]
     assert set(known) == set(WORDS)
+    filtered = json.loads((run / "filter/report.json").read_text())
+    assert filtered["read"] == gathered["translations"]
+    assert 0.5 < filtered["kept"] / filtered["read"] <= 0.91
     report = json.loads((run / "evaluation/metrics.json").read_text())["sets"]
     for name in ("tatoeba", "ntrex"):
-        assert report[name]["facts"] == {"translations": 3 * len(test)}
+        assert report[name]["facts"] == {"translations": 3 * count}
         systems = report[name]["systems"]
         assert set(systems) == {"labse", "random", "ngrams"}
         assert set(systems["labse"]["languages"]) == {"de", "fr", "ru"}
@@ -137,4 +171,24 @@ def test_the_recipe_goes_from_bitext_to_tables(tmp_path, monkeypatch):
     assert "zero_shot" not in report["xquad"]["systems"]["labse"]["groups"]
     assert "| de |" in (run / "languages.md").read_text()
     assert (run / "evaluation/languages_labse_ntrex.png").is_file()
-    assert "[labse] took over weights" in output
+    assert "[labse] took over weights" in output and "[labse_second] took over" in output
+    mining = {
+        "RUN_DIR": str(tmp_path / "mining"),
+        "BUCC": write_bucc(tmp_path / "bucc"),
+        "BUCC_PAIRS": ["de-en"],
+        "LABSE": str(run / "labse_second"),
+        "TOKENIZER": str(run / "tokenizer/tokenizer"),
+    }
+    launch("labse_mining", mining)
+    mined = json.loads((tmp_path / "mining/metrics.json").read_text())["sets"]["bucc"]["systems"]
+    assert mined["labse"]["languages"]["de"]["f1"] > mined["ngrams"]["languages"]["de"]["f1"]
+
+
+@pytest.mark.slow
+def test_layers_are_stacked_from_stage_to_stage(tmp_path, toy):
+    steps = {"QUARTER_STEPS": 20, "HALF_STEPS": 20, "MLM_STEPS": 20, "STEPS": 20}
+    output = launch("labse_stacked", toy | steps)
+    for stage, layers in (("mlm_quarter", 1), ("mlm_half", 2)):
+        assert f"layers = {layers}" in (tmp_path / "run" / stage / "config.gin").read_text()
+    for stage in ("mlm_half", "mlm", "labse"):
+        assert f"[{stage}] took over weights" in output
