@@ -205,6 +205,10 @@ def test_translations_are_mined_at_the_threshold_of_another_split():
     half = mined(gold_of(range(4, 8)) | {("de-en", "test"): [("de-en/test/d4", "de-en/test/e4")]})
     assert half.measure(Embedder("good", model({"de": 0.3})))["de"]["precision"] == 0.25
     assert 0 < mined(gold_of(range(4, 8))).measure(CharacterNgrams("n"))["de"]["f1"] <= 1
+    none = mined(
+        gold_of([4]) | {("de-en", "training"): [("de-en/training/d0", "de-en/training/e9")]}
+    )
+    assert none.measure(Embedder("good", model({})))["de"]["f1"] == 0
     with pytest.raises(ValueError, match="1 of 1 translations of de-en/training"):
         mined({("de-en", "training"): [("de-en/training/d9", "de-en/training/e9")]}).measure(
             Embedder("good", model({}))

@@ -64,14 +64,16 @@ def write_questions(folder, language):
 
 
 def gin_of_questions(folder, what):
+    files = folder / "asked"
+    files.mkdir(exist_ok=True)
     for language in WORDS:
-        write_questions(folder, language)
+        write_questions(files, language)
     path = folder / f"{what}.gin"
     path.write_text(
         "from __gin__ import dynamic_registration\n"
         "from input_pipelines import parallel_questions\n"
         "from t5x_style import stage\n"
-        f"FOLDER = '{folder}'\n"
+        f"FOLDER = '{files}'\n"
         "KIND = 'text'\n"
         "SOURCE = @parallel_questions.ParallelQuestions()\n"
         "stage.run.inputs = [%FOLDER, %TOKENIZER]\n"

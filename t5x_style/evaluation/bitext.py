@@ -263,7 +263,7 @@ def best_threshold(mined: Mined, gold: np.ndarray) -> float:
     Raises:
       ValueError: there is nothing to choose from.
     """
-    right = _right(mined, gold)
+    right = are_right(mined, gold)
     if not right.any():
         raise ValueError(
             f"best_threshold: none of {len(right)} mined pairs is among the {len(gold)} that are "
@@ -280,7 +280,7 @@ def best_threshold(mined: Mined, gold: np.ndarray) -> float:
 
 def quality(mined: Mined, gold: np.ndarray, threshold: float) -> Quality:
     """Precision, recall and F1 of the pairs that score `threshold` or more; `gold` as above."""
-    right = _right(mined, gold)
+    right = are_right(mined, gold)
     taken = mined.scores >= threshold
     hits = int((right & taken).sum())
     precision = hits / max(int(taken.sum()), 1)
@@ -289,8 +289,8 @@ def quality(mined: Mined, gold: np.ndarray, threshold: float) -> Quality:
     return Quality(threshold, precision, recall, f1)
 
 
-def _right(mined: Mined, gold: np.ndarray) -> np.ndarray:
-    """[n] bool: which pairs are translations."""
+def are_right(mined: Mined, gold: np.ndarray) -> np.ndarray:
+    """[n] bool: which pairs are translations; arguments as `best_threshold`."""
     if not len(gold):
         raise ValueError("expected at least one pair that is a translation, found none")
     known = {tuple(pair) for pair in np.asarray(gold).tolist()}

@@ -1,6 +1,7 @@
 """Translations mined from sentences most of which have none: BUCC."""
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -50,10 +51,16 @@ class MineTranslations:
         }
 
     def measure(self, system: SentenceSystem) -> dict[str, dict[str, float]]:
-        """As `Task.measure`, by the language beside the pivot: f1, precision, recall, threshold."""
+        """As `Task.measure`, by the language beside the pivot: f1, precision, recall, threshold.
+
+        A system none of whose pairs is right on `tuned` has an F1 of 0 and the largest threshold.
+        """
         values = {}
         for pair in dict.fromkeys(name.partition("/")[0] for name in self.sources.ids):
-            threshold = bitext.best_threshold(*self._mined(system, pair, self.tuned))
+            mined, gold = self._mined(system, pair, self.tuned)
+            # A system that finds nothing on the one split has no threshold, and proposes nothing.
+            finds = bitext.are_right(mined, gold).any()
+            threshold = bitext.best_threshold(mined, gold) if finds else sys.float_info.max
             found = bitext.quality(*self._mined(system, pair, self.judged), threshold)
             values[self._beside(pair)] = {
                 "f1": found.f1,
