@@ -32,6 +32,7 @@ CORE = [
     "sentencex==1.0.32",
     "langcodes==3.5.1",
     "scikit-learn==1.9.1",
+    "scipy==1.17.1",
     "regex==2026.11.15",
     "ir-measures==0.4.3",
     "pytrec-eval-terrier==0.5.11",
