@@ -6,8 +6,9 @@
 
 Times the trainer's program of objectives/labse.gin, a sentence a row, on virtual devices of this
 CPU, which share its cores: what is compared is the work, not a network. The three take turns, and
-their first step is not counted. With --topology nothing runs: the program is compiled for a slice
-that need not be there, and what the compiler allocates on one device is printed.
+their first step is not counted; after as many steps the losses of gathered and ring negatives are
+to be equal. With --topology nothing runs: the program is compiled for a slice that need not be
+there, and what the compiler allocates on one device is printed.
 """
 
 import dataclasses

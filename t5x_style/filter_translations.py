@@ -84,6 +84,7 @@ def filter_translations(
       ValueError: a file with other translations, a pair of languages with fewer than k, or nothing
         is left.
     """
+    _require_neighbours(of, rule)
     lines = _lines(translations, of)
     scores = np.concatenate(list(_scores(of, model, rule)))
     kept = np.zeros(len(scores), bool)
@@ -101,9 +102,20 @@ def filter_translations(
     return {"translations": FILE, "report": "report.json"}
 
 
+def _require_neighbours(of: TranslationSet, rule: QualityRule) -> None:
+    few = {pair: len(rows) for pair, rows in of.pairs() if len(rows) < rule.k}
+    if few:
+        raise ValueError(
+            f"filter_translations: expected at least k = {rule.k} translations of each pair of "
+            f"languages to compare with, found {few}; lower QualityRule.k, or leave such pairs out "
+            "by TranslationRules.min_pairs"
+        )
+
+
 def _lines(path: str, of: TranslationSet) -> list[str]:
     """The lines of the file, one for each translation."""
-    lines = Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
+    with open(path, encoding="utf-8", newline="\n") as file:
+        lines = list(file)
     ids = [json.loads(line)["id"] for line in lines]
     if ids != list(of.sources.ids):
         raise ValueError(

@@ -177,16 +177,17 @@ def untrained(objective: MakeObjective, partitioner: Partitioner, seed: int) -> 
       seed: of the parameters.
     """
 
-    def split() -> Any:
-        return nnx.split(objective(rngs=nnx.Rngs(seed)), nnx.Param, ...)
+    def states() -> Any:
+        return nnx.split(objective(rngs=nnx.Rngs(seed)), nnx.Param, ...)[1:]
 
-    graphdef = nnx.eval_shape(split)[0]
-    module = nnx.eval_shape(lambda: objective(rngs=nnx.Rngs(0)))
-    (params, variables), _ = partitioner.init(lambda: split()[1:])
+    abstract = nnx.eval_shape(lambda: objective(rngs=nnx.Rngs(seed)))
+    (params, variables), _ = partitioner.init(states)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, variables)
-    variables = tables.fill(variables, module.table_sources(), shardings)
-    model = Restored(graphdef, params, variables, module.functions(), module.contract())
-    return _compiled(model, partitioner, f"untrained, seed {seed}")
+    variables = tables.fill(variables, abstract.table_sources(), shardings)
+    parts = (params, variables, abstract.functions(), abstract.contract())
+    return _compiled(
+        Restored(nnx.graphdef(abstract), *parts), partitioner, f"untrained, seed {seed}"
+    )
 
 
 def fingerprint(checkpoint: str, step: int | None = None) -> str:

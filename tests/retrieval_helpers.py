@@ -1,8 +1,9 @@
-"""A small collection, a contract and a source, for the tests of retrieval and evaluation."""
+"""A small collection, a contract and sources, for the tests of retrieval and evaluation."""
 
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -61,6 +62,16 @@ def vectors(count: int, seed: int = 0, dimension: int = 16, centres: int = 20) -
     found = centre[generator.integers(0, centres, count)]
     found = found + 0.5 * generator.normal(size=(count, dimension))
     return (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
+
+
+class Side(NamedTuple):
+    """Sentences as tasks between languages ask for them."""
+
+    ids: list
+    given: list
+
+    def texts(self):
+        return self.given
 
 
 class Source:

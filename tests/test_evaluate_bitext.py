@@ -12,20 +12,11 @@ from t5x_style.evaluation.parallel_questions import AskParagraphs
 from t5x_style.evaluation.sentence_similarity import SentenceSimilarity
 from t5x_style.evaluation.sentence_systems import CharacterNgrams, Embedder
 from t5x_style.evaluation.translation_sets import FindTranslations, TranslationSet
+from tests.retrieval_helpers import Side
 
 KEYS = 12
 LANGUAGES = ("de", "fr", "ja")
 GROUPS = {"latin": ["de", "fr", "sv"], "none": ["sw"]}
-
-
-class Side(NamedTuple):
-    """What a task needs of a source."""
-
-    ids: list
-    given: list
-
-    def texts(self):
-        return self.given
 
 
 class Model:

@@ -9,7 +9,7 @@ from t5x_style import filter_translations
 from t5x_style.evaluation import bitext
 from t5x_style.evaluation.translation_sets import TranslationSet
 from t5x_style.filter_translations import QualityRule
-from tests.test_evaluate_bitext import Side
+from tests.retrieval_helpers import Side
 
 COUNT = 40
 WRONG = (3, 17, 30)  # whose targets belong to others
@@ -103,6 +103,8 @@ def test_what_cannot_be_filtered_is_refused(corpus, tmp_path):
                                   (corpus[1].sources, corpus[1].targets)))  # fmt: skip
     with pytest.raises(ValueError, match="expected the 79 translations of the token store"):
         run((corpus[0], other), tmp_path / "out", QualityRule(least=0.0))
+    with pytest.raises(ValueError, match="at least k = 41 .* found {'en_de': 40, 'en_fr': 40}"):
+        run(corpus, tmp_path / "out", QualityRule(least=0.0, k=41))
     for settings in ({"share": 0.0}, {"k": 0}, {"among": 4}):
         with pytest.raises(ValueError, match="QualityRule: expected share in"):
             QualityRule(least=0.0, **settings)

@@ -77,6 +77,22 @@ def test_encodes_as_the_objective_that_was_saved(stage_folder, tmp_path, mesh):
     assert stored.ids == IDS and stored.contract == Contract.load(folder)
 
 
+@pytest.mark.parametrize("mesh", [MeshShape(8, 1, 1), MeshShape(2, 2, 2)])
+def test_an_untrained_model_is_the_same_on_every_mesh_and_for_every_seed_another(mesh):
+    encoded = []
+    for seed in (0, 1):
+        model = trained.untrained(make_objective(), Partitioner(mesh), seed)
+        assert model.contract == make_objective()(rngs=nnx.Rngs(0)).contract()
+        assert model.fingerprint == f"untrained, seed {seed}"
+        encoded.append(model.encode("embed_passage", helpers.Source(IDS)))
+    module = make_objective()(rngs=nnx.Rngs(0))
+    embed = inference.jitted_functions(nnx.graphdef(module), ["embed_passage"])["embed_passage"]
+    call = functools.partial(embed, *nnx.split(module, nnx.Param, ...)[1:])
+    expected = encoding.encode(call, helpers.Source(IDS))
+    np.testing.assert_allclose(encoded[0], expected, atol=1e-5)
+    assert np.abs(encoded[1] - encoded[0]).max() > 0.1
+
+
 def test_another_objective_is_refused(stage_folder):
     folder, _ = stage_folder
     with pytest.raises(ContractError, match="pooling: expected 'mean', found 'cls'"):

@@ -61,7 +61,7 @@ class Tiles(NamedTuple):
 
     Attributes:
         rows: the devices.
-        way: 'gather' or 'ring', see `collectives`.
+        way: 'gather', 'ring' or 'local', see `collectives`.
         chunk: rows of a tile, at most.
         scale: what inner products are multiplied with.
     """
@@ -83,7 +83,7 @@ def log_sum_exp(
         columns: of the global batch; a row is compared with all of them.
         threshold: [R] float32, a score.
         scale: what inner products are multiplied with, to give scores.
-        way: 'gather' or 'ring', see `collectives`.
+        way: 'gather', 'ring' or 'local', see `collectives`.
         chunk: rows whose scores exist at a time on a device.
 
     Returns:

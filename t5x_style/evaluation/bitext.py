@@ -166,11 +166,11 @@ def own_scores(sources: Vectors, targets: Vectors, margin: str = "ratio", k: int
     Raises:
       ValueError: as `mine`, or sides of unequal length.
     """
-    own = _own(sources, targets, None)
+    _own(sources, targets, None)  # as many on either side
     score = _margin(margin)
     (forward, _), (backward, _) = _both_nearest(sources, targets, k)
     near_source, near_target = _means(forward, backward, margin)
-    cosine = row_cosines(sources, targets[own]).astype(np.float64)
+    cosine = row_cosines(sources, targets).astype(np.float64)
     return score(cosine, (near_source + near_target) / 2)
 
 

@@ -64,9 +64,9 @@ class TranslationSet:
         for pair, rows in self.pairs():
             yield pair, *system.vectors(Part(self.sources, rows), Part(self.targets, rows))
 
-    def documents(self, pair_rows: np.ndarray) -> np.ndarray:
-        """Which document each of these rows is of, counted from 0: ids up to their last '/'."""
-        names = [self.sources.ids[row].rpartition("/")[0] for row in pair_rows.tolist()]
+    def documents(self, rows: np.ndarray) -> np.ndarray:
+        """[n] int: the document of each of these rows, counted from 0: ids up to their last '/'."""
+        names = [self.sources.ids[row].rpartition("/")[0] for row in rows.tolist()]
         return np.unique(names, return_inverse=True)[1]
 
 
