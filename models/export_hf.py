@@ -17,7 +17,7 @@ import numpy as np
 import tokenizers
 from safetensors.numpy import save_file
 
-from models import bert, hf_config, hf_names, import_hf
+from models import bert, hf_config, hf_names, import_hf, model_cards, sentence_modules
 from t5x_style.contract import Contract, Vocabulary
 
 _BASE_MODEL = {"bert": "BertModel", "roberta": "RobertaModel", "electra": "ElectraModel"}
@@ -29,6 +29,7 @@ _MASKED_LM = {
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocabulary.json")
 # What is written of a model: part -> whether it must be there.
 _RETRIEVER = {"encoder": True, "head": False, "decoder": False}
+_POOLED = {"encoder": True, "pooler": True}
 _RERANKER = {"encoder": True, "pooler": True, "classifier": True}
 
 
@@ -75,7 +76,7 @@ def export(
     contract = Contract.load(checkpoint)
     arrays = {
         path: array
-        for path, array in weights.arrays().items()
+        for path, array in _of_embedder(weights.arrays(), contract).items()
         if not any(re.search(pattern, path) for pattern in unused)
     }
     _require_fit(arrays, config, contract, vocabulary)
@@ -85,7 +86,7 @@ def export(
         _require_pairs(config, Path(tokenizer))
         writer.cross_encoder(folder / "cross_encoder", arrays)
         return {"cross_encoder": "cross_encoder"}
-    writer.encoder(folder / "encoder", _parts(arrays, "encoder"))
+    writer.encoder(folder / "encoder", _parts(arrays, "encoder", "pooler"))
     written = {"encoder": "encoder"}
     if "head" in parts:
         writer.masked_lm(folder / "masked_lm", _parts(arrays, "encoder", "head"))
@@ -94,6 +95,13 @@ def export(
         writer.pretraining(folder / "pretraining", arrays)
         written["pretraining"] = "pretraining"
     return written
+
+
+def _of_embedder(arrays: Mapping[str, np.ndarray], contract: Contract) -> Mapping[str, np.ndarray]:
+    """Encoder and pooler, which an embedder holds, as parts of their own."""
+    if contract.pooling != "pooler":
+        return arrays
+    return {path.removeprefix("embedder/"): array for path, array in arrays.items()}
 
 
 def _parts(arrays: Mapping[str, np.ndarray], *parts: str) -> dict[str, np.ndarray]:
@@ -115,6 +123,8 @@ def _require_fit(
     kind, parts = "retriever", _RETRIEVER
     if _is_reranker(contract):
         kind, parts = "re-ranker", _RERANKER
+    elif contract.pooling == "pooler":
+        kind, parts = "retriever with a pooler", _POOLED
     problems = []
     for path, array in sorted(arrays.items()):
         if path not in shapes:
@@ -191,15 +201,29 @@ class _Writer:
         return sum(lengths) - 1 if _is_reranker(self.contract) else max(lengths)
 
     def encoder(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
-        """A sentence-transformers folder, whose root is one of transformers."""
+        """A sentence-transformers folder, whose root is one of transformers.
+
+        A pooler is in both: transformers' model returns what it gives as `pooler_output`.
+        """
         base = hf_names.spelled("bert.", self.family)
-        tensors = {name.removeprefix(base): array for name, array in self._named(arrays).items()}
+        named = self._named(arrays)
+        pooler = {
+            name: named[hf_names.spelled(name, self.family)]
+            for name in sentence_modules.POOLER.values()
+            if self.contract.pooling == "pooler"
+        }
+        # ELECTRA's model has no pooler in transformers.
+        left = self.family == "electra"
+        tensors = {
+            name.removeprefix(base): array
+            for name, array in named.items()
+            if not (left and name.startswith(f"{base}pooler."))
+        }
         self._model(folder, tensors, _BASE_MODEL[self.family])
         # Or transformers would make one up, and sentence-transformers warn of it.
-        arguments = {} if self.family == "electra" else {"add_pooling_layer": False}
-        for name, content in sentence_files(self.contract, self.max_tokens, arguments).items():
-            _write_json(folder / name, content)
-        card = model_card(self.contract, self.max_tokens)
+        arguments = {} if left or pooler else {"add_pooling_layer": False}
+        sentence_modules.write(folder, self.contract, self.max_tokens, arguments, pooler)
+        card = model_cards.retriever(self.contract, self.max_tokens)
         (folder / "README.md").write_text(card, encoding="utf-8")
 
     def masked_lm(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -218,7 +242,7 @@ class _Writer:
         """A folder that sentence-transformers opens as a CrossEncoder, transformers as well."""
         architecture = "BertForSequenceClassification"
         self._model(folder, self._named(arrays), architecture, hf_config.score_fields())
-        card = reranker_card(self.contract, self.max_tokens)
+        card = model_cards.reranker(self.contract, self.max_tokens)
         (folder / "README.md").write_text(card, encoding="utf-8")
 
     def _named(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -239,7 +263,7 @@ class _Writer:
         }
         save_file(whole, folder / "model.safetensors", {"format": "pt"})
         fields = hf_config.config_to_hf(self.config, self.pad, architecture)
-        _write_json(folder / "config.json", fields | dict(more or {}))
+        sentence_modules.write_json(folder / "config.json", fields | dict(more or {}))
         self._tokenizer(folder)
 
     def _tokenizer(self, folder: Path) -> None:
@@ -255,113 +279,4 @@ class _Writer:
             # "[SEP]" in a text is text to our tokenizer; only it places special tokens.
             "split_special_tokens": True,
         }
-        _write_json(folder / "tokenizer_config.json", settings)
-
-
-def sentence_files(
-    contract: Contract, max_tokens: int, model_args: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What sentence-transformers needs beside the model: path in the folder -> JSON.
-
-    These are the files of its first releases, which all later ones read.
-
-    Args:
-        contract: pooling, normalisation, prefixes, similarity.
-        max_tokens: at which a text is cut.
-        model_args: for the constructor of transformers' model.
-
-    Raises:
-        ValueError: a pooling that is not written yet.
-    """
-    if contract.pooling == "pooler":
-        raise ValueError("export: a model with pooling 'pooler' cannot be written in this format")
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    if contract.normalise:
-        modules.append(("2_Normalize", "Normalize"))
-    files: dict[str, Any] = {
-        "modules.json": [
-            {
-                "idx": number,
-                "name": str(number),
-                "path": path,
-                "type": f"sentence_transformers.models.{kind}",
-            }
-            for number, (path, kind) in enumerate(modules)
-        ],
-        "sentence_bert_config.json": {
-            "max_seq_length": max_tokens,
-            "do_lower_case": False,
-            "model_args": dict(model_args),
-        },
-        "1_Pooling/config.json": {
-            "word_embedding_dimension": contract.dimension,
-            "pooling_mode_cls_token": contract.pooling == "cls",
-            "pooling_mode_mean_tokens": contract.pooling == "mean",
-            "pooling_mode_max_tokens": False,
-            "pooling_mode_mean_sqrt_len_tokens": False,
-            "include_prompt": True,
-        },
-        "config_sentence_transformers.json": {
-            "prompts": {"query": contract.query_prefix, "document": contract.passage_prefix},
-            "default_prompt_name": None,
-            "similarity_fn_name": contract.similarity,
-        },
-    }
-    return files | ({"2_Normalize/config.json": {}} if contract.normalise else {})
-
-
-def model_card(contract: Contract, max_tokens: int) -> str:
-    """README.md of an encoder folder."""
-    return f"""---
-library_name: sentence-transformers
-tags: [sentence-transformers, feature-extraction, sentence-similarity]
----
-# A retriever trained with Kennel
-
-{contract.dimension} dimensions, {contract.pooling} pooling, {contract.similarity} similarity, at
-most {max_tokens} tokens a text (training: queries {contract.query_length}, passages
-{contract.passage_length}).
-
-```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("path/to/this/folder")
-queries = model.encode_query(["..."])      # puts {contract.query_prefix!r} before each
-passages = model.encode_document(["..."])  # puts {contract.passage_prefix!r} before each
-scores = model.similarity(queries, passages)
-```
-
-The weights hold no pooler: vectors are pooled token states.
-"""
-
-
-def reranker_card(contract: Contract, max_tokens: int) -> str:
-    """README.md of a re-ranker's folder."""
-    return f"""---
-library_name: sentence-transformers
-pipeline_tag: text-ranking
-tags: [sentence-transformers, cross-encoder, reranker]
----
-# A re-ranker trained with Kennel
-
-It reads a query and a passage in one text of at most {max_tokens} tokens, and gives one score, any
-real number: higher is better. Scores rank the passages of one query; they are no probabilities.
-
-```python
-from sentence_transformers import CrossEncoder
-
-model = CrossEncoder("path/to/this/folder")
-scores = model.predict([("a query", "a passage"), ("a query", "another passage")])
-ranking = model.rank("a query", ["a passage", "another passage"])
-```
-
-In training, a query was cut to {contract.query_length} tokens and a passage (title, space, text) to
-{contract.passage_length}, special tokens included, before they were joined. sentence-transformers
-cuts the pair as a whole, the longer text first, so scores can differ from those of the training
-library for pairs of which a text is longer than that.
-"""
-
-
-def _write_json(path: Path, content: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        sentence_modules.write_json(folder / "tokenizer_config.json", settings)

@@ -16,7 +16,7 @@ import numpy as np
 import safetensors
 from flax import nnx
 
-from models import bert, heads, hf_config, hf_names, layers
+from models import bert, heads, hf_config, hf_names, layers, sentence_modules
 
 Shape = tuple[int, ...]
 
@@ -101,7 +101,7 @@ class HuggingFace:
                 + "\nMend the file, or list what may stay in it in HuggingFace.ignore."
             )
         self._warn_of_resizing(config.vocab_size)
-        _warn_of_modules(folder)
+        sentence_modules.warn_of(folder)
         return {path: self._read(path, names[path], shape) for path, shape in shapes.items()}
 
     def _held(self, config: bert.BertConfig, projection: int) -> dict[str, Shape]:
@@ -221,37 +221,6 @@ def _inner(entry: hf_names.Entry, shape: Shape) -> Shape:
     return shape[1:] if entry.stacked else shape
 
 
-def _warn_of_modules(folder: Path) -> None:
-    """Says which modules of a sentence-transformers folder have weights that are not taken."""
-    file = folder / "modules.json"
-    modules = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-    kinds = [module["type"].rpartition(".")[2] for module in modules]
-    left = [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]
-    for kind, module in zip(kinds, modules, strict=True):
-        modes = _pooling_modes(folder / module["path"]) if kind == "Pooling" else []
-        left += [f"Pooling ({' + '.join(modes)})"] if modes not in ([], ["cls"], ["mean"]) else []
-    if left:
-        warnings.warn(
-            f"{folder}: only the encoder is taken over, not the modules {left} of {file.name}; "
-            "its vectors are not those that sentence-transformers gives.",
-            stacklevel=3,
-        )
-
-
-def _pooling_modes(folder: Path) -> list[str]:
-    """`cls`, `mean`, `max`, ... of a Pooling module; several are concatenated."""
-    file = folder / "config.json"
-    fields = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    if "pooling_mode" in fields:  # newer files have one field
-        mode = fields["pooling_mode"]
-        return [mode] if isinstance(mode, str) else list(mode)
-    switches = [name for name, on in fields.items() if name.startswith("pooling_mode_") and on]
-    return [
-        n.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
-        for n in switches
-    ]
-
-
 def _files(path: Path) -> list[Path]:
     """The safetensors files that make up `path`."""
     if path.is_file() and path.suffix == ".safetensors":
@@ -298,6 +267,10 @@ def _locate(path: Path) -> dict[str, Stored]:
                 f"{path}: {stored.name!r} and {where[key].name!r} both mean {key!r}."
             )
         where[key] = stored
+    pooler = sentence_modules.pooler_weights(path) if path.is_dir() else None
+    if pooler is not None:  # what sentence-transformers takes, whatever pooler the encoder has
+        for stored in _header(pooler):
+            where[sentence_modules.POOLER.get(stored.name, stored.name)] = stored
     return where
 
 

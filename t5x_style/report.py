@@ -60,10 +60,10 @@ def report(
         "stages": stages,
     }
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    logged = _logged(trainings)
-    draw(logged, folder / "curves.png")
+    lines = logged(trainings)
+    draw(lines, folder / "curves.png")
     text = page(results, summary, compare(results, claim), trainings)
-    text += "".join(by_step(metric, logged) for metric in over_training)
+    text += "".join(by_step(metric, lines) for metric in over_training)
     for path in further:
         text += "\n".join(["", *tables(json.loads(Path(path).read_text(encoding="utf-8")))])
     (folder / "summary.md").write_text(text, encoding="utf-8")
@@ -151,7 +151,6 @@ def page(
     trainings: Sequence[str],
 ) -> str:
     """The page, in Markdown."""
-    times = [f"| {name} | {seconds:.0f} |" for name, seconds in summary["stages"].items()]
     return "\n".join([
         "# Summary",
         "",
@@ -162,17 +161,29 @@ def page(
         "",
         f"![curves of {', '.join(Path(folder).name for folder in trainings)}](curves.png)",
         "",
-        f"Budget {summary['budget']}, {summary['seconds']:.0f} seconds in all:",
-        "",
-        "| stage | seconds |",
-        "|---|---|",
-        *times,
-        "",
+        *times(summary["stages"], summary["budget"]),
     ])  # fmt: skip
 
 
-def _logged(trainings: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """Training -> the lines of its log."""
+def times(stages: Mapping[str, float], budget: float) -> list[str]:
+    """Lines of Markdown: how long each stage took.
+
+    Args:
+      stages: name -> seconds.
+      budget: of the recipe.
+    """
+    return [
+        f"Budget {budget}, {sum(stages.values()):.0f} seconds in all:",
+        "",
+        "| stage | seconds |",
+        "|---|---|",
+        *(f"| {name} | {seconds:.0f} |" for name, seconds in stages.items()),
+        "",
+    ]
+
+
+def logged(trainings: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """Training -> the lines of its log; of their folders."""
     return {
         Path(folder).name: metric_log.read_lines(Path(folder) / metric_log.JSONL)
         for folder in trainings

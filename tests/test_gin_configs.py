@@ -67,7 +67,8 @@ def test_simlms_pipeline_fits_together(name, tmp_path):
     [
         *(("realm_text", "realm"), ("realm", "report"), ("simlm", "report")),
         *(("realm_squad", "report"), ("realm_wiki", "report"), ("realm_squad_published", "report")),
-        *(("realm_ablation_published", "report"), ("labse_tiny", "evaluation")),
+        *(("realm_ablation_published", "report"), ("labse_tiny", "report")),
+        *(("labse_stacked", "report"), ("labse_filtered", "report"), ("labse_gpu", "report")),
     ],
 )
 def test_pipelines_for_a_folder_of_ones_own(name, last, tmp_path):
@@ -75,7 +76,7 @@ def test_pipelines_for_a_folder_of_ones_own(name, last, tmp_path):
     if name.endswith("published"):
         (tmp_path / "config.json").write_text("{}")
         argv.append(f"--gin.PUBLISHED={tmp_path}")
-    elif name not in ("realm_squad", "realm_wiki", "labse_tiny"):
+    elif name not in ("realm_squad", "realm_wiki") and not name.startswith("labse"):
         argv.append(f"--gin.CORPUS={tmp_path}")
     flags = gin_utils.parse_flags(argv)
     recipe = recipe_file.load(flags)
@@ -110,6 +111,24 @@ def test_the_ablations_evaluate_every_variant(name, variants, tmp_path):
     assert {one.upper() for one in variants} <= stages["evaluation"].inputs.keys()
     lengths = {str(stages[one].scaled["STEPS"]) for one in variants}
     assert len(lengths) == 1, "all are trained for as many steps"
+
+
+def test_labses_ablation_shows_every_variant_as_many_translations(tmp_path):
+    file = f"--gin_file={REPOSITORY}/gin_configs/recipes/labse_ablation.gin"
+    flags = gin_utils.parse_flags([file, f"--gin.RUN_DIR={tmp_path}"])
+    recipe = recipe_file.load(flags)
+    stages = {stage.name: stage for stage in recipe.stages}
+    variants = ["base", "margin_0", "margin_01", "no_mlm"]
+    variants += ["pairs_small", "pairs_large", "one_device"]
+    assert {one.upper() for one in variants} <= stages["ablation"].inputs.keys()
+    shown = {
+        stages[one].scaled["STEPS"] * stages[one].bindings.get("PAIRS", recipe.macros["PAIRS"])
+        for one in variants
+    }
+    assert len(shown) == 1
+    pending = {stage.name: "new" for stage in recipe.stages}
+    for stage in recipe.stages:
+        assert recipe_file.stage_flags(recipe, stage, flags, pending).read().bindings
 
 
 def test_simlm_at_the_papers_size_needs_only_the_published_files():

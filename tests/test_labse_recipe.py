@@ -171,7 +171,10 @@ def test_two_rounds_go_from_bitext_to_tables(tmp_path, toy):
     assert set(report["xquad"]["systems"]["labse"]["languages"]) == set(WORDS)
     assert report["stsb"]["facts"] == {"pairs": 21}
     assert "zero_shot" not in report["xquad"]["systems"]["labse"]["groups"]
-    assert "| de |" in (run / "languages.md").read_text()
+    page = (run / "summary.md").read_text()
+    assert "| labse | all |" in page and "| de |" in page and "`eval/dev/accuracy`" in page
+    assert (run / "curves.png").is_file() and "| labse_second |" in page
+    assert (run / "huggingface/encoder/2_Dense/model.safetensors").is_file()
     assert (run / "evaluation/languages_labse_ntrex.png").is_file()
     assert "[labse] took over weights" in output and "[labse_second] took over" in output
     mining = {

@@ -15,6 +15,7 @@ query, K documents known to answer it.
 """
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -166,6 +167,12 @@ def by_query(
     queries: Queries, passages: Passages, temperature: float, config: ContrastiveConfig
 ) -> ByQuery:
     """What `info_nce` averages; arguments as there."""
+    if config.way == collectives.LOCAL and collectives.row_mesh().mesh is None:
+        warnings.warn(
+            "ContrastiveConfig.way 'local' on one device: its negatives are those of the whole "
+            "batch, as with 'gather'",
+            stacklevel=2,
+        )
     own = own_passages(queries, passages, 1)[:, 0]
     has = (own < passages.owner.shape[0]) & _at(passages.relevant, own, False)
     positive = collectives.take_rows(passages.vectors, own, config.way)
