@@ -1,4 +1,4 @@
-"""Stage: one page about a recipe that ends in `evaluate_bitext`: groups, curves, languages, times."""
+"""Stage: one page about a recipe that ends in `evaluate_bitext`: groups, times, curves, more."""
 
 import json
 from collections.abc import Mapping, Sequence
