@@ -12,11 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from t5x_style import runtime
+from t5x_style.evaluation import language_groups
 from t5x_style.evaluation.sentence_systems import Embedder, SentenceSystem
 from t5x_style.retrieval import publish
-
-ALL, TRAINED, ZERO_SHOT = "all", "trained", "zero_shot"
-Values = Mapping[str, Mapping[str, float]]  # language -> metric -> value
 
 
 class Task(Protocol):
@@ -78,7 +76,10 @@ def evaluate_bitext(
         report["sets"][task.name] = {
             "facts": task.facts(),
             "systems": {
-                name: {"groups": _grouped(values, groups, trained), "languages": values}
+                name: {
+                    "groups": language_groups.grouped(values, groups, trained),
+                    "languages": values,
+                }
                 for name, values in found.items()
             },
         }
@@ -116,23 +117,6 @@ def _require_names(names: Sequence[str], what: str) -> None:
         raise ValueError(f"{what}: expected one or more, of distinct names, found {list(names)}")
 
 
-def _grouped(
-    values: Values, groups: Mapping[str, Sequence[str]], trained: Callable[[str], bool] | None
-) -> dict[str, dict[str, float]]:
-    """Means over the languages of each group, and how many these are."""
-    members = {ALL: list(values)} | {name: list(one) for name, one in groups.items()}
-    if trained is not None:
-        members[TRAINED] = [language for language in values if trained(language)]
-        members[ZERO_SHOT] = [language for language in values if not trained(language)]
-    means = {}
-    for name, languages in members.items():
-        there = [values[language] for language in languages if language in values]
-        if there:
-            means[name] = {key: float(np.mean([one[key] for one in there])) for key in there[0]}
-            means[name]["languages"] = len(there)
-    return means
-
-
 def table(name: str, report: Mapping[str, Any]) -> Table:
     """The systems beside each other, by groups of languages.
 
@@ -142,7 +126,7 @@ def table(name: str, report: Mapping[str, Any]) -> Table:
     """
     systems = report["systems"]
     groups = next(iter(systems.values()))["groups"]
-    metrics = [key for key in groups[ALL] if key != "languages"]
+    metrics = [key for key in groups[language_groups.ALL] if key != "languages"]
     result = Table(
         title=f"{name}: " + ", ".join(f"{key} {value}" for key, value in report["facts"].items()),
         caption=f"{metrics[0]}; below it {', '.join(metrics[1:])}",

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from t5x_style import report
-from t5x_style.evaluate_bitext import ALL, TRAINED, ZERO_SHOT
+from t5x_style import report_parts
+from t5x_style.evaluation.language_groups import ALL, TRAINED, ZERO_SHOT
 
 
 def report_translations(
@@ -35,15 +35,15 @@ def report_translations(
     folder = Path(model_dir)
     folder.mkdir(parents=True, exist_ok=True)
     sets = json.loads(Path(evaluation).read_text(encoding="utf-8"))["sets"]
-    logged = report.logged(trainings)
-    report.draw(logged, folder / "curves.png")
-    stages = report.stage_seconds(Path(run_dir))
+    logged = report_parts.logged(trainings)
+    report_parts.draw(logged, folder / "curves.png")
+    stages = report_parts.stage_seconds(Path(run_dir))
     parts = [
         "# Summary\n",
         *(line for name, one in sets.items() for line in of_task(name, one)),
-        *report.times(stages, budget),
+        *report_parts.times(stages, budget),
         f"![curves of {', '.join(logged)}](curves.png)",
-        *(report.by_step(metric, logged) for metric in over_training),
+        *(report_parts.by_step(metric, logged) for metric in over_training),
         Path(languages).read_text(encoding="utf-8"),
     ]
     (folder / "summary.md").write_text("\n".join(parts), encoding="utf-8")

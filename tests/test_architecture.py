@@ -39,7 +39,8 @@ ENGINE_FLOORS = (
     ("train_step", "checkpointing"),
     ("hooks",),
     ("trainer",),
-    ("train", "evaluate", "encode_corpus", "build_index", "mine", "score", "search", "export"),
+    ("train", "evaluate", "encode_corpus", "build_index", "mine", "score", "search", "export")
+    + ("evaluate_bitext", "report", "report_translations"),
 )
 MODEL_FLOORS = (
     ("attention",),
@@ -51,7 +52,8 @@ MODEL_FLOORS = (
 # Files in models that are no objectives.
 NOT_OBJECTIVES = {
     *(name for floor in MODEL_FLOORS for name in floor),
-    *("import_hf", "export_hf", "hf_names", "hf_config", "__init__"),
+    *("import_hf", "export_hf", "hf_names", "hf_config", "sentence_modules", "model_cards"),
+    "__init__",
 }
 
 

@@ -1,10 +1,11 @@
-"""What the summary page claims: no more than the paired tests show."""
+"""What summary pages say: no more than the paired tests show, and all that was asked for."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from t5x_style import report
+from t5x_style import evaluate_bitext, metric_log, report, report_parts, report_translations
 
 
 @pytest.mark.parametrize(
@@ -59,15 +60,15 @@ def test_a_metric_over_training_is_a_table_by_step() -> None:
             {"step": 20, "eval/dev/Recall@5": 0.75},
         ],
     }
-    assert report.by_step("eval/dev/Recall@5", logged).splitlines()[3:] == [
+    assert report_parts.by_step("eval/dev/Recall@5", logged).splitlines()[3:] == [
         "| step | ict | realm |",
         "|---|---|---|",
         "| 10 | 0.2500 | 0.5000 |",
         "| 20 |  | 0.7500 |",
     ]
-    assert "| step | realm |" in report.by_step("eval/salient/loss", logged)
+    assert "| step | realm |" in report_parts.by_step("eval/salient/loss", logged)
     with pytest.raises(ValueError, match=r"none of the trainings \['ict', 'realm'\] logged 'mrr'"):
-        report.by_step("mrr", logged)
+        report_parts.by_step("mrr", logged)
 
 
 def test_further_evaluations_follow_on_the_page(tmp_path) -> None:
@@ -104,3 +105,44 @@ def test_further_evaluations_follow_on_the_page(tmp_path) -> None:
             model_dir=str(tmp_path / "report"),
             further=[str(tmp_path / "nowhere.json")],
         )
+
+
+def test_a_page_of_translations_has_groups_times_curves_and_languages(tmp_path):
+    languages = {"de": {"accuracy": 0.5, "to": 0.4}, "fr": {"accuracy": 0.7, "to": 0.2}}
+    groups = {"trained": {"accuracy": 0.5, "to": 0.4, "languages": 1}}
+    groups = {"all": {"accuracy": 0.6, "to": 0.3, "languages": 2}, **groups}
+    systems = {"labse": {"groups": groups, "languages": languages}}
+    sets = {"tatoeba": {"facts": {"translations": 4000}, "systems": systems}}
+    (tmp_path / "metrics.json").write_text(json.dumps({"sets": sets}))
+    (tmp_path / "languages.md").write_text(evaluate_bitext.by_language(sets, None))
+    done = {"name": "labse", "seconds": 12.4, "finished": "2026-01-01"}
+    (tmp_path / "run/labse").mkdir(parents=True)
+    (tmp_path / "run/labse/stage.json").write_text(json.dumps(done))
+    lines = [{"step": 1, "train/loss": 2.0}, {"step": 2, "eval/dev/accuracy": 0.25}]
+    (tmp_path / "run/labse" / metric_log.JSONL).write_text(
+        "".join(f"{json.dumps(x)}\n" for x in lines)
+    )
+
+    def page(over_training):
+        report_translations.report_translations(
+            *(str(tmp_path / name) for name in ("metrics.json", "languages.md")),
+            [str(tmp_path / "run/labse")], 1.0, str(tmp_path / "run"), str(tmp_path / "report"),
+            over_training,
+        )  # fmt: skip
+        return Path(tmp_path / "report/summary.md").read_text().splitlines()
+
+    told = page(["eval/dev/accuracy"])
+    for line in (
+        "translations 4,000. `accuracy`, means over the languages of a group:",
+        "| system | all (2) | trained (1) |",
+        "| labse | 0.6000 | 0.5000 |",
+        "| labse | all | 0.6000 | 0.3000 |",
+        "| labse | 12 |",
+        "| 2 | 0.2500 |",
+        "| de | 0.500 |",
+        "![curves of labse](curves.png)",
+    ):
+        assert line in told, line
+    assert (tmp_path / "report/curves.png").is_file()
+    with pytest.raises(ValueError, match=r"none of the trainings \['labse'\] logged 'mrr'"):
+        page(["mrr"])
