@@ -125,6 +125,11 @@ class Searcher:
         self._index, self._questions, self._passages = index, questions, passages
         self._reader = None if reading is None else reader_of(model, reading)
 
+    @property
+    def reads(self) -> bool:
+        """Whether there is a reader, for `answer`."""
+        return self._reader is not None
+
     def search(self, question: str, k: int) -> list[Hit]:
         """The best k passages, best first.
 
@@ -174,19 +179,39 @@ class Searcher:
 
 
 def search(searcher: Searcher, questions: Sequence[str], k: int, model_dir: str) -> dict[str, str]:
-    """Stage: answers questions into answers.md; leaves the config.gin that `--run` reads."""
+    """Stage: answers questions into answers.md; leaves the config.gin that `--run` reads.
+
+    Passages, or answers in them where the searcher reads.
+    """
     pages = []
     for question in questions:
-        hits = searcher.search(question, k)
-        lines = [_markdown(rank, hit) for rank, hit in enumerate(hits, start=1)]
+        if searcher.reads:
+            told = map(_answer_markdown, searcher.answer(question, k))
+        else:
+            told = map(_markdown, searcher.search(question, k))
+        lines = [f"{rank}. {one}" for rank, one in enumerate(told, start=1)]
         pages.append(f"## {question}\n\n" + "\n".join(lines))
     (Path(model_dir) / "answers.md").write_text("\n\n".join(pages) + "\n", encoding="utf-8")
     return {"answers": "answers.md"}
 
 
-def _markdown(rank: int, hit: Hit) -> str:
+def _markdown(hit: Hit) -> str:
     text = " ".join(hit.passage.text.split())[:SNIPPET]
-    return f"{rank}. **{hit.passage.title}** ({hit.score:.4f}, {hit.passage.source})  \n   {text}"
+    return (
+        f"**{hit.passage.title}** ({_joined(f'{hit.score:.4f}', hit.passage.source)})  \n   {text}"
+    )
+
+
+def _answer_markdown(answer: Answer) -> str:
+    passage, said = answer.hit.passage, " ".join(answer.text.split()) or "(nothing)"
+    chances = f"p(z|x) {answer.passage_probability:.4f}, p(y|z,x) {answer.span_probability:.4f}"
+    before, span, after = around(passage.text, answer.span)
+    marked = f"{before}**{span}**{after}" if span else before
+    return f"**{said}** ({_joined(chances, passage.title, passage.source)})  \n   {marked}"
+
+
+def _joined(*parts: str) -> str:
+    return ", ".join(filter(None, parts))
 
 
 def show(question: str, hits: Sequence[Hit], console: Console) -> None:

@@ -213,6 +213,14 @@ def test_the_stage_writes_answers(parts, tmp_path):
     assert "1. **json** (1.0000, python/json)" in (tmp_path / "answers.md").read_text()
 
 
+def test_the_stage_writes_answers_of_a_reader(answering, tmp_path):
+    search.search(answering, ["json"], 2, str(tmp_path))
+    first, text, second, *_ = (tmp_path / "answers.md").read_text().splitlines()[2:]
+    assert first.startswith("1. **ncod** (p(z|x) 0.7311, p(y|z,x) 0.3679, json, python/json)")
+    assert text.startswith("   E**ncod**e and decode")
+    assert second.startswith("2. **(nothing)** (")
+
+
 def test_the_search_stage_of_a_run_is_found(tmp_path):
     for name, entry in (("train", "t5x_style.train.train"), ("ask", search.JOB)):
         (tmp_path / name).mkdir()
