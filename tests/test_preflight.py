@@ -106,6 +106,9 @@ def test_a_training_that_fits():
     assert found["flops_per_step"] == found["model_flops_per_step"] + products_of_bias
     (reduced,) = [one for one in found["collectives"] if one["kind"] == "all-reduce"]
     assert reduced["bytes"] >= 2 * found["parameters"]  # gradients, some of them bfloat16
+    sizes = [one["bytes"] for one in found["largest_arrays"]]
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] < found["hbm_bytes"]["total"]
+    assert f"{found['largest_arrays'][0]['type']} " in out
     assert found["roofline_seconds"] == max(found["roofline_terms_seconds"].values()) > 0
     assert "200 tokens" in found["assumptions"][0] and "assumed: a vocabulary of 200 tokens" in out
     assert "a bound from peak figures, not a measurement" in out

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from t5x_style import partitioning
-from t5x_style.preflight import collectives, flops, hlo, program, topology, traffic
+from t5x_style.preflight import collectives, flops, hlo, largest, program, topology, traffic
 
 ONE = 2 * 8 * 16 * 32  # of [8, 16] @ [16, 32]
 
@@ -122,6 +122,12 @@ def test_traffic_counts_slices_and_leaves_on_chip_memory_out():
     # 12 times a row of 256 bytes into on-chip memory, its index of 4, and a comparison of 9; then
     # 16 in and 128 out
     assert traffic.hbm_bytes(hlo.parse(PROGRAM)) == 12 * (256 + 4 + 9) + 16 + 128
+
+
+def test_the_largest_arrays_are_those_that_are_made_in_hbm():
+    found = largest.largest(hlo.parse(PROGRAM))
+    assert [(one.type, one.bytes) for one in found] == [("bf16[64]", 128), ("pred[]", 1)]
+    assert [one.type for one in largest.largest(hlo.parse(PROGRAM), 1)] == ["bf16[64]"]
 
 
 def test_loops_without_a_constant_end_are_marked():

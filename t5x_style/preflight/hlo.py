@@ -18,6 +18,7 @@ class Array(NamedTuple):
 
     size: int  # bytes, without the padding of tiles
     in_hbm: bool
+    type: str  # without its layout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +101,7 @@ def arrays(kind: str) -> list[Array]:
     """The arrays of a type, tuples flattened.
 
     >>> arrays("(f32[2,3]{1,0:T(8,128)}, bf16[4]{0:T(512)S(1)})")
-    [Array(size=24, in_hbm=True), Array(size=8, in_hbm=False)]
+    [Array(size=24, in_hbm=True, type='f32[2,3]'), Array(size=8, in_hbm=False, type='bf16[4]')]
     """
     found = []
     for name, shape, layout in _ARRAY.findall(kind):
@@ -108,7 +109,8 @@ def arrays(kind: str) -> list[Array]:
         for side in filter(None, shape.split(",")):
             size *= int(side)
         bits = _BITS.get(name) if name in _BITS else int(re.sub(r"\D*(\d+).*", r"\1", name))
-        found.append(Array(size * (bits or 0) // 8, "S(" not in layout))
+        kept = Array(size * (bits or 0) // 8, "S(" not in layout, f"{name}[{shape}]")
+        found.append(kept)
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from t5x_style import objective, step_program, train_state, train_step
-from t5x_style.preflight import collectives, flops, hlo, traffic
+from t5x_style.preflight import collectives, flops, hlo, largest, traffic
 from t5x_style.preflight.configuration import Training
 from t5x_style.preflight.topology import Topology
 
@@ -75,7 +75,8 @@ class Cost:
       after_update_flops: those among them that `after_update` runs, such as to refresh an index.
       model_flops: three times those of the loss, the usual measure of utilisation.
       unknown_loops: loops with products whose trips depend on data; counted as one trip.
-      collectives, hbm_traffic: of the compiled program; None if the compiler refused it.
+      collectives, hbm_traffic, largest_arrays: of the compiled program; None if the compiler
+        refused it.
       seconds: that compilation took.
     """
 
@@ -92,6 +93,7 @@ class Cost:
     roofline: Roofline
     collectives: list[collectives.Collective] | None
     hbm_traffic: int | None
+    largest_arrays: list[largest.Made] | None
     seconds: float
 
     @property
@@ -202,6 +204,7 @@ def _cost(traced: Traced, training: Training, topology: Topology) -> Cost:
     begin = time.perf_counter()
     said: list[collectives.Collective] | None = None
     moved: int | None = None
+    made: list[largest.Made] | None = None
     try:
         compiled = traced.step.lower().compile()
     except jax.errors.JaxRuntimeError as error:
@@ -213,6 +216,7 @@ def _cost(traced: Traced, training: Training, topology: Topology) -> Cost:
         program = hlo.parse(compiled.as_text())
         said = collectives.collect(program, topology.size)
         moved = traffic.hbm_bytes(program)
+        made = largest.largest(program)
     sent = None if said is None else sum(one.sent_bytes for one in said)
     return Cost(
         topology=topology,
@@ -232,6 +236,7 @@ def _cost(traced: Traced, training: Training, topology: Topology) -> Cost:
         ),
         collectives=said,
         hbm_traffic=moved,
+        largest_arrays=made,
         seconds=time.perf_counter() - begin,
     )
 

@@ -1,5 +1,6 @@
 """What was found, for people and as JSON."""
 
+import dataclasses
 from typing import Any
 
 from t5x_style.preflight import collectives
@@ -30,6 +31,7 @@ def record(cost: Cost, assumed: list[str]) -> Record:
             "limit": memory.limit,
             "over": max(0, memory.total - memory.limit),
         },
+        "largest_arrays": _records(cost),
         "flops_per_step": cost.flops,
         "after_update_flops_per_step": cost.after_update_flops,
         "model_flops_per_step": cost.model_flops,
@@ -45,6 +47,12 @@ def record(cost: Cost, assumed: list[str]) -> Record:
     }
 
 
+def _records(cost: Cost) -> list[Record] | None:
+    if cost.largest_arrays is None:
+        return None
+    return [dataclasses.asdict(one) for one in cost.largest_arrays]
+
+
 def text(cost: Cost, assumed: list[str]) -> str:
     """The same for a reader."""
     mesh = ", ".join(f"{name} {size}" for name, size in cost.mesh.items())
@@ -54,6 +62,7 @@ def text(cost: Cost, assumed: list[str]) -> str:
         *(f"assumed: {one}" for one in assumed),
         f"parameters: {cost.parameters:,}",
         *_memory(cost),
+        *_largest(cost),
         *_flops(cost),
         *_collectives(cost),
         *_roofline(cost),
@@ -77,6 +86,13 @@ def _memory(cost: Cost) -> list[str]:
         return [f"{sums}: fits"]
     over = _gib(memory.total - memory.limit)
     return [f"{sums}: DOES NOT FIT, by {over}", f"to make it fit: {_remedies(cost, memory)}"]
+
+
+def _largest(cost: Cost) -> list[str]:
+    if cost.largest_arrays is None:
+        return []
+    made = (f"  {one.bytes / 1e6:,.1f} MB {one.type} {one.label}" for one in cost.largest_arrays)
+    return ["largest arrays that it makes, on a device:", *made]
 
 
 def _remedies(cost: Cost, memory: Memory) -> str:

@@ -10,7 +10,7 @@ import functools
 from t5x_style.preflight import hlo
 
 # Names for arrays that are there already, and ends of what a `-start` began.
-_FREE = {
+FREE = {
     *(
         "parameter",
         "constant",
@@ -41,7 +41,7 @@ class _Reader:
     def bytes_of(self, visit: hlo.Visit) -> int:
         """What one run of an instruction moves."""
         item, computation = visit.instruction, visit.computation
-        if item.op in _FREE or item.op.endswith("-done"):
+        if item.op in FREE or item.op.endswith("-done"):
             return 0
         if item.op in ("copy-start", "slice-start"):
             parts = hlo.arrays(item.type)
