@@ -110,22 +110,9 @@ class BiEncoder(Objective):
         """What the loss compares; vectors have unit length where similarity is `cosine`."""
         query, passage = batch["query"], batch["passage"]
         query_key, passage_key = layers.split_key(key, 2)
-        count = query["example_id"].size
-        known = query["known"] if self.known_positives else jnp.zeros((count, 0), jnp.int32)
-        queries = contrastive.Queries(
-            self._vectors(query, query_key),
-            query["example_id"].reshape(-1),
-            query["segment_valid"].reshape(-1),
-            known.reshape(count, self.known_positives),
-        )
-        passages = contrastive.Passages(
-            self._vectors(passage, passage_key),
-            passage["example_id"].reshape(-1),
-            passage["document_id"].reshape(-1),
-            passage["relevance"].reshape(-1) == 1,
-            passage["segment_valid"].reshape(-1),
-        )
-        return queries, passages
+        known = query["known"] if self.known_positives else None
+        queries = contrastive.Queries.of(self._vectors(query, query_key), query, known)
+        return queries, contrastive.Passages.of(self._vectors(passage, passage_key), passage)
 
     def _vectors(self, group: Mapping[str, jax.Array], key: jax.Array | None) -> jax.Array:
         """[B*S, D] float32."""

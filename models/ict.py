@@ -121,16 +121,9 @@ class ICT(Objective):
         query_key, passage_key = jax.random.split(key)
         queries = self._vectors(query, query_key)
         blocks = self._vectors(passage, passage_key)
-        ids, valid = query["example_id"][:, 0], query["segment_valid"][:, 0]
         each = contrastive.by_query(
-            contrastive.Queries(queries, ids, valid, jnp.zeros((len(ids), 0), jnp.int32)),
-            contrastive.Passages(
-                blocks,
-                passage["example_id"][:, 0],
-                passage["document_id"][:, 0],
-                jnp.ones(len(blocks), bool),
-                passage["segment_valid"][:, 0],
-            ),
+            contrastive.Queries.of(queries, query),
+            contrastive.Passages.of(blocks, passage),
             1.0,
             self.contrastive_config,
         )

@@ -78,20 +78,8 @@ class LaBSE(Objective):
         """See the module's docstring, in nats; metrics `accuracy` and `mrr` of the targets."""
         source, target = batch["source"], batch["target"]
         source_key, target_key = layers.split_key(key, 2)
-        none_known = jnp.zeros((source["example_id"].size, 0), jnp.int32)
-        sources = contrastive.Queries(
-            self.embed(source, source_key),
-            source["example_id"].reshape(-1),
-            source["segment_valid"].reshape(-1),
-            none_known,
-        )
-        targets = contrastive.Passages(
-            self.embed(target, target_key),
-            target["example_id"].reshape(-1),
-            target["document_id"].reshape(-1),
-            target["relevance"].reshape(-1) == 1,
-            target["segment_valid"].reshape(-1),
-        )
+        sources = contrastive.Queries.of(self.embed(source, source_key), source)
+        targets = contrastive.Passages.of(self.embed(target, target_key), target)
         temperature = self.embedding_config.temperature
         return contrastive.info_nce(sources, targets, temperature, self.contrastive_config)
 

@@ -16,7 +16,7 @@ query, K documents known to answer it.
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -47,6 +47,21 @@ class Queries(NamedTuple):
     valid: jax.Array
     known: jax.Array
 
+    @classmethod
+    def of(
+        cls, vectors: jax.Array, group: Mapping[str, jax.Array], known: jax.Array | None = None
+    ) -> "Queries":
+        """Of a token group [B, L] with S segments a row.
+
+        Args:
+            vectors: [B * S, D] float32.
+            group: `example_id` and `segment_valid` [B, S].
+            known: [B, S, K] int32; None: no document but its positive is known.
+        """
+        ids, valid = group["example_id"].reshape(-1), group["segment_valid"].reshape(-1)
+        none = jnp.zeros((ids.size, 0), jnp.int32)
+        return cls(vectors, ids, valid, none if known is None else known.reshape(ids.size, -1))
+
 
 class Passages(NamedTuple):
     """Passages of the global batch.
@@ -65,6 +80,22 @@ class Passages(NamedTuple):
     document: jax.Array
     relevant: jax.Array
     valid: jax.Array
+
+    @classmethod
+    def of(cls, vectors: jax.Array, group: Mapping[str, jax.Array]) -> "Passages":
+        """Of a token group [B, L] with S segments a row.
+
+        Args:
+            vectors: [B * S, D] float32.
+            group: `example_id`, `document_id` and `segment_valid` [B, S]; `relevance` [B, S], or
+                each answers the query that it came with.
+        """
+        owner = group["example_id"].reshape(-1)
+        relevant = jnp.ones(owner.shape, bool)
+        if "relevance" in group:
+            relevant = group["relevance"].reshape(-1) == 1
+        valid = group["segment_valid"].reshape(-1)
+        return cls(vectors, owner, group["document_id"].reshape(-1), relevant, valid)
 
 
 @dataclasses.dataclass(frozen=True)
