@@ -68,7 +68,12 @@ def test_simlms_pipeline_fits_together(name, tmp_path):
         *(("realm_text", "realm"), ("realm", "report"), ("simlm", "report")),
         *(("realm_squad", "report"), ("realm_wiki", "report"), ("realm_squad_published", "report")),
         *(("realm_ablation_published", "report"), ("labse_tiny", "report")),
-        *(("labse_stacked", "report"), ("labse_filtered", "report"), ("labse_gpu", "report")),
+        *(
+            ("labse", "huggingface"),
+            ("labse_stacked", "report"),
+            ("labse_filtered", "report"),
+            ("labse_gpu", "report"),
+        ),
     ],
 )
 def test_pipelines_for_a_folder_of_ones_own(name, last, tmp_path):
@@ -78,6 +83,8 @@ def test_pipelines_for_a_folder_of_ones_own(name, last, tmp_path):
         argv.append(f"--gin.PUBLISHED={tmp_path}")
     elif name not in ("realm_squad", "realm_wiki") and not name.startswith("labse"):
         argv.append(f"--gin.CORPUS={tmp_path}")
+    elif name == "labse":
+        argv.append(f"--gin.OPUS={tmp_path}")
     flags = gin_utils.parse_flags(argv)
     recipe = recipe_file.load(flags)
     assert recipe.stages[-1].name == last

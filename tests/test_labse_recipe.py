@@ -197,3 +197,19 @@ def test_layers_are_stacked_from_stage_to_stage(tmp_path, toy):
         assert f"layers = {layers}" in (tmp_path / "run" / stage / "config.gin").read_text()
     for stage in ("mlm_half", "mlm", "labse"):
         assert f"[{stage}] took over weights" in output
+
+
+@pytest.mark.slow
+def test_translations_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(process_group, "LIMIT_SECONDS", 900)
+    opus = tmp_path / "opus"
+    opus.mkdir()
+    for code in ("de", "fr"):
+        for one in (code, "en"):
+            lines = "".join(f"{sentence(one, n)}\n" for n in range(500))
+            (opus / f"toy.{code}-en.{one}").write_text(lines, encoding="utf-8")
+    settings = {"RUN_DIR": str(tmp_path / "run"), "OPUS": str(opus), "VOCABULARY_SIZE": 400}
+    settings |= {"PAIRS": 32, "SIDE_ROWS": 8, "MLM_STEPS": 20, "STEPS": 20, "WARMUP_STEPS": 2}
+    output = launch("labse", settings | {"DEVELOPMENT_SHARE": 0.1, "MLM_WARMUP_STEPS": 2})
+    assert "eval/dev/accuracy" in (tmp_path / "run/labse/metrics.jsonl").read_text(), output
+    assert (tmp_path / "run/huggingface/encoder/modules.json").is_file()
