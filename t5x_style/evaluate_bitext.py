@@ -176,11 +176,13 @@ def draw(languages: Sequence[str], matrix: np.ndarray, title: str, png: Path) ->
     import matplotlib
 
     matplotlib.use("Agg")
+    from matplotlib import colors
     from matplotlib import pyplot as plt
 
     size = max(4.0, 0.16 * len(languages) + 2)
     figure, axis = plt.subplots(figsize=(size, size), constrained_layout=True)
-    image = axis.imshow(matrix, vmin=0, vmax=1, cmap="viridis")
+    # By the square root, since most are small.
+    image = axis.imshow(matrix, norm=colors.PowerNorm(0.5, 0, 1), cmap="viridis")
     axis.set_xticks(range(len(languages)), languages, rotation=90, fontsize=6)
     axis.set_yticks(range(len(languages)), languages, fontsize=6)
     axis.set_xlabel("to")
