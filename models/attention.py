@@ -111,6 +111,7 @@ def plain(
     value: jax.Array,
     visible: jax.Array,
     drop: Callable[[jax.Array], jax.Array] = lambda weights: weights,
+    bias: jax.Array | None = None,
 ) -> jax.Array:
     """The formula, with softmax in float32.
 
@@ -119,6 +120,7 @@ def plain(
         key, value: [B, K, H, d].
         visible: bool [B, Q, K] or [B, 1 or H, Q, K].
         drop: applied to the weights [B, H, Q, K].
+        bias: float32 [B, Q, K], added to the scores of all heads.
 
     Returns:
         [B, Q, H, d] in the dtype of `value`.
@@ -127,6 +129,8 @@ def plain(
         visible = visible[:, None]
     scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
     scores = scores / math.sqrt(query.shape[-1])
+    if bias is not None:
+        scores = scores + bias[:, None]
     # The most negative finite number: minus infinity would make an empty row NaN.
     scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
     weights = drop(jax.nn.softmax(scores, axis=-1).astype(value.dtype))  # [B, H, Q, K]

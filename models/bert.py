@@ -7,6 +7,7 @@ same numbers as one in a row of its own.
 """
 
 import dataclasses
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -116,7 +117,8 @@ class BertConfig:
         )
 
 
-def _table(rows: int, name: str, config: BertConfig, rngs: nnx.Rngs) -> nnx.Embed:
+def table(rows: int, name: str, config: BertConfig, rngs: nnx.Rngs) -> nnx.Embed:
+    """[rows, table_width] float32, whose rows have this logical name."""
     normal = nnx.initializers.normal(config.initializer_range)
     return nnx.Embed(
         rows,
@@ -138,7 +140,7 @@ def _projection(config: BertConfig, rngs: nnx.Rngs) -> layers.Dense:
     )
 
 
-def _rows(table: nnx.Embed, at: jax.Array) -> jax.Array:
+def rows_of(table: nnx.Embed, at: jax.Array) -> jax.Array:
     """[..., table_width] float32: the rows `at` [...]."""
     whole = partitioning.gathered(table.embedding[...], (None, "embed"))
     return jnp.take(whole, at, axis=0)
@@ -151,10 +153,10 @@ class Embeddings(nnx.Module):
     """
 
     def __init__(self, config: BertConfig, *, rngs: nnx.Rngs) -> None:
-        self.word = _table(config.padded_vocab, "vocab", config, rngs)
+        self.word = table(config.padded_vocab, "vocab", config, rngs)
         rows = config.max_positions + config.position_offset
-        self.position = _table(rows, "position", config, rngs)
-        self.type = _table(config.type_vocab, "type", config, rngs)
+        self.position = table(rows, "position", config, rngs)
+        self.type = table(config.type_vocab, "type", config, rngs)
         self.norm = layers.layer_norm(config.table_width, config.layer_norm_eps, config.dtype, rngs)
         self.dropout = layers.Dropout(config.dropout)
         self.position_offset = config.position_offset
@@ -170,7 +172,7 @@ class Embeddings(nnx.Module):
         """[B, L, D] from int32 `tokens`, `positions`, `token_types` (None: all 0), each [B, L]."""
         if token_types is None:
             token_types = jnp.zeros_like(tokens)
-        return self._projected(self._sum(_rows(self.word, tokens), positions, token_types, key))
+        return self._projected(self._sum(rows_of(self.word, tokens), positions, token_types, key))
 
     def around(
         self, vectors: jax.Array, positions: jax.Array, key: jax.Array | None = None
@@ -192,12 +194,12 @@ class Embeddings(nnx.Module):
         self, first: jax.Array, positions: jax.Array, types: jax.Array, key: jax.Array | None
     ) -> jax.Array:
         """LN(first + position + type), with dropout."""
-        at = _rows(self.position, positions + self.position_offset)
-        return self.dropout(self.norm(first + at + _rows(self.type, types)), key)
+        at = rows_of(self.position, positions + self.position_offset)
+        return self.dropout(self.norm(first + at + rows_of(self.type, types)), key)
 
     def position_rows(self, positions: jax.Array) -> jax.Array:
         """[B, L, D]: the rows of the position table, without LayerNorm, type or dropout."""
-        return self._projected(_rows(self.position, positions + self.position_offset))
+        return self._projected(rows_of(self.position, positions + self.position_offset))
 
     def _projected(self, embedded: jax.Array) -> jax.Array:
         """[..., table_width] -> [..., D]."""
@@ -292,6 +294,7 @@ class Encoder(nnx.Module):
         segment_ids: jax.Array,
         token_types: jax.Array | None = None,
         key: jax.Array | None = None,
+        depth: int | None = None,
     ) -> jax.Array:
         """The states of a few tokens only, such as those that are pooled.
 
@@ -301,11 +304,13 @@ class Encoder(nnx.Module):
             at: [B, S] int32, which tokens of each row.
             tokens, positions, segment_ids, token_types, key: as when called; dropout draws other
                 numbers.
+            depth: behind so many layers; None: behind all.
 
         Returns:
             [B, S, D] in the compute dtype.
         """
-        config, below = self.config, self.config.layers - 1
+        config = self.config
+        below = (depth or config.layers) - 1
         first, lower, last = layers.split_key(key, 3)
         hidden = self.embeddings(tokens, positions, token_types, first)
         if below:
@@ -316,3 +321,14 @@ class Encoder(nnx.Module):
         seen = attention.visibility(jnp.take_along_axis(segment_ids, at, axis=1), segment_ids)
         query = jnp.take_along_axis(hidden, at[:, :, None], axis=1)
         return layers.run_layer(self.layers, below, query, hidden, seen, last, config.remat)
+
+
+class FirstLayers(NamedTuple):
+    """The lower part of an encoder, as an encoder of pooled tokens."""
+
+    encoder: Encoder
+    depth: int  # layers, at least 1
+
+    def states_at(self, at: jax.Array, *text: Any) -> jax.Array:
+        """[B, S, D]; arguments as of `Encoder.states_at`."""
+        return self.encoder.states_at(at, *text, depth=self.depth)

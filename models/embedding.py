@@ -103,7 +103,12 @@ def unit(vectors: jax.Array) -> jax.Array:
     return jnp.where(square > 1e-24, direction, 0.0)
 
 
-Encoder = bert.Encoder | pooled.PooledEncoder  # the latter where pooling is `pooler`
+Encoder = bert.Encoder | bert.FirstLayers | pooled.PooledEncoder
+_ENCODERS: dict[str, tuple[type, ...]] = {
+    "cls": (bert.Encoder, bert.FirstLayers),
+    "mean": (bert.Encoder,),
+    "pooler": (pooled.PooledEncoder,),
+}
 
 
 def embed(
@@ -124,18 +129,18 @@ def embed(
         [B, S, D] float32; zeros where `segment_valid` is False.
 
     Raises:
-        ValueError: an encoder that has a pooler, and a pooling without, or the other way round.
+        ValueError: an encoder that does not give this pooling.
     """
     segment_ids, cls_at = group["segment_ids"], group["cls_at"]
     text = (group["tokens"], group["positions"], segment_ids, group.get("token_types"), key)
-    if isinstance(encoder, pooled.PooledEncoder) != (config.pooling == "pooler"):
+    if not isinstance(encoder, _ENCODERS[config.pooling]):
         raise ValueError(
             f"EmbeddingConfig.pooling: {type(encoder).__name__} does not give {config.pooling!r}"
         )
-    if isinstance(encoder, pooled.PooledEncoder) or config.pooling == "cls":
-        vectors = encoder.states_at(cls_at, *text).astype(jnp.float32)
-    else:
+    if config.pooling == "mean" and isinstance(encoder, bert.Encoder):
         vectors = heads.pool_mean(encoder(*text), segment_ids, cls_at.shape[1])
+    else:
+        vectors = encoder.states_at(cls_at, *text).astype(jnp.float32)
     vectors = jnp.where(group["segment_valid"][:, :, None], vectors, 0.0)
     return unit(vectors) if config.normalise else vectors
 

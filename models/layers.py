@@ -41,6 +41,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 DTYPES = ("float32", "bfloat16")
 
+KeysAndValues = tuple[jax.Array, jax.Array]
 Visible = jax.Array | attention.Segments | attention.Local
 
 REMAT_POLICIES = (
@@ -198,11 +199,40 @@ class Attention(nnx.Module):
         Returns:
             [B, Q, D] in the compute dtype.
         """
-        q, k, v = self.query(query), self.key(memory), self.value(memory)  # [B, Q|K, H, d]
+        k, v = self.keys_and_values(memory)
         if isinstance(visible, attention.Segments):
-            return self.out(attention.fused(q, k, v, visible, self.kind))
-        form = attention.local if isinstance(visible, attention.Local) else attention.plain
-        return self.out(form(q, k, v, visible, lambda w: self.dropout(w, key)))
+            return self.out(attention.fused(self.query(query), k, v, visible, self.kind))
+        if isinstance(visible, attention.Local):
+            attended = attention.local(self.query(query), k, v, visible, self._drop(key))
+            return self.out(attended)
+        return self.to(query, (k, v), visible, key)
+
+    def keys_and_values(self, memory: jax.Array) -> KeysAndValues:
+        """What is attended to in `memory` [B, K, D]: [B, K, H, d] twice, in the compute dtype."""
+        return self.key(memory), self.value(memory)
+
+    def to(
+        self,
+        query: jax.Array,
+        known: KeysAndValues,
+        visible: jax.Array,
+        key: jax.Array | None = None,
+        bias: jax.Array | None = None,
+    ) -> jax.Array:
+        """As when called, to keys and values that are known already.
+
+        Args:
+            query: [B, Q, D].
+            known: from `keys_and_values`.
+            visible: bool [B, Q, K].
+            key: for attention dropout; None turns it off.
+            bias: float32 [B, Q, K], added to the scores of all heads.
+        """
+        k, v = known
+        return self.out(attention.plain(self.query(query), k, v, visible, self._drop(key), bias))
+
+    def _drop(self, key: jax.Array | None) -> Callable[[jax.Array], jax.Array]:
+        return lambda weights: self.dropout(weights, key)
 
     def within(self, segment_ids: jax.Array, key: jax.Array | None) -> Visible:
         """What self-attention inside segments is called with: a mask, or segments where fused.

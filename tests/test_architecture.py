@@ -43,7 +43,7 @@ ENGINE_FLOORS = (
     + ("evaluate_bitext", "report", "report_translations"),
 )
 MODEL_FLOORS = (
-    ("attention",),
+    ("attention", "generation"),
     ("layers",),
     ("bert", "seq2seq", "electra", "heads", "pooled", "embedding", "losses")
     + ("corruption", "sampling"),
