@@ -137,3 +137,16 @@ def test_what_cannot_be_compared_is_refused():
         bitext.mine(vectors(4), vectors(5), margin="cosine")
     with pytest.raises(ValueError, match="none of 1 mined pairs"):
         bitext.best_threshold(bitext.Mined(np.array([[0, 1]]), np.ones(1)), np.array([[0, 0]]))
+
+
+def test_both_directions_from_one_product_are_the_same():
+    sources = vectors(300)
+    targets = sources + np.random.default_rng(2).normal(size=sources.shape)
+    sources[7] = sources[3]  # of equally near ones the first counts
+    targets[9] = targets[3]
+    expected = (bitext.finds_own(sources, targets), bitext.finds_own(targets, sources))
+    assert 0.1 < expected[0].mean() < 0.9
+    for found, truth in zip(bitext.find_each_other(sources, targets), expected, strict=True):
+        np.testing.assert_array_equal(found, truth)
+    with pytest.raises(ValueError, match="expected"):
+        bitext.find_each_other(vectors(4), vectors(5))

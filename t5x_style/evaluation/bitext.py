@@ -19,6 +19,7 @@ from sklearn import preprocessing
 from t5x_style.retrieval import exact
 
 Vectors = Any  # [N, D] float: np.ndarray or scipy.sparse
+DENSE_BLOCK = 4096  # rows whose similarities with as many others exist at a time
 SPARSE_BLOCK = 1024  # sparse rows whose similarities exist at a time
 MARGINS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "absolute": lambda cosine, mean: cosine,
@@ -88,6 +89,22 @@ def finds_own(sources: Vectors, targets: Vectors, own: np.ndarray | None = None)
     own = _own(sources, targets, own)
     cosines, rows = nearest(sources, targets, 1)
     return (rows[:, 0] == own) & (cosines[:, 0] != 0)
+
+
+def find_each_other(sources: Vectors, targets: Vectors) -> tuple[np.ndarray, np.ndarray]:
+    """`finds_own` of sources among targets and of targets among sources, from one product.
+
+    Args:
+      sources, targets: [N, D], source n and target n being translations; arrays of a few thousand
+        rows, whose [N, N] cosines fit into memory, or sparse rows.
+    """
+    if scipy.sparse.issparse(sources) or len(sources) > DENSE_BLOCK:
+        return finds_own(sources, targets), finds_own(targets, sources)
+    own = _own(sources, targets, None)
+    cosines = unit(sources) @ unit(targets).T
+    to_sources = np.ascontiguousarray(cosines.T)  # NumPy is slow to look for the best of a column
+    near = cosines[own, own] != 0
+    return (cosines.argmax(1) == own) & near, (to_sources.argmax(1) == own) & near
 
 
 def documents(vectors: Vectors, document: np.ndarray) -> Vectors:

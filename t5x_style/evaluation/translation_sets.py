@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,8 +72,7 @@ class TranslationSet:
 
 def both_ways(sources: Vectors, targets: Vectors) -> dict[str, np.ndarray]:
     """Direction -> whether each sentence's translation is the nearest, [n] bool."""
-    found = (bitext.finds_own(sources, targets), bitext.finds_own(targets, sources))
-    return dict(zip(DIRECTIONS, found, strict=True))
+    return dict(zip(DIRECTIONS, bitext.find_each_other(sources, targets), strict=True))
 
 
 def means(found: Accuracies) -> dict[str, float]:
@@ -158,21 +157,27 @@ class FindTranslations:
         """
         ids = self.of.sources.ids
         both = system.vectors(Part.whole(self.of.sources), Part.whole(self.of.targets))
-        texts: dict[str, dict[str, np.ndarray]] = {}  # language -> what is said -> its vector
+        said = np.unique([name.partition("/")[2] for name in ids], return_inverse=True)[1]
+        texts: dict[str, list[tuple[np.ndarray, Vectors]]] = {}  # language -> what is said, vectors
         for pair, rows in self.of.pairs():
             for language, side in zip(pair.split("_"), both, strict=True):
-                known = texts.setdefault(language, {})
-                for row in rows.tolist():
-                    known.setdefault(ids[row].partition("/")[2], side[row])
+                texts.setdefault(language, []).append((said[rows], side[rows]))
         names = sorted(texts)
+        known = [_each_once(texts[name]) for name in names]
         matrix = np.full((len(names), len(names)), np.nan)
-        for one, other in itertools.permutations(range(len(names)), 2):
-            left, right = texts[names[one]], texts[names[other]]
-            shared = [key for key in left if key in right]
+        for one, other in itertools.combinations(range(len(names)), 2):
+            (keys, left), (other_keys, right) = known[one], known[other]
+            shared, at, other_at = np.intersect1d(keys, other_keys, True, return_indices=True)
             if len(shared) > 1:
-                vectors = [np.stack([side[key] for key in shared]) for side in (left, right)]
-                matrix[one, other] = bitext.finds_own(*vectors).mean()
+                found = both_ways(left[at], right[other_at])
+                matrix[one, other], matrix[other, one] = (found[way].mean() for way in DIRECTIONS)
         return names, matrix
+
+
+def _each_once(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """What is said, ascending and each once, and the vectors of where it is said first."""
+    said, at = np.unique(np.concatenate([part[0] for part in parts]), return_index=True)
+    return said, np.concatenate([part[1] for part in parts])[at]
 
 
 class TranslationEvaluator:
