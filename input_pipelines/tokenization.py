@@ -258,6 +258,7 @@ def train_tokenizer(
     seed: int,
     max_bad_records: int,
     longest_word: int = LONGEST_WORD,
+    languages: str | None = None,
 ) -> dict[str, str]:
     """Trains a WordPiece tokenizer on titles and texts of a source.
 
@@ -273,6 +274,8 @@ def train_tokenizer(
       max_bad_records: malformed records that are skipped before the run stops.
       longest_word: characters; a longer run without spaces is unknown as a whole. Raise it for
         languages that are written without spaces.
+      languages: a JSON file with a list of codes, each of which gets a special token '[CODE]'
+        behind the vocabulary; None: none do.
 
     Returns:
       {"tokenizer": the folder relative to model_dir}.
@@ -309,10 +312,18 @@ def train_tokenizer(
             f"train_tokenizer.vocabulary_size={vocabulary_size}, but the characters of the text "
             f"alone need {tokenizer.get_vocab_size()}; raise it, or lower alphabet_size"
         )
+    if languages is not None:
+        with open(languages, encoding="utf-8") as file:
+            tokenizer.add_special_tokens([language_token(code) for code in json.load(file)])
     folder = os.path.join(model_dir, "tokenizer")
     specials = dict(zip(ROLES, BERT_SPECIALS, strict=True))
     write_folder(folder, tokenizer, specials, {"do_lower_case": lowercase})
     return {"tokenizer": "tokenizer"}
+
+
+def language_token(code: str) -> str:
+    """The token that stands for a language in a vocabulary: '[de]'."""
+    return f"[{code}]"
 
 
 def write_folder(

@@ -15,6 +15,7 @@ from t5x_style.checkpointing import Checkpointer, Checkpointing
 from t5x_style.optim import AdamW
 from t5x_style.partitioning import Partitioner
 from t5x_style.progress import TrainingProgress
+from t5x_style.replanning import Replanning
 from t5x_style.retrieval.retriever import HostRetrieval
 from t5x_style.train_state import MakeObjective
 from t5x_style.trainer import Cadence, Pipeline, Trainer
@@ -34,6 +35,7 @@ def train(
     evaluators: Sequence[hooks.Evaluator] = (),
     development_metric: str | None = None,
     retrieval: HostRetrieval | None = None,
+    replanning: Replanning | None = None,
 ) -> dict[str, str]:
     """The job of a training stage.
 
@@ -51,6 +53,7 @@ def train(
       evaluators: run every `cadence.evaluate_every` steps.
       development_metric: 'evaluator/metric'; the checkpoint where it is largest is kept.
       retrieval: what the host retrieves for each batch, from an index that another process builds.
+      replanning: when the model decides anew what is in a batch, where the pipeline lets it.
 
     Returns:
       the named outputs.
@@ -67,7 +70,7 @@ def train(
     checkpointer = Checkpointer(folder / "checkpoints", checkpointing)
     trainer = Trainer(
         objective, pipeline, optimizer, partitioner, checkpointer, cadence, seed, micro_batches,
-        retrieval,
+        retrieval, replanning,
     )  # fmt: skip
     how = trainer.start(initialise_from)
     first = int(trainer.state.step)

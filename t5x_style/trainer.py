@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import jax
 import numpy as np
@@ -27,6 +27,7 @@ from t5x_style.metric_log import MetricLog
 from t5x_style.optim import AdamW
 from t5x_style.partitioning import Partitioner
 from t5x_style.progress import TrainingProgress
+from t5x_style.replanning import EMBED, Replanned, Replanner, Replanning
 from t5x_style.retrieval.retriever import HostRetrieval, StoppedWaiting
 from t5x_style.train_state import MakeObjective, TrainState
 
@@ -105,10 +106,12 @@ class Trainer:
         seed: int,
         micro_batches: int = 1,
         retrieval: HostRetrieval | None = None,
+        replanning: Replanning | None = None,
     ):
         """Builds the initial state and checks everything that can be checked before a step.
 
-        With `retrieval` batches bring what the host retrieved for them, see `host_retrieval`.
+        With `retrieval` batches bring what the host retrieved for them, see `host_retrieval`; with
+        `replanning` the model decides what is in them, see `replanning`.
 
         Raises:
           BatchError: the pipeline does not give what the objective expects.
@@ -129,6 +132,11 @@ class Trainer:
                 pipeline, retrieval, self.definition, self.state, checkpointer.folder.parent
             )
             self.pipeline = self._on_host.pipeline
+        if replanning is not None:
+            self.pipeline = Replanner(
+                cast(Replanned, pipeline), replanning, self._embed, partitioner,
+                checkpointer.folder.parent,
+            )  # fmt: skip
         self._specs = {
             group: {name: jax.ShapeDtypeStruct(*leaf) for name, leaf in features.items()}
             for group, features in self.pipeline.specs().items()
@@ -324,6 +332,9 @@ class Trainer:
             name: functools.partial(fn, state.params, state.variables)
             for name, fn in self._functions.items()
         }
+
+    def _embed(self) -> Callable[..., Any]:
+        return self.functions(self.state)[EMBED]
 
     def _explain_non_finite(self, step: int, state: TrainState) -> str:
         """Repeats the step on parts of its batch to name the rows to blame."""
