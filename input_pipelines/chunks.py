@@ -15,7 +15,6 @@ from input_pipelines.sources import Record
 from input_pipelines.store_writer import StoreRecord
 from input_pipelines.token_store import StoreError, TokenStore
 
-NAME = "chunks"
 FIRST = "first_chunk"  # table [rows, 1] int64: the row where a chunk's document begins
 
 
@@ -33,8 +32,8 @@ class Chunks(layouts.Plain):
 
     @property
     def name(self) -> str:
-        """See `Layout`; says how many chunks of a document there are at most, too."""
-        return f"{NAME}:{self.most}"
+        """See `Layout`."""
+        return layouts.TEXT
 
     @property
     def numbers(self) -> Mapping[str, str]:
@@ -106,10 +105,10 @@ class ChunkTable:
     @classmethod
     def of(cls, store: TokenStore) -> "ChunkTable":
         """Raises StoreError unless the rows are chunks of documents that `documents` gathered."""
-        if str(store.manifest["layout"]).partition(":")[0] != NAME:
+        if f"{FIRST}.npy" not in store.manifest["files"]:
             raise StoreError(
                 f"token store {store.folder}: expected chunks, prepared with "
-                f"runs/prepare_chunks.gin, found rows of layout {store.manifest['layout']!r}"
+                f"runs/prepare_chunks.gin, found no table {FIRST!r}"
             )
         document = np.asarray(store.table(FIRST), np.int64)[:, 0]
         parts = [parts_of(name.rpartition("#")[0]) for name in store.ids]
@@ -122,6 +121,11 @@ class ChunkTable:
             np.unique([part[1] for part in parts], return_inverse=True)[1],
             np.unique([f"{part[1]}/{part[2]}" for part in parts], return_inverse=True)[1],
         )
+
+
+def table_of(store: str) -> ChunkTable:
+    """Of the token store in a folder; errors as `ChunkTable.of`."""
+    return ChunkTable.of(TokenStore.open(store))
 
 
 @functools.cache

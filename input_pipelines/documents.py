@@ -59,6 +59,7 @@ class DocumentFiles:
       shard: what the documents are called that are compared with each other; with `shard_field`,
         that stands before the field's value.
       shard_field: a field such as a date or a linked article; "": all are of one shard.
+      codes: the file's own code of a language -> its code; '' leaves its documents out.
       language_field, name_field, title_field, text_field: names of fields; "" for no titles.
       max_line_bytes: longer lines are malformed.
     """
@@ -66,6 +67,7 @@ class DocumentFiles:
     paths: Sequence[str]
     shard: str
     shard_field: str = ""
+    codes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     language_field: str = "lang"
     name_field: str = "topic"
     title_field: str = "title"
@@ -78,13 +80,15 @@ class DocumentFiles:
             for number, line, row in sources.json_lines(path, self.max_line_bytes, bad):
                 where = f"{path}:{number}"
                 try:
-                    yield where, self._document(row)
+                    code = sources.text_field(row, self.language_field)
+                    if code := self.codes.get(code, code):
+                        yield where, self._document(row, code)
                 except FieldError as error:
                     bad.add(where, error.reason, str(error), line)
 
-    def _document(self, row: Mapping[str, object]) -> Document:
+    def _document(self, row: Mapping[str, object], code: str) -> Document:
         try:
-            language = languages.canonical(sources.text_field(row, self.language_field))
+            language = languages.canonical(code)
         except languages.LanguageError as error:
             raise FieldError("unknown_language", str(error)) from None
         shard = self.shard
