@@ -8,7 +8,7 @@ none     an empty text, "[CLS] [SEP]"
 import numpy as np
 
 from input_pipelines import packing, plan, stream
-from input_pipelines.chunks import ChunkTable, language_ids
+from input_pipelines.document_chunks import ChunkTable, language_ids
 from input_pipelines.packing import NONE
 from input_pipelines.pipeline import open_stores
 from input_pipelines.token_store import StoreError, TokenStore
@@ -37,7 +37,7 @@ class GivenEvidence:
     ):
         """
         Args:
-          store: token store folder, prepared with `chunks.Chunks`.
+          store: token store folder, prepared with `document_chunks.Chunks`.
           kind: one of KINDS.
           rows, length, segments: of the batch; only the first segment of a row is used.
           seed: decides which translation is taken, and which other document.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from input_pipelines import packing, plan, stream, sub_batches
-from input_pipelines.chunks import ChunkTable, language_ids
+from input_pipelines.document_chunks import ChunkTable, language_ids
 from input_pipelines.packing import NONE
 from input_pipelines.pipeline import PREFETCH, EncodeSource, open_stores
 from input_pipelines.sub_batches import SubBatches, SubBatchRules
@@ -62,7 +62,7 @@ class SubBatchPipeline:
     ):
         """
         Args:
-          store: token store folder, prepared with `chunks.Chunks`.
+          store: token store folder, prepared with `document_chunks.Chunks`.
           rows, length, segments: of the global batch, of targets and of evidence each. All of a
             sub-batch but one chunk has to fit a row.
           rules: which chunks are put together.
