@@ -221,7 +221,7 @@ def _kept(
     for place, (_, form) in enumerate(one for own in kept for one in own):
         forms[place, : len(form)] = form
     dropped = sum(map(len, by_question.values())) - len(forms)
-    report = {
+    report: dict[str, object] = {
         "questions_with_an_answer": sum(bool(own) for own in kept),
         "forms": len(forms),
         "forms_too_long": too_long,

@@ -133,10 +133,10 @@ class MosesFolder:
             other = f"{parts['stem']}.{parts['second']}{parts['gz'] or ''}"
             if other not in names:
                 raise SourceError(f"{self.folder}: expected {other} beside {name}, found none")
-            files = (os.path.join(self.folder, one) for one in (name, other))
-            codes = parts["first"], parts["second"]
+            first, second = (os.path.join(self.folder, one) for one in (name, other))
             key = f"{self.name}/{parts['stem']}"
-            found.append(LineAligned(key, *files, *codes, self.max_line_bytes))
+            codes = parts["first"], parts["second"]
+            found.append(LineAligned(key, first, second, *codes, self.max_line_bytes))
         if not found:
             raise SourceError(
                 f"{self.folder}: expected files such as CORPUS.de-en.de and CORPUS.de-en.en, found "

@@ -139,8 +139,9 @@ def searched_scores(path: str) -> dict[str, dict[str, float]]:
             scores: dict[str, float] = {}
             for side in ("positive", "negative"):
                 told, ids = record.get(f"{side}_scores"), record[f"{side}_ids"]
-                numbers = isinstance(told, list) and all(isinstance(n, int | float) for n in told)
-                if numbers and len(told) == len(ids):
+                if not isinstance(told, list) or len(told) != len(ids):
+                    continue
+                if all(isinstance(n, int | float) for n in told):
                     scores |= dict(zip(ids, told, strict=True))
             if scores.keys() >= {*record["positive_ids"], *record["negative_ids"]}:
                 found[record["query_id"]] = scores
@@ -290,7 +291,8 @@ def _check_unique(path: str, queries: list[int], store: TokenStore) -> None:
 
 def _padded(lists: list[list[Any]], fill: float, dtype: type) -> np.ndarray:
     """Lists of different lengths -> [n, longest, at least 1], `fill` where there is nothing."""
-    out = np.full((len(lists), max(1, *map(len, lists))), fill, dtype=dtype)
+    shape = (len(lists), max(1, *map(len, lists)))
+    out: np.ndarray = np.full(shape, fill, dtype=dtype)
     for row, values in enumerate(lists):
         out[row, : len(values)] = values
     return out

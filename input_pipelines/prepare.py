@@ -229,7 +229,7 @@ def _make_shard(chunk: list[Record], job: _Job, parts: str, number: int) -> _Rec
     tokenizer.require(job.fingerprint, "this run")
     made = job.layout.rows(chunk, tokenizer, job.length, job.prefix)
     path = os.path.join(parts, f"{number:05d}.array_record")
-    np.savez(_tables_path(parts, number), **made.tables)
+    np.savez(_tables_path(parts, number), **made.tables)  # type: ignore[arg-type]
     receipt = _Receipt(
         job=job.key(),
         records=_records_hash(chunk),

@@ -191,7 +191,8 @@ def _titles(text: str, words: Sequence[Span], known: "_Titles") -> list[Span]:
     bare = [_bare(text[start:end]) for start, end in words]
     found: list[Span] = []
     # Most words begin no title, which one look-up of all of them tells.
-    for first in np.flatnonzero(_among(known.first, [bare[i : i + 1] for i in range(len(bare))])):
+    begins = _among(known.first, [bare[i : i + 1] for i in range(len(bare))])
+    for first in np.flatnonzero(begins).tolist():
         lasts = range(min(first + _MOST_TITLE_WORDS, len(words)) - 1, first - 1, -1)
         hits = _among(known.whole, [bare[first : last + 1] for last in lasts])
         for last in np.array(lasts)[hits].tolist():

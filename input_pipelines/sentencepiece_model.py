@@ -33,7 +33,7 @@ def read(path: str) -> tokenizers.Tokenizer:
     if kind != _UNIGRAM or first != _OWN:
         raise ValueError(
             f"{path}: expected a Unigram model (type {_UNIGRAM}) that begins with {_OWN}, found "
-            f"type {kind} and {first}; convert it to a tokenizer.json with its own library"
+            f"type {kind!r} and {first}; convert it to a tokenizer.json with its own library"
         )
     charsmap = dict(_fields(_last(model, _NORMALIZER), path)).get(_CHARSMAP)
     entries = [*_FIRST, *pieces[3:], ("<mask>", 0.0)]

@@ -50,7 +50,8 @@ def write_collection(
     os.makedirs(os.path.join(folder, "qrels"), exist_ok=True)
     bad = BadRecords(max_bad_records)
     known = _Written(os.path.join(folder, "corpus.jsonl"), passages, bad)
-    counts, unanswered, judged = {}, {}, set()
+    counts, unanswered = {}, {}
+    judged: set[str] = set()
     asked = {record.id for record in queries.records(BadRecords.counted_before())}
     for split, given in judgements.items():
         qrels, unanswered[split] = _answered(given, asked, known, bad)

@@ -68,7 +68,7 @@ def _add(count: _Count, texts: Sequence[str], tokenizer: Tokenizer, known: Set[s
         count.unknown += int(unknown.sum())
         count.bytes += len(text.encode())
         count.unknown_bytes += len(lost.encode())
-        count.too_long += sum(known.issuperset(word) for word in words)
+        count.too_long += sum(known >= set(word) for word in words)
         count.characters.update(c for c in lost if c not in known)
 
 
