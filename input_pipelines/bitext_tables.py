@@ -26,6 +26,8 @@ class Columns:
       pivot: code that every pair has.
       max_line_bytes: longer lines are malformed.
       header: names of the columns, where the file's first line is none.
+      document: column with the name of the document that a line is of, which is part of its key
+        then; '' for none.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Columns:
     pivot: str
     max_line_bytes: int = 1_000_000
     header: tuple[str, ...] = ()
+    document: str = ""
 
     def pairs(self) -> list[Languages]:
         """See `Bitext`."""
@@ -43,8 +46,10 @@ class Columns:
         """See `Bitext`."""
         lines = sources.lines(self.path, self.max_line_bytes, bad)
         header = list(self.header) or next(lines, (0, ""))[1].split("\t")
-        if missing := [name for name in self.codes if name not in header]:
+        wanted = [*self.codes, *([self.document] if self.document else [])]
+        if missing := [name for name in wanted if name not in header]:
             raise SourceError(f"{self.path}: expected columns {missing}, found {header}")
+        of = header.index(self.document) if self.document else None
         columns = [header.index(_field(self.codes, language)) for language in pair]
         for number, line in lines:
             where, cells = f"{self.path}:{number}", line.split("\t")
@@ -53,7 +58,8 @@ class Columns:
                 bad.add(where, "columns", detail, line)
             else:
                 source, target = (cells[column] for column in columns)
-                yield Translation(f"{self.name}/{number}", source, target, where)
+                key = str(number) if of is None else f"{cells[of]}/{number}"
+                yield Translation(f"{self.name}/{key}", source, target, where)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from input_pipelines import languages, sources
 from input_pipelines.sources import BadRecords, FieldError, SourceError
@@ -48,6 +48,19 @@ def parts_of(document: str) -> tuple[str, str, str]:
             "name. Prepare what documents.gather wrote."
         )
     return parts[0], parts[1], parts[2]
+
+
+class DocumentSource(Protocol):
+    """Where documents come from."""
+
+    @property
+    def shard(self) -> str:
+        """What is compared with each other, for messages."""
+        ...
+
+    def documents(self, bad: BadRecords) -> Iterator[tuple[str, Document]]:
+        """(file:line, document) of each, in a fixed order, telling `bad` of malformed ones."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,8 +150,8 @@ class DocumentRules:
 
 def gather(
     model_dir: str,
-    files: Sequence[DocumentFiles],
-    rules: DocumentRules,
+    files: Sequence[DocumentSource],
+    rules: DocumentRules | None,
     development_share: float,
     max_bad_records: int,
 ) -> dict[str, str]:
@@ -147,7 +160,7 @@ def gather(
     Args:
       model_dir: stage folder.
       files: where from.
-      rules: what is kept.
+      rules: what is kept; None keeps all, as of a test set.
       development_share: of the names, in all their languages, that go into development.jsonl.
       max_bad_records: malformed lines that are skipped before the run stops.
 
@@ -164,7 +177,8 @@ def gather(
         )
     bad = BadRecords(max_bad_records)
     dropped: collections.Counter[str] = collections.Counter()
-    kept = _few_left_out(list(_checked(files, rules, bad, dropped)), rules.min_documents, dropped)
+    least = 1 if rules is None else rules.min_documents
+    kept = _few_left_out(list(_checked(files, rules, bad, dropped)), least, dropped)
     if not kept:
         raise SourceError(
             f"documents.gather: no document is left of {[f.shard for f in files]}; dropped: "
@@ -201,9 +215,15 @@ def gather(
     }
 
 
+def trained_on(languages_file: str) -> languages.Among:
+    """The languages of a gathering, from its languages.json."""
+    with open(languages_file, encoding="utf-8") as file:
+        return languages.Among(json.load(file))
+
+
 def _checked(
-    files: Sequence[DocumentFiles],
-    rules: DocumentRules,
+    files: Sequence[DocumentSource],
+    rules: DocumentRules | None,
     bad: BadRecords,
     dropped: collections.Counter[str],
 ) -> Iterator[Document]:
@@ -214,7 +234,7 @@ def _checked(
             if before := unique.first(document.id, path, int(line)):
                 detail = f"document {document.id!r} was already given in {before}"
                 bad.add(where, "duplicate_id", detail, document.title)
-            elif reason := rules.broken(document):
+            elif rules and (reason := rules.broken(document)):
                 dropped[reason] += 1
             elif texts.first(f"{document.language}\t{document.text}", path, int(line)):
                 dropped["repeated"] += 1

@@ -5,6 +5,7 @@ and 'pt_br' is 'pt-BR'. What a code does not say, CLDR's likely subtags do: 'sr'
 """
 
 import functools
+from collections.abc import Iterable
 
 import langcodes
 import regex
@@ -50,6 +51,17 @@ def canonical(code: str) -> str:
 def without_variant(code: str) -> str:
     """The language alone: 'sr-Latn' -> 'sr', 'pt-BR' -> 'pt'; errors as `canonical`."""
     return str(langcodes.Language.get(canonical(code)).language)
+
+
+class Among:
+    """Whether a language is one of these, in whatever script or country."""
+
+    def __init__(self, codes: Iterable[str]):
+        self._known = {without_variant(code) for code in codes}
+
+    def __call__(self, language: str) -> bool:
+        """Of a code; of several with '_' between them, whether all are."""
+        return all(without_variant(code) in self._known for code in language.split("_"))
 
 
 def _is_language(code: str | None) -> bool:

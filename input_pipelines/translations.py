@@ -219,25 +219,12 @@ def gather(
     return {"translations": FILES[0], "development": FILES[1], "report": "report.json"}
 
 
-class TrainedOn:
-    """Whether a language is among those of a gathering, in whatever script or country."""
-
-    def __init__(self, report: str):
-        """Args:
-        report: report.json of `gather`.
-        """
-        with open(report, encoding="utf-8") as file:
-            pairs = json.load(file)["pairs"]
-        self._known = {
-            languages.without_variant(code)
-            for pair, found in pairs.items()
-            if found["kept"]
-            for code in pair.split("_")
-        }
-
-    def __call__(self, language: str) -> bool:
-        """Of a code; of several with '_' between them, whether all are."""
-        return all(languages.without_variant(code) in self._known for code in language.split("_"))
+def trained_on(report: str) -> languages.Among:
+    """The languages of a gathering, from its report.json."""
+    with open(report, encoding="utf-8") as file:
+        pairs = json.load(file)["pairs"]
+    kept = (pair for pair, found in pairs.items() if found["kept"])
+    return languages.Among(code for pair in kept for code in pair.split("_"))
 
 
 def _check(bitexts: Sequence[Bitext], development_share: float) -> None:

@@ -9,7 +9,7 @@ from input_pipelines import languages, translations
 from input_pipelines.bitext import LineAligned, MosesFolder, TfdsTranslations
 from input_pipelines.bitext_tables import Columns, JsonLines, Keyed, PairFiles
 from input_pipelines.sources import BadRecords, SourceError
-from input_pipelines.translations import TrainedOn, TranslationRules
+from input_pipelines.translations import TranslationRules, trained_on
 from tests import tfds_kit
 
 RULES = TranslationRules()
@@ -199,7 +199,7 @@ def test_a_language_in_another_script_than_its_own_is_told(tmp_path, caplog):
 def test_what_was_trained_on_is_told_by_language(tmp_path):
     bitext = aligned(tmp_path, ["fine", "good"], ["gut", "schön"])
     gather(tmp_path / "out", bitext)
-    known = TrainedOn(str(tmp_path / "out/report.json"))
+    known = trained_on(str(tmp_path / "out/report.json"))
     assert known("de") and known("de-AT") and known("de_en")
     assert not known("fr") and not known("de_fr")
 

@@ -95,6 +95,21 @@ def find(vectors: Vectors, table: Table) -> Found:
     return Found(asked, right[0], right[1])
 
 
+def by_chance(table: Table) -> float:
+    """`accuracy_other_language` of a guess, over all chunks that are asked."""
+    of_name = np.bincount(table.name)[table.name]
+    _, own, counts = np.unique(
+        np.stack([table.name, table.language], axis=1),
+        axis=0,
+        return_inverse=True,
+        return_counts=True,
+    )
+    right = of_name - counts[own.ravel()]
+    abroad = len(table.language) - np.bincount(table.language)[table.language]
+    asked = right > 0
+    return float((right[asked] / abroad[asked]).mean())
+
+
 @dataclasses.dataclass(frozen=True)
 class FindEvidence:
     """A task of `evaluate_bitext`.
@@ -115,6 +130,7 @@ class FindEvidence:
             "chunks": len(self.texts.ids),
             "documents": len(np.unique(self.table.document)),
             "names": len(np.unique(self.table.name)),
+            "by chance": round(by_chance(self.table), 4),
         }
 
     def measure(self, system: SentenceSystem) -> dict[str, dict[str, float]]:
