@@ -74,6 +74,7 @@ def test_simlms_pipeline_fits_together(name, tmp_path):
             ("labse_filtered", "report"),
             ("labse_gpu", "report"),
         ),
+        *(("marge", "report"), ("marge_tiny", "report"), ("marge_gpu", "report")),
     ],
 )
 def test_pipelines_for_a_folder_of_ones_own(name, last, tmp_path):
@@ -81,10 +82,10 @@ def test_pipelines_for_a_folder_of_ones_own(name, last, tmp_path):
     if name.endswith("published"):
         (tmp_path / "config.json").write_text("{}")
         argv.append(f"--gin.PUBLISHED={tmp_path}")
-    elif name not in ("realm_squad", "realm_wiki") and not name.startswith("labse"):
+    elif own := {"labse": "OPUS", "marge": "DOCUMENTS"}.get(name):
+        argv.append(f"--gin.{own}={tmp_path}")
+    elif name in ("realm_text", "realm", "simlm"):
         argv.append(f"--gin.CORPUS={tmp_path}")
-    elif name == "labse":
-        argv.append(f"--gin.OPUS={tmp_path}")
     flags = gin_utils.parse_flags(argv)
     recipe = recipe_file.load(flags)
     assert recipe.stages[-1].name == last
@@ -133,6 +134,16 @@ def test_labses_ablation_shows_every_variant_as_many_translations(tmp_path):
         for one in variants
     }
     assert len(shown) == 1
+    pending = {stage.name: "new" for stage in recipe.stages}
+    for stage in recipe.stages:
+        assert recipe_file.stage_flags(recipe, stage, flags, pending).read().bindings
+
+
+@pytest.mark.parametrize("name", ["labse_paper", "marge_paper"])
+def test_every_stage_at_the_papers_size_can_be_read(name):
+    flags = gin_utils.parse_flags([f"--gin_file={REPOSITORY}/gin_configs/recipes/{name}.gin"])
+    recipe = recipe_file.load(flags)
+    assert any(stage.entry == "t5x_style.train" for stage in recipe.stages)
     pending = {stage.name: "new" for stage in recipe.stages}
     for stage in recipe.stages:
         assert recipe_file.stage_flags(recipe, stage, flags, pending).read().bindings
