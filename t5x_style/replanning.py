@@ -8,6 +8,8 @@ sees what it would have seen; at a plan's own first step it is made again, and c
 import dataclasses
 import json
 import os
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +22,7 @@ from t5x_style.retrieval import encoding, neighbours
 
 PLANS = "plans"
 EMBED = "embed_passage"
+_DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 
 Batch = dict[str, dict[str, np.ndarray]]
 Arrays = Mapping[str, np.ndarray]
@@ -192,14 +195,14 @@ class Replanner:
         try:
             with np.load(path, allow_pickle=False) as file:
                 arrays = dict(file)
-        except (OSError, ValueError) as error:
+            made_by = str(arrays.pop("of"))
+        except _DAMAGED as error:
             raise PlanMissing(
                 f"{path}: expected the plan of the steps from {version * self._replanning.every}, "
                 f"in the middle of which step {step} is, found {error!r}. Begin from a checkpoint "
                 f"at a multiple of {self._replanning.every} steps, or initialise_from its weights "
                 "in another MODEL_DIR."
             ) from error
-        made_by = str(arrays.pop("of"))
         if made_by != self.fingerprint:
             raise PlanMissing(
                 f"{path}: expected a plan of {self.fingerprint}, found one of {made_by}: another "

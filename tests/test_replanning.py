@@ -1,0 +1,280 @@
+"""Plans that the model of the moment makes: when, of what, on meshes, and after a stop."""
+
+import dataclasses
+import functools
+import hashlib
+
+import jax
+import numpy as np
+import pytest
+
+from input_pipelines import sub_batches
+from input_pipelines.packing import NONE
+from input_pipelines.sub_batch_pipeline import SubBatchPipeline
+from input_pipelines.token_store import StoreError
+from input_pipelines.tokenization import TokenizerError
+from models import generation, marge, seq2seq
+from t5x_style import checkpointing, metric_log, optim, partitioning, progress, trainer
+from t5x_style.contract import load_vocabulary
+from t5x_style.objective import GroupShape
+from t5x_style.replanning import PlanMissing, Replanning
+from tests import chunk_stores, tiny_models
+
+ROWS, LENGTH, SEGMENTS, EVERY = 8, 32, 4, 4
+RULES = sub_batches.SubBatchRules(documents=3)
+CADENCE = trainer.Cadence(steps=10, log_every=1, evaluate_every=10, save_every=3)
+EMBEDDING = dataclasses.replace(
+    tiny_models.EMBEDDING, similarity="cosine", query_length=16, passage_length=16
+)
+
+
+def _documents(names=40, languages=("de", "en"), seed=0):
+    """Every language has its own words, and names that both of them hold."""
+    rng = np.random.default_rng(seed)
+    told = {}
+    for name in range(names):
+        for code in languages:
+            words = [f"{code}{word}" for word in rng.integers(0, 30, rng.integers(3, 16))]
+            told[f"{code}/news/n{name}"] = " ".join([f"Name{name}", *words])
+    return told
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("replanning")
+    tokenizer = chunk_stores.make_tokenizer(folder / "t", _documents(), ["de", "en"], size=400)
+    return chunk_stores.make_store(folder / "s", _documents(), tokenizer), tokenizer
+
+
+def _pipeline(made, rules=RULES, **changes):
+    store, tokenizer = made
+    sizes = {"rows": ROWS, "length": LENGTH, "segments": SEGMENTS, "seed": 5} | changes
+    return SubBatchPipeline(
+        store, rules=rules, tokenizer=tokenizer, **({"only_first": False} | sizes)
+    )
+
+
+def _make(tokenizer, rngs):
+    vocabulary = load_vocabulary(tokenizer)
+    shape = GroupShape(ROWS, LENGTH, SEGMENTS)
+    config = dataclasses.replace(tiny_models.CONFIG, vocab_size=vocabulary.size, max_positions=32)
+    return marge.Marge(
+        config, seq2seq.DecoderConfig(1, 32, 1, 32, 32), marge.RelevanceConfig(1), EMBEDDING,
+        vocabulary, shape, shape, 64, generation.GenerationConfig(8), rngs=rngs,
+    )  # fmt: skip
+
+
+def _trainer(folder, made, mesh=(1, 1, 1), pipeline=None, every=EVERY, cadence=CADENCE):
+    partitioner = partitioning.Partitioner(
+        partitioning.MeshShape(*mesh), devices=jax.devices()[: int(np.prod(mesh))]
+    )
+    return trainer.Trainer(
+        functools.partial(_make_with, made[1]),
+        pipeline or _pipeline(made),
+        optim.AdamW(0.01, 2, 10),
+        partitioner,
+        checkpointing.Checkpointer(folder / "checkpoints", checkpointing.Checkpointing(keep=9)),
+        cadence,
+        seed=3,
+        replanning=Replanning(every, 2, 2, tile=16),
+    )
+
+
+def _make_with(tokenizer, *, rngs):
+    return _make(tokenizer, rngs)
+
+
+def _fit(folder, made, **settings):
+    run = _trainer(folder, made, **settings)
+    run.start()
+    first = int(run.state.step)
+    log = metric_log.MetricLog(folder, first)
+    shown = progress.TrainingProgress("marge", first, run.cadence.steps, active=False)
+    run.fit(log, shown, {}, [])
+    run.checkpointer.close()
+    return run
+
+
+def _losses(folder):
+    lines = metric_log.read_lines(folder / "metrics.jsonl")
+    return {line["step"]: line["train/loss"] for line in lines if "train/loss" in line}
+
+
+def _digest(run):
+    found = hashlib.sha256()
+    for leaf in jax.tree.leaves((run.state.params, run.state.opt_state)):
+        found.update(np.asarray(leaf).tobytes())
+    return found.hexdigest()
+
+
+def _plan(folder, version):
+    with np.load(folder / f"plans/{version:06d}.npz") as file:
+        return {name: file[name] for name in file}
+
+
+class Killed(BaseException):
+    """Stands for a process that is gone."""
+
+
+class _Killed(SubBatchPipeline):
+    """Ends where batch `at` would be given."""
+
+    at = -1
+
+    def batches(self, start_step, rows=None, stop=None):
+        given = super().batches(start_step, rows, stop)
+
+        class Until:
+            def __init__(self):
+                self.step = start_step
+
+            def __iter__(self):
+                return self
+
+            def __next__(inner):
+                if inner.step == self.at:
+                    raise Killed
+                inner.step += 1
+                return next(given)
+
+            def close(self):
+                given.close()
+
+        return Until()
+
+
+@pytest.fixture(scope="module")
+def whole(made, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, _fit(folder, made)
+
+
+# Checkpoints lie at 3, 6, 9; plans begin at 0, 4, 8.
+@pytest.mark.parametrize(
+    "at", [pytest.param(2, marks=pytest.mark.slow), 5, pytest.param(8, marks=pytest.mark.slow)]
+)
+def test_killed_in_a_plan_and_resumed_is_the_uninterrupted_run(made, whole, tmp_path, at):
+    sizes = {"rows": ROWS, "length": LENGTH, "segments": SEGMENTS, "seed": 5}
+    cut = _Killed(made[0], rules=RULES, tokenizer=made[1], only_first=False, **sizes)
+    cut.at = at
+    with pytest.raises(Killed):
+        _fit(tmp_path, made, pipeline=cut)
+    run = _fit(tmp_path, made)
+    assert _digest(run) == _digest(whole[1])
+    assert _losses(tmp_path) == _losses(whole[0])
+    for version in range(3):
+        one, other = (_plan(folder, version) for folder in (tmp_path, whole[0]))
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_plans_follow_the_model(whole):
+    plans = [_plan(whole[0], version) for version in range(3)]
+    assert not (whole[0] / "plans/000003.npz").exists()
+    pairs = [_links(plan) for plan in plans]
+    assert pairs[0] != pairs[2], "what resembles what has changed with the parameters"
+
+
+def _links(plan):
+    """Which chunks are together, whoever is the target."""
+    found = set()
+    for row in range(len(plan["target"])):
+        numbers = np.concatenate(
+            [plan[f"{side}_sub_batch"][row] for side in ("target", "evidence")]
+        )
+        chunks = np.concatenate([plan[side][row] for side in ("target", "evidence")])
+        for number in np.unique(numbers[numbers != NONE]):
+            found.add(frozenset(chunks[(numbers == number) & (chunks != NONE)].tolist()))
+    return found
+
+
+def test_eight_devices_make_the_plan_of_one_and_its_losses(made, whole, tmp_path):
+    cadence = dataclasses.replace(CADENCE, steps=EVERY)
+    _fit(tmp_path, made, mesh=(8, 1, 1), cadence=cadence)
+    one, other = _plan(tmp_path, 0), _plan(whole[0], 0)
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name])
+    found, expected = _losses(tmp_path), _losses(whole[0])
+    np.testing.assert_allclose(
+        [found[step] for step in range(1, EVERY + 1)],
+        [expected[step] for step in range(1, EVERY + 1)],
+        rtol=1e-4,
+    )
+
+
+def test_a_plan_that_is_gone_or_another_trainings_is_named(made, whole, tmp_path):
+    cadence = dataclasses.replace(CADENCE, steps=6)
+    _fit(tmp_path, made, cadence=cadence)
+    plan = tmp_path / "plans/000001.npz"
+    held = plan.read_bytes()
+    plan.unlink()
+    with pytest.raises(
+        PlanMissing, match=r"plans/000001.npz: expected the plan of the steps from 4"
+    ):
+        _fit(tmp_path, made)
+    plan.write_bytes(held[: len(held) // 2])
+    with pytest.raises(PlanMissing, match=r"plans/000001.npz: expected the plan"):
+        _fit(tmp_path, made)
+    plan.write_bytes(held)
+    other = _pipeline(made, rules=dataclasses.replace(RULES, least=0.1))
+    with pytest.raises(ValueError, match="another"):
+        _fit(tmp_path, made, pipeline=other)
+
+
+def test_batches_are_of_the_plan_and_targets_see_no_chunk_of_their_document(made, whole):
+    pipeline = _pipeline(made)
+    plan = _plan(whole[0], 1)
+    pipeline.use({name: plan[name] for name in plan if name != "of"}, 1)
+    seen = set()
+    for step in range(len(plan["target"]) // ROWS):
+        batch = pipeline.batch(step)
+        target, evidence = batch["target"], batch["evidence"]
+        for row in range(ROWS):
+            for n in np.flatnonzero(target["segment_valid"][row]):
+                mine = target["example_id"][row, n]
+                own = evidence["sub_batch"][row] == target["sub_batch"][row, n]
+                read = evidence["example_id"][row][own & evidence["segment_valid"][row]]
+                assert len(read)
+                assert (pipeline.table.document[read] != pipeline.table.document[mine]).all()
+                seen.add(int(mine))
+    assert len(seen) > 10
+
+
+def test_beginnings_alone_are_targets_where_that_is_wanted(made, whole):
+    pipeline = _pipeline(made, only_first=True)
+    count = len(pipeline.table.document)
+    neighbours = np.roll(np.arange(count), 1)[:, None]
+    arrays, told = pipeline.make(neighbours, np.full((count, 1), 0.5), 0)
+    targets = arrays["target"][arrays["target"] != NONE]
+    assert (pipeline.table.number[targets] == 0).all()
+    assert told["not_first_of_its_document"] > 0
+
+
+def test_a_batch_before_a_plan_is_refused(made):
+    with pytest.raises(ValueError, match="expected a plan before the first batch"):
+        _pipeline(made).batch(0)
+
+
+def test_evidence_longer_than_a_row_is_refused(made):
+    with pytest.raises(ValueError, match=r"rows for 2 chunks of up to 16 tokens, .* length 24"):
+        _pipeline(made, length=24)
+    with pytest.raises(ValueError, match="segments 1: make rows longer"):
+        _pipeline(made, segments=1)
+
+
+def test_a_store_whose_languages_have_no_token_is_refused(made, tmp_path):
+    told = _documents(4, ("de", "fr"))
+    with pytest.raises(TokenizerError, match=r"no token for 1 of 2 languages"):
+        _pipeline((chunk_stores.make_store(tmp_path, told, made[1]), made[1]))
+
+
+def test_too_little_that_resembles_each_other_for_a_batch_is_told(made, tmp_path):
+    alone = {f"de/news{n}/only": text for n, text in enumerate(_documents(12).values())}
+    store = chunk_stores.make_store(tmp_path, alone, made[1])
+    with pytest.raises(StoreError, match=r"rows of a batch, found 0 rows .*'without_link': \d+"):
+        _fit(tmp_path / "run", (store, made[1]))
+
+
+def test_a_plan_lives_one_step_at_least():
+    with pytest.raises(ValueError, match="at least 1 step, found 0"):
+        Replanning(0)
