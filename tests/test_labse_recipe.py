@@ -141,6 +141,7 @@ def toy(tmp_path, monkeypatch):
         "DEVELOPMENT_SHARE": 0.1,
         "WARMUP_STEPS": 10,
         "MLM_WARMUP_STEPS": 10,
+        "LEARNING_RATE": 1e-3,  # the recipe's own is for text, where words are many
     }
 
 
