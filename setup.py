@@ -36,6 +36,8 @@ CORE = [
     "regex==2026.11.15",
     "ir-measures==0.4.3",
     "pytrec-eval-terrier==0.5.11",
+    "sacrebleu==2.6.0",
+    "rouge-score==0.1.2",
     "matplotlib==3.11.2",
     "rich==15.0.0",
     "tqdm==4.70.1",

@@ -156,6 +156,14 @@ class Tokenizer:
             for text, e in zip(texts, encodings, strict=True)
         ]
 
+    def decode_batch(self, tokens: Sequence[Sequence[int]]) -> list[str]:
+        """Texts of token ids, special tokens left out, [UNK] among them.
+
+        By the tokenizer's own decoder: WordPiece gives single spaces between words and none before
+        punctuation, whatever stood in the text that was tokenized.
+        """
+        return self._backend.decode_batch([list(ids) for ids in tokens], skip_special_tokens=True)
+
     def _tokenized(self, text: str, encoding: tokenizers.Encoding) -> Tokenized:
         starts = words.word_starts(text, encoding.word_ids, encoding.offsets, self._wordpiece)
         return Tokenized(np.array(encoding.ids, np.int32), starts, bool(encoding.overflowing))

@@ -77,6 +77,11 @@ class Marge(Objective):
         embedding.require_fit(config, embedding_config, vocabulary)
         embedding.require_cls(embedding_config, "Marge")
         _require_marge(config, decoder_config, relevance_config, target, evidence)
+        if generation_config.length > decoder_config.max_positions:
+            raise ValueError(
+                f"GenerationConfig.length: expected at most {decoder_config.max_positions}, the "
+                f"decoder's max_positions, found {generation_config.length}"
+            )
         self.config = config
         self.relevance_config = relevance_config
         self.embedding_config = embedding_config
@@ -216,15 +221,19 @@ class Marge(Objective):
         return generation.write(step, cache, language, config, end=end, pad=pad, key=key)
 
     def functions(self) -> dict[str, Fn]:
-        """See `Objective`: g of queries and passages, and `generate`."""
+        """See `Objective`: g of queries and passages, and `generate`.
+
+        The latter takes a key, too, which decides nothing unless tokens are drawn.
+        """
         query, passage = self.target.spec(), self.evidence.spec()
         language = jax.ShapeDtypeStruct((self.evidence.rows,), jnp.int32)
 
-        def write(evidence: Group, language: jax.Array) -> generation.Written:
-            return self.generate(evidence, language, self.generation_config)
+        def write(evidence: Group, language: jax.Array, key: jax.Array) -> generation.Written:
+            return self.generate(evidence, language, self.generation_config, key)
 
         outputs = "[B, S, D] float32"
-        inputs = {"evidence": passage, "language": language}
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        inputs = {"evidence": passage, "language": language, "key": key}
         return {
             "embed_query": Fn(self.embed, query, outputs, "embed"),
             "embed_passage": Fn(self.embed, passage, outputs, "embed"),

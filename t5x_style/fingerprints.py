@@ -170,18 +170,19 @@ def _is_main_guard(node: ast.stmt) -> bool:
 
 
 def of_inputs(paths: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, str]:
-    """Hashes of input paths; a value may be one path, several in a list or dict, or None.
+    """Hashes of input paths; a value may be one path, several in a list or by name, or None.
 
     `known` holds hashes of paths that are still to be written.
 
     Raises:
       InputError: a path that does not exist, or that an unfinished stage should have written.
     """
-    return {
-        f"{name}[{number}]" if number else name: known.get(path) or of_path(path, name)
-        for name, value in paths.items()
-        for number, path in enumerate(leaves(value))
-    }
+    found = {}
+    for name, value in paths.items():
+        named = value.items() if isinstance(value, dict) else enumerate(leaves(value))
+        for key, path in named:
+            found[f"{name}[{key}]" if key else name] = known.get(path) or of_path(path, name)
+    return found
 
 
 def check_declared(config: Config, inputs: Sequence[str]) -> None:

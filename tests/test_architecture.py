@@ -40,7 +40,7 @@ ENGINE_FLOORS = (
     ("hooks",),
     ("trainer",),
     ("train", "evaluate", "encode_corpus", "build_index", "mine", "score", "search", "export")
-    + ("evaluate_bitext", "report", "report_translations"),
+    + ("evaluate_bitext", "report", "report_translations", "generate", "evaluate_generation"),
 )
 MODEL_FLOORS = (
     ("attention", "generation"),
