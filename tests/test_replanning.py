@@ -18,7 +18,7 @@ from t5x_style import checkpointing, metric_log, optim, partitioning, progress, 
 from t5x_style.contract import load_vocabulary
 from t5x_style.objective import GroupShape
 from t5x_style.replanning import PlanMissing, Replanning
-from tests import chunk_stores, tiny_models
+from tests import chunk_stores, process_group, tiny_models
 
 ROWS, LENGTH, SEGMENTS, EVERY = 8, 32, 4, 4
 RULES = sub_batches.SubBatchRules(documents=3)
@@ -200,6 +200,24 @@ def test_eight_devices_make_the_plan_of_one_and_its_losses(made, whole, tmp_path
         [expected[step] for step in range(1, EVERY + 1)],
         rtol=1e-4,
     )
+
+
+def test_two_processes_make_the_plans_of_one_and_its_losses(made, tmp_path):
+    command = ["t5x_style.train", "--gin_file=tests/multi_process/marge.gin", "--gin.DATA=4"]
+    stores = [f"--gin.CHUNKS={made[0]}", f"--gin.TOKENIZER={made[1]}"]
+    for count in (1, 2):
+        folder = f"--gin.MODEL_DIR={tmp_path / str(count)}"
+        ended = process_group.run([*command, *stores, folder], count, devices=4 // count)
+        for code, output in ended:
+            assert code == 0, output[-3000:]
+    one, two = tmp_path / "1", tmp_path / "2"
+    for version in range(2):
+        plan, other = _plan(one, version), _plan(two, version)
+        for name in plan:
+            np.testing.assert_array_equal(other[name], plan[name])
+    expected, found = _losses(one), _losses(two)
+    assert list(found) == list(range(1, 7))
+    np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=1e-4)
 
 
 def test_a_plan_that_is_gone_or_another_trainings_is_named(made, whole, tmp_path):
