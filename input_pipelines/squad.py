@@ -23,19 +23,29 @@ def paragraphs(
     The id of a passage is `title/number of the paragraph in its article`.
     """
     for path in paths:
-        official = path.removesuffix(".gz").endswith(".json")
-        for number, (where, row) in enumerate(_official(path) if official else _by_line(path, bad)):
+        for number, (where, row) in enumerate(rows_of(path, bad)):
             try:
                 title = text_field(row, "title")
                 name = f"{text_field(row, 'title', True)}/{text_field(row, 'para', True)}"
                 if before := seen.paragraphs.first(name, path, number):
                     raise FieldError("duplicate_id", f"paragraph {name!r} was given in {before}")
-                text, asked = text_field(row, "context"), _list(row, "qas")
+                text, asked = text_field(row, "context"), list_field(row, "qas")
             except FieldError as error:
                 bad.add(where, error.reason, str(error), json.dumps(row))
                 continue
             passage = Record(name, title.replace("_", " "), text, where)
             yield Paragraph(passage, title, list(_questions(asked, where, seen.questions, bad)))
+
+
+def rows_of(path: str, bad: BadRecords) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Where it stands, and a paragraph as the file has it, in the form of one a line; lines that
+    are none are told to `bad`.
+
+    Raises:
+      SourceError: there is no such file, or it is of neither form.
+    """
+    official = path.removesuffix(".gz").endswith(".json")
+    return _official(path) if official else _by_line(path, bad)
 
 
 def _by_line(path: str, bad: BadRecords) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -59,7 +69,8 @@ def _official(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
             ) from error
 
 
-def _list(row: dict[str, Any], name: str) -> list[Any]:
+def list_field(row: dict[str, Any], name: str) -> list[Any]:
+    """A field that has to be a list; raises FieldError where it is none."""
     if not isinstance(row.get(name), list):
         raise FieldError("missing_field", f"field {name!r}: expected a list")
     return list(row[name])

@@ -29,7 +29,8 @@ Record (row r of the store = record r counted through the shards in order), pars
     max_length             int, the length at which records were cut
     prefix                 str, put before each text
     layout                 "text", title, a space, text; "title_and_body", [SEP] between them;
-                           "translation:48", so too, each side cut at 48
+                           "translation:48", so too, each side cut at 48; "labelled_pairs:48:a|b",
+                           that with classes; "question_windows:32:64", question [SEP] window
     total_tokens           int, sum of lengths
     total_words            int, sum of word_starts (special tokens included)
     truncated              int, records that were cut

@@ -79,8 +79,8 @@ class Translations(layouts.Plain):
         """
         if not 3 <= self.side <= (length + 1) // 2:
             raise ValueError(
-                f"Translations.side: expected from 3 to {(length + 1) // 2}, so that two sides fit "
-                f"a row of {length} tokens, found {self.side}"
+                f"{type(self).__name__}.side: expected from 3 to {(length + 1) // 2}, so that two "
+                f"sides fit a row of {length} tokens, found {self.side}"
             )
         before = tokenizer.encode_batch([prefix + r.title for r in records], self.side)
         behind = tokenizer.encode_batch([prefix + r.text for r in records], self.side)

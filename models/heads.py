@@ -88,11 +88,13 @@ class Pooler(nnx.Module):
         return jnp.tanh(self.dense(hidden))
 
 
-def score_head(config: bert.BertConfig, *, rngs: nnx.Rngs) -> layers.Dense:
-    """[..., D] -> [..., 1]: one number for a text, the classifier of published re-rankers."""
+def score_head(config: bert.BertConfig, outputs: int = 1, *, rngs: nnx.Rngs) -> layers.Dense:
+    """[..., D] -> [..., outputs]: one number for a text, the classifier of published re-rankers, or
+    one for each class.
+    """
     return layers.Dense(
         {"embed": config.hidden},
-        {"score": 1},
+        {"score": outputs},
         stddev=config.initializer_range,
         dtype=config.dtype,
         rngs=rngs,

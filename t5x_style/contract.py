@@ -63,7 +63,8 @@ class Contract:
     Attributes:
       pooling: 'cls', 'mean' or 'pooler'.
       normalise: whether vectors have unit length.
-      similarity: 'dot' or 'cosine'; 'score' for a re-ranker, which has no vectors.
+      similarity: 'dot' or 'cosine'; of models without vectors 'score' for a re-ranker, 'class' for
+        a classifier, 'span' for a reader.
       temperature: what scores are divided by in training; ranking does not depend on it.
       dimension: of a vector.
       query_length, passage_length: in tokens, specials included; longer texts are cut.

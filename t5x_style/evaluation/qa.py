@@ -111,6 +111,16 @@ def score_recall(bench: QuestionBench, run: Run, depths: Sequence[int]) -> dict[
     return {f"Recall@{depth}": (first < depth).astype(np.float64) for depth in depths}
 
 
+def score_answers(
+    key: AnswerKey, answers: Mapping[str, str], questions: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """EM and F1 of the answers of these questions: [n] float64 each."""
+    return {
+        "EM": np.array([float(key.exact(q, answers[q])) for q in questions]),
+        "F1": np.array([key.f1(q, answers[q]) for q in questions]),
+    }
+
+
 def score(
     bench: QuestionBench, system: Answering, depths: Sequence[int] = RECALLS
 ) -> tuple[ranking.Scores, dict[str, str]]:
@@ -118,10 +128,8 @@ def score(
     run = bench.run(system.of, "")
     answers = dict(system.predictions(bench, run))
     questions = tuple(sorted(run))
-    key = bench.key
     values = {
-        "EM": np.array([float(key.exact(q, answers[q])) for q in questions]),
-        "F1": np.array([key.f1(q, answers[q]) for q in questions]),
+        **score_answers(bench.key, answers, questions),
         **score_recall(bench, run, depths),
     }
     return ranking.Scores(questions, values), answers

@@ -23,6 +23,21 @@ NOTHING = float(jnp.finfo(jnp.float32).min)  # score of a text in which there is
 Answer = Callable[[encoding.Group], Mapping[str, jax.Array]]  # `Objective.functions`' kind 'answer'
 
 
+def as_vectors(answer: Answer) -> encoding.Embed:
+    """A token group to [R, S, 4] float32: start, end, score, log probability, of `answer`'s [R, S].
+
+    Numbers below 2**24 are exact; a score is NOTHING at least, so that all are finite.
+    """
+
+    def embed(group: encoding.Group) -> jax.Array:
+        found = answer(group)
+        parts = (found[name] for name in ("start", "end", "score", "log_probability"))
+        table = jnp.stack([part.astype(jnp.float32) for part in parts], axis=2)
+        return jnp.maximum(table, NOTHING)
+
+    return embed
+
+
 class ReaderError(ValueError):
     """Answers that cannot be given: a model without a reader, a tokenizer that is not its own."""
 
@@ -107,7 +122,7 @@ class Reader:
             passage_length=reading.passage_length,
         )
         contract.require(made, "the texts of the reader")
-        self._answer: Answer = functions["answer"]
+        self._as_vectors = as_vectors(functions["answer"])
         self._reading, self._partitioner = reading, partitioner
 
     def read(self, questions: Sequence[str], passages: Sequence[str]) -> list[Found]:
@@ -120,13 +135,6 @@ class Reader:
             Found(number, self._span(pairs, number, row), float(row[2]), float(row[3]))
             for number, row in enumerate(table)
         ]
-
-    def _as_vectors(self, group: encoding.Group) -> jax.Array:
-        """[R, 1, 4] float32: start, end, score, log probability; numbers below 2**24 are exact."""
-        found = self._answer(group)
-        parts = (found[name] for name in ("start", "end", "score", "log_probability"))
-        table = jnp.stack([part.astype(jnp.float32) for part in parts], axis=2)
-        return jnp.maximum(table, NOTHING)
 
     def _span(self, pairs: Pairs, number: int, row: np.ndarray) -> tuple[int, int] | None:
         if row[2] <= NOTHING:

@@ -1,0 +1,103 @@
+"""Answers as spans of the passage that comes with a question: exact match and F1, by set."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from t5x_style.evaluation import qa
+from t5x_style.partitioning import Partitioner
+from t5x_style.retrieval import encoding, reader
+
+
+class Windows(encoding.Batched, qa.AnswerKey, Protocol):
+    """Questions with their passages in windows, and what is right.
+
+    Attributes:
+      question_of: int [windows], the place of each window's question among `questions()`.
+    """
+
+    question_of: np.ndarray
+
+    def text(self, number: int, start: int, end: int) -> str:
+        """What the tokens start to end of window `number` stand for; '' for none."""
+        ...
+
+
+class ExtractiveEvaluator:
+    """Answers each question with the span that has the best score in all windows of its passage.
+
+    Attributes:
+      metrics: names of what is measured, in shares of the questions: `EM` and `F1`; where questions
+        are of several sets, languages for instance, `EM_SET` and `F1_SET` and, over the sets'
+        values, `EM_mean` and `F1_mean`.
+    """
+
+    def __init__(self, name: str, windows: Windows, partitioner: Partitioner | None = None):
+        """Args:
+        name: stands before the metrics' names.
+        windows: what is answered.
+        partitioner: of the training, to spread batches over its mesh.
+        """
+        self.name = name
+        self._windows, self._partitioner = windows, partitioner
+        self._ids = list(windows.questions())
+        self._sets = _sets(self._ids, windows.sets())
+        parts = [*(f"_{one}" for one in self._sets), "_mean"] if self._sets else []
+        self.metrics = tuple(f"{name}{part}" for name in ("EM", "F1") for part in ("", *parts))
+
+    def evaluate(self, functions: Mapping[str, Callable[..., Any]], step: int) -> dict[str, float]:
+        """`metrics`.
+
+        Args:
+          functions: `answer`, jitted, with parameters: a token group to `start`, `end`, `score`,
+            `log_probability`, [B, S] each.
+          step: shown beside the progress bar.
+
+        Raises:
+          ValueError: the objective does not answer.
+        """
+        answers = self.answers(functions, step)
+        scores = qa.score_answers(self._windows, answers, self._ids)
+        found = {}
+        for name, values in scores.items():
+            found[name] = float(values.mean())
+            if self._sets:
+                by_set = {one: float(values[at].mean()) for one, at in self._sets.items()}
+                found |= {f"{name}_{one}": value for one, value in by_set.items()}
+                found[f"{name}_mean"] = float(np.mean(list(by_set.values())))
+        return found
+
+    def answers(self, functions: Mapping[str, Callable[..., Any]], step: int) -> dict[str, str]:
+        """Question id -> answer, a piece of its passage; '' where there is nothing to point at.
+
+        Arguments and errors as of `evaluate`.
+        """
+        if "answer" not in functions:
+            raise ValueError(
+                f"{self.name}: the objective offers {sorted(functions)}, but questions are "
+                "answered with 'answer'"
+            )
+        embed = reader.as_vectors(functions["answer"])
+        table = encoding.encode(embed, self._windows, self._partitioner, f"step {step}: answer")
+        best: dict[int, int] = {}
+        for number, owner in enumerate(self._windows.question_of.tolist()):
+            if owner not in best or table[number, 2] > table[best[owner], 2]:
+                best[owner] = number
+        return {
+            name: self._text(best[place], table[best[place]]) if place in best else ""
+            for place, name in enumerate(self._ids)
+        }
+
+    def _text(self, number: int, row: np.ndarray) -> str:
+        if row[2] <= reader.NOTHING:
+            return ""
+        return self._windows.text(number, int(row[0]), int(row[1]))
+
+
+def _sets(ids: list[str], sets: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Set -> places of its questions, where there are several and each question is of one."""
+    names = sorted(set(sets.values()))
+    if len(names) < 2 or len(sets) < len(ids):
+        return {}
+    return {name: np.flatnonzero([sets[one] == name for one in ids]) for name in names}

@@ -1,0 +1,397 @@
+"""Answers as spans of a passage: files, windows, loss, answering; all of it by gin, from MARGE."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from input_pipelines import prepare, sources, tokenization
+from input_pipelines.asked_passages import AskedPassages
+from input_pipelines.question_windows import QuestionWindows, QuestionWindowsPipeline
+from input_pipelines.sources import BadRecords, SourceError
+from input_pipelines.token_store import StoreError, TokenStore
+from input_pipelines.windows_to_answer import WindowsToAnswer
+from models import extractive_qa
+from t5x_style import initialise
+from t5x_style.contract import Vocabulary
+from t5x_style.evaluation.extractive_qa import ExtractiveEvaluator
+from t5x_style.objective import GroupShape, check_batch
+from tests import fine_tuning_kit, parity_kit, tiny_models
+from tests.tiny_stores import write_store
+
+QUESTION, WINDOW, STRIDE = 7, 20, 6
+ROWS, LENGTH, SEGMENTS = 8, 48, 4
+LANGUAGES = ("de", "en")
+
+
+def paragraphs(language):
+    """Paragraphs of 6 to 30 words with two questions; the answers' words stand elsewhere, too."""
+    rng = np.random.default_rng(len(language) + ord(language[0]))
+    for number in range(12):
+        words = [f"{language}{word}" for word in rng.integers(0, 9, rng.integers(6, 30))]
+        context = "  ".join(words) + "."
+        asked = []
+        for one in range(2):
+            at = int(rng.integers(0, len(words) - 1))
+            start, text = len("  ".join([*words[:at], ""])), "  ".join(words[at : at + 2])
+            answers = [
+                {"text": text, "answer_start": start},
+                {"text": words[at], "answer_start": 0},
+            ]
+            said = {"id": f"q{number}-{one}", "question": f"who {words[at]}?", "answers": answers}
+            asked.append(said)
+        yield {"title": "T", "para": number, "context": context, "qas": asked}
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Files of two languages, a tokenizer, and a store of windows."""
+    root = tmp_path_factory.mktemp("questions")
+    for language in LANGUAGES:
+        write(root / f"{language}.jsonl", paragraphs(language))
+    source = AskedPassages(str(root), "{language}.jsonl", LANGUAGES)
+    tokenization.train_tokenizer(str(root), source, 120, 60, 1, False, False, 0, 0, 0)
+    prepare.prepare(
+        str(root), source, str(root / "tokenizer"), "t", "all", "text", WINDOW, "", 17, 1, 0,
+        QuestionWindows(QUESTION, STRIDE),
+    )  # fmt: skip
+    return root
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+ASKED = {"id": "1", "question": "What?", "answers": [{"text": "b c", "answer_start": 2}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "message"),
+    [
+        ({"answers": [{"text": "b", "answer_start": 3}]}, "answer_not_there", "there stands ' '"),
+        ({"answers": [{"text": "a", "answer_start": -5}]}, "answer_not_there", "but at -5"),
+        ({"answers": [{"text": "b"}]}, "bad_answer", "'answer_start', a whole number"),
+        ({"answers": []}, "no_answers", "a list of objects, one or more"),
+        ({"question": " "}, "empty_question", "expected words"),
+        ({"id": "0"}, "duplicate_id", "id '0' was already given"),
+    ],
+)
+def test_a_malformed_question_is_counted_and_quoted(tmp_path, change, reason, message):
+    asked = [ASKED | {"id": "0"}, ASKED | change, ASKED | {"id": "2"}]
+    write(tmp_path / "q.jsonl", [{"context": "a b c", "qas": [*asked, {"is_impossible": True}]}])
+    files, bad = AskedPassages(str(tmp_path), "q.jsonl"), BadRecords(1, quiet=True)
+    found = list(files.records(bad))
+    assert found[0] == sources.Record("0", "What?", "a b c", "2:5")
+    assert [one.id for one in found] == ["0", "2"] and bad.counts == {reason: 1}
+    with pytest.raises(SourceError, match=message):
+        list(files.records(BadRecords(0)))
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path):
+    write(tmp_path / "q.jsonl", [{"context": "a", "qas": []}])
+    with pytest.raises(SourceError, match="expected questions with answers, found none"):
+        list(AskedPassages(str(tmp_path), "q.jsonl").asked(BadRecords(0)))
+    for name, languages in (("q.jsonl", ["de"]), ("{language}.jsonl", [])):
+        with pytest.raises(ValueError, match="expected '{language}' in name where languages"):
+            AskedPassages(str(tmp_path), name, languages)
+
+
+# --- windows --------------------------------------------------------------------------------------
+
+
+class Letters:
+    """A tokenizer of words, each of which is a letter."""
+
+    vocabulary = {"cls": 2, "sep": 3}
+
+    def pieces(self, texts):
+        return [
+            tokenization.Pieces(
+                np.array([ord(w) for w in text.split()], np.int32),
+                np.ones(len(text.split()), bool),
+                np.array([[2 * n, 2 * n + 1] for n in range(len(text.split()))]).reshape(-1, 2),
+            )
+            for text in texts
+        ]
+
+
+def test_windows_of_the_worked_case():
+    a, b, c, d, e, f, q = map(ord, "abcdefq")
+    layout = QuestionWindows(question_length=4, stride=2)
+    made = layout.rows([sources.Record("x", "q q", "a b c d e f", "6:9")], Letters(), 8, "")
+    assert [row.tokens.tolist() for row in made.records] == [
+        [2, q, q, 3, a, b, c, 3],
+        [2, q, q, 3, c, d, e, 3],
+        [2, q, q, 3, e, f, 3],
+    ]
+    assert made.tables["span"].tolist() == [[0, 0], [5, 6], [0, 0]]
+    assert [row.id for row in made.records] == ["x#0", "x#1", "x#2"] and made.truncated == 0
+
+
+def test_questions_are_cut_and_answers_without_tokens_left_out():
+    layout = QuestionWindows(question_length=3, stride=2)
+    records = [sources.Record("x", "q r", "a b", "0:1"), sources.Record("y", "q", "a b", "1:2")]
+    made = layout.rows(records, Letters(), 8, "")
+    assert [row.tokens.tolist() for row in made.records] == [[2, ord("q"), 3, 97, 98, 3]]
+    assert made.truncated == 2
+    with pytest.raises(ValueError, match="together at most 7, .* found 3 and 5"):
+        QuestionWindows(3, 5).rows(records, Letters(), 8, "")
+    with pytest.raises(ValueError, match="as '12:17', among 3; found 'file:7'"):
+        layout.rows([sources.Record("x", "q", "a b", "file:7")], Letters(), 8, "")
+
+
+def pipeline(folder, **changes):
+    settings = {"question_length": QUESTION, "seed": 3, "rows": ROWS, "length": LENGTH}
+    settings |= {"segments": SEGMENTS, "block": 64, "tokenizer": str(folder / "tokenizer")}
+    return QuestionWindowsPipeline([str(folder / "store")], **settings | changes)
+
+
+def test_every_answer_is_in_a_window_and_is_what_the_file_says(folder):
+    store = TokenStore.open(str(folder / "store"))
+    files = AskedPassages(str(folder), "{language}.jsonl", LANGUAGES)
+    asked = {one.id: one for one in files.asked(BadRecords(0))}
+    assert {name.rpartition("#")[0] for name in store.ids} == set(asked)
+    tokenizer = tokenization.Tokenizer(str(folder / "tokenizer"))
+    held = set()
+    for row, (start, end) in enumerate(np.asarray(store.table("span")).tolist()):
+        if start:
+            one = asked[store.ids[row].rpartition("#")[0]]
+            own = store.read(np.array([row])).tokens[start : end + 1].tolist()
+            told = tokenizer.pieces([one.passage[slice(*one.span)]])[0].tokens.tolist()
+            assert own == told
+            held.add(one.id)
+    assert len(store) > 1.5 * len(asked) and len(held) > 0.9 * len(asked)
+
+
+def test_a_batch_is_a_function_of_its_step(folder):
+    made = pipeline(folder)
+    check_batch(objective(SEGMENTS, ROWS).batch_specs()[0], made.batch(4), "the test")
+    whole, ahead = made.batch(4)["text"], pipeline(folder).batches(4, rows=np.array([2, 5]))
+    for name, array in next(ahead)["text"].items():
+        np.testing.assert_array_equal(array, whole[name][[2, 5]], err_msg=name)
+    ahead.close()
+    assert ((whole["start"] == -1) == ~whole["segment_valid"]).all() and (whole["end"] > 3).any()
+    with pytest.raises(StoreError, match="expected questions cut at 8 tokens, found 7"):
+        pipeline(folder, question_length=8)
+
+
+def test_stores_that_do_not_fit_are_refused(folder, tmp_path):
+    plain = str(write_store(tmp_path, [5, 6]))
+    settings = {"question_length": 7, "seed": 0, "rows": 2, "length": 20, "segments": 1}
+    with pytest.raises(StoreError, match="prepared with runs/prepare_question_windows.gin"):
+        QuestionWindowsPipeline([plain], **settings)
+
+
+# --- the objective --------------------------------------------------------------------------------
+
+CONFIG = dataclasses.replace(tiny_models.CONFIG, layers=1, max_positions=WINDOW)
+
+
+def objective(segments=1, rows=16, config=CONFIG, **changes):
+    settings = {"text": GroupShape(rows, LENGTH, segments), "question_length": QUESTION}
+    settings |= {"window": WINDOW, "longest": 4} | changes
+    return extractive_qa.ExtractiveQA(config, tiny_models.VOCABULARY, **settings, rngs=nnx.Rngs(0))
+
+
+def parts(count):
+    """Windows of other lengths; every fourth has no answer, and points at [CLS]."""
+    rng = np.random.default_rng(1)
+    made = []
+    for number in range(count):
+        asked, told = (rng.integers(5, 50, n).tolist() for n in rng.integers((1, 3), (5, 12)))
+        start = len(asked) + 2 + int(rng.integers(0, len(told) - 1))
+        made.append(
+            ((number, [2, *asked, 3, *told, 3]), (start, start + 1) if number % 4 else (0, 0))
+        )
+    return made
+
+
+PARTS = parts(16)
+
+
+def batch(rows, segments):
+    group = tiny_models.group([[part[0] for part in row] for row in rows], LENGTH, segments)
+    places = np.full((2, len(rows), segments), -1, np.int32)
+    for row, own in enumerate(rows):
+        for slot, (_, span) in enumerate(own):
+            places[:, row, slot] = span
+    return {"text": {**group, "start": jnp.asarray(places[0]), "end": jnp.asarray(places[1])}}
+
+
+APART = batch([[part] for part in PARTS], 1)
+PACKED = batch([PARTS[2 * n : 2 * n + 2] for n in range(7, -1, -1)], 4)
+
+
+def plain_logits(module):
+    """Of each window alone: [n, 2] float64, and which of its tokens are the passage's."""
+    p = {n: np.asarray(v[...], np.float64) for n, v in parity_kit.parameters(module).items()}
+    behind = [np.cumsum(np.equal(t, 3)) - np.equal(t, 3) > 0 for (_, t), _ in PARTS]
+    types = jnp.asarray([np.pad(own, (0, LENGTH - len(own))) for own in behind], jnp.int32)
+    text = APART["text"]
+    hidden = module.encoder(text["tokens"], text["positions"], text["segment_ids"], types)
+    for row, own, ((_, tokens), span) in zip(hidden, behind, PARTS, strict=True):
+        told = np.asarray(row, np.float64)[: len(tokens)]
+        logits = told @ p["span/kernel"] + p["span/bias"]
+        yield logits, own & (np.array(tokens) != 3), span
+
+
+def test_the_loss_is_that_of_plain_numbers():
+    module, expected, right = objective(), [], []
+    for logits, passage, span in plain_logits(module):
+        allowed = passage | (np.arange(len(passage)) == 0)
+        kept = np.where(allowed[:, None], logits, -np.inf)
+        log_p = kept - np.log(np.exp(kept).sum(0))
+        expected.append(-(log_p[span[0], 0] + log_p[span[1], 1]) / 2)
+        right.append(tuple(kept.argmax(0)) == span)
+    loss, metrics = module.loss(APART, jax.random.key(0))
+    assert float(loss.value()) == pytest.approx(np.mean(expected), rel=1e-5)
+    here = np.array([span[0] > 0 for _, span in PARTS])
+    assert float(metrics["exact_match"].value()) == pytest.approx(np.mean(np.array(right)[here]))
+    assert float(metrics["cls_match"].value()) == pytest.approx(np.mean(np.array(right)[~here]))
+
+
+@pytest.mark.parametrize(("segments", "given"), [(1, APART), (4, PACKED)])
+def test_the_best_span_of_all(segments, given):
+    module = objective(segments, len(given["text"]["tokens"]))
+    found = {n: np.asarray(x) for n, x in module.functions()["answer"].call(given["text"]).items()}
+    valid = np.asarray(given["text"]["segment_valid"])
+    numbers = np.asarray(given["text"]["example_id"])[valid]
+    told = {n: tuple(x[valid][i] for x in found.values()) for i, n in enumerate(numbers.tolist())}
+    for number, (logits, passage, _) in enumerate(plain_logits(module)):
+        places = np.flatnonzero(passage)
+        spans = {
+            (s, e): logits[s, 0] + logits[e, 1] for s in places for e in places if 0 <= e - s < 4
+        }
+        best = max(spans, key=spans.get)
+        assert told[number][:2] == best
+        assert told[number][2] == pytest.approx(spans[best], rel=1e-4, abs=1e-5)
+        allowed = logits[passage | (np.arange(len(passage)) == 0)]
+        everything = np.log(np.exp(allowed).sum(0)).sum()
+        assert told[number][3] == pytest.approx(spans[best] - everything, rel=1e-4, abs=1e-5)
+
+
+def test_a_window_without_a_passage_has_no_answer():
+    text = tiny_models.group([[(0, [2, 9, 3, 3])]] * 8, LENGTH, 1)
+    found = objective(rows=8).answer(text)
+    assert np.all(np.isneginf(found["score"])) and np.all(np.isneginf(found["log_probability"]))
+
+
+def test_packing_and_meshes_change_nothing():
+    one, gradients = fine_tuning_kit.value_and_gradients(objective(), APART)
+    for mesh in ((8, 1, 1), (2, 2, 2)):
+        module = objective(4, 8)
+        other, found = fine_tuning_kit.value_and_gradients(module, PACKED, mesh)
+        assert other == pytest.approx(one, rel=1e-5), mesh
+        for name, gradient in gradients.items():
+            np.testing.assert_allclose(found[name], gradient, atol=2e-5, err_msg=f"{mesh} {name}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"window": 21}, "windows of up to 21, found .* max_positions 20"),
+        ({"question_length": 19}, "rows that hold a window; found 19, 20 and 48"),
+        ({"text": GroupShape(8, 16, 1)}, "found 7, 20 and 16"),
+        ({"longest": 0}, "ExtractiveQA.longest: expected at least 1"),
+    ],
+)
+def test_sizes_that_do_not_fit(changes, message):
+    with pytest.raises(ValueError, match=message):
+        objective(**changes)
+
+
+def toy(seed):
+    """The answer begins with word 7 and ends with word 8; both stand in the question, too."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for number in range(32):
+        told, start = rng.integers(9, 20, 8), int(rng.integers(0, 7))
+        end = min(start + int(rng.integers(1, 4)), 7)
+        told[start], told[end] = 7, 8
+        rows.append([((number, [2, 7, 8, 3, *told.tolist(), 3]), (start + 4, end + 4))])
+    return batch(rows, 1)
+
+
+def test_a_toy_is_learnt():
+    config = dataclasses.replace(CONFIG, hidden=32, mlp=64)
+    values = fine_tuning_kit.learn(objective(rows=32, config=config), toy, 60, "exact_match")
+    assert values[0] < 0.2 and np.mean(values[-10:]) > 0.95
+
+
+# --- answering, and all of it by gin --------------------------------------------------------------
+
+
+def windows(folder, **changes):
+    settings = {"window": WINDOW, "rows": ROWS, "length": LENGTH, "segments": SEGMENTS}
+    of = AskedPassages(str(folder), "{language}.jsonl", LANGUAGES)
+    layout = QuestionWindows(QUESTION, STRIDE)
+    return WindowsToAnswer(of, str(folder / "tokenizer"), layout, **settings | changes)
+
+
+def test_answers_are_characters_of_the_passage(folder):
+    """A model that knows the spans of the store answers every question that a window holds."""
+    made, store = windows(folder), TokenStore.open(str(folder / "store"))
+    assert made.ids == store.ids
+    spans = np.asarray(store.table("span"))
+    held = {name.rpartition("#")[0] for name, (start, _) in zip(store.ids, spans, strict=True)
+            if start}  # fmt: skip
+
+    def answer(group):
+        at = np.maximum(group["example_id"], 0)
+        score = jnp.where(spans[at][..., 0] > 0, 1.0, -jnp.inf)
+        start, end = (jnp.asarray(spans[at][..., n]) for n in (0, 1))
+        return {"start": start, "end": end, "score": score, "log_probability": score}
+
+    evaluator = ExtractiveEvaluator("dev", made)
+    found = evaluator.evaluate({"answer": answer}, 0)
+    assert set(found) == set(evaluator.metrics)
+    assert found["EM"] == found["F1"] == pytest.approx(len(held) / len(made.questions()))
+    assert found["EM_mean"] == pytest.approx((found["EM_de"] + found["EM_en"]) / 2)
+    told = evaluator.answers({"answer": answer}, 0)
+    assert "  " in told[next(iter(sorted(held)))]  # as it stands in the passage
+    assert {name for name, text in told.items() if text} == held
+    with pytest.raises(ValueError, match="answered with 'answer'"):
+        evaluator.evaluate({}, 0)
+
+
+def test_windows_to_answer(folder):
+    some = windows(folder, each=5)
+    assert set(some.sets().values()) == set(LANGUAGES) and len(some.questions()) <= 10
+    assert some.text(0, 0, 0) == "" and some.text(0, 4, 99) == ""
+    name = next(iter(some.questions()))
+    assert some.exact(name, "nothing") is False and some.f1(name, "nothing") == 0.0
+    with pytest.raises(ValueError, match="rows of at least 20, found 19"):
+        windows(folder, length=19)
+
+
+def test_by_gin_from_marge(folder, tmp_path):
+    tokenizer = str(folder / "tokenizer")
+    sizes = fine_tuning_kit.SIZES | {"max_positions": WINDOW}
+    given = fine_tuning_kit.train_marge(tmp_path / "marge", Vocabulary.load(tokenizer), sizes)
+    common = {"TOKENIZER": tokenizer, "QUERY_LENGTH": QUESTION}
+    prepared = {"QUESTION_FOLDER": folder, "QUESTION_NAME": "de.jsonl", "LENGTH": WINDOW}
+    prepared |= {"STRIDE": STRIDE, "MODEL_DIR": tmp_path / "windows"}
+    prepared |= {"prepare.prepare.workers": 1}
+    assert fine_tuning_kit.run("", ["runs/prepare_question_windows"], **common, **prepared) == 0
+    files = ["runs/train", "models/marge_tiny_encoder", "objectives/extractive_qa"]
+    files += ["data/question_windows"]
+    files += ["runs/development_question_windows", "runs/initialise_encoder"]
+    model = tmp_path / "model"
+    macros = {"ROWS": ROWS, "ROW_LENGTH": LENGTH, "SEGMENTS": SEGMENTS, "SEED": 0, "STEPS": 2}
+    macros |= {"WARMUP_STEPS": 1, "LEARNING_RATE": 1e-12, "MODEL_DIR": model, "WINDOW": WINDOW}
+    macros |= {"WINDOWS": tmp_path / "windows" / "store", "PRETRAINED": tmp_path / "marge"}
+    macros |= {"DEVELOPMENT_FOLDER": folder, "DEVELOPMENT_NAME": "'{language}.jsonl'"}
+    macros |= {"DEVELOPMENT_LANGUAGES": repr(list(LANGUAGES)), "DEVELOPMENT_STRIDE": STRIDE}
+    macros |= {f"bert.BertConfig.{name}": size for name, size in sizes.items()}
+    assert fine_tuning_kit.run("t5x_style.train.train", files, **common, **macros) == 0
+    found = initialise.Checkpoint(str(model)).arrays()
+    fine_tuning_kit.assert_taken_over(found, given, {"span"})
+    logged = [json.loads(line) for line in (model / "metrics.jsonl").read_text().splitlines()]
+    told = {name for line in logged for name in line}
+    assert {"eval/dev/EM_de", "eval/dev/F1_mean", "train/exact_match"} <= told
