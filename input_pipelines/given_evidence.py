@@ -7,10 +7,11 @@ none     an empty text, "[CLS] [SEP]"
 
 import numpy as np
 
-from input_pipelines import packing, plan, stream
+from input_pipelines import packing, plan, stream, sub_batch_groups
 from input_pipelines.document_chunks import ChunkTable, language_ids
 from input_pipelines.packing import NONE
 from input_pipelines.pipeline import open_stores
+from input_pipelines.sub_batch_groups import SIDES
 from input_pipelines.token_store import StoreError, TokenStore
 
 KINDS = ("true", "random", "none")
@@ -91,26 +92,23 @@ class GivenEvidence:
 
     def specs(self) -> stream.Spec:
         """As `SubBatchPipeline.specs`."""
-        shape = self._shape
-        group = packing.group_spec(shape.rows, shape.length, shape.segments)
-        number = ((shape.rows, shape.segments), np.dtype(np.int32))
-        evidence = group | {"sub_batch": number}
-        return {"target": evidence | {"language": number}, "evidence": evidence}
+        return sub_batch_groups.spec_of(self._shape)
 
     def batch(self, step: int, rows: np.ndarray | None = None) -> stream.Batch:
         """These rows of batch `step`, from 0 to batches_in_all - 1."""
         shape = self._shape
         own = stream.own_rows(rows, shape.rows)
         pairs = self._pairs_of[step * shape.rows : (step + 1) * shape.rows][own]
-        groups = {}
-        for side, name in enumerate(("target", "evidence")):
-            slots = np.full((len(own), shape.segments), NONE)
-            slots[:, 0] = pairs[:, side]
-            passages = self._store.read(slots[:, 0])
-            if name == "evidence" and self._kind == "none":
-                passages = packing.truncate(passages, 2)
-            groups[name] = packing.build_group(passages, slots, shape.length)
-            groups[name]["sub_batch"] = np.where(slots == NONE, NONE, 0).astype(np.int32)
+        slots, passages = {}, {}
+        for column, side in enumerate(SIDES):
+            slots[side] = np.full((len(own), shape.segments), NONE)
+            slots[side][:, 0] = pairs[:, column]
+            passages[side] = self._store.read(pairs[:, column])
+        if self._kind == "none":
+            passages["evidence"] = packing.truncate(passages["evidence"], 2)
+        numbers = {
+            side: np.where(filled == NONE, NONE, 0).astype(np.int32)
+            for side, filled in slots.items()
+        }
         languages = self._tokens[self._table.language]
-        groups["target"]["language"] = packing.at(languages, groups["target"]["example_id"], 0)
-        return groups
+        return sub_batch_groups.build(passages, slots, numbers, languages, shape.length)

@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from input_pipelines import packing, plan, stream, sub_batches
+from input_pipelines import packing, plan, stream, sub_batch_groups, sub_batches
 from input_pipelines.document_chunks import ChunkTable, language_ids
 from input_pipelines.packing import NONE
 from input_pipelines.pipeline import PREFETCH, EncodeSource, open_stores
+from input_pipelines.sub_batch_groups import SIDES
 from input_pipelines.sub_batches import SubBatches, SubBatchRules
 from input_pipelines.token_store import StoreError, TokenStore
 
 VERSION = 1  # part of every fingerprint: raise it when the same arguments give other batches
-SIDES = ("target", "evidence")
 _OPEN = 64  # rows that are tried before a new one is begun
 
 Arrays = dict[str, np.ndarray]
@@ -195,11 +195,7 @@ class SubBatchPipeline:
 
     def specs(self) -> stream.Spec:
         """Group -> feature -> shape and dtype of the global batch."""
-        shape = self._shape
-        group = packing.group_spec(shape.rows, shape.length, shape.segments)
-        number = ((shape.rows, shape.segments), np.dtype(np.int32))
-        evidence = group | {"sub_batch": number}
-        return {"target": evidence | {"language": number}, "evidence": evidence}
+        return sub_batch_groups.spec_of(self._shape)
 
     def chosen(self, step: int) -> np.ndarray:
         """Rows of the plan that are in a step: int64 [rows]. All are seen before one is again."""
@@ -223,15 +219,11 @@ class SubBatchPipeline:
         """These rows of the global batch of a step; see `models.marge.Marge`."""
         chosen = self.chosen(step)[stream.own_rows(rows, self._shape.rows)]
         assert self._plan is not None
-        groups = {}
-        for side in SIDES:
-            slots = self._plan.slots[side][chosen]
-            passages = self.store.read(slots[slots != NONE])
-            groups[side] = packing.build_group(passages, slots, self._shape.length)
-            groups[side]["sub_batch"] = self._plan.numbers[side][chosen]
+        slots = {side: of_plan[chosen] for side, of_plan in self._plan.slots.items()}
+        numbers = {side: of_plan[chosen] for side, of_plan in self._plan.numbers.items()}
+        passages = {side: self.store.read(own[own != NONE]) for side, own in slots.items()}
         languages = self._tokens[self.table.language]
-        groups["target"]["language"] = packing.at(languages, groups["target"]["example_id"], 0)
-        return groups
+        return sub_batch_groups.build(passages, slots, numbers, languages, self._shape.length)
 
     def batches(
         self, start_step: int, rows: np.ndarray | None = None, stop: int | None = None
