@@ -50,6 +50,7 @@ class AskedPassages:
                 "AskedPassages: expected '{language}' in name where languages are given, and only "
                 f"there; found {self.name!r} and {list(self.languages)}"
             )
+        languages.require_once(self.languages, "AskedPassages.languages")
 
     def asked(self, bad: BadRecords) -> Iterator[Asked]:
         """All questions in order, telling `bad` of malformed ones.
@@ -116,6 +117,6 @@ def _asked(
         found = passage[slice(*span)]
         detail = f"the first answer is {texts[0]!r}, but at {start} there stands {found!r}"
         raise FieldError("answer_not_there", detail)
-    name = question_sets.new_id(row, "id", unique, *at)
     question = question_sets.question_text(row, "question")
+    name = question_sets.new_id(row, "id", unique, *at)  # last: what is malformed takes no id
     return Asked(name, question, passage, answers_of({"answers": texts}), span, at[0])

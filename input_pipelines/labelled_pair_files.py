@@ -71,9 +71,10 @@ class PairTables:
                 "PairTables: expected '{language}' in name, and four columns such as "
                 f"{TABLE_COLUMNS}; found {self.name!r} and {self.columns!r}"
             )
+        languages.require_once(self.languages, "PairTables.languages")
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """See `PairLines.records`; malformed is a line of fewer cells than the header, too.
+        """See `PairLines.records`; malformed is a line of more or fewer cells than the header, too.
 
         Raises:
           SourceError: a file is missing, or its header lacks a column.
@@ -99,10 +100,10 @@ class PairTables:
                 continue
             cells = line.split("\t")
             try:
-                if len(cells) < len(header):
+                if len(cells) != len(header):
                     detail = f"expected {len(header)} cells, found {len(cells)}"
                     raise FieldError("columns", detail)
-                row: dict[str, object] = dict(zip(header, cells, strict=False))
+                row: dict[str, object] = dict(zip(header, cells, strict=True))
                 yield _record(row, self.columns, self.classes, unique, (path, number))
             except FieldError as error:
                 bad.add(f"{path}:{number}", error.reason, str(error), line)

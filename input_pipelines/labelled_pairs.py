@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from input_pipelines import packing, stream, translation_rows
+from input_pipelines import layouts, packing, stream, translation_rows
 from input_pipelines.layouts import Rows
 from input_pipelines.pipeline import EncodeSource, Pipeline, open_stores
 from input_pipelines.sources import Record
@@ -62,8 +62,10 @@ class LabelledPairs(translation_rows.Translations):
         """See `Layout`.
 
         Raises:
-          ValueError: rows that do not hold two such sides, or a record whose source is no class.
+          ValueError: a prefix, rows that do not hold two such sides, or a record whose source is
+            no class.
         """
+        layouts.require_no_prefix(self, prefix)
         unknown = [record for record in records if record.source not in self.classes]
         if unknown:
             raise ValueError(

@@ -5,7 +5,7 @@ and 'pt_br' is 'pt-BR'. What a code does not say, CLDR's likely subtags do: 'sr'
 """
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import langcodes
 import regex
@@ -22,7 +22,7 @@ _LETTERS = regex.compile(r"\p{L}")
 
 
 class LanguageError(ValueError):
-    """A code that no language has."""
+    """A code that no language has, or a language given twice."""
 
 
 @functools.cache
@@ -45,6 +45,25 @@ def canonical(code: str) -> str:
     parts = {name: part for name, part in found.to_dict().items() if name != "script"}
     plain = langcodes.Language.make(**parts)
     return str(plain if _likely_script(plain) == found.script else found)
+
+
+def require_once(codes: Sequence[str], where: str) -> None:
+    """Refuses a language that is given twice, perhaps by two codes.
+
+    Args:
+      where: named in the error.
+
+    Raises:
+      LanguageError: one is, or a code that no language has.
+    """
+    known: dict[str, str] = {}
+    for code in codes:
+        language = canonical(code)
+        if language in known:
+            raise LanguageError(
+                f"{where}: expected each language once, found {known[language]!r} and {code!r}"
+            )
+        known[language] = code
 
 
 @functools.cache

@@ -138,3 +138,12 @@ def joined(
             pieces.append(piece)
         found[name] = np.concatenate(pieces)
     return found
+
+
+def require_no_prefix(layout: Layout, prefix: str) -> None:
+    """Of layouts whose models know of none; raises ValueError where there is one."""
+    if prefix:
+        raise ValueError(
+            f"{type(layout).__name__}: expected no prefix, found {prefix!r}: models of such rows "
+            "put none before what they are asked. Leave prepare.prepare.prefix empty."
+        )

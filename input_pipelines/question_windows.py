@@ -102,12 +102,13 @@ class QuestionWindows(layouts.Plain):
     def rows(
         self, records: Sequence[Record], tokenizer: Tokenizer, length: int, prefix: str
     ) -> Rows:
-        """See `Layout`; `prefix` stands before questions.
+        """See `Layout`.
 
         Raises:
-          ValueError: sizes that do not fit, or a record whose source is no span.
+          ValueError: a prefix, sizes that do not fit, or a record whose source is no span.
         """
-        asked = tokenizer.pieces([prefix + record.title for record in records])
+        layouts.require_no_prefix(self, prefix)
+        asked = tokenizer.pieces([record.title for record in records])
         read = tokenizer.pieces([record.text for record in records])
         rows: list[StoreRecord] = []
         spans: list[tuple[int, int]] = []
@@ -165,6 +166,7 @@ class QuestionWindowsPipeline(Pipeline):
         stores: Sequence[str | TokenStore],
         *,
         question_length: int,
+        window: int,
         seed: int,
         rows: int,
         length: int,
@@ -176,6 +178,7 @@ class QuestionWindowsPipeline(Pipeline):
         Args:
           stores: token store folders, prepared with `QuestionWindows`.
           question_length: tokens at which questions were cut.
+          window: tokens of a row of the stores at most.
           seed, rows, length, segments, block, tokenizer: see `Pipeline`; 1 segment gives each
             window a row of its own.
 
@@ -185,7 +188,7 @@ class QuestionWindowsPipeline(Pipeline):
         """
         opened = open_stores(stores, tokenizer)
         for store in opened:
-            _require(store, question_length)
+            _require(store, question_length, window)
         self._spans = np.concatenate([np.asarray(one.table(SPAN)) for one in opened])
         if not self._spans.any():
             raise StoreError(
@@ -209,7 +212,7 @@ class QuestionWindowsPipeline(Pipeline):
         return {GROUP: group | {"start": spans[..., 0], "end": spans[..., 1]}}
 
 
-def _require(store: TokenStore, question_length: int) -> None:
+def _require(store: TokenStore, question_length: int, window: int) -> None:
     name, _, rest = str(store.manifest["layout"]).partition(":")
     if name != NAME:
         raise StoreError(
@@ -220,4 +223,9 @@ def _require(store: TokenStore, question_length: int) -> None:
         raise StoreError(
             f"token store {store.folder}: expected questions cut at {question_length} tokens, "
             f"found {rest.partition(':')[0]}: bind QUERY_LENGTH to what it was prepared with"
+        )
+    if store.max_length > window:
+        raise StoreError(
+            f"token store {store.folder}: expected windows of at most {window} tokens, found "
+            f"{store.max_length}: bind WINDOW to the LENGTH that it was prepared with"
         )

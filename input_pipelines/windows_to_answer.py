@@ -149,5 +149,6 @@ def _some(asked: list[asked_passages.Asked], each: int | None) -> list[asked_pas
     plan.check_sizes("WindowsToAnswer", each=each)
     by_language: dict[str, list[asked_passages.Asked]] = {}
     for one in asked:
-        by_language.setdefault(one.id.rpartition("/")[0], []).append(one)
+        language, slash, _ = one.id.partition("/")
+        by_language.setdefault(language if slash else "", []).append(one)
     return [one for own in by_language.values() for one in own[:: -(-len(own) // each)]]

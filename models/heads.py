@@ -90,13 +90,13 @@ class Pooler(nnx.Module):
 
 def score_head(config: bert.BertConfig, outputs: int = 1, *, rngs: nnx.Rngs) -> layers.Dense:
     """[..., D] -> [..., outputs]: one number for a text, the classifier of published re-rankers, or
-    one for each class.
+    one for each class. In float32 whatever the compute dtype: bfloat16 would make ties.
     """
     return layers.Dense(
         {"embed": config.hidden},
         {"score": outputs},
         stddev=config.initializer_range,
-        dtype=config.dtype,
+        dtype="float32",
         rngs=rngs,
     )
 

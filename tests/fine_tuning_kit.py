@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 from pathlib import Path
 
 import jax
@@ -20,7 +21,7 @@ SIZES = {"hidden": 16, "layers": 2, "heads": 2, "mlp": 32}
 
 
 def train_marge(folder, vocabulary, sizes):
-    """The checkpoint of a tiny MARGE; its parameters."""
+    """A finished stage with the checkpoint of a tiny MARGE; its parameters."""
     config = dataclasses.replace(tiny_models.CONFIG, **sizes, vocab_size=vocabulary.size)
     config = dataclasses.replace(config, vocab_multiple=128)
     shape = GroupShape(8, 24, 2)
@@ -36,6 +37,7 @@ def train_marge(folder, vocabulary, sizes):
     keeper = checkpoint_helpers.keeper(folder / "checkpoints")
     keeper.save(state, {"plan": "none"})
     keeper.close()
+    (folder / "stage.json").write_text(json.dumps({"fingerprint": "marge", "hashes": {}}))
     return initialise.Checkpoint(str(folder)).arrays()
 
 

@@ -1,4 +1,4 @@
-"""Answers as spans of a passage: files, windows, loss, answering; all of it by gin, from MARGE."""
+"""Answers as spans of a passage: loss, answering; and all of it by gin, from MARGE."""
 
 import dataclasses
 import json
@@ -9,183 +9,31 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from input_pipelines import prepare, sources, tokenization
 from input_pipelines.asked_passages import AskedPassages
-from input_pipelines.question_windows import QuestionWindows, QuestionWindowsPipeline
-from input_pipelines.sources import BadRecords, SourceError
-from input_pipelines.token_store import StoreError, TokenStore
+from input_pipelines.question_windows import QuestionWindows
+from input_pipelines.token_store import TokenStore
 from input_pipelines.windows_to_answer import WindowsToAnswer
 from models import extractive_qa
 from t5x_style import initialise
 from t5x_style.contract import Vocabulary
 from t5x_style.evaluation.extractive_qa import ExtractiveEvaluator
 from t5x_style.objective import GroupShape, check_batch
-from tests import fine_tuning_kit, parity_kit, tiny_models
-from tests.tiny_stores import write_store
-
-QUESTION, WINDOW, STRIDE = 7, 20, 6
-ROWS, LENGTH, SEGMENTS = 8, 48, 4
-LANGUAGES = ("de", "en")
-
-
-def paragraphs(language):
-    """Paragraphs of 6 to 30 words with two questions; the answers' words stand elsewhere, too."""
-    rng = np.random.default_rng(len(language) + ord(language[0]))
-    for number in range(12):
-        words = [f"{language}{word}" for word in rng.integers(0, 9, rng.integers(6, 30))]
-        context = "  ".join(words) + "."
-        asked = []
-        for one in range(2):
-            at = int(rng.integers(0, len(words) - 1))
-            start, text = len("  ".join([*words[:at], ""])), "  ".join(words[at : at + 2])
-            answers = [
-                {"text": text, "answer_start": start},
-                {"text": words[at], "answer_start": 0},
-            ]
-            said = {"id": f"q{number}-{one}", "question": f"who {words[at]}?", "answers": answers}
-            asked.append(said)
-        yield {"title": "T", "para": number, "context": context, "qas": asked}
-
-
-def write(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+from tests import fine_tuning_kit, parity_kit, question_texts, tiny_models
+from tests.question_texts import (
+    LANGUAGES,
+    LENGTH,
+    QUESTION,
+    ROWS,
+    SEGMENTS,
+    STRIDE,
+    WINDOW,
+    pipeline,
+)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Files of two languages, a tokenizer, and a store of windows."""
-    root = tmp_path_factory.mktemp("questions")
-    for language in LANGUAGES:
-        write(root / f"{language}.jsonl", paragraphs(language))
-    source = AskedPassages(str(root), "{language}.jsonl", LANGUAGES)
-    tokenization.train_tokenizer(str(root), source, 120, 60, 1, False, False, 0, 0, 0)
-    prepare.prepare(
-        str(root), source, str(root / "tokenizer"), "t", "all", "text", WINDOW, "", 17, 1, 0,
-        QuestionWindows(QUESTION, STRIDE),
-    )  # fmt: skip
-    return root
-
-
-# --- files ----------------------------------------------------------------------------------------
-
-ASKED = {"id": "1", "question": "What?", "answers": [{"text": "b c", "answer_start": 2}]}
-
-
-@pytest.mark.parametrize(
-    ("change", "reason", "message"),
-    [
-        ({"answers": [{"text": "b", "answer_start": 3}]}, "answer_not_there", "there stands ' '"),
-        ({"answers": [{"text": "a", "answer_start": -5}]}, "answer_not_there", "but at -5"),
-        ({"answers": [{"text": "b"}]}, "bad_answer", "'answer_start', a whole number"),
-        ({"answers": []}, "no_answers", "a list of objects, one or more"),
-        ({"question": " "}, "empty_question", "expected words"),
-        ({"id": "0"}, "duplicate_id", "id '0' was already given"),
-    ],
-)
-def test_a_malformed_question_is_counted_and_quoted(tmp_path, change, reason, message):
-    asked = [ASKED | {"id": "0"}, ASKED | change, ASKED | {"id": "2"}]
-    write(tmp_path / "q.jsonl", [{"context": "a b c", "qas": [*asked, {"is_impossible": True}]}])
-    files, bad = AskedPassages(str(tmp_path), "q.jsonl"), BadRecords(1, quiet=True)
-    found = list(files.records(bad))
-    assert found[0] == sources.Record("0", "What?", "a b c", "2:5")
-    assert [one.id for one in found] == ["0", "2"] and bad.counts == {reason: 1}
-    with pytest.raises(SourceError, match=message):
-        list(files.records(BadRecords(0)))
-
-
-def test_files_that_do_not_fit_are_refused(tmp_path):
-    write(tmp_path / "q.jsonl", [{"context": "a", "qas": []}])
-    with pytest.raises(SourceError, match="expected questions with answers, found none"):
-        list(AskedPassages(str(tmp_path), "q.jsonl").asked(BadRecords(0)))
-    for name, languages in (("q.jsonl", ["de"]), ("{language}.jsonl", [])):
-        with pytest.raises(ValueError, match="expected '{language}' in name where languages"):
-            AskedPassages(str(tmp_path), name, languages)
-
-
-# --- windows --------------------------------------------------------------------------------------
-
-
-class Letters:
-    """A tokenizer of words, each of which is a letter."""
-
-    vocabulary = {"cls": 2, "sep": 3}
-
-    def pieces(self, texts):
-        return [
-            tokenization.Pieces(
-                np.array([ord(w) for w in text.split()], np.int32),
-                np.ones(len(text.split()), bool),
-                np.array([[2 * n, 2 * n + 1] for n in range(len(text.split()))]).reshape(-1, 2),
-            )
-            for text in texts
-        ]
-
-
-def test_windows_of_the_worked_case():
-    a, b, c, d, e, f, q = map(ord, "abcdefq")
-    layout = QuestionWindows(question_length=4, stride=2)
-    made = layout.rows([sources.Record("x", "q q", "a b c d e f", "6:9")], Letters(), 8, "")
-    assert [row.tokens.tolist() for row in made.records] == [
-        [2, q, q, 3, a, b, c, 3],
-        [2, q, q, 3, c, d, e, 3],
-        [2, q, q, 3, e, f, 3],
-    ]
-    assert made.tables["span"].tolist() == [[0, 0], [5, 6], [0, 0]]
-    assert [row.id for row in made.records] == ["x#0", "x#1", "x#2"] and made.truncated == 0
-
-
-def test_questions_are_cut_and_answers_without_tokens_left_out():
-    layout = QuestionWindows(question_length=3, stride=2)
-    records = [sources.Record("x", "q r", "a b", "0:1"), sources.Record("y", "q", "a b", "1:2")]
-    made = layout.rows(records, Letters(), 8, "")
-    assert [row.tokens.tolist() for row in made.records] == [[2, ord("q"), 3, 97, 98, 3]]
-    assert made.truncated == 2
-    with pytest.raises(ValueError, match="together at most 7, .* found 3 and 5"):
-        QuestionWindows(3, 5).rows(records, Letters(), 8, "")
-    with pytest.raises(ValueError, match="as '12:17', among 3; found 'file:7'"):
-        layout.rows([sources.Record("x", "q", "a b", "file:7")], Letters(), 8, "")
-
-
-def pipeline(folder, **changes):
-    settings = {"question_length": QUESTION, "seed": 3, "rows": ROWS, "length": LENGTH}
-    settings |= {"segments": SEGMENTS, "block": 64, "tokenizer": str(folder / "tokenizer")}
-    return QuestionWindowsPipeline([str(folder / "store")], **settings | changes)
-
-
-def test_every_answer_is_in_a_window_and_is_what_the_file_says(folder):
-    store = TokenStore.open(str(folder / "store"))
-    files = AskedPassages(str(folder), "{language}.jsonl", LANGUAGES)
-    asked = {one.id: one for one in files.asked(BadRecords(0))}
-    assert {name.rpartition("#")[0] for name in store.ids} == set(asked)
-    tokenizer = tokenization.Tokenizer(str(folder / "tokenizer"))
-    held = set()
-    for row, (start, end) in enumerate(np.asarray(store.table("span")).tolist()):
-        if start:
-            one = asked[store.ids[row].rpartition("#")[0]]
-            own = store.read(np.array([row])).tokens[start : end + 1].tolist()
-            told = tokenizer.pieces([one.passage[slice(*one.span)]])[0].tokens.tolist()
-            assert own == told
-            held.add(one.id)
-    assert len(store) > 1.5 * len(asked) and len(held) > 0.9 * len(asked)
-
-
-def test_a_batch_is_a_function_of_its_step(folder):
-    made = pipeline(folder)
-    check_batch(objective(SEGMENTS, ROWS).batch_specs()[0], made.batch(4), "the test")
-    whole, ahead = made.batch(4)["text"], pipeline(folder).batches(4, rows=np.array([2, 5]))
-    for name, array in next(ahead)["text"].items():
-        np.testing.assert_array_equal(array, whole[name][[2, 5]], err_msg=name)
-    ahead.close()
-    assert ((whole["start"] == -1) == ~whole["segment_valid"]).all() and (whole["end"] > 3).any()
-    with pytest.raises(StoreError, match="expected questions cut at 8 tokens, found 7"):
-        pipeline(folder, question_length=8)
-
-
-def test_stores_that_do_not_fit_are_refused(folder, tmp_path):
-    plain = str(write_store(tmp_path, [5, 6]))
-    settings = {"question_length": 7, "seed": 0, "rows": 2, "length": 20, "segments": 1}
-    with pytest.raises(StoreError, match="prepared with runs/prepare_question_windows.gin"):
-        QuestionWindowsPipeline([plain], **settings)
+    return question_texts.make(tmp_path_factory.mktemp("questions"))
 
 
 # --- the objective --------------------------------------------------------------------------------
@@ -239,6 +87,11 @@ def plain_logits(module):
         told = np.asarray(row, np.float64)[: len(tokens)]
         logits = told @ p["span/kernel"] + p["span/bias"]
         yield logits, own & (np.array(tokens) != 3), span
+
+
+def test_batches_are_as_specified(folder):
+    specs = objective(SEGMENTS, ROWS).batch_specs()[0]
+    check_batch(specs, pipeline(folder).batch(4), "the test")
 
 
 def test_the_loss_is_that_of_plain_numbers():
@@ -389,6 +242,8 @@ def test_by_gin_from_marge(folder, tmp_path):
     macros |= {"DEVELOPMENT_FOLDER": folder, "DEVELOPMENT_NAME": "'{language}.jsonl'"}
     macros |= {"DEVELOPMENT_LANGUAGES": repr(list(LANGUAGES)), "DEVELOPMENT_STRIDE": STRIDE}
     macros |= {f"bert.BertConfig.{name}": size for name, size in sizes.items()}
+    inputs = "[%WINDOWS, %DEVELOPMENT_FOLDER, %TOKENIZER, %PRETRAINED]"
+    macros["stage.run.inputs"] = inputs  # as docs/fine_tuning.md says
     assert fine_tuning_kit.run("t5x_style.train.train", files, **common, **macros) == 0
     found = initialise.Checkpoint(str(model)).arrays()
     fine_tuning_kit.assert_taken_over(found, given, {"span"})

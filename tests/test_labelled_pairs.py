@@ -9,6 +9,7 @@ import pytest
 from input_pipelines import labelled_pairs, prepare, sources, tokenization
 from input_pipelines.labelled_pair_files import PairLines, PairTables
 from input_pipelines.labelled_pairs import LabelledPairs, LabelledPairsPipeline, PairSource
+from input_pipelines.languages import LanguageError
 from input_pipelines.sources import BadRecords, SourceError
 from input_pipelines.token_store import StoreError, TokenStore
 from t5x_style.evaluation.pair_classification import PairClassificationEvaluator
@@ -36,7 +37,8 @@ def folder(tmp_path_factory):
 def pipeline(folder, **changes):
     settings = {"classes": CLASSES, "side": SIDE, "seed": 3, "rows": ROWS, "length": LENGTH}
     settings |= {"segments": SEGMENTS, "block": 64, "tokenizer": str(folder / "tokenizer")}
-    return LabelledPairsPipeline([str(folder / "store")], **settings | changes)
+    settings |= {"stores": [str(folder / "store")]} | changes
+    return LabelledPairsPipeline(settings.pop("stores"), **settings)
 
 
 def source(folder, **changes):
@@ -87,6 +89,13 @@ def test_paws_x(tmp_path):
             file.write("id\tsentence1\tsentence2\tlabel\n")
             file.write(f'1\t"Er {code}\tEr "sagte" es .\t0\n2\tA\tB\t1\n3\t\tB\t1\n4\tA\tB\n')
     tables = PairTables(str(tmp_path), "{language}/dev.tsv.gz", ["de", "zh"], ("0", "1"))
+    with open(tmp_path / "de" / "more.tsv", "w") as file:
+        file.write("id\tsentence1\tsentence2\tlabel\n7\tA\tB\t1\t0\n")
+    with pytest.raises(SourceError, match="expected 4 cells, found 5"):
+        more = dataclasses.replace(tables, name="{language}/more.tsv", languages=["de"])
+        list(more.records(BadRecords(0)))
+    with pytest.raises(LanguageError, match="PairTables.*once, found 'de' and 'deu'"):
+        dataclasses.replace(tables, languages=["de", "deu"])
     bad = BadRecords(4, quiet=True)
     found = list(tables.records(bad))
     assert [r.id for r in found] == ["de/1", "de/2", "zh/1", "zh/2"]
@@ -142,6 +151,18 @@ def test_batches_hold_the_pairs_with_their_classes(folder, texts, segments):
     assert seen == dict(enumerate(texts[1]))
 
 
+@pytest.mark.parametrize("by_language", [False, True])
+def test_two_stores_keep_their_classes(folder, texts, by_language):
+    """Of the second store's rows, too, and where languages take turns."""
+    stores = [str(folder / "store")] * 2
+    made = pipeline(folder, stores=stores, by_language=by_language)
+    count, seen = len(texts[0]), {}
+    for step in range(24):
+        seen |= read_back(made.batch(step)["pair"], texts[0] * 2)
+    assert seen.keys() >= {0, count - 1, count, 2 * count - 1}
+    assert all(label == texts[1][number % count] for number, label in seen.items())
+
+
 def test_a_batch_is_a_function_of_its_step(folder):
     made, again = pipeline(folder), pipeline(folder)
     assert made.fingerprint == again.fingerprint != pipeline(folder, seed=4).fingerprint
@@ -184,6 +205,8 @@ def test_stores_that_do_not_fit_are_refused(folder, tmp_path):
     with pytest.raises(ValueError, match="expected its class, one of .* found 'pairs.jsonl:3'"):
         records = [sources.Record("a", "b", "c", "pairs.jsonl:3")]
         LabelledPairs(SIDE, CLASSES).rows(records, None, 20, "")
+    with pytest.raises(ValueError, match="LabelledPairs: expected no prefix, found 'query: '"):
+        LabelledPairs(SIDE, CLASSES).rows([], None, 20, "query: ")
 
 
 def test_a_class_that_never_occurs(folder, tmp_path, capsys):
