@@ -18,6 +18,7 @@ from t5x_style import initialise
 from t5x_style.contract import Vocabulary
 from t5x_style.evaluation.extractive_qa import ExtractiveEvaluator
 from t5x_style.objective import GroupShape, check_batch
+from t5x_style.partitioning import MeshShape, Partitioner
 from tests import fine_tuning_kit, parity_kit, question_texts, tiny_models
 from tests.question_texts import (
     LANGUAGES,
@@ -211,6 +212,20 @@ def test_answers_are_characters_of_the_passage(folder):
     assert {name for name, text in told.items() if text} == held
     with pytest.raises(ValueError, match="answered with 'answer'"):
         evaluator.evaluate({}, 0)
+
+
+def test_eight_devices_answer_as_one(folder):
+    vocabulary = Vocabulary.load(str(folder / "tokenizer"))
+    config = dataclasses.replace(CONFIG, vocab_size=vocabulary.size, vocab_multiple=128)
+    settings = {"question_length": QUESTION, "window": WINDOW, "longest": 4, "rngs": nnx.Rngs(0)}
+    text = GroupShape(ROWS, LENGTH, SEGMENTS)
+    module = extractive_qa.ExtractiveQA(config, vocabulary, text, **settings)
+    graph, state = nnx.split(module)
+    answer = {"answer": jax.jit(lambda group: nnx.merge(graph, state, copy=True).answer(group))}
+    spread = Partitioner(MeshShape(8, 1, 1))
+    one = ExtractiveEvaluator("dev", windows(folder)).answers(answer, 0)
+    assert len(set(one.values())) > 10
+    assert ExtractiveEvaluator("dev", windows(folder), spread).answers(answer, 0) == one
 
 
 def test_windows_to_answer(folder):
