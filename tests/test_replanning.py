@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import shutil
 
 import jax
 import numpy as np
@@ -14,7 +15,7 @@ from input_pipelines.sub_batch_pipeline import SubBatchPipeline
 from input_pipelines.token_store import StoreError
 from input_pipelines.tokenization import TokenizerError
 from models import generation, marge, seq2seq
-from t5x_style import checkpointing, metric_log, optim, partitioning, progress, trainer
+from t5x_style import checkpointing, metric_log, optim, partitioning, progress, stage, trainer
 from t5x_style.contract import load_vocabulary
 from t5x_style.objective import GroupShape
 from t5x_style.replanning import PlanMissing, Replanning
@@ -202,21 +203,39 @@ def test_eight_devices_make_the_plan_of_one_and_its_losses(made, whole, tmp_path
     )
 
 
+def _train(folder, made, processes, steps):
+    """By the real command, four devices in all."""
+    ended = process_group.run(
+        ["t5x_style.train", "--gin_file=tests/multi_process/marge.gin", "--gin.DATA=4"]
+        + [f"--gin.CHUNKS={made[0]}", f"--gin.TOKENIZER={made[1]}"]
+        + [f"--gin.MODEL_DIR={folder}", f"--gin.STEPS={steps}"],
+        processes,
+        devices=4 // processes,
+    )
+    for code, output in ended:
+        assert code == 0, output[-3000:]
+
+
 def test_two_processes_make_the_plans_of_one_and_its_losses(made, tmp_path):
-    command = ["t5x_style.train", "--gin_file=tests/multi_process/marge.gin", "--gin.DATA=4"]
-    stores = [f"--gin.CHUNKS={made[0]}", f"--gin.TOKENIZER={made[1]}"]
-    for count in (1, 2):
-        folder = f"--gin.MODEL_DIR={tmp_path / str(count)}"
-        ended = process_group.run([*command, *stores, folder], count, devices=4 // count)
-        for code, output in ended:
-            assert code == 0, output[-3000:]
-    one, two = tmp_path / "1", tmp_path / "2"
-    for version in range(2):
-        plan, other = _plan(one, version), _plan(two, version)
+    """Each plan of the same parameters: sums of gradients differ in their last bits between
+    processes and devices, and one choice made otherwise changes all of a plan that follow.
+    """
+    two, one = tmp_path / "two", tmp_path / "one"
+    _train(two, made, processes=2, steps=6)
+    shutil.copytree(two, one)
+    shutil.rmtree(one / "checkpoints/6")  # stopped at step 3, where plan 1 begins
+    (one / "plans/000001.npz").unlink()
+    (one / stage.STAGE_FILE).unlink()
+    _train(one, made, processes=1, steps=6)
+    first = tmp_path / "first"
+    _train(first, made, processes=1, steps=3)
+    for folder, version in ((first, 0), (one, 1)):
+        plan, other = _plan(folder, version), _plan(two, version)
         for name in plan:
             np.testing.assert_array_equal(other[name], plan[name])
-    expected, found = _losses(one), _losses(two)
-    assert list(found) == list(range(1, 7))
+    expected = _losses(first) | {step: _losses(one)[step] for step in (4, 5, 6)}
+    found = _losses(two)
+    assert list(found) == list(expected) == list(range(1, 7))
     np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=1e-4)
 
 
