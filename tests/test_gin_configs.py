@@ -1,5 +1,6 @@
 """The configurations that are shipped: recipes fit together, and sources are read through gin."""
 
+import inspect
 import json
 import re
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from t5x_style import gin_utils, recipe_file
+from t5x_style import gin_reader, gin_utils, recipe_file
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -265,3 +266,22 @@ def test_fine_tuning_takes_the_encoder_of_any_pretraining(name):
         gin.clear_config()
     rest = [p for p in parity_kit.parameters(module) if not p.startswith("encoder/")]
     assert rest and all(any(re.search(pattern, p) for pattern in unused) for p in rest)
+
+
+@pytest.mark.parametrize("folder", ["data", "hardware", "models", "objectives", "runs"])
+def test_every_file_names_what_the_code_has(folder):
+    """Also those that no recipe includes. Values are checked with a whole configuration."""
+    files = sorted((REPOSITORY / "gin_configs" / folder).glob("**/*.gin"))
+    assert files
+    for file in files:
+        config = gin_reader.read([str(file)])
+        for binding in config.bindings.values():
+            parameters = inspect.signature(
+                gin_utils.locate(binding.target, binding.where)
+            ).parameters
+            takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+            assert takes_any or binding.parameter in parameters, f"{binding.where}: {binding.name}"
+        for binding in (*config.bindings.values(), *config.macros.values()):
+            for leaf in gin_reader.leaves(binding.value):
+                if isinstance(leaf, gin_reader.Reference) and not leaf.target.startswith("gin."):
+                    gin_utils.locate(leaf.target, binding.where)
