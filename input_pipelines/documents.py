@@ -71,9 +71,12 @@ class DocumentFiles:
       paths: files, read in this order.
       shard: what the documents are called that are compared with each other; with `shard_field`,
         that stands before the field's value.
-      shard_field: a field such as a date or a linked article; "": all are of one shard.
+      shard_field: a field such as a date or the title of a linked article; "": all are of one
+        shard.
       codes: the file's own code of a language -> its code; '' leaves its documents out.
-      language_field, name_field, title_field, text_field: names of fields; "" for no titles.
+      language_field, title_field, text_field: names of fields; "" for no titles.
+      name_field: a field that is equal of documents that say the same in several languages; "":
+        nothing is known of that, and a document's name is its file and line.
       max_line_bytes: longer lines are malformed.
     """
 
@@ -95,26 +98,41 @@ class DocumentFiles:
                 try:
                     code = sources.text_field(row, self.language_field)
                     if code := self.codes.get(code, code):
-                        yield where, self._document(row, code)
+                        yield where, self._document(row, code, where)
                 except FieldError as error:
                     bad.add(where, error.reason, str(error), line)
 
-    def _document(self, row: Mapping[str, object], code: str) -> Document:
+    def _document(self, row: Mapping[str, object], code: str, where: str) -> Document:
         try:
             language = languages.canonical(code)
         except languages.LanguageError as error:
             raise FieldError("unknown_language", str(error)) from None
         shard = self.shard
         if self.shard_field:
-            shard += "-" + sources.text_field(row, self.shard_field, is_id=True)
+            shard += "-" + _as_id(row, self.shard_field)
         title = sources.text_field(row, self.title_field) if self.title_field else ""
         return Document(
             language,
             shard.replace("/", "_"),
-            sources.text_field(row, self.name_field, is_id=True),
+            _as_id(row, self.name_field) if self.name_field else "_".join(where.split()),
             title,
             sources.text_field(row, self.text_field),
         )
+
+
+def _as_id(row: Mapping[str, object], field: str) -> str:
+    """A whole number, or a text such as an article's title: "_" for white space, as ids hold none.
+
+    Raises:
+      FieldError: neither, or nothing but white space.
+    """
+    value = row.get(field)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    words = sources.text_field(row, field).split()
+    if not words:
+        raise FieldError("bad_id", f"field {field!r}: expected a number or a text, found none")
+    return "_".join(words)
 
 
 @dataclasses.dataclass(frozen=True)

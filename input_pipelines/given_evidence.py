@@ -1,8 +1,10 @@
 """Targets with evidence that is given, not found: to see how much evidence helps to write a text.
 
 true     the same part of the same document in another language
-random   a chunk of another document, in the language of the true one
+random   a chunk of a document of another name, in the language of the true one
 none     an empty text, "[CLS] [SEP]"
+
+A target has one piece of evidence, and a row as many targets as always fit.
 """
 
 import numpy as np
@@ -18,7 +20,7 @@ KINDS = ("true", "random", "none")
 
 
 class GivenEvidence:
-    """Batches of one target and one evidence a row, the same targets whatever the evidence.
+    """Batches of targets with one piece of evidence each, the same targets whatever the evidence.
 
     Attributes:
       batches_in_all: how many there are.
@@ -34,19 +36,20 @@ class GivenEvidence:
         segments: int,
         seed: int,
         tokenizer: str,
-        most: int = 10_000,
+        most: int,
     ):
         """
         Args:
           store: token store folder, prepared with `document_chunks.Chunks`.
           kind: one of KINDS.
-          rows, length, segments: of the batch; only the first segment of a row is used.
+          rows, length, segments: of the batch.
           seed: decides which translation is taken, and which other document.
           tokenizer: folder of the tokenizer that made the store.
-          most: targets in all.
+          most: targets in all, of which those of whole batches are taken.
 
         Raises:
-          ValueError, StoreError: a size or kind out of range, or no document in two languages.
+          ValueError, StoreError: a size or kind out of range, chunks that do not fit a row, or too
+            few whose document stands in another language, beside others in that language.
         """
         plan.check_sizes("GivenEvidence", rows=rows, length=length, segments=segments, most=most)
         if kind not in KINDS:
@@ -55,14 +58,23 @@ class GivenEvidence:
         self._table = ChunkTable.of(self._store)
         self._tokens = np.asarray(language_ids(tokenizer, self._table.languages), np.int32)
         self._shape, self._kind = packing.Rows(rows, length, segments), kind
+        self._together = min(segments, length // self._store.max_length)
+        if not self._together:
+            raise ValueError(
+                f"GivenEvidence: expected rows for chunks of up to {self._store.max_length} "
+                f"tokens, found length {length}"
+            )
         pairs = self._pairs(seed)
         pairs = pairs[plan.permutation(seed, 2, 0, len(pairs))[:most]]
-        self._pairs_of = {"true": pairs, "none": pairs, "random": self._shifted(pairs)}[kind]
-        self.batches_in_all = len(pairs) // rows
+        pairs, others = self._others(pairs)
+        self._pairs_of = np.stack([pairs[:, 0], others], 1) if kind == "random" else pairs
+        of_batch = rows * self._together
+        self.batches_in_all = len(pairs) // of_batch
         if not self.batches_in_all:
             raise StoreError(
-                f"token store {self._store.folder}: expected {rows} chunks that stand in another "
-                f"language, too, for one batch, found {len(pairs)}"
+                f"token store {self._store.folder}: expected {of_batch} chunks for a batch that "
+                "stand in another language, too, in which there are documents of several names, "
+                f"found {len(pairs)}"
             )
 
     def _pairs(self, seed: int) -> np.ndarray:
@@ -79,16 +91,18 @@ class GivenEvidence:
                     pairs.append((one, int(same[plan.permutation(seed, one, 0, len(same))[0]])))
         return np.asarray(pairs, np.int64).reshape(-1, 2)
 
-    def _shifted(self, pairs: np.ndarray) -> np.ndarray:
-        """Evidence of the same language, of another name where there is one."""
-        table, found = self._table, pairs.copy()
-        for language in np.unique(table.language[pairs[:, 1]]).tolist():
-            here = np.flatnonzero(table.language[pairs[:, 1]] == language)
+    def _others(self, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The pairs whose evidence can be another's, and evidence of another name, int64 [P]."""
+        names = self._table.name[pairs[:, 1]]
+        found = np.full(len(pairs), NONE)
+        languages = self._table.language[pairs[:, 1]]
+        for language in np.unique(languages).tolist():
+            here = np.flatnonzero(languages == language)
             for row in here.tolist():
-                others = here[table.name[pairs[here, 1]] != table.name[pairs[row, 0]]]
+                others = here[names[here] != names[row]]
                 if len(others):
-                    found[row, 1] = pairs[others[row % len(others)], 1]
-        return found
+                    found[row] = pairs[others[row % len(others)], 1]
+        return pairs[found != NONE], found[found != NONE]
 
     def specs(self) -> stream.Spec:
         """As `SubBatchPipeline.specs`."""
@@ -96,19 +110,21 @@ class GivenEvidence:
 
     def batch(self, step: int, rows: np.ndarray | None = None) -> stream.Batch:
         """These rows of batch `step`, from 0 to batches_in_all - 1."""
-        shape = self._shape
+        shape, together = self._shape, self._together
         own = stream.own_rows(rows, shape.rows)
-        pairs = self._pairs_of[step * shape.rows : (step + 1) * shape.rows][own]
+        of_batch = shape.rows * together
+        pairs = self._pairs_of[step * of_batch : (step + 1) * of_batch]
+        pairs = pairs.reshape(shape.rows, together, 2)[own]
         slots, passages = {}, {}
         for column, side in enumerate(SIDES):
             slots[side] = np.full((len(own), shape.segments), NONE)
-            slots[side][:, 0] = pairs[:, column]
-            passages[side] = self._store.read(pairs[:, column])
+            slots[side][:, :together] = pairs[:, :, column]
+            passages[side] = self._store.read(pairs[:, :, column].ravel())
         if self._kind == "none":
             passages["evidence"] = packing.truncate(passages["evidence"], 2)
+        place = np.arange(shape.segments, dtype=np.int32)
         numbers = {
-            side: np.where(filled == NONE, NONE, 0).astype(np.int32)
-            for side, filled in slots.items()
+            side: np.where(filled == NONE, np.int32(NONE), place) for side, filled in slots.items()
         }
         languages = self._tokens[self._table.language]
         return sub_batch_groups.build(passages, slots, numbers, languages, shape.length)

@@ -24,7 +24,7 @@ class SubBatchRules:
       documents: in a sub-batch at most; at least 2.
       least: documents that are less similar (by cosine) are no evidence for each other.
       near_duplicate: documents of one language that are more similar are copies of each other and
-        no evidence either; None keeps them.
+        are never in one sub-batch; None keeps them.
       other_language: what a link between two languages weighs more than one within a language.
     """
 
@@ -53,15 +53,19 @@ class SubBatchRules:
 
 
 class Texts(NamedTuple):
-    """What is known of each of N chunks: int [N] each.
+    """What is known of each of N chunks.
 
     Attributes:
-      document: chunks of one document are never each other's evidence.
-      language: a number for each.
+      document: int [N]; chunks of one document are never each other's evidence.
+      language: int [N], a number for each.
+      may_be_target: bool [N]; the others are evidence alone.
+      vectors: float32 [N, D], of length 1, whose products are the cosines.
     """
 
     document: np.ndarray
     language: np.ndarray
+    may_be_target: np.ndarray
+    vectors: np.ndarray
 
 
 class Links(NamedTuple):
@@ -117,10 +121,10 @@ def links(
 
 
 def group(found: Links, texts: Texts, rules: SubBatchRules) -> list[list[int]]:
-    """Groups of chunks, by the order of their first ones; no document is in one twice.
+    """Groups of chunks, by the order of their first ones; none has a document twice, or copies.
 
     Merges, again and again, the two groups whose links have the largest sum, of those that may be
-    merged. Groups only grow, so two that are too large together stay apart.
+    merged. Groups only grow, so two that may not be merged stay apart.
     """
     members: dict[int, list[int]] = {}
     near: dict[int, dict[int, float]] = {}
@@ -134,13 +138,10 @@ def group(found: Links, texts: Texts, rules: SubBatchRules) -> list[list[int]]:
         weight, a, b = heapq.heappop(heap)
         if a not in members or b not in members or near[a].get(b) != -weight:
             continue  # merged or changed since
-        together = members[a] + members[b]
-        if len(together) > rules.documents or len({int(texts.document[n]) for n in together}) < len(
-            together
-        ):
+        if not _fit(members[a], members[b], texts, rules):
             del near[a][b], near[b][a]
             continue
-        members[a] = together
+        members[a] = members[a] + members[b]
         del members[b], near[a][b]
         for c, extra in near.pop(b).items():
             if c == a:
@@ -152,14 +153,34 @@ def group(found: Links, texts: Texts, rules: SubBatchRules) -> list[list[int]]:
     return [sorted(group) for group in members.values() if len(group) > 1]
 
 
+def _fit(one: list[int], other: list[int], texts: Texts, rules: SubBatchRules) -> bool:
+    """Whether two groups may be one."""
+    together = one + other
+    if len(together) > rules.documents:
+        return False
+    if len(set(texts.document[together].tolist())) < len(together):
+        return False
+    if rules.near_duplicate is None:
+        return True
+    cosine = texts.vectors[one] @ texts.vectors[other].T
+    same_language = texts.language[one][:, None] == texts.language[other]
+    return not (same_language & (cosine > rules.near_duplicate)).any()
+
+
 def divide(
-    groups: list[list[int]], found: Links, rules: SubBatchRules, seed: int, version: int
+    groups: list[list[int]],
+    found: Links,
+    texts: Texts,
+    rules: SubBatchRules,
+    seed: int,
+    version: int,
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Targets and evidence of each group, so that links run between the two.
 
-    The chunks of a group are dealt out one by one, in an order that changes with the version, each
-    to the side to which it is linked less; the first is a target. A target that then has no link to
-    any evidence would be written from nothing that is like it, and is left out.
+    The first target is drawn from those that may be one; which, changes with the version. Those
+    that may not are evidence. The others are dealt out one by one, each to the side to which it is
+    linked less. A target that then has no link to any evidence would be written from nothing that
+    is like it, and is left out. Each group has one chunk that may be a target.
 
     Returns:
       targets, evidence: int64 [G, documents - 1] each, NONE behind the last.
@@ -176,9 +197,11 @@ def divide(
     targets, evidence = np.full(shape, NONE), np.full(shape, NONE)
     left_out = 0
     for number, members in enumerate(groups):
-        order = plan.permutation(seed, number, version, len(members))
-        sides: tuple[list[int], list[int]] = ([members[order[0]]], [])
-        for one in (members[n] for n in order[1:]):
+        order = np.asarray(members)[plan.permutation(seed, number, version, len(members))]
+        possible = order[texts.may_be_target[order]].tolist()
+        never = order[~texts.may_be_target[order]].tolist()
+        sides: tuple[list[int], list[int]] = (possible[:1], never)
+        for one in possible[1:]:
             to_targets, to_evidence = (sum(link(one, other) for other in side) for side in sides)
             sides[to_targets > to_evidence or not sides[1]].append(one)
         linked = [t for t in sides[0] if any(link(t, e) for e in sides[1])]
@@ -204,13 +227,15 @@ def build(
       seed, version: decide who is a target; another version, other targets.
     """
     found = links(texts, neighbours, similarity, rules)
-    groups = group(found, texts, rules)
-    targets, evidence, left_out = divide(groups, found, rules, seed, version)
+    grouped = group(found, texts, rules)
+    groups = [members for members in grouped if texts.may_be_target[members].any()]
+    targets, evidence, left_out = divide(groups, found, texts, rules, seed, version)
     whole = targets[:, 0] != NONE
     counts = {
         "chunks": len(texts.document),
         "without_link": len(texts.document) - len(np.unique(found.pairs)),
-        "alone": len(np.unique(found.pairs)) - sum(map(len, groups)),
+        "alone": len(np.unique(found.pairs)) - sum(map(len, grouped)),
+        "without_target": sum(map(len, grouped)) - sum(map(len, groups)),
         "without_linked_evidence": left_out,
         "targets": int((targets != NONE).sum()),
         "evidence": int((evidence[whole] != NONE).sum()),

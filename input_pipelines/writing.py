@@ -154,6 +154,7 @@ class Writing:
 
     Attributes:
       requests: in the order of the pairs, and of the store.
+      notes: sentences for people: what of the documents is left out or not read.
       passage_length, passage_prefix, passage_layout, tokenizer_fingerprint: of the store, as a
         model's contract names them.
       fingerprint: of the requests and of the shape of batches.
@@ -179,7 +180,8 @@ class Writing:
           tokenizer: folder of the tokenizer that made the store.
 
         Raises:
-          ValueError: a size or the reading out of range, a chunk that does not fit a row.
+          ValueError: a size or the reading out of range, a chunk that does not fit a row; whole
+            documents read in rows of one segment.
           StoreError: no chunks, or nothing to choose from, see `Choice.of`.
           TokenizerError: a language to write without a token.
         """
@@ -200,6 +202,7 @@ class Writing:
         chosen = self._chosen(choice)
         self.requests = [request for _, request in chosen]
         self._first = [row for row, _ in chosen]
+        self.notes = self._left_out(choice) + self._unread()
         targets = tuple(sorted({request.target for request in self.requests}))
         self._tokens = dict(zip(targets, language_ids(tokenizer, targets), strict=True))
         manifest = self._store.manifest
@@ -222,6 +225,37 @@ class Writing:
             for found in pairs.values()
         ]
         return [one for found in lowest for one in sorted(found)]
+
+    def _left_out(self, choice: Choice) -> list[str]:
+        """Of documents that have more chunks than are wanted."""
+        asked = {request.source for request in self.requests}
+        codes = self._table.languages
+        of_these = [
+            count
+            for row, count in self._chunks.items()
+            if codes[self._table.language[row]] in asked
+        ]
+        longer = sum(count > choice.longest for count in of_these) if choice.longest else 0
+        return [
+            f"{longer:,} of {len(of_these):,} documents in {sorted(asked)} have more than "
+            f"{choice.longest} chunks, Choice.longest, and are left out"
+        ] * bool(longer)  # fmt: skip
+
+    def _unread(self) -> list[str]:
+        """Of chunks that are behind what fits a row."""
+        if self._reading == "chunk":
+            return []
+        cut = sum(len(self._rows_of(row)[0]) < self._chunks[row] for row in self._first)
+        if cut and self._shape.segments == 1:
+            raise ValueError(
+                "Writing: expected rows of several segments for reading 'document', found 1, so "
+                f"that {cut} of {len(self._first)} documents would be read to their first chunk: "
+                "set READ_SEGMENTS and READ_LENGTH, as of a training's rows"
+            )
+        return [
+            f"{cut:,} of {len(self._first):,} documents are longer than a row of "
+            f"{self._shape.length} tokens in {self._shape.segments} chunks, and are read to there"
+        ] * bool(cut)  # fmt: skip
 
     def batches(self, start: int, end: int) -> Iterator[Batch]:
         """Requests `start` to `end` - 1, without regard to the others."""

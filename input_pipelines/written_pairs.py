@@ -13,6 +13,7 @@ import numpy as np
 from input_pipelines.document_chunks import ChunkTable
 from input_pipelines.documents import parts_of
 from input_pipelines.packing import NONE
+from input_pipelines.planned_batches import PlannedBatches, pack
 from input_pipelines.sub_batch_pipeline import SubBatchPipeline
 from input_pipelines.sub_batches import SubBatches, SubBatchRules
 from input_pipelines.token_store import StoreError, TokenStore
@@ -21,11 +22,12 @@ READ = ("chunk", "document")
 Collections = tuple[str, str]  # from, to: languages "de", or "LANGUAGE/SHARD" each
 
 
-class WrittenPairs(SubBatchPipeline):
-    """Batches as `SubBatchPipeline`'s, a sub-batch a target with what it is written from.
+class WrittenPairs(PlannedBatches):
+    """Batches whose sub-batches are a target each, with what it is written from.
 
     Attributes:
       counts: sub-batches of each pair of collections, "de -> en".
+      fingerprint: of all that decides what is in a step.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class WrittenPairs(SubBatchPipeline):
         rows: int,
         length: int,
         segments: int,
+        chunk_length: int,
         seed: int,
         tokenizer: str,
     ):
@@ -50,7 +53,7 @@ class WrittenPairs(SubBatchPipeline):
           read: 'chunk': chunk n of a document is written from chunk n of the other; 'document': its
             first chunk from the first chunks of the other.
           evidence: chunks that are read for a target at most; 1 where `read` is 'chunk'.
-          rows, length, segments, seed, tokenizer: see `SubBatchPipeline`.
+          rows, length, segments, chunk_length, seed, tokenizer: see `SubBatchPipeline`.
 
         Raises:
           ValueError, StoreError: a value out of range, or collections that share no name.
@@ -61,25 +64,30 @@ class WrittenPairs(SubBatchPipeline):
                 f"WrittenPairs: expected read 'chunk' with evidence 1, or 'document' with 1 or "
                 f"more, found {read!r} with {evidence}"
             )
-        super().__init__(
+        pairs = [(one, other) for one, other in pairs]
+        repeated = [pair for n, pair in enumerate(pairs) if pair in pairs[:n]]
+        if repeated:
+            raise ValueError(f"WrittenPairs.pairs: expected each pair once, found {repeated} again")
+        chunks = SubBatchPipeline(
             store,
             rows=rows,
             length=length,
             segments=segments,
+            chunk_length=chunk_length,
             rules=SubBatchRules(documents=evidence + 1),
             only_first=False,
             seed=seed,
             tokenizer=tokenizer,
         )
-        found, self.counts = _found(self.store, self.table, pairs, evidence, read == "chunk")
-        arrays = self._packed(found, 0)
+        found, self.counts = _found(chunks.store, chunks.table, pairs, evidence, read == "chunk")
+        arrays = pack(found, chunks.store.lengths, chunks.shape, seed, version=0)
         if len(arrays["target"]) < rows:
             raise StoreError(
-                f"token store {self.store.folder}: expected pairs for {rows} rows of a batch, "
+                f"token store {chunks.store.folder}: expected pairs for {rows} rows of a batch, "
                 f"found {len(arrays['target'])} rows of them ({self.counts}); make batches smaller"
             )
-        self.use(arrays, 0)
-        told = json.dumps([self.fingerprint, [list(pair) for pair in pairs], read, evidence])
+        super().__init__(chunks.store, chunks.languages, arrays, chunks.shape, seed)
+        told = json.dumps([chunks.fingerprint, [list(pair) for pair in pairs], read, evidence])
         self.fingerprint = hashlib.sha256(told.encode()).hexdigest()
 
 

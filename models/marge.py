@@ -76,12 +76,17 @@ class Marge(Objective):
     ) -> None:
         embedding.require_fit(config, embedding_config, vocabulary)
         embedding.require_cls(embedding_config, "Marge")
-        _require_marge(config, decoder_config, relevance_config, target, evidence)
-        if generation_config.length > decoder_config.max_positions:
-            raise ValueError(
-                f"GenerationConfig.length: expected at most {decoder_config.max_positions}, the "
-                f"decoder's max_positions, found {generation_config.length}"
-            )
+        _require_marge(config, relevance_config, target, evidence)
+        lengths = {
+            "GenerationConfig.length": generation_config.length,
+            "EmbeddingConfig.query_length": embedding_config.query_length,
+        }
+        for name, length in lengths.items():
+            if length > decoder_config.max_positions:
+                raise ValueError(
+                    f"{name}: expected at most {decoder_config.max_positions}, the decoder's "
+                    f"max_positions, found {length}"
+                )
         self.config = config
         self.relevance_config = relevance_config
         self.embedding_config = embedding_config
@@ -280,7 +285,6 @@ def next_tokens(target: Group) -> jax.Array:
 
 def _require_marge(
     config: bert.BertConfig,
-    decoder_config: seq2seq.DecoderConfig,
     relevance: RelevanceConfig,
     target: GroupShape,
     evidence: GroupShape,

@@ -72,6 +72,7 @@ class Requests(Protocol):
       passage_length, passage_prefix, passage_layout, tokenizer_fingerprint: how the documents were
         tokenized, as in `Contract`.
       fingerprint: of all of them, and of the shape of batches.
+      notes: sentences for people: what of the documents is left out or not read.
     """
 
     passage_length: int
@@ -79,6 +80,7 @@ class Requests(Protocol):
     passage_layout: str
     tokenizer_fingerprint: str
     fingerprint: str
+    notes: Sequence[str]
 
     @property
     def requests(self) -> Sequence[Request]:
@@ -127,6 +129,9 @@ def generate(
     job = parts.Parts(model_dir, version, count, part_size)
     first = jax.process_index() == 0
     missing = parts.agreed(job.missing() if first else [], len(job.bounds))
+    if first:
+        for note in requests.notes:
+            print(f"generate: {note}", file=sys.stderr)
     if first and len(missing) < len(job.bounds):
         kept = len(job.bounds) - len(missing)
         print(f"generate: {kept} of {len(job.bounds)} parts are there", file=sys.stderr)

@@ -40,10 +40,28 @@ class Table(Protocol):
     language: np.ndarray
 
 
+class Planned(Protocol):
+    """Batches of one plan."""
+
+    def batch(self, step: int, rows: np.ndarray | None = None) -> Batch:
+        """As `trainer.Pipeline`."""
+        ...
+
+    def batches(self, start_step: int, rows: np.ndarray, stop: int) -> Any:
+        """As `trainer.Pipeline`, up to `stop` - 1."""
+        ...
+
+
 class Replanned(Protocol):
-    """A pipeline whose plans are made of similarities."""
+    """A pipeline whose plans are made of similarities.
+
+    Attributes:
+      fingerprint: of all that decides what is in a batch but the plans.
+      near_duplicate: texts of one language whose cosine is above are no neighbours, or None.
+    """
 
     fingerprint: str
+    near_duplicate: float | None
 
     @property
     def table(self) -> Table:
@@ -56,25 +74,17 @@ class Replanned(Protocol):
         ...
 
     def make(
-        self, rows: np.ndarray, similarity: np.ndarray, version: int
+        self, vectors: np.ndarray, rows: np.ndarray, similarity: np.ndarray, version: int
     ) -> tuple[Arrays, Mapping[str, int]]:
-        """A plan of the neighbours of each text, and what to tell of it."""
+        """A plan of the vectors and the neighbours of each text, and what to tell of it."""
         ...
 
-    def use(self, arrays: Arrays, version: int) -> None:
-        """Batches are of this plan from now on."""
+    def planned(self, arrays: Arrays, version: int, first: int) -> Planned:
+        """Batches of plan number `version`, which begins with step `first`."""
         ...
 
     def specs(self) -> Mapping[str, Mapping[str, tuple[tuple[int, ...], Any]]]:
         """As `trainer.Pipeline`."""
-        ...
-
-    def batch(self, step: int, rows: np.ndarray | None = None) -> Batch:
-        """As `trainer.Pipeline`."""
-        ...
-
-    def batches(self, start_step: int, rows: np.ndarray, stop: int) -> Any:
-        """As `trainer.Pipeline`, up to `stop` - 1."""
         ...
 
 
@@ -96,6 +106,23 @@ class Replanning:
     def __post_init__(self) -> None:
         if self.every < 1:
             raise ValueError(f"Replanning.every: expected at least 1 step, found {self.every}")
+
+
+def require_fit(pipeline: object, replanning: Replanning | None) -> None:
+    """Raises ValueError unless the pipeline gives batches, or plans where these are made."""
+    plans = hasattr(pipeline, "planned")
+    if plans == (replanning is not None):
+        return
+    name = type(pipeline).__name__
+    if plans:
+        raise ValueError(
+            f"{name} gives batches of plans alone: expected train.train.replanning, which says "
+            "when these are made, found None; include gin_configs/data/sub_batches.gin"
+        )
+    raise ValueError(
+        f"train.train.replanning: expected a pipeline of which plans can be made, found {name}; "
+        "leave replanning out"
+    )
 
 
 class Replanner:
@@ -120,8 +147,13 @@ class Replanner:
           embed: called where a plan is due; gives the function of the parameters of the moment.
           partitioner: of the training.
           folder: of the training.
+
+        Raises:
+          PartitioningError: a tile does not divide by the mesh.
         """
+        partitioner.check_rows(replanning.tile, "Replanning.tile")
         self._pipeline, self._replanning = pipeline, replanning
+        self._held: dict[int, Planned] = {}  # by version: the one in use, and that before it
         self._embed, self._partitioner = embed, partitioner
         self._folder = folder / PLANS
         when = dataclasses.asdict(replanning) | {"tile": None}
@@ -132,8 +164,10 @@ class Replanner:
         return self._pipeline.specs()
 
     def batch(self, step: int, rows: np.ndarray | None = None) -> Batch:
-        """As `trainer.Pipeline`, of the plan in use."""
-        return self._pipeline.batch(step, rows)
+        """As `trainer.Pipeline`, of the plan that ruled the step."""
+        version = step // self._replanning.every
+        planned = self._held.get(version) or self._planned(version, self._read(version, step))
+        return planned.batch(step, rows)
 
     def batches(self, start_step: int, rows: np.ndarray) -> "_Replanned":
         """As `trainer.Pipeline`; where a plan is due, it is made before the batch is given.
@@ -148,14 +182,18 @@ class Replanner:
         while True:
             version = step // every
             arrays = self._made(version) if step % every == 0 else self._read(version, step)
-            self._pipeline.use(arrays, version)
+            before = {v: planned for v, planned in self._held.items() if v == version - 1}
+            self._held = before | {version: self._planned(version, arrays)}
             stop = (version + 1) * every
-            batches = self._pipeline.batches(step, rows, stop)
+            batches = self._held[version].batches(step, rows, stop)
             try:
                 yield from batches
             finally:
                 batches.close()
             step = stop
+
+    def _planned(self, version: int, arrays: Arrays) -> Planned:
+        return self._pipeline.planned(arrays, version, version * self._replanning.every)
 
     def _made(self, version: int) -> Arrays:
         """By all processes alike; one of them writes it down."""
@@ -169,8 +207,9 @@ class Replanner:
             wanted.other_language,
             self._partitioner,
             wanted.tile,
+            self._pipeline.near_duplicate,
         )
-        arrays, told = self._pipeline.make(found.rows, found.similarity, version)
+        arrays, told = self._pipeline.make(vectors, found.rows, found.similarity, version)
         if jax.process_index() == 0:
             said = ", ".join(f"{name} {count:,}" for name, count in told.items())
             print(f"plan {version}: {said}", flush=True)

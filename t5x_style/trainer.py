@@ -27,7 +27,7 @@ from t5x_style.metric_log import MetricLog
 from t5x_style.optim import AdamW
 from t5x_style.partitioning import Partitioner
 from t5x_style.progress import TrainingProgress
-from t5x_style.replanning import EMBED, Replanned, Replanner, Replanning
+from t5x_style.replanning import EMBED, Replanned, Replanner, Replanning, require_fit
 from t5x_style.retrieval.retriever import HostRetrieval, StoppedWaiting
 from t5x_style.train_state import MakeObjective, TrainState
 
@@ -117,8 +117,10 @@ class Trainer:
           BatchError: the pipeline does not give what the objective expects.
           PartitioningError: rows or sizes do not divide by the mesh.
           ValueError: fewer than 1 micro-batches, or several of an objective that couples its
-            examples; a bound of staleness that training would wait for without end.
+            examples; a bound of staleness that training would wait for without end; a pipeline
+            of plans without `replanning`, or this without such a pipeline.
         """
+        require_fit(pipeline, replanning)
         self.pipeline: Pipeline = pipeline
         self.partitioner, self.checkpointer = partitioner, checkpointer
         self.cadence = cadence

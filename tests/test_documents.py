@@ -86,10 +86,23 @@ def test_shards_by_a_field_and_codes_of_ones_own(tmp_path):
     assert list(read[documents.DOCUMENTS]) == ["de/all-2020_03/a", "de/all-2020_04/b"]
 
 
+def test_a_shard_may_be_a_number_or_a_title_and_a_name_may_be_the_line(tmp_path):
+    rows = [_row("de", "a", links_to="New York "), _row("de", "b", links_to=1990)]
+    read, _ = _gather(tmp_path, rows, shard_field="links_to")
+    assert list(read[documents.DOCUMENTS]) == ["de/all-New_York/a", "de/all-1990/b"]
+    for row in rows:
+        del row["topic"]
+    read, _ = _gather(tmp_path, rows, shard_field="links_to", name_field="")
+    names = [documents.parts_of(one)[2] for one in read[documents.DOCUMENTS]]
+    assert names == [f"{tmp_path}/d.jsonl:{line}" for line in (1, 2)]
+
+
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
         ("{not json", "not_json"),
+        (_row("de", " "), "bad_id"),
+        (_row("de", "x") | {"topic": True}, "wrong_type"),
         ({"topic": "x", "title": "", "text": "y"}, "missing_field"),
         (_row("de", "x", 7), "wrong_type"),
         (_row("zz-nothing-x-y-z-", "x", TEXT["de"]), "unknown_language"),

@@ -100,7 +100,7 @@ def made(tmp_path_factory):
 
 def _given(made, kind, **changes):
     store, tokenizer = made
-    sizes = {"rows": 4, "length": 32, "segments": 2, "seed": 0} | changes
+    sizes = {"rows": 2, "length": 32, "segments": 3, "seed": 0, "most": 1000} | changes
     return GivenEvidence(store, kind=kind, tokenizer=tokenizer, **sizes)
 
 
@@ -112,20 +112,49 @@ def test_the_same_targets_whatever_the_evidence(made):
         for kind, batch in batches.items():
             for name, array in batch["target"].items():
                 np.testing.assert_array_equal(array, batches["true"]["target"][name], err_msg=kind)
-        targets = ids[batches["true"]["target"]["example_id"][:, 0]]
-        true, random = (ids[batches[k]["evidence"]["example_id"][:, 0]] for k in ("true", "random"))
+        filled = batches["true"]["target"]["segment_valid"]
+        assert (filled == [True, True, False]).all(), "two chunks of 16 tokens fit a row"
+        targets = ids[batches["true"]["target"]["example_id"][filled]]
+        for batch in batches.values():
+            np.testing.assert_array_equal(batch["evidence"]["sub_batch"], [[0, 1, -1]] * 2)
+        true, random = (
+            ids[batches[kind]["evidence"]["example_id"][filled]] for kind in ("true", "random")
+        )
         for target, translated, other in zip(targets, true, random, strict=True):
             assert target[:2] != translated[:2] == other[:2]
             assert target[2:] == translated[2:], "the same part of the same document"
             assert other.split("#")[0][2:] != target.split("#")[0][2:]
-        assert (batches["none"]["evidence"]["segment_ids"] > 0).sum(1).tolist() == [2] * 4
+        assert (batches["none"]["evidence"]["segment_ids"] > 0).sum(1).tolist() == [4] * 2
+
+
+def test_evidence_that_cannot_be_anothers_is_left_out_of_every_kind(tmp_path):
+    told = {f"{code}/news/{n}": f"{words} {n}" for n in range(3) for code, words in WORDS.items()}
+    told["ru/news/0"] = "один два"  # nothing else stands in Russian
+    tokenizer = chunk_stores.make_tokenizer(tmp_path / "t", told, [*WORDS, "ru"])
+    made = chunk_stores.make_store(tmp_path / "s", told, tokenizer), tokenizer
+    ids = TokenStore.open(made[0]).ids
+    targets = set()
+    for seed in range(6):
+        sizes = {"rows": 1, "length": 16, "segments": 1, "seed": seed}
+        kinds = [_given(made, kind, **sizes) for kind in ("true", "random", "none")]
+        assert len({kind.batches_in_all for kind in kinds}) == 1
+        for step in range(kinds[0].batches_in_all):
+            batches = [kind.batch(step) for kind in kinds]
+            of_step = {ids[batch["target"]["example_id"][0, 0]] for batch in batches}
+            assert len(of_step) == 1
+            targets |= of_step
+            for batch in batches:
+                assert not ids[batch["evidence"]["example_id"][0, 0]].startswith("ru")
+    assert any(name.startswith("ru") for name in targets)
 
 
 def test_given_evidence_that_cannot_be_is_refused(made, tmp_path):
     with pytest.raises(ValueError, match=r"expected one of \('true', 'random', 'none'\)"):
         _given(made, "false")
-    with pytest.raises(StoreError, match="expected 90 chunks that stand in another language"):
+    with pytest.raises(StoreError, match="expected 180 chunks for a batch that stand in another"):
         _given(made, "true", rows=90)
+    with pytest.raises(ValueError, match="rows for chunks of up to 16 tokens, found length 12"):
+        _given(made, "true", length=12)
     alone = {f"de/news/{n}": f"eins zwei {n}" for n in range(5)}
     store = chunk_stores.make_store(tmp_path, alone, made[1])
     with pytest.raises(StoreError, match="found 0"):

@@ -87,6 +87,20 @@ def test_documents_longer_than_asked_for_are_left_out(made):
     assert found == {name for name in shared if chunks[name] <= 2} and found < shared
 
 
+def test_what_is_left_out_or_not_read_is_told(made):
+    assert asked(made).notes == []
+    longer = sum(count > 2 for count in _chunks(made).values())
+    (note,) = asked(made, longest=2).notes
+    assert note.startswith(f"{longer} of 8 documents in ['de', 'en'] have more than 2 chunks")
+    whole = asked(made, "document", length=3 * LENGTH, segments=3)
+    chunks = [_chunks(made)[one.id] for one in whole.requests]
+    (note,) = whole.notes
+    assert note.startswith(f"{sum(count > 3 for count in chunks)} of {len(chunks)} documents are")
+    assert asked(made, "document", length=30 * LENGTH, segments=30).notes == []
+    with pytest.raises(ValueError, match="would be read to their first chunk: set READ_SEGMENTS"):
+        asked(made, "document", length=3 * LENGTH)
+
+
 def test_a_number_of_pairs_are_those_with_most_documents(made):
     assert names(asked(made, pairs=2)) == names(asked(made))
     assert {one.source for one in asked(made, pairs=1).requests} == {"de"}

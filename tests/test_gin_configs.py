@@ -150,6 +150,19 @@ def test_every_stage_at_the_papers_size_can_be_read(name):
         assert recipe_file.stage_flags(recipe, stage, flags, pending).read().bindings
 
 
+def test_marge_at_the_papers_size_prefers_evidence_in_other_languages():
+    argv = [f"--gin_file={REPOSITORY}/gin_configs/recipes/marge_paper.gin"]
+    flags = gin_utils.parse_flags(argv)
+    recipe = recipe_file.load(flags)
+    pending = {stage.name: "new" for stage in recipe.stages}
+    trained = [stage for stage in recipe.stages if stage.entry == "t5x_style.train"]
+    assert [stage.name for stage in trained] == ["few", "many", "wiki"]
+    for stage in trained:
+        config = recipe_file.stage_flags(recipe, stage, flags, pending).read()
+        weight = config.macros["OTHER_LANGUAGE"]
+        assert config.expand(weight.value, weight.where) > 0
+
+
 def test_simlm_at_the_papers_size_needs_only_the_published_files():
     argv = [f"--gin_file={REPOSITORY}/gin_configs/recipes/simlm_paper.gin"]
     recipe = recipe_file.load(gin_utils.parse_flags(argv))

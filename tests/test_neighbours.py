@@ -96,6 +96,22 @@ def test_in_a_shard_of_identical_texts_the_first_are_taken():
     np.testing.assert_allclose(found.similarity, 1.0, atol=1e-6)
 
 
+def test_copies_take_no_places():
+    vectors, facts = _texts(60, shards=1)
+    vectors[:20] = vectors[0] + np.random.default_rng(1).normal(size=(20, 8)) * 1e-3
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    found = neighbours.within_shards(vectors, facts, 3, 2, _mesh(), 8, near_duplicate=0.99)
+    of, at = np.nonzero(found.rows != NONE)
+    other = found.rows[of, at]
+    same = facts.language[of] == facts.language[other]
+    cosines = (unit[of] * unit[other]).sum(1)
+    assert cosines[same].max() <= 0.99 < cosines[~same].max(), "between languages copies are wanted"
+    assert (found.rows[:, :3] != NONE).all(), "others are in their places"
+    with_copies = neighbours.within_shards(vectors, facts, 3, 2, _mesh(), 8)
+    far = ~np.isin(np.arange(60), np.arange(20))
+    np.testing.assert_array_equal(found.rows[far], with_copies.rows[far])
+
+
 def test_one_kind_of_neighbour_alone():
     vectors, facts = _texts(30)
     both = neighbours.within_shards(vectors, facts, 2, 3, _mesh(), 8)
@@ -107,8 +123,8 @@ def test_one_kind_of_neighbour_alone():
 @pytest.mark.parametrize(
     ("change", "counts", "message"),
     [
-        (0.0, (1, 1), "the vector of text 7 is 0 or not finite"),
-        (np.nan, (1, 1), "the vector of text 7 is 0 or not finite"),
+        (0.0, (1, 1), "finite and not 0, found that of text 7 with length 0.0"),
+        (np.nan, (1, 1), "finite and not 0, found that of text 7 with length nan"),
         (1.0, (0, 0), "one of them above, found 0 of the same language and 0"),
         (1.0, (-1, 2), "found -1 of the same language and 2"),
     ],

@@ -156,6 +156,8 @@ def test_evaluation_hides_alike_whatever_the_training_hides(tmp_path):
             ObjectiveEvaluator("salient", Sentences(), 1, ["mrr"], run.partitioner).evaluate(
                 run.functions(run.state), 0
             )
+    with pytest.raises(ValueError, match="None of a pipeline that has an end, found None of Sent"):
+        ObjectiveEvaluator("salient", Sentences(), None, ["loss"], run.partitioner)
     assert told[0] == pytest.approx(told[1], rel=1e-6) and told[0]["loss"] > 0
 
 

@@ -18,11 +18,19 @@ from models import generation, marge, seq2seq
 from t5x_style import checkpointing, metric_log, optim, partitioning, progress, stage, trainer
 from t5x_style.contract import load_vocabulary
 from t5x_style.objective import GroupShape
-from t5x_style.replanning import PlanMissing, Replanning
+from t5x_style.replanning import PlanMissing, Replanning, require_fit
 from tests import chunk_stores, process_group, tiny_models
 
 ROWS, LENGTH, SEGMENTS, EVERY = 8, 32, 4, 4
 RULES = sub_batches.SubBatchRules(documents=3)
+SIZES = {
+    "rows": ROWS,
+    "length": LENGTH,
+    "segments": SEGMENTS,
+    "chunk_length": 16,
+    "only_first": False,
+    "seed": 5,
+}
 CADENCE = trainer.Cadence(steps=10, log_every=1, evaluate_every=10, save_every=3)
 EMBEDDING = dataclasses.replace(
     tiny_models.EMBEDDING, similarity="cosine", query_length=16, passage_length=16
@@ -49,10 +57,7 @@ def made(tmp_path_factory):
 
 def _pipeline(made, rules=RULES, **changes):
     store, tokenizer = made
-    sizes = {"rows": ROWS, "length": LENGTH, "segments": SEGMENTS, "seed": 5} | changes
-    return SubBatchPipeline(
-        store, rules=rules, tokenizer=tokenizer, **({"only_first": False} | sizes)
-    )
+    return SubBatchPipeline(store, tokenizer=tokenizer, **(SIZES | {"rules": rules} | changes))
 
 
 def _make(tokenizer, rngs):
@@ -65,7 +70,7 @@ def _make(tokenizer, rngs):
     )  # fmt: skip
 
 
-def _trainer(folder, made, mesh=(1, 1, 1), pipeline=None, every=EVERY, cadence=CADENCE):
+def _trainer(folder, made, mesh=(1, 1, 1), pipeline=None, tile=16, cadence=CADENCE):
     partitioner = partitioning.Partitioner(
         partitioning.MeshShape(*mesh), devices=jax.devices()[: int(np.prod(mesh))]
     )
@@ -77,7 +82,7 @@ def _trainer(folder, made, mesh=(1, 1, 1), pipeline=None, every=EVERY, cadence=C
         checkpointing.Checkpointer(folder / "checkpoints", checkpointing.Checkpointing(keep=9)),
         cadence,
         seed=3,
-        replanning=Replanning(every, 2, 2, tile=16),
+        replanning=Replanning(EVERY, 2, 2, tile=tile),
     )
 
 
@@ -117,31 +122,34 @@ class Killed(BaseException):
     """Stands for a process that is gone."""
 
 
-class _Killed(SubBatchPipeline):
-    """Ends where batch `at` would be given."""
+class _Until:
+    """Batches of a plan that end where batch `at` would be given."""
 
+    def __init__(self, planned, at):
+        self.planned, self.at = planned, at
+
+    def batches(self, start_step, rows, stop):
+        self.step, self.given = start_step, self.planned.batches(start_step, rows, stop)
+        return self
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.step == self.at:
+            raise Killed
+        self.step += 1
+        return next(self.given)
+
+    def close(self):
+        self.given.close()
+
+
+class _Killed(SubBatchPipeline):
     at = -1
 
-    def batches(self, start_step, rows=None, stop=None):
-        given = super().batches(start_step, rows, stop)
-
-        class Until:
-            def __init__(self):
-                self.step = start_step
-
-            def __iter__(self):
-                return self
-
-            def __next__(inner):
-                if inner.step == self.at:
-                    raise Killed
-                inner.step += 1
-                return next(given)
-
-            def close(self):
-                given.close()
-
-        return Until()
+    def planned(self, arrays, version, first):
+        return _Until(super().planned(arrays, version, first), self.at)
 
 
 @pytest.fixture(scope="module")
@@ -155,8 +163,7 @@ def whole(made, tmp_path_factory):
     "at", [pytest.param(2, marks=pytest.mark.slow), 5, pytest.param(8, marks=pytest.mark.slow)]
 )
 def test_killed_in_a_plan_and_resumed_is_the_uninterrupted_run(made, whole, tmp_path, at):
-    sizes = {"rows": ROWS, "length": LENGTH, "segments": SEGMENTS, "seed": 5}
-    cut = _Killed(made[0], rules=RULES, tokenizer=made[1], only_first=False, **sizes)
+    cut = _Killed(made[0], rules=RULES, tokenizer=made[1], **SIZES)
     cut.at = at
     with pytest.raises(Killed):
         _fit(tmp_path, made, pipeline=cut)
@@ -261,10 +268,10 @@ def test_a_plan_that_is_gone_or_another_trainings_is_named(made, whole, tmp_path
 def test_batches_are_of_the_plan_and_targets_see_no_chunk_of_their_document(made, whole):
     pipeline = _pipeline(made)
     plan = _plan(whole[0], 1)
-    pipeline.use({name: plan[name] for name in plan if name != "of"}, 1)
+    planned = pipeline.planned(plan, 1, EVERY)
     seen = set()
-    for step in range(len(plan["target"]) // ROWS):
-        batch = pipeline.batch(step)
+    for step in range(EVERY, EVERY + len(plan["target"]) // ROWS):
+        batch = planned.batch(step)
         target, evidence = batch["target"], batch["evidence"]
         for row in range(ROWS):
             for n in np.flatnonzero(target["segment_valid"][row]):
@@ -273,23 +280,53 @@ def test_batches_are_of_the_plan_and_targets_see_no_chunk_of_their_document(made
                 read = evidence["example_id"][row][own & evidence["segment_valid"][row]]
                 assert len(read)
                 assert (pipeline.table.document[read] != pipeline.table.document[mine]).all()
-                seen.add(int(mine))
+                assert mine not in seen, "before all are seen, none is seen again"
+                seen.add(mine)
     assert len(seen) > 10
+
+
+def test_a_batch_can_be_had_again_when_the_next_plan_is_in_use(made, whole):
+    """Where a step is repeated to tell which rows made it break down."""
+    pipeline = _pipeline(made)
+    for step in (3, 4, 7, 8):
+        planned = pipeline.planned(_plan(whole[0], step // EVERY), step // EVERY, step // 4 * 4)
+        found, expected = whole[1].pipeline.batch(step), planned.batch(step)
+        for side in expected:
+            for name, array in expected[side].items():
+                np.testing.assert_array_equal(found[side][name], array, err_msg=f"{step} {name}")
 
 
 def test_beginnings_alone_are_targets_where_that_is_wanted(made, whole):
     pipeline = _pipeline(made, only_first=True)
     count = len(pipeline.table.document)
     neighbours = np.roll(np.arange(count), 1)[:, None]
-    arrays, told = pipeline.make(neighbours, np.full((count, 1), 0.5), 0)
+    arrays, told = pipeline.make(np.eye(count), neighbours, np.full((count, 1), 0.5), 0)
     targets = arrays["target"][arrays["target"] != NONE]
     assert (pipeline.table.number[targets] == 0).all()
-    assert told["not_first_of_its_document"] > 0
+    evidence = arrays["evidence"][arrays["evidence"] != NONE]
+    assert (pipeline.table.number[evidence] > 0).any()
+    assert told["targets"] == len(targets)
 
 
-def test_a_batch_before_a_plan_is_refused(made):
-    with pytest.raises(ValueError, match="expected a plan before the first batch"):
-        _pipeline(made).batch(0)
+def test_plans_without_replanning_and_replanning_without_plans_are_refused(made, whole):
+    pipeline = _pipeline(made)
+    with pytest.raises(ValueError, match=r"expected train\.train\.replanning, .* sub_batches\.gin"):
+        require_fit(pipeline, None)
+    planned = pipeline.planned(_plan(whole[0], 0), 0, 0)
+    with pytest.raises(ValueError, match="of which plans can be made, found PlannedBatches"):
+        require_fit(planned, Replanning(4))
+    require_fit(pipeline, Replanning(4))
+    require_fit(planned, None)
+
+
+def test_what_does_not_divide_by_the_mesh_is_refused_before_anything_is_embedded(made, tmp_path):
+    with pytest.raises(partitioning.PartitioningError, match="Replanning.tile"):
+        _trainer(tmp_path, made, mesh=(8, 1, 1), tile=12)
+
+
+def test_chunks_that_are_longer_than_the_models_are_refused(made):
+    with pytest.raises(StoreError, match="chunks of up to 12 tokens, CHUNK_LENGTH, found 16"):
+        _pipeline(made, chunk_length=12)
 
 
 def test_evidence_longer_than_a_row_is_refused(made):

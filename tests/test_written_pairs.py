@@ -34,7 +34,7 @@ def made(tmp_path_factory):
 
 def _pairs(made, pairs, read="chunk", evidence=1, **changes):
     store, tokenizer = made
-    sizes = {"rows": 2, "length": 64, "segments": 4, "seed": 3} | changes
+    sizes = {"rows": 2, "length": 64, "segments": 4, "chunk_length": 16, "seed": 3} | changes
     return WrittenPairs(
         store, pairs=pairs, read=read, evidence=evidence, tokenizer=tokenizer, **sizes
     )
@@ -104,6 +104,7 @@ def test_the_same_arguments_give_the_same_batches_and_others_another_fingerprint
         ([("en", "en")], "that are not the same"),
         ([("de/news", "en")], "two of LANGUAGE/SHARD"),
         ([], "expected one or more, found none"),
+        ([("en", "de"), ("de", "en"), ("en", "de")], r"each pair once, found \[\('en', 'de'\)\]"),
     ],
 )
 def test_collections_that_do_not_belong_together_are_refused(made, pairs, message):
@@ -116,6 +117,8 @@ def test_sizes_that_do_not_fit_are_refused(made):
         _pairs(made, [("en", "de")], "chunk", 2)
     with pytest.raises(ValueError, match="expected rows for 5 chunks of up to 16 tokens"):
         _pairs(made, [("de/news", "en/summaries")], "document", 5)
+    with pytest.raises(StoreError, match="chunks of up to 12 tokens, CHUNK_LENGTH, found 16"):
+        _pairs(made, [("en", "de")], chunk_length=12)
     with pytest.raises(StoreError, match="expected pairs for 20 rows"):
         _pairs(made, [("en", "de")], rows=20)
 

@@ -5,7 +5,7 @@ batches, hidden alike each time, without dropout, so that moments and runs can b
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import jax
 import numpy as np
@@ -28,6 +28,12 @@ class Pipeline(Protocol):
         ...
 
 
+class Finite(Pipeline, Protocol):
+    """One that has an end."""
+
+    batches_in_all: int
+
+
 class ObjectiveEvaluator:
     """See the module's docstring."""
 
@@ -35,7 +41,7 @@ class ObjectiveEvaluator:
         self,
         name: str,
         pipeline: Pipeline,
-        batches: int,
+        batches: int | None,
         metrics: Sequence[str],
         partitioner: Partitioner,
         seed: int = 0,
@@ -43,16 +49,21 @@ class ObjectiveEvaluator:
         """Args:
         name: stands before the metrics' names.
         pipeline: gives the batches 0 to `batches` - 1, of the shapes that the objective asks for.
-        batches: over which metrics are averaged.
+        batches: over which metrics are averaged; None: all of a pipeline that has an end.
         metrics: which of the objective's are told; 'loss' is one.
         partitioner: of the training.
         seed: of what is hidden.
 
         Raises:
-          ValueError: fewer than 1 batch.
+          ValueError: fewer than 1 batch, None of a pipeline without end.
         """
-        if batches < 1:
-            raise ValueError(f"ObjectiveEvaluator.batches: expected 1 or more, found {batches}")
+        if batches is None and hasattr(pipeline, "batches_in_all"):
+            batches = cast(Finite, pipeline).batches_in_all
+        if batches is None or batches < 1:
+            raise ValueError(
+                "ObjectiveEvaluator.batches: expected 1 or more, or None of a pipeline that has an "
+                f"end, found {batches} of {type(pipeline).__name__}"
+            )
         self.name, self.metrics = name, tuple(metrics)
         self._pipeline, self._batches = pipeline, batches
         self._partitioner, self._key = partitioner, jax.random.key(seed)

@@ -47,6 +47,7 @@ def within_shards(
     other_language: int,
     partitioner: Partitioner,
     tile: int = 1024,
+    near_duplicate: float | None = None,
 ) -> Neighbours:
     """The neighbours of each text in its shard.
 
@@ -60,6 +61,8 @@ def within_shards(
         their sum. At least one of the two is above 0.
       partitioner: the mesh.
       tile: texts compared at a time; divides by the mesh's rows.
+      near_duplicate: texts of one language whose cosine is above are copies of each other, and no
+        neighbours; None: they are.
 
     Raises:
       ValueError: counts below 0 or both 0, or vectors that are 0 or not finite.
@@ -72,7 +75,10 @@ def within_shards(
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     if not (np.isfinite(norms) & (norms > 0)).all():
         bad = int(np.flatnonzero(~(np.isfinite(norms) & (norms > 0)))[0])
-        raise ValueError(f"within_shards: the vector of text {bad} is 0 or not finite")
+        raise ValueError(
+            f"within_shards: expected vectors that are finite and not 0, found that of text {bad} "
+            f"with length {norms[bad, 0]}: a row without tokens, or a model that has diverged"
+        )
     partitioner.check_rows(tile, "neighbours: a tile")
     unit = (vectors / norms).astype(np.float32)
     count = same_language + other_language
@@ -83,7 +89,7 @@ def within_shards(
     for members in _shards(facts.shard):
         rows, similarity = _of_shard(
             unit[members], facts.document[members], facts.language[members],
-            (same_language, other_language), partitioner, tile,
+            (same_language, other_language), partitioner, tile, near_duplicate,
         )  # fmt: skip
         known = rows != NONE
         found.rows[members] = np.where(known, members[np.where(known, rows, 0)], NONE)
@@ -104,6 +110,7 @@ def _of_shard(
     counts: tuple[int, int],
     partitioner: Partitioner,
     tile: int,
+    near_duplicate: float | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows [n, k] within the shard, NONE where there are fewer, and similarities."""
     size = _LEAST
@@ -118,10 +125,12 @@ def _of_shard(
     )
     everywhere = jax.sharding.NamedSharding(partitioner.mesh, jax.sharding.PartitionSpec())
     texts = jax.tree.map(lambda array: _placed(array, everywhere), padded)
+    # Above all cosines as they are rounded, so that nothing is a copy.
+    limit = np.float32(2 if near_duplicate is None else near_duplicate)
     parts = []
     for start in range(0, len(unit), tile):
         here = np.minimum(np.arange(start, start + tile), size - 1).astype(np.int32)
-        parts.append(_tile(texts, _placed(here, partitioner.batch_sharding), counts))
+        parts.append(_tile(texts, _placed(here, partitioner.batch_sharding), limit, counts))
     rows, similarity = (np.concatenate([_fetched(part[n]) for part in parts]) for n in (0, 1))
     return rows[: len(unit)], similarity[: len(unit)]
 
@@ -138,9 +147,12 @@ def _fetched(array: jax.Array) -> np.ndarray:
     return np.asarray(multihost_utils.process_allgather(array, tiled=True))
 
 
-@functools.partial(jax.jit, static_argnums=2)
+@functools.partial(jax.jit, static_argnums=3)
 def _tile(
-    texts: tuple[jax.Array, jax.Array, jax.Array], here: jax.Array, counts: tuple[int, int]
+    texts: tuple[jax.Array, jax.Array, jax.Array],
+    here: jax.Array,
+    limit: jax.Array,
+    counts: tuple[int, int],
 ) -> tuple[jax.Array, jax.Array]:
     """Neighbours [t, k] int32 and similarities [t, k] of the texts numbered `here` [t]."""
     unit, document, language = texts
@@ -149,7 +161,8 @@ def _tile(
     possible = (document[here][:, None] != document) & (document != NONE)
     same = language[here][:, None] == language
     found = []
-    for count, allowed in zip(counts, (possible & same, possible & ~same), strict=True):
+    kinds = (possible & same & (similarity <= limit), possible & ~same)
+    for count, allowed in zip(counts, kinds, strict=True):
         if count:
             found.append(_best(jnp.where(allowed, similarity, -jnp.inf), count))
     rows, values = (jnp.concatenate(arrays, axis=1) for arrays in zip(*found, strict=True))
