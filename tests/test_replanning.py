@@ -349,6 +349,20 @@ def test_too_little_that_resembles_each_other_for_a_batch_is_told(made, tmp_path
         _fit(tmp_path / "run", (store, made[1]))
 
 
+def test_an_identical_shard_beside_others_is_trained_on_and_alone_is_told(made, tmp_path):
+    same = {f"de/same/n{n}": "de1 de2 de3 de4 de5 de6" for n in range(60)}
+    store = chunk_stores.make_store(tmp_path / "both", _documents() | same, made[1])
+    cadence = dataclasses.replace(CADENCE, steps=2)
+    run = _fit(tmp_path / "run", (store, made[1]), cadence=cadence)
+    assert int(run.state.step) == 2 and all(map(np.isfinite, _losses(tmp_path / "run").values()))
+    alone = chunk_stores.make_store(tmp_path / "alone", same, made[1])
+    for copies, without_link in ((None, 0), (0.99, 60)):
+        rules = dataclasses.replace(RULES, near_duplicate=copies)
+        pipeline = _pipeline((alone, made[1]), rules=rules)
+        with pytest.raises(StoreError, match=rf"8 rows .* found . rows .*_link': {without_link}"):
+            _fit(tmp_path / str(copies), (alone, made[1]), pipeline=pipeline)
+
+
 def test_a_plan_lives_one_step_at_least():
     with pytest.raises(ValueError, match="at least 1 step, found 0"):
         Replanning(0)
