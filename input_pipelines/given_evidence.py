@@ -64,17 +64,22 @@ class GivenEvidence:
                 f"GivenEvidence: expected rows for chunks of up to {self._store.max_length} "
                 f"tokens, found length {length}"
             )
+        of_batch = rows * self._together
+        if most < of_batch:
+            raise ValueError(
+                f"GivenEvidence.most: expected {of_batch} or more, the targets of a batch of "
+                f"{rows} rows, found {most}: raise DEVELOPMENT_TARGETS"
+            )
         pairs = self._pairs(seed)
         pairs = pairs[plan.permutation(seed, 2, 0, len(pairs))[:most]]
         pairs, others = self._others(pairs)
         self._pairs_of = np.stack([pairs[:, 0], others], 1) if kind == "random" else pairs
-        of_batch = rows * self._together
         self.batches_in_all = len(pairs) // of_batch
         if not self.batches_in_all:
             raise StoreError(
                 f"token store {self._store.folder}: expected {of_batch} chunks for a batch that "
                 "stand in another language, too, in which there are documents of several names, "
-                f"found {len(pairs)}"
+                f"found {len(pairs)}: hold more documents out (DEVELOPMENT_SHARE)"
             )
 
     def _pairs(self, seed: int) -> np.ndarray:

@@ -100,7 +100,7 @@ class PlannedBatches:
         """
         self.store = store
         self._languages, self._shape = languages, shape
-        self._seed, self._version, self._first = seed, version, first
+        self._first = first
         self._slots = {side: arrays[side].astype(np.int64) for side in SIDES}
         self._numbers = {side: arrays[f"{side}_sub_batch"].astype(np.int32) for side in SIDES}
         count = len(self._slots["target"])

@@ -235,18 +235,22 @@ class Writing:
             for row, count in self._chunks.items()
             if codes[self._table.language[row]] in asked
         ]
-        longer = sum(count > choice.longest for count in of_these) if choice.longest else 0
+        longer = sum(count > choice.longest > 0 for count in of_these)
+        if not longer:
+            return []
         return [
             f"{longer:,} of {len(of_these):,} documents in {sorted(asked)} have more than "
             f"{choice.longest} chunks, Choice.longest, and are left out"
-        ] * bool(longer)  # fmt: skip
+        ]
 
     def _unread(self) -> list[str]:
         """Of chunks that are behind what fits a row."""
         if self._reading == "chunk":
             return []
         cut = sum(len(self._rows_of(row)[0]) < self._chunks[row] for row in self._first)
-        if cut and self._shape.segments == 1:
+        if not cut:
+            return []
+        if self._shape.segments == 1:
             raise ValueError(
                 "Writing: expected rows of several segments for reading 'document', found 1, so "
                 f"that {cut} of {len(self._first)} documents would be read to their first chunk: "
@@ -255,7 +259,7 @@ class Writing:
         return [
             f"{cut:,} of {len(self._first):,} documents are longer than a row of "
             f"{self._shape.length} tokens in {self._shape.segments} chunks, and are read to there"
-        ] * bool(cut)  # fmt: skip
+        ]
 
     def batches(self, start: int, end: int) -> Iterator[Batch]:
         """Requests `start` to `end` - 1, without regard to the others."""
