@@ -40,9 +40,11 @@ def test_normalised_real_paragraphs_as_squads_evaluation_does_it(shared):
 
 @hypothesis.settings(max_examples=200, deadline=None)
 @hypothesis.given(st.text(alphabet=HARD, max_size=30))
+@hypothesis.example("AΣ̈A")  # the last A is an article, and Σ the end of what is cut out
 def test_words_know_their_characters(text):
     for word in answers.words(text):
-        assert answers.normalised(text[word.start : word.end]) == word.text
+        alone = answers.normalised(text[word.start : word.end])
+        assert alone.replace("ς", "σ") == word.text.replace("ς", "σ")
 
 
 def test_exact_and_f1():

@@ -310,7 +310,7 @@ def test_beginnings_alone_are_targets_where_that_is_wanted(made, whole):
 
 def test_plans_without_replanning_and_replanning_without_plans_are_refused(made, whole):
     pipeline = _pipeline(made)
-    with pytest.raises(ValueError, match=r"expected train\.train\.replanning, .* sub_batches\.gin"):
+    with pytest.raises(ValueError, match=r"expected train\.train\.replanning, .*sub_batches\.gin"):
         require_fit(pipeline, None)
     planned = pipeline.planned(_plan(whole[0], 0), 0, 0)
     with pytest.raises(ValueError, match="of which plans can be made, found PlannedBatches"):
