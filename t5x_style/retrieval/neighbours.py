@@ -125,7 +125,7 @@ def _of_shard(
     )
     everywhere = jax.sharding.NamedSharding(partitioner.mesh, jax.sharding.PartitionSpec())
     texts = jax.tree.map(lambda array: _placed(array, everywhere), padded)
-    # Above all cosines as they are rounded, so that nothing is a copy.
+    # 2 is above all cosines, however they are rounded: nothing is a copy.
     limit = np.float32(2 if near_duplicate is None else near_duplicate)
     parts = []
     for start in range(0, len(unit), tile):
@@ -154,7 +154,10 @@ def _tile(
     limit: jax.Array,
     counts: tuple[int, int],
 ) -> tuple[jax.Array, jax.Array]:
-    """Neighbours [t, k] int32 and similarities [t, k] of the texts numbered `here` [t]."""
+    """Neighbours [t, k] int32 and similarities [t, k] of the texts numbered `here` [t].
+
+    Texts of one language whose cosine is above `limit` are no neighbours.
+    """
     unit, document, language = texts
     precision = jax.lax.Precision.HIGHEST
     similarity = jnp.einsum("td,nd->tn", unit[here], unit, precision=precision)
