@@ -24,7 +24,7 @@ help:
 	@echo "make check     ruff, mypy on the engine, the architecture test"
 	@echo "make smoke     every stage of it on a smaller corpus, two minutes, into runs/smoke"
 	@echo "make format    let ruff format the code"
-	@echo "make clean     remove runs, caches and .venv"
+	@echo "make clean     remove caches and .venv; runs/ and its store stay"
 
 install: $(STAMP)
 
@@ -70,5 +70,6 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Nothing that a run made: `python -m t5x_style.gc` deletes versions that nobody uses.
 clean:
-	rm -rf runs .jax_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build kennel.egg-info .venv
+	rm -rf .jax_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build kennel.egg-info .venv

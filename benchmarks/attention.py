@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from benchmarks import code_hash
 from models import bert
 from t5x_style.partitioning import MeshShape, Partitioner
 from t5x_style.preflight import topology
@@ -64,4 +65,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    code_hash.announce("attention")
     main()

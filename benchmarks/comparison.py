@@ -12,6 +12,8 @@ from pathlib import Path
 
 from absl import app
 
+from benchmarks import code_hash
+
 OWN = "evaluation"  # of the collection that the models were fine-tuned on; it comes first
 METRICS = ("MRR@10", "nDCG@10", "Recall@10", "Recall@100")
 
@@ -63,4 +65,5 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    code_hash.announce("comparison")
     app.run(main)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from absl import app, flags
 
+from benchmarks import code_hash
 from models.losses import contrastive
 from models.losses.contrastive import BLOCKS, ContrastiveConfig, Passages, Queries
 from t5x_style.partitioning import Partitioner
@@ -95,4 +96,5 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    code_hash.announce("contrastive_memory")
     app.run(main)

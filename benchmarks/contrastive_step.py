@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from absl import app, flags
 
-from benchmarks import corpora, turns
+from benchmarks import code_hash, corpora, turns
 from benchmarks.shapes import SIZES, Round
 from input_pipelines import packing, pair_plan, plan
 from input_pipelines.pairs import PairsPipeline
@@ -331,4 +331,5 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    code_hash.announce("contrastive_step")
     app.run(main)

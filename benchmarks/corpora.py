@@ -15,7 +15,7 @@ SQUAD = ROOT.parent / "shared/data/squad/train-v1.1.jsonl.gz"
 
 def run_stage(files: list[str], folder: Path, **macros: object) -> None:
     """Runs a stage of the main job, quietly."""
-    command = [sys.executable, "-m", "t5x_style.stage"]
+    command = [sys.executable, "-m", "t5x_style.stage", "--strict_code"]
     command += [f"--gin_file=gin_configs/{name}" for name in files]
     command += [f"--gin.{name}={value!r}" for name, value in macros.items()]
     command += [f"--gin.MODEL_DIR={str(folder)!r}"]

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from absl import app, flags
 
+from benchmarks import code_hash
 from models.losses import cross_entropy as ce
 
 _POSITIONS = flags.DEFINE_integer("positions", 8192, "Predicted positions.")
@@ -67,4 +68,5 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    code_hash.announce("cross_entropy")
     app.run(main)

@@ -22,7 +22,7 @@ import numpy as np
 from absl import app, flags
 from flax import nnx
 
-from benchmarks import corpora
+from benchmarks import code_hash, corpora
 from benchmarks.retromae_step import encoder_config
 from benchmarks.shapes import SIZES
 from input_pipelines.pipeline import EncodeSource
@@ -130,4 +130,5 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    code_hash.announce("encode")
     app.run(main)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from absl import app, flags
 
+from benchmarks import code_hash
 from t5x_style.retrieval import encoding, exact, scann_index
 from t5x_style.retrieval import index as index_lib
 
@@ -165,4 +166,5 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    code_hash.announce("index")
     app.run(main)

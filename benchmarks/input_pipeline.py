@@ -14,7 +14,7 @@ from pathlib import Path
 
 from absl import app, flags
 
-from benchmarks import corpora
+from benchmarks import code_hash, corpora
 from benchmarks.retromae_step import RetroMaeStep
 from benchmarks.shapes import SIZES, Shape
 from input_pipelines.pipeline import Pipeline
@@ -66,4 +66,5 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    code_hash.announce("input_pipeline")
     app.run(main)

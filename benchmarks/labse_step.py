@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from absl import app, flags
 
+from benchmarks import code_hash
 from benchmarks.shapes import SIZES
 
 _SIZE = flags.DEFINE_enum("size", "tiny", list(SIZES), "Of the encoder; Turc et al. 2019.")
@@ -137,4 +138,5 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    code_hash.announce("labse_step")
     app.run(main)

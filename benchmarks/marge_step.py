@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from absl import app, flags
 
-from benchmarks import turns
+from benchmarks import code_hash, turns
 from benchmarks.shapes import SIZES, Round
 
 _SIZE = flags.DEFINE_enum("size", "mini", list(SIZES), "Of the encoder; Turc et al. 2019.")
@@ -271,4 +271,5 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    code_hash.announce("marge_step")
     app.run(main)

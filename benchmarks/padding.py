@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from absl import app, flags
 
-from benchmarks import corpora
+from benchmarks import code_hash, corpora
 from input_pipelines import packing, pair_plan, pipeline, plan
 from input_pipelines.negatives import Pairs
 from input_pipelines.token_store import TokenStore
@@ -119,4 +119,5 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    code_hash.announce("padding")
     app.run(main)

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from benchmarks import realm_step
+from benchmarks import code_hash, realm_step
 from input_pipelines import store_writer
 from input_pipelines.corpus_table import StoreCorpus
 from models import evidence
@@ -211,4 +211,5 @@ def timed(
 
 
 if __name__ == "__main__":
+    code_hash.announce("realm_host")
     main()

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import code_hash
 from models import bert, embedding, evidence, projected, realm, span_masks
 from t5x_style import optim, partitioning, tables, train_state, train_step
 from t5x_style.contract import Vocabulary
@@ -178,4 +179,5 @@ def training(step: Callable[..., Any], state: Any, batch: Any, rounds: int) -> f
 
 
 if __name__ == "__main__":
+    code_hash.announce("realm_step")
     main()

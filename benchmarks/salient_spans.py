@@ -14,6 +14,7 @@ import json
 import tempfile
 from pathlib import Path
 
+from benchmarks import code_hash
 from input_pipelines import blocks, salient_spans
 from input_pipelines.salient_spans import Span
 
@@ -71,4 +72,5 @@ def touch(one: Span, other: Span) -> bool:
 
 
 if __name__ == "__main__":
+    code_hash.announce("salient_spans")
     main()

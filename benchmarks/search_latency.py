@@ -16,6 +16,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import code_hash
 from t5x_style.contract import Contract
 from t5x_style.retrieval import bm25, exact, scann_index
 from t5x_style.retrieval import index as index_lib
@@ -94,4 +95,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    code_hash.announce("search_latency")
     main()

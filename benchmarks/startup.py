@@ -17,7 +17,7 @@ from pathlib import Path
 
 from absl import app, flags
 
-from benchmarks import corpora
+from benchmarks import code_hash, corpora
 
 _MODEL = flags.DEFINE_string("model", "tiny", "A file of gin_configs/models.")
 _REPEATS = flags.DEFINE_integer("repeats", 3, "Runs each; the median counts.")
@@ -27,12 +27,15 @@ MARK = "step 1/1 "
 
 def seconds_to_first_step(store: Path, tokenizer: Path, folder: Path, cache: Path) -> float:
     """Of one run in a fresh folder."""
-    shutil.rmtree(folder, ignore_errors=True)
+    store_of_runs = folder.with_name("runs")
+    shutil.rmtree(store_of_runs, ignore_errors=True)
+    folder.unlink(missing_ok=True)
     files = ["runs/train", f"models/{_MODEL.value}", "objectives/retromae", "data/packed"]
     macros = {
         "MODEL_DIR": str(folder), "STORE": str(store), "TOKENIZER": str(tokenizer),
         "ROWS": 16, "ROW_LENGTH": 128, "SEGMENTS": 8, "QUERY_LENGTH": 32, "PASSAGE_LENGTH": 128,
         "STEPS": 1, "WARMUP_STEPS": 0, "LEARNING_RATE": 1e-3, "SEED": 0, "LOG_EVERY": 1,
+        "stage.run.store": str(store_of_runs),
     }  # fmt: skip
     command = [sys.executable, "-m", "t5x_style.train"]
     command += [f"--gin_file=gin_configs/{name}.gin" for name in files]
@@ -73,4 +76,5 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    code_hash.announce("startup")
     app.run(main)

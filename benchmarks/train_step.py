@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from absl import app, flags
 
-from benchmarks import corpora, turns
+from benchmarks import code_hash, corpora, turns
 from benchmarks.shapes import SIZES, Round, Shape
 from input_pipelines.token_store import TokenStore
 from input_pipelines.tokenization import Tokenizer
@@ -225,4 +225,5 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    code_hash.announce("train_step")
     app.run(main)

@@ -22,6 +22,7 @@ import hashlib
 import json
 import logging
 import os
+from typing import Annotated
 
 import numpy as np
 
@@ -40,6 +41,9 @@ Counts = collections.Counter[tuple[int, Form]]  # (row of a question, form) -> t
 
 _log = logging.getLogger(__name__)
 
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"find_forms": {"name": "answer_forms", "version": 1}}
+
 
 def find_forms(
     corpus: str,
@@ -48,7 +52,7 @@ def find_forms(
     tokenizer: str,
     most: int,
     longest: int,
-    workers: int,
+    workers: Annotated[int, "operational"],
     max_bad_records: int,
     model_dir: str,
 ) -> dict[str, str]:

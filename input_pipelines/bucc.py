@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from input_pipelines import languages, sources
+from input_pipelines import languages, places, sources
 from input_pipelines.sources import BadRecords, Record, SourceError
 
 MAX_LINE_BYTES = 100_000
@@ -63,7 +63,7 @@ def _sentences(
             bad.add(where, "duplicate_id", f"id {key!r} was already given in {before}", line)
         else:
             found = True
-            yield Record(name, "", " ".join(text.split()), where)
+            yield Record(name, "", " ".join(text.split()), places.place(path, where))
     if not found:
         raise SourceError(f"{path}: expected sentences, found none")
 

@@ -14,10 +14,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from input_pipelines import languages, sources
+from input_pipelines import languages, places, sources
 from input_pipelines.sources import BadRecords, FieldError, SourceError
 
 DOCUMENTS, DEVELOPMENT, LANGUAGES = "documents.jsonl", "development.jsonl", "languages.json"
+
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"gather": {"name": "gather_documents", "version": 1}}
 
 
 class Document(NamedTuple):
@@ -76,7 +79,7 @@ class DocumentFiles:
       codes: the file's own code of a language -> its code; '' leaves its documents out.
       language_field, title_field, text_field: names of fields; "" for no titles.
       name_field: a field that is equal of documents that say the same in several languages; "":
-        nothing is known of that, and a document's name is its file and line.
+        nothing is known of that, and a document's name is its file's name and its line.
       max_line_bytes: longer lines are malformed.
     """
 
@@ -92,17 +95,17 @@ class DocumentFiles:
 
     def documents(self, bad: BadRecords) -> Iterator[tuple[str, Document]]:
         """(file:line, document) of each line, telling `bad` of malformed ones."""
-        for path in self.paths:
+        for path, file in zip(self.paths, places.file_names(self.paths), strict=True):
             for number, line, row in sources.json_lines(path, self.max_line_bytes, bad):
                 where = f"{path}:{number}"
                 try:
                     code = sources.text_field(row, self.language_field)
                     if code := self.codes.get(code, code):
-                        yield where, self._document(row, code, where)
+                        yield where, self._document(row, code, f"{file}:{number}")
                 except FieldError as error:
                     bad.add(where, error.reason, str(error), line)
 
-    def _document(self, row: Mapping[str, object], code: str, where: str) -> Document:
+    def _document(self, row: Mapping[str, object], code: str, place: str) -> Document:
         try:
             language = languages.canonical(code)
         except languages.LanguageError as error:
@@ -114,7 +117,7 @@ class DocumentFiles:
         return Document(
             language,
             shard.replace("/", "_"),
-            _as_id(row, self.name_field) if self.name_field else "_".join(where.split()),
+            _as_id(row, self.name_field) if self.name_field else place,
             title,
             sources.text_field(row, self.text_field),
         )

@@ -20,6 +20,9 @@ _ROLE_NAMES: Mapping[str, tuple[str, ...]] = {
     "mask": ("[MASK]", "<mask>"),
 }
 
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"import_tokenizer": {"name": "import_tokenizer", "version": 1}}
+
 
 def import_tokenizer(
     model_dir: str, folder: str, vocabulary_size: int | None = None

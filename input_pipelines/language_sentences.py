@@ -21,6 +21,9 @@ from input_pipelines.sources import BadRecords, Jsonl, Lines, Mixture, Source, S
 FOLDER = "sentences"
 ENDING = ".jsonl"
 
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"gather_sentences": {"name": "gather_sentences", "version": 1}}
+
 
 @dataclasses.dataclass(frozen=True)
 class SentenceRules:

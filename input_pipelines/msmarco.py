@@ -9,7 +9,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 
-from input_pipelines import sources
+from input_pipelines import places, sources
 from input_pipelines.sources import BadRecords, Record, SourceError
 from input_pipelines.to_beir import Judgements
 
@@ -32,7 +32,7 @@ class Tsv:
             elif before := unique.first(name, self.path, number):
                 bad.add(where, "duplicate_id", f"id {name!r} was already given in {before}", line)
             else:
-                yield Record(name, "", text.strip(), where)
+                yield Record(name, "", text.strip(), places.place(self.path, where))
 
 
 @dataclasses.dataclass(frozen=True)

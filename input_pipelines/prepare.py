@@ -19,7 +19,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from input_pipelines.store_writer import ShardInfo, StoreSummary
 
 _log = logging.getLogger(__name__)
 PARTS = "parts"  # folder of unfinished shards and their receipts, inside the store's folder
+
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"prepare": {"name": "prepare", "version": 1}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +76,7 @@ def prepare(
     length: int,
     prefix: str,
     shard_size: int,
-    workers: int,
+    workers: Annotated[int, "operational"],
     max_bad_records: int,
     layout: Layout = WHOLE_TEXTS,
 ) -> dict[str, str]:

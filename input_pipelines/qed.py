@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from input_pipelines import answers, question_sets, sources
+from input_pipelines import answers, places, question_sets, sources
 from input_pipelines.question_sets import Paragraph, Question
 from input_pipelines.sources import BadRecords, FieldError, Record, text_field
 
@@ -33,7 +33,7 @@ def paragraphs(
                 bad.add(where, error.reason, str(error), line)
                 continue
             digest = hashlib.blake2b(f"{title}\n{text}".encode(), digest_size=8).hexdigest()
-            passage = Record(digest, title, text, where)
+            passage = Record(digest, title, text, places.place(path, where))
             yield Paragraph(passage, title, [Question(name, asked, answer)])
 
 

@@ -20,6 +20,12 @@ ARTICLES = "articles"  # the set of what no question asks for
 
 Row = dict[str, Any]
 
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {
+    "make_collection": {"name": "question_collection", "version": 1},
+    "gather_questions": {"name": "gather_questions", "version": 1},
+}
+
 
 def make_collection(
     sets: Sequence[GoldSet],

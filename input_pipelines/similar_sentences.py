@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from input_pipelines import languages, sources
+from input_pipelines import languages, places, sources
 from input_pipelines.sources import BadRecords, Record, SourceError
 
 MAX_LINE_BYTES = 100_000
@@ -13,7 +13,7 @@ SIDES = ("first", "second")
 
 
 class Judged(NamedTuple):
-    """A pair: id 'en/17', its two sentences, the judgement, and where it stands."""
+    """A pair: id 'en/17', its two sentences, the judgement, and where in a file it is."""
 
     id: str
     sentences: tuple[str, str]
@@ -48,15 +48,15 @@ class SimilarityFiles:
                 languages.canonical(code)
             found = False
             for number, line in sources.lines(path, MAX_LINE_BYTES, bad):
-                one = self._of(line, f"{name}/{number}", f"{path}:{number}", bad)
+                one = self._of(line, f"{name}/{number}", path, number, bad)
                 if one is not None:
                     found = True
                     yield one
             if not found:
                 raise SourceError(f"{path}: expected pairs of sentences, found none")
 
-    def _of(self, line: str, name: str, where: str, bad: BadRecords) -> Judged | None:
-        cells = line.split("\t")
+    def _of(self, line: str, name: str, path: str, number: int, bad: BadRecords) -> Judged | None:
+        cells, where = line.split("\t"), f"{path}:{number}"
         try:
             score = float(cells[self.score])
             both = (cells[self.first].strip(), cells[self.second].strip())
@@ -66,7 +66,7 @@ class SimilarityFiles:
         if not all(both) or not math.isfinite(score):
             bad.add(where, "empty", "expected a finite score and two sentences", line)
             return None
-        return Judged(name, both, score, where)
+        return Judged(name, both, score, places.place(path, where))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,6 +19,8 @@ from typing import BinaryIO, Protocol
 
 import numpy as np
 
+from input_pipelines import places
+
 _log = logging.getLogger(__name__)
 
 QUOTE = 80  # characters of a bad line that are shown
@@ -31,7 +33,11 @@ class SourceError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """One passage, query or line; title and source may be empty."""
+    """One passage, query or line; title and source may be empty.
+
+    The source says where in a file it is, without the file's folder (`places.place`): the same
+    files give the same records wherever they are.
+    """
 
     id: str
     title: str
@@ -256,7 +262,7 @@ class Jsonl:
             for number, line, row in json_lines(path, self.max_line_bytes, bad):
                 where = f"{path}:{number}"
                 try:
-                    record = self._record(row, f"{os.path.basename(path)}:{number}")
+                    record = self._record(row, places.place(path, where))
                 except FieldError as e:
                     bad.add(where, e.reason, str(e), line)
                     continue
@@ -278,17 +284,17 @@ class Jsonl:
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
-    """Plain text, one passage a line; blank lines are passed over. The id is file:line."""
+    """Plain text, one passage a line; blank lines are passed over. The id is file:line.
+
+    Files of one name in several folders are numbered.
+    """
 
     paths: Sequence[str]
     max_line_bytes: int
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
         """Yields the records in file order, telling `bad` of malformed ones."""
-        names = ["_".join(os.path.basename(path).split()) for path in self.paths]
-        for i, (path, name) in enumerate(zip(self.paths, names, strict=True)):
-            # Files of one name in several folders must not share ids.
-            name = name if names.count(name) == 1 else f"{i}/{name}"
+        for path, name in zip(self.paths, places.file_names(self.paths), strict=True):
             for number, line in lines(path, self.max_line_bytes, bad):
                 if line.strip():
                     place = f"{name}:{number}"

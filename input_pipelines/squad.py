@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from input_pipelines import question_sets, sources
+from input_pipelines import places, question_sets, sources
 from input_pipelines.question_sets import Paragraph, Question
 from input_pipelines.sources import BadRecords, FieldError, Record, SourceError, text_field
 
@@ -33,7 +33,7 @@ def paragraphs(
             except FieldError as error:
                 bad.add(where, error.reason, str(error), json.dumps(row))
                 continue
-            passage = Record(name, title.replace("_", " "), text, where)
+            passage = Record(name, title.replace("_", " "), text, places.place(path, where))
             yield Paragraph(passage, title, list(_questions(asked, where, seen.questions, bad)))
 
 

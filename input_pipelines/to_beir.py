@@ -11,6 +11,12 @@ from input_pipelines.token_store import TokenStore
 
 _log = logging.getLogger(__name__)
 
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {
+    "write_collection": {"name": "collection", "version": 1},
+    "write_blocks": {"name": "block_collection", "version": 1},
+}
+
 
 class Judgements(Protocol):
     """Which passages answer which queries."""

@@ -26,6 +26,9 @@ BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 LONGEST_WORD = 100  # characters of a word in transformers' BERT; the original code has 200
 
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"train_tokenizer": {"name": "train_tokenizer", "version": 1}}
+
 
 class TokenizerError(ValueError):
     """A tokenizer folder that is incomplete, damaged, or not the one that was expected."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from input_pipelines import layouts, packing, plan, sources, tokenization
+from input_pipelines import layouts, packing, places, plan, sources, tokenization
 from input_pipelines.layouts import Rows
 from input_pipelines.sources import BadRecords, FieldError, Record, UniqueIds
 from input_pipelines.store_writer import StoreRecord
@@ -47,7 +47,7 @@ class TranslationFile:
             if before := unique.first(name, self.path, number):
                 bad.add(where, "duplicate_id", f"id {name!r} was already given in {before}", line)
                 continue
-            yield Record(name, sides[0], sides[1], where)
+            yield Record(name, sides[0], sides[1], places.place(self.path, where))
 
 
 @dataclasses.dataclass(frozen=True)

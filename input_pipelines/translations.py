@@ -25,6 +25,9 @@ EXAMPLES = 3  # of each reason and pair that are quoted in the report
 QUOTE = 60  # characters of a side that are quoted
 WRONG_SHARE = 0.1  # of a pair that is in another script: more is told
 
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"gather": {"name": "gather_translations", "version": 1}}
+
 
 @dataclasses.dataclass(frozen=True)
 class TranslationRules:

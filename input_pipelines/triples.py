@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Iterator
 
-from input_pipelines import sources
+from input_pipelines import places, sources
 from input_pipelines.sources import BadRecords, Record, SourceError
 
 _log = logging.getLogger(__name__)
@@ -19,6 +19,9 @@ _log = logging.getLogger(__name__)
 _LINE_BYTES = 1 << 20
 
 Ids = dict[str, None]  # a set that keeps its order
+
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"negatives_from_triples": {"name": "triple_negatives", "version": 1}}
 
 
 def read_triples(path: str, texts: bool, bad: BadRecords) -> Iterator[tuple[str, str, str, int]]:
@@ -62,7 +65,8 @@ class Texts:
             for text in (query,) if self.queries else (positive, negative):
                 if (name := name_of(text)) not in seen:
                     seen.add(name)
-                    yield Record(name, "", text, f"{self.triples}:{number}")
+                    where = places.place(self.triples, f"{self.triples}:{number}")
+                    yield Record(name, "", text, where)
 
 
 @dataclasses.dataclass(frozen=True)

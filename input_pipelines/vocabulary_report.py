@@ -18,6 +18,9 @@ from input_pipelines.tokenization import Tokenizer
 BATCH = 1024  # sentences that are tokenized at a time
 SHOWN = 10  # unknown characters of a language that are named
 
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"vocabulary_report": {"name": "vocabulary_report", "version": 1}}
+
 
 class VocabularyError(ValueError):
     """A vocabulary with which too much of a language is unknown."""

@@ -11,6 +11,7 @@ Its other form, JSON lines, is what `sources.Jsonl` reads.
 
 import dataclasses
 import html
+import os
 import re
 from collections.abc import Iterator
 
@@ -37,6 +38,8 @@ class WikiExtracted:
         """Yields the articles, telling `bad` of what is none."""
         unique = sources.UniqueIds()
         for path in sources.files_of(self.path):
+            folder = self.path if path != self.path else os.path.dirname(path)
+            inside = os.path.relpath(path, folder or ".")
             for number, attributes, lines in self._documents(path, bad):
                 where = f"{path}:{number}"
                 name, title = attributes.get("id", ""), attributes.get("title", "")
@@ -50,7 +53,7 @@ class WikiExtracted:
                 else:
                     # The first line repeats the title.
                     body = lines[1:] if lines and lines[0].strip() == title else lines
-                    yield Record(name, title, "\n".join(body).strip(), where)
+                    yield Record(name, title, "\n".join(body).strip(), f"{inside}:{number}")
 
     def _documents(
         self, path: str, bad: BadRecords

@@ -34,9 +34,13 @@ A recipe is a gin file that is read, never executed, so this program starts in a
                                                               # (each of the three also as a list
                                                               # of dictionaries, as for macros)
 
-Every stage writes `run_dir/<name>`. A stage is done when its `stage.json` matches; a changed
-binding, input or source file runs again what depends on it. Stop it anywhere (Ctrl-C, SIGTERM):
-the running stage saves if it can, and the same command continues. `--dry_run` says what would run.
+`run_dir/<name>` is a link to the version of the stage that this configuration describes, in the
+store that all runs share (`--gin.STORE=PATH`, by default `.store` next to run_dir; at most
+`--gin.STORE_LIMIT=200GB`). A changed parameter or input makes a new version of the stages that it
+concerns, next to the old ones; changing it back makes nothing. A changed source file is reported in
+one line: `--rerun=STAGE` makes that stage again, `--strict_code` all that other code made. Stop it
+anywhere (Ctrl-C, SIGTERM): the running stage saves if it can, and the same command continues.
+`--dry_run` says what would run.
 
 Exit code: 0 done, or stopped as asked; 1 an error; 143 the running stage was stopped by a signal
 that did not come through the recipe. Flags of several processes (`t5x_style.processes`) go to every
@@ -48,15 +52,18 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 
 from rich.console import Console
 from rich.table import Table
 
-from t5x_style import gin_utils, processes, recipe_file, stage, stage_main
-from t5x_style.gin_reader import REPOSITORY
+from t5x_style import fingerprints, gin_utils, processes, recipe_file, stage, stage_main
+from t5x_style.gin_reader import REPOSITORY, closest
 from t5x_style.recipe_file import Recipe, Stage
+from t5x_style.workflow import links, plans
+from t5x_style.workflow.plans import Decision
+from t5x_style.workflow.store import Version
 
 STOPPED = 128 + signal.SIGTERM  # exit code: someone else stopped the stage; see `_run`
 CONSOLE = Console(highlight=False, soft_wrap=True)
@@ -118,16 +125,9 @@ def _environment() -> dict[str, str]:
 
 
 def survey(recipe: Recipe, flags: gin_utils.Flags) -> list[Row]:
-    """What would run, and why. The fingerprints of stages to come are computed ahead."""
-    pending: dict[str, str] = {}
-    rows = []
-    for item in recipe.stages:
-        planned = recipe_file.plan(recipe, item, flags, pending)
-        decision = stage.decide(planned)
-        if decision.status != "done":
-            pending[item.name] = planned.fingerprint
-        rows.append(Row(item.name, decision.status, decision.reason))
-    return rows
+    """What would run, and why."""
+    _, decisions = recipe_file.look_up(recipe, flags)
+    return [_row(name, decision) for name, decision in decisions.items()]
 
 
 def show(rows: list[Row], title: str) -> None:
@@ -143,41 +143,68 @@ def show(rows: list[Row], title: str) -> None:
 
 def execute(recipe: Recipe, flags: gin_utils.Flags) -> int:
     """Runs the stages that are not done; returns the exit code."""
-    survey(recipe, flags)  # every name, reference and folder is checked before the first stage
+    recipe_file.look_up(recipe, flags)  # every name, reference and link, before the first stage
     children = Children()
     children.watch()
     rows: list[Row] = []
+    known = recipe_file.Known()
     for number, item in enumerate(recipe.stages, start=1):
-        planned = recipe_file.plan(recipe, item, flags, {})
+        planned = recipe_file.plan(recipe, item, flags, known)
         decision = stage.decide(planned)
         CONSOLE.rule(
             f"stage {number}/{len(recipe.stages)}: {item.name}, {decision.status}: "
             f"{decision.reason}",
             align="left",
         )
-        if decision.status != "done":
-            code = _run(children, recipe, item, flags, planned)
-            if code is not None:
-                return code
-        rows.append(_row(item, planned, decision))
+        if decision.note:
+            CONSOLE.print(decision.note)
+        version = decision.version
+        if decision.status == "done" and version is not None:
+            links.point(planned.store, planned.link, version.folder)
+            planned.store.mark_used(version.folder)
+        else:
+            found = _run(children, recipe, item, flags, planned, known)
+            if isinstance(found, int):
+                return found
+            version = found
+        known.done[item.name] = version
+        rows.append(_row(item.name, decision, version))
     described = processes.read(sys.argv[1:], os.environ)
     if described is None or not described.number:  # one of several is enough
-        publish(recipe)
+        publish(recipe, known)
     show(rows, f"{recipe.run_dir}: all {len(rows)} stages done")
     return 0
 
 
-def _row(item: Stage, planned: stage.Plan, decision: stage.Decision) -> Row:
-    """The stage's line after it ran, or was skipped; seconds are those of the run that made it."""
-    record = stage.read_record(planned.folder / stage.STAGE_FILE) or {"seconds": 0.0}
-    status = "skipped" if decision.status == "done" else "ran"
-    return Row(item.name, status, decision.reason, record["seconds"])
+def _check_rerun(recipe: Recipe, flags: gin_utils.Flags) -> None:
+    names = [item.name for item in recipe.stages]
+    for name in flags.rerun:
+        if name not in names:
+            raise recipe_file.RecipeError(f"--rerun={name}: no such stage{closest(name, names)}")
+
+
+def _row(name: str, decision: Decision, made: Version | None = None) -> Row:
+    """A stage's line; seconds are those of the run that made its version."""
+    version = made or (decision.version if decision.status == "done" else None)
+    seconds = None if version is None else float(version.record["seconds"])
+    status: str = decision.status
+    reason = decision.reason
+    if status == "done" and decision.note:
+        reason += "; its code has changed since"
+    if made is not None:
+        status = "skipped" if decision.status == "done" else "ran"
+    return Row(name, status, reason, seconds)
 
 
 def _run(
-    children: Children, recipe: Recipe, item: Stage, flags: gin_utils.Flags, planned: stage.Plan
-) -> int | None:
-    """Runs one stage as planned; None when it is done, else the exit code to stop with.
+    children: Children,
+    recipe: Recipe,
+    item: Stage,
+    flags: gin_utils.Flags,
+    planned: stage.Plan,
+    known: recipe_file.Known,
+) -> Version | int:
+    """Runs one stage as planned; its version when it is done, else the exit code to stop with.
 
     0 if the recipe was asked to stop, for then it did what it was asked; 143 if the stage alone
     was, by a signal of its own or with another process, and saved: the recipe is not done, and
@@ -185,24 +212,31 @@ def _run(
     """
     code = 0
     if not children.stopping:
-        code = children.call(item.entry, recipe_file.stage_flags(recipe, item, flags, {}))
+        code = children.call(item.entry, recipe_file.stage_flags(recipe, item, flags, known))
     if children.stopping:
         pass
     elif code:
         CONSOLE.print(f"error: stage {item.name} {_ending(code)}; the same command tries again.")
         return 1
     else:
-        now = recipe_file.plan(recipe, item, flags, {})
-        if stage.decide(now).status == "done":
-            return None
-        if changes := stage.changes_between(planned.record(), now):
+        now = recipe_file.plan(recipe, item, replace(flags, rerun=()), known)
+        decision = stage.decide(now)
+        if decision.status == "done" and decision.version is not None:
+            return decision.version
+        if changes := _changes_meanwhile(planned, now):
             CONSOLE.print(
-                f"error: while stage {item.name} ran, what it is made from changed "
-                f"({stage.in_words(changes)}); the same command runs it again."
+                f"error: while stage {item.name} ran, what it is made from changed ({changes}); "
+                "the same command runs it again."
             )
             return 1
     CONSOLE.print(f"stopped in stage {item.name}; the same command continues there.")
     return 0 if children.stopping else STOPPED
+
+
+def _changes_meanwhile(before: stage.Plan, now: stage.Plan) -> str:
+    changes = plans.changes_between(before.record(), now)
+    code = fingerprints.differences(before.code, now.code) if now.strict else []
+    return plans.in_words(changes | ({"code": code} if code else {}))
 
 
 def _ending(code: int) -> str:
@@ -217,12 +251,12 @@ def _ending(code: int) -> str:
     return f"failed with exit code {code}"
 
 
-def publish(recipe: Recipe) -> None:
+def publish(recipe: Recipe, known: recipe_file.Known) -> None:
     """Copies the files of `recipe.run.publish` into the run's folder."""
     for name, output in recipe.publish.items():
         target = recipe.run_dir / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        source = recipe_file.output_path(recipe, output, {})
+        source = recipe_file.output_path(recipe, output, known)
         temporary = target.with_name(f".{target.name}.tmp")
         shutil.copyfile(source, temporary)
         os.replace(temporary, target)
@@ -231,6 +265,8 @@ def publish(recipe: Recipe) -> None:
 def run(flags: gin_utils.Flags) -> int:
     """Runs a recipe, or with `--dry_run` says what would run; returns the exit code."""
     recipe = recipe_file.load(flags)
+    _check_rerun(recipe, flags)
+    CONSOLE.print(f"store: {recipe.store.root}")
     if flags.dry_run:
         show(survey(recipe, flags), f"{recipe.run_dir}: what would run (nothing was)")
         return 0

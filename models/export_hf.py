@@ -32,6 +32,9 @@ _RETRIEVER = {"encoder": True, "head": False, "decoder": False}
 _POOLED = {"encoder": True, "pooler": True}
 _RERANKER = {"encoder": True, "pooler": True, "classifier": True}
 
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"export": {"name": "export_huggingface", "version": 1}}
+
 
 class ExportError(ValueError):
     """The weights cannot be written as asked; the message lists each problem."""

@@ -7,6 +7,9 @@ import sys
 
 from t5x_style.retrieval import encoding, publish, scann_index
 
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"build_index": {"name": "build_index", "version": 1}}
+
 
 def build_index(
     embeddings: str,

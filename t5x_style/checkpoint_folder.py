@@ -5,19 +5,26 @@
     checkpoints/1000.orbax-checkpoint-tmp/   likewise
     checkpoints/500.damaged/            set aside when training fell back; nobody reads it again
 
+A complete checkpoint may have been stripped of its optimizer (`drop_optimizer`): it can be loaded
+and evaluated like any other, but training cannot resume from it.
+
 Everything else is not ours: it is named in the log, and left alone.
 """
 
+import dataclasses
 import json
 import logging
 import shutil
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from t5x_style import integrity
 from t5x_style.checkpoint_items import CheckpointError
 
-ITEMS = ("parameters", "optimizer", "variables", "progress", "meta")
+OPTIMIZER = "optimizer"
+ITEMS = ("parameters", OPTIMIZER, "variables", "progress", "meta")
+META_FILE = "meta/metadata"  # in a checkpoint's folder
 _OURS = {
     *ITEMS,
     "_CHECKPOINT_METADATA",
@@ -29,9 +36,40 @@ _ORBAX_TEMPORARY = ".orbax-checkpoint-tmp"
 _log = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """What a training has in common with the same training of more steps.
+
+    Attributes:
+      step: the last step whose state does not depend on the length.
+      evaluate_every: steps between two evaluations. Training evaluates at its end, too, whatever
+        the step; one of more steps would not.
+    """
+
+    step: int
+    evaluate_every: int
+
+    def evaluates(self, step: int) -> bool:
+        """Whether the longer training, too, evaluates at this step."""
+        return step % self.evaluate_every == 0
+
+    def includes(self, step: int) -> bool:
+        """Whether the longer training, too, comes to the checkpoint and the value of this step."""
+        return step <= self.step and self.evaluates(step)
+
+
 def complete_steps(folder: Path) -> list[int]:
     """Steps of the checkpoints that count, in order."""
     return sorted(int(path.name) for path in _folders(folder) if _is_complete(path))
+
+
+def resumable_steps(folder: Path) -> list[int]:
+    """Steps of the complete checkpoints that have their optimizer, in order."""
+    return [
+        step
+        for step in complete_steps(folder)
+        if OPTIMIZER not in integrity.dropped(folder / str(step))
+    ]
 
 
 def half_written(folder: Path) -> list[Path]:
@@ -72,23 +110,93 @@ def set_aside(path: Path, suffix: str) -> Path:
     return target
 
 
-def delete_old(folder: Path, keep: int, best: int | None) -> None:
-    """Deletes all complete checkpoints but the newest `keep` and the best one."""
-    steps = complete_steps(folder)
-    for step in steps[:-keep]:
-        if step != best:
-            # Without its record it no longer counts, should the process die while deleting.
-            (folder / str(step) / integrity.FILE_NAME).unlink()
-            shutil.rmtree(folder / str(step))
+def delete_old(folder: Path, keep: int, spared: Collection[int]) -> None:
+    """Deletes all complete checkpoints but the newest `keep` and those of the steps in `spared`."""
+    for step in complete_steps(folder)[:-keep]:
+        if step not in spared:
+            _delete(folder / str(step))
 
 
-def best(folder: Path) -> tuple[int, float] | None:
+def thin(folder: Path, full: Collection[int], bare: Collection[int] = ()) -> None:
+    """Deletes what a finished training does not need; called again after a crash, it continues.
+
+    Args:
+      folder: of the checkpoints.
+      full: steps whose checkpoints stay as they are.
+      bare: steps whose checkpoints stay without their optimizer, unless they are in `full`.
+        All other checkpoints are deleted, half-written ones included.
+
+    Raises:
+      CheckpointError: the record of a checkpoint in `bare` is damaged.
+    """
+    for path in half_written(folder):
+        shutil.rmtree(path)
+    for step in complete_steps(folder):
+        if step in full:
+            continue
+        if step in bare:
+            drop_optimizer(folder / str(step))
+        else:
+            _delete(folder / str(step))
+
+
+def drop_optimizer(path: Path) -> None:
+    """Deletes the optimizer of one complete checkpoint, which is complete at each instant.
+
+    Nobody can resume training from it afterwards. Its fingerprint stays the same.
+
+    Args:
+      path: folder of the checkpoint.
+
+    Raises:
+      CheckpointError: it is not complete, or its record is damaged.
+    """
+    try:
+        integrity.drop(path, OPTIMIZER)
+    except (ValueError, TypeError, KeyError, FileNotFoundError) as error:
+        raise CheckpointError(
+            f"{path}: expected a complete checkpoint, found {error!r} in {integrity.FILE_NAME}. "
+            "Move the folder away to continue without this checkpoint."
+        ) from error
+
+
+def drop_optimizers(folder: Path) -> list[str]:
+    """Calls `drop_optimizer` for all checkpoints of a finished training.
+
+    Args:
+      folder: of the training stage; it need not be one.
+
+    Returns:
+      what is gone now, as paths relative to `folder`.
+    """
+    gone = []
+    for step in complete_steps(folder / "checkpoints"):
+        item = folder / "checkpoints" / str(step) / OPTIMIZER
+        if item.exists():
+            drop_optimizer(item.parent)
+            gone.append(item.relative_to(folder).as_posix())
+    return gone
+
+
+def _delete(path: Path) -> None:
+    # Without its record it no longer counts, should the process die while deleting.
+    (path / integrity.FILE_NAME).unlink()
+    shutil.rmtree(path)
+
+
+def best(
+    folder: Path, counts: Callable[[int], bool] = lambda step: True
+) -> tuple[int, float] | None:
     """Step and value of the complete checkpoint with the largest development metric.
 
-    The values lie in the checkpoints: a separate record could disagree with what is there.
+    The values are in the checkpoints: a separate record could disagree with what is there.
+
+    Args:
+      folder: of the checkpoints.
+      counts: whether the checkpoint of a step is considered.
     """
     found: tuple[int, float] | None = None
-    for step in complete_steps(folder):
+    for step in filter(counts, complete_steps(folder)):
         try:
             value = read_meta(folder / str(step)).get("value")
         except CheckpointError as error:  # damaged; whoever wants to use it is told
@@ -101,7 +209,7 @@ def best(folder: Path) -> tuple[int, float] | None:
 
 def read_meta(path: Path) -> dict[str, Any]:
     """What was saved beside the arrays of one checkpoint."""
-    file = path / "meta" / "metadata"
+    file = path / META_FILE
     try:
         meta = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -150,7 +258,7 @@ def newest_undamaged(folder: Path, fall_back: bool) -> int:
     Raises:
       CheckpointError: there is none, or the newest is damaged and `fall_back` is False.
     """
-    steps = complete_steps(folder)
+    steps = resumable_steps(folder)
     damaged: list[Path] = []
     for step in reversed(steps):
         problems = integrity.problems(folder / str(step))
@@ -166,8 +274,8 @@ def newest_undamaged(folder: Path, fall_back: bool) -> int:
         print(f"WARNING: {message}\nFalling back to the checkpoint before it.", flush=True)
         _log.error("%s Falling back to the checkpoint before it.", message)
     raise CheckpointError(
-        f"{folder}: expected an undamaged checkpoint, found none among {steps}. Move the folder "
-        "away to train from the start."
+        f"{folder}: expected an undamaged checkpoint with its optimizer, found none among "
+        f"{complete_steps(folder)}. Move the folder away to train from the start."
     )
 
 

@@ -15,8 +15,9 @@ import dataclasses
 import logging
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
@@ -38,14 +39,15 @@ class Checkpointing:
     """Settings.
 
     Attributes:
-      keep: how many of the newest stay; the best by the development metric stays besides.
+      keep: how many of the newest stay; besides them, the best by the development metric stays,
+        and what a longer training continues from. A finished training keeps less, see `thin`.
       asynchronous: write in the background while training goes on.
       fall_back: if the newest is damaged, set it aside and use the one before it.
     """
 
-    keep: int
-    asynchronous: bool = True
-    fall_back: bool = False
+    keep: Annotated[int, "operational"]
+    asynchronous: Annotated[bool, "operational"] = True
+    fall_back: Annotated[bool, "operational"] = False
 
     def __post_init__(self) -> None:
         if self.keep < 1:
@@ -56,6 +58,10 @@ class Checkpointer:
     """Writes and reads the checkpoints of one training run.
 
     With several processes all of them make the same calls; process 0 alone moves and deletes.
+
+    Attributes:
+      shared: what a longer training continues from, which stays however old it is; None if
+        nothing but the best is spared. The trainer sets it.
     """
 
     def __init__(self, folder: Path, settings: Checkpointing):
@@ -68,17 +74,27 @@ class Checkpointer:
         self._orbax: ocp.AsyncCheckpointer | None = None
         self._finishing: threading.Thread | None = None
         self._error: Exception | None = None
+        self.shared: checkpoint_folder.Shared | None = None
         self._best = checkpoint_folder.best(self.folder)
         self.last_saved = self.latest()  # by this run or the one before it
         checkpoint_folder.report_others(self.folder)
 
     def latest(self) -> int | None:
-        """The step of the newest complete checkpoint."""
-        return max(checkpoint_folder.complete_steps(self.folder), default=None)
+        """The step of the newest checkpoint that training can resume from."""
+        return max(checkpoint_folder.resumable_steps(self.folder), default=None)
 
     def best(self) -> tuple[int, float] | None:
         """Step and value of the best development metric so far."""
         return self._best
+
+    def bytes_of_run(self, state: TrainState) -> int:
+        """About as many bytes as the run's folder holds at most.
+
+        The checkpoints that are kept, the best, the one that a longer training continues from, and
+        one that is being written.
+        """
+        count = self.settings.keep + 2 + (self.shared is not None)
+        return count * _bytes_of(checkpoint_items.items(state))
 
     def save(self, state: TrainState, meta: dict[str, Any], value: float | None = None) -> None:
         """Starts writing; returns once the arrays may be donated.
@@ -95,8 +111,8 @@ class Checkpointer:
         step, items = int(state.step), checkpoint_items.items(state)
         if step in checkpoint_folder.complete_steps(self.folder):
             return
-        needed = sum(leaf.nbytes for leaf in jax.tree.leaves(items))
-        _together(lambda: self._prepare(step, needed))
+        needed = _bytes_of(items)
+        together(lambda: self._prepare(step, needed))
         meta = meta | {
             "value": value,
             "shapes": checkpoint_items.shapes(items),
@@ -140,13 +156,41 @@ class Checkpointer:
             self._writer().wait_until_finished()  # after all processes have written their part
             if jax.process_index() == 0:
                 integrity.write(self.folder / str(step))
-                best = None if self._best is None else self._best[0]
-                checkpoint_folder.delete_old(self.folder, self.settings.keep, best)
+                full, bare = self._spared()
+                checkpoint_folder.delete_old(self.folder, self.settings.keep, full | bare)
         except Exception as error:
             self._error = self._failure(step, needed, error)
             if jax.process_index() == 0:  # what was written is of no use, and may fill the disk
                 for path in checkpoint_folder.half_written(self.folder):
                     shutil.rmtree(path, ignore_errors=True)
+
+    def _spared(self) -> tuple[set[int], set[int]]:
+        """Steps that stay whatever their age, and of those that stay for their parameters alone."""
+        full: set[int] = set()
+        found = [self._best]
+        if self.shared is not None:
+            full.add(self.shared.step)
+            found.append(checkpoint_folder.best(self.folder, self.shared.includes))
+        return full, {best[0] for best in found if best is not None}
+
+    def thin(self) -> None:
+        """Deletes what a training that has finished does not need, once the last save is complete.
+
+        The last checkpoint stays, and the one that a longer training continues from; the best one
+        and the best one that a longer training comes to stay without their optimizer.
+
+        Raises:
+          CheckpointError: the last save has failed, or a checkpoint's record is damaged.
+        """
+        self.wait()
+
+        def thin() -> int:
+            full, bare = self._spared()
+            last = self.latest()
+            checkpoint_folder.thin(self.folder, full if last is None else full | {last}, bare)
+            return 0
+
+        together(thin)
 
     def wait(self) -> None:
         """Returns once the last save is complete.
@@ -207,7 +251,7 @@ class Checkpointer:
           CheckpointError: none is complete; the newest is damaged and `fall_back` is off; or it
             belongs to another architecture, with one line for each array that differs.
         """
-        step = _together(
+        step = together(
             lambda: checkpoint_folder.newest_undamaged(self.folder, self.settings.fall_back)
         )
         path = self.folder / str(step)
@@ -301,7 +345,11 @@ def _read(path: Path, wanted: dict[str, Any]) -> Any:
         return reader.restore(path, args=ocp.args.Composite(**args))
 
 
-def _together(work: Any) -> int:
+def _bytes_of(items: Any) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(items))
+
+
+def together(work: Callable[[], int]) -> int:
     """Runs `work` on process 0; every process gets its result, or fails with it."""
     result = 0
     failure: Exception | None = None

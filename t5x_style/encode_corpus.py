@@ -14,6 +14,9 @@ from jax.experimental import multihost_utils
 from t5x_style import runtime, trained
 from t5x_style.retrieval import embedding_shards, encoding, parts
 
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"encode_corpus": {"name": "encode_corpus", "version": 1}}
+
 
 def encode_corpus(
     model: trained.Trained,

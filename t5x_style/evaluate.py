@@ -9,6 +9,9 @@ import jax
 from t5x_style import runtime
 from t5x_style.evaluation import comparison, ranking, systems
 
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"evaluate": {"name": "evaluate", "version": 1}}
+
 
 def evaluate(
     corpus: str,

@@ -16,6 +16,9 @@ from t5x_style.evaluation import language_groups
 from t5x_style.evaluation.sentence_systems import Embedder, SentenceSystem
 from t5x_style.retrieval import publish
 
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"evaluate_bitext": {"name": "evaluate_bitext", "version": 1}}
+
 
 class Task(Protocol):
     """Something that is asked of systems."""

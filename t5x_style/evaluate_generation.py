@@ -12,6 +12,9 @@ from rich.table import Table
 from t5x_style.evaluation import generation
 from t5x_style.retrieval import publish
 
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"evaluate_generation": {"name": "evaluate_generation", "version": 1}}
+
 
 def evaluate_generation(
     written: Mapping[str, str],

@@ -2,8 +2,8 @@
 
     model_dir/saved_model/1795240000/saved_model.pb, variables/, assets/, manifest.json
 
-The version is the time of the export, seconds since 1970: it grows even where the folder was
-emptied in between, and a server never meets another model under a number it has seen.
+The version is the time of the export, seconds since 1970: it grows from one stage version to the
+next, and a server never meets another model under a number it has seen.
 """
 
 import dataclasses
@@ -27,6 +27,9 @@ from t5x_style.saved_model import ExportError
 from t5x_style.train_state import MakeObjective
 
 _PACKAGES = ("jax", "flax", "orbax-export", "tensorflow-cpu")
+
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"export": {"name": "export", "version": 1}}
 
 
 class Tokenizer(Protocol):

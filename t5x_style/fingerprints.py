@@ -1,7 +1,8 @@
-"""Fingerprints of a stage: what was bound, what it reads, which code it runs.
+"""Fingerprints of what a stage reads and of the code it runs.
 
-Each is a dict of small parts (binding name -> value, input -> hash, source file -> hash), so that
-a difference can be named, and `digest` makes one hash of it. Nothing is imported or executed.
+Each is a dict of small parts (input -> identity, source file -> hash), so that a difference can be
+named, and `digest` makes one hash of it. Nothing is imported or executed. The third part of a
+stage's fingerprint, its parameters, is in `workflow.parameters`.
 """
 
 import ast
@@ -9,34 +10,23 @@ import functools
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from t5x_style.gin_reader import (
-    ALLOWED,
-    FOLDER_MACRO,
-    REPOSITORY,
-    RUN,
-    Config,
-    Reference,
-    leaves,
-    to_gin,
-    transform,
-)
+from t5x_style.gin_reader import ALLOWED, FOLDER_MACRO, RUN, Config, Reference, leaves
+from t5x_style.workflow import files, sources, store
+from t5x_style.workflow.signatures import JOBS
+from t5x_style.workflow.sources import path_of as source_path
 
-STAGE_FILE = "stage.json"
-STARTED_FILE = "stage.started.json"
 DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-# These decide whether a job runs, not what it computes; what they bind is fingerprinted itself.
+# These decide whether a job runs and keep its records; they compute nothing that it writes.
 MACHINERY = frozenset(
     f"t5x_style.{name}"
     for name in ("stage", "stage_main", "recipe_file", "fingerprints", "gin_reader", "gin_types")
-) | {"t5x_style.gin_utils"}
-# How checkpoints are kept and read, not what is computed: who follows the advice to fall back to
-# an older one, or to keep fewer on a full disk, must find the folder as it was.
-KEEPING = frozenset({"t5x_style.checkpointing.Checkpointing"})
+) | {"t5x_style.gin_utils", "t5x_style.runs", "t5x_style.gc"}
+MACHINERY_PACKAGE = "t5x_style.workflow"
 HASHED_BYTES = 1 << 30  # larger files count by size and modification time
 
 
@@ -59,32 +49,14 @@ def differences(old: dict[str, str], new: dict[str, str]) -> list[str]:
     return sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
 
 
-def of_bindings(config: Config, inputs: Sequence[str]) -> dict[str, str]:
-    """Canonical bindings: macros expanded, names absolute.
-
-    MODEL_DIR, input paths and how checkpoints are kept are left out.
-    """
-    keep = (FOLDER_MACRO, *inputs)
-
-    def absolute(item: Any) -> Any:
-        if not isinstance(item, Reference):
-            return item
-        return Reference(item.target, item.scope, item.target, item.call)
-
-    parts = {}
-    for (scope, target, parameter), binding in config.bindings.items():
-        if target == RUN or target in KEEPING:
-            continue  # the job and the inputs are recorded by themselves
-        value = transform(config.expand(binding.value, binding.where, keep), absolute)
-        parts[f"{scope}/{target}.{parameter}".lstrip("/")] = to_gin(value)
-    return parts
-
-
-def of_code(roots: Iterable[str], config: Config, allow: Sequence[str] = ()) -> dict[str, str]:
+def of_code(
+    roots: Iterable[str], config: Config, allow: Sequence[str] = (), machinery: bool = False
+) -> dict[str, str]:
     """Hashes of our sources that the roots and the gin files' references import, directly or not.
 
     Comments, blank lines and docstrings do not count. Modules that gin files import without
-    referring to them do not count either.
+    referring to them do not count either; nor, without `machinery`, does what only decides whether
+    a stage runs.
     """
     packages = (*ALLOWED, *allow)
     targets = set(roots)
@@ -100,7 +72,7 @@ def of_code(roots: Iterable[str], config: Config, allow: Sequence[str] = ()) -> 
             continue
         seen.add(name)
         for module, path in _module_files(name):
-            if module not in parts and module not in MACHINERY:
+            if module not in parts and (machinery or not _is_machinery(module)):
                 parts[module], imported = _source(path, module)
                 todo += imported
     return parts
@@ -117,25 +89,8 @@ def _module_files(name: str) -> list[tuple[str, Path]]:
     return found
 
 
-def _search_path(package: str) -> Path | None:
-    """The folder that holds top-level `package`: the repository's own, or one on sys.path."""
-    for folder in (str(REPOSITORY), *sys.path):
-        root = Path(folder)
-        if (root / package).is_dir() or (root / f"{package}.py").is_file():
-            return root
-    return None
-
-
-def source_path(parts: Sequence[str]) -> Path | None:
-    """The file of a module given as its dotted parts, found without importing anything."""
-    root = _search_path(parts[0])
-    if root is None:
-        return None
-    base = root.joinpath(*parts)
-    for path in (base.with_suffix(".py"), base / "__init__.py"):
-        if path.is_file():
-            return path
-    return None
+def _is_machinery(module: str) -> bool:
+    return module in MACHINERY or f"{module}.".startswith(f"{MACHINERY_PACKAGE}.")
 
 
 def _source(path: Path, module: str) -> tuple[str, tuple[str, ...]]:
@@ -149,67 +104,117 @@ def _parsed(path: Path, module: str, *_: int) -> tuple[str, tuple[str, ...]]:
     tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     imported: list[str] = []
-    # what stands under `if __name__ == "__main__"` is no part of the job
-    tree.body = [node for node in tree.body if not _is_main_guard(node)]
+    # What is under `if __name__ == "__main__"` is no part of the job, and declarations count by
+    # themselves.
+    tree.body = [node for node in tree.body if not _is_main_guard(node) and not _is_jobs(node)]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             imported += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                above = package.split(".")[: len(package.split(".")) - node.level + 1]
-                base = ".".join(filter(None, (*above, base)))
+            base = sources.imported_from(node, package)
             imported += [f"{base}.{alias.name}" for alias in node.names]
         elif isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:]
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), tuple(imported)
 
 
+def _is_jobs(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == JOBS
+
+
 def _is_main_guard(node: ast.stmt) -> bool:
     return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
 
 
-def of_inputs(paths: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, str]:
-    """Hashes of input paths; a value may be one path, several in a list or by name, or None.
+@dataclass(frozen=True)
+class Inputs:
+    """What a stage reads.
 
-    `known` holds hashes of paths that are still to be written.
+    Attributes:
+      identities: macro -> identity of what is there, a list or a dict of them where the macro is
+        one: `<version>/<path in it>`, or `sha256 ...` of an outside path's content.
+      paths: macro -> its value with links replaced by the versions that they point to now.
+      versions: ids of the stage versions among them.
+    """
+
+    identities: dict[str, Any] = field(default_factory=dict)
+    paths: dict[str, Any] = field(default_factory=dict)
+    versions: tuple[str, ...] = ()
+
+    def flat(self) -> dict[str, str]:
+        """Macro, or macro[key] -> identity."""
+        return {
+            f"{name}[{key!r}]" if key != "" else name: identity
+            for name, value in self.identities.items()
+            for key, identity in named(value)
+        }
+
+
+def named(value: Any) -> Iterable[tuple[Any, Any]]:
+    """(key, item) of a dict or a list; one thing has the key ""."""
+    if isinstance(value, Mapping):
+        return value.items()
+    return enumerate(value) if isinstance(value, list | tuple) else [("", value)]
+
+
+def of_inputs(values: Mapping[str, Any], known: Mapping[str, str] | None = None) -> Inputs:
+    """Looks up inputs; a value may be one path, several in a list or by name, or None.
+
+    Args:
+      values: macro -> its value.
+      known: identities of paths that are still to be written.
 
     Raises:
-      InputError: a path that does not exist, or that an unfinished stage should have written.
+      InputError: a path that does not exist, that an unfinished stage should have written, or
+        whose version is not as it was when it was finished.
     """
-    found = {}
-    for name, value in paths.items():
-        named = value.items() if isinstance(value, dict) else enumerate(leaves(value))
-        for key, path in named:
-            found[f"{name}[{key}]" if key else name] = known.get(path) or of_path(path, name)
-    return found
+    identities: dict[str, Any] = {}
+    paths: dict[str, Any] = {}
+    versions: set[str] = set()
+    for name, value in values.items():
+        found = {}
+        for key, path in named(value):
+            identity = (known or {}).get(path)
+            found[key] = (path, identity) if identity else _look_up(path, name, versions)
+        identities[name] = _like(value, {key: one for key, (_, one) in found.items()})
+        paths[name] = _like(value, {key: path for key, (path, _) in found.items()})
+    return Inputs(identities, paths, tuple(sorted(versions)))
+
+
+def _like(value: Any, found: dict[Any, Any]) -> Any:
+    """`found` in the form of `value`: a dict, a list, or one thing."""
+    if isinstance(value, Mapping):
+        return found
+    return list(found.values()) if isinstance(value, list | tuple) else found[""]
 
 
 def check_declared(config: Config, inputs: Sequence[str]) -> None:
     """Refuses a bound path into a stage's folder that `stage.run.inputs` does not list.
 
-    Such a path would count as a mere text: the stage would not run again when what lies there
+    Such a path would count as a mere text: the stage would not run again when what is there
     changes.
 
     Raises:
       InputError: naming the binding and the folder.
     """
     for binding in config.bindings.values():
+        if binding.target == RUN:
+            continue
         for leaf in leaves(config.expand(binding.value, binding.where, (FOLDER_MACRO, *inputs))):
             if isinstance(leaf, str) and os.sep in leaf and os.path.exists(leaf):
-                folder = _stage_folder(Path(leaf))
-                if folder is not None:
+                version = store.version_at(Path(leaf))
+                if version is not None:
                     raise InputError(
                         f"{binding.where}: {binding.name} is {leaf!r}, inside the stage folder "
-                        f"{folder}. Make it a macro and list it in stage.run.inputs, so that a "
-                        "change there is noticed."
+                        f"{version.folder}. Make it a macro and list it in stage.run.inputs, so "
+                        "that a change there is noticed."
                     )
 
 
-def of_path(path: Any, name: str) -> str:
-    """A stage's output counts by that stage's fingerprint, an outside path by its content."""
+def _look_up(path: Any, name: str, versions: set[str]) -> tuple[Any, str]:
+    """An input's path without links to versions, and its identity; adds the version it is in."""
     if path is None or path == "":
-        return "none"
+        return path, "none"
     if not isinstance(path, str):
         raise InputError(f"Input {name} must be a path, found {path!r}.")
     where = Path(path)
@@ -218,28 +223,41 @@ def of_path(path: Any, name: str) -> str:
             f"Input {name} does not exist: {path}. Run the stage that writes it, or set "
             f"--gin.{name}=PATH."
         )
-    folder = _stage_folder(where)
-    if folder is None:
-        return content(where)
-    stage = json.loads((folder / STAGE_FILE).read_text(encoding="utf-8"))
-    relative = os.path.relpath(where.resolve(), folder)
-    recorded = stage["hashes"].get(relative)
-    if recorded and recorded != content(where):
-        return f"{stage['fingerprint']} edited {content(where)}"
-    return str(stage["fingerprint"])
+    version = store.version_at(where)
+    if version is None:
+        return path, f"sha256 {content(where)}"
+    if version.manifest is None:
+        return path, _without_manifest(version, path)
+    inside = where.resolve().relative_to(version.folder.resolve()).as_posix()
+    changed = files.changed_files(version, "" if inside == "." else inside)
+    if changed:
+        raise InputError(
+            f"Input {name}: {version.folder} was finished, and {', '.join(changed[:3])} changed "
+            "since then. A version never changes: put the file back, or copy what you edited "
+            f"elsewhere and name the copy; --rerun of the stage makes the version again."
+        )
+    versions.add(version.id)
+    whole = inside == "."
+    real = version.folder if whole else version.folder / inside
+    shown = str(real) if where.is_absolute() else os.path.relpath(real)
+    return shown, version.id if whole else f"{version.id}/{inside}"
 
 
-def _stage_folder(path: Path) -> Path | None:
-    """The innermost finished stage folder that holds `path`; unfinished ones are an error."""
-    for folder in (path.resolve(), *path.resolve().parents):
-        if (folder / STAGE_FILE).is_file():
-            return folder
-        if (folder / STARTED_FILE).is_file():
-            raise InputError(
-                f"Input {path} belongs to {folder}, a stage that has not finished "
-                f"({STARTED_FILE} but no {STAGE_FILE}). Run that stage again first."
-            )
-    return None
+def _without_manifest(version: store.Version, path: str) -> str:
+    """The identity of what a stage wrote before there was a store."""
+    record = (
+        json.loads((version.folder / store.STAGE_FILE).read_text(encoding="utf-8"))
+        if (version.folder / store.STAGE_FILE).exists()
+        else {}
+    )
+    if record.get("fingerprint") and "format" not in record:
+        inside = Path(path).resolve().relative_to(version.folder.resolve()).as_posix()
+        return f"made without a store {record['fingerprint']}/{inside}"
+    why = version.damage or f"{store.STARTED_FILE} but no {store.STAGE_FILE}"
+    raise InputError(
+        f"Input {path} belongs to {version.folder}, a stage that has not finished ({why}). "
+        "Run that stage again first."
+    )
 
 
 def content(path: Path) -> str:

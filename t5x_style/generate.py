@@ -27,6 +27,9 @@ WRITTEN = "written.jsonl"
 # (token group, language [B], key) -> tokens [B, N, T] and scores [B, N], the best first
 Write = Callable[[Mapping[str, Any], jax.Array, jax.Array], Any]
 
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"generate": {"name": "generate", "version": 1}}
+
 
 class GenerateError(ValueError):
     """A model that writes no texts."""

@@ -11,8 +11,9 @@ modules and compares names, parameters and types), `parse` (gin itself, then loc
 import argparse
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from gin import config as gin_config
 
 from t5x_style import gin_types, processes
 from t5x_style.gin_reader import (
+    COMMAND_LINE,
     FOLDER_MACRO,
     RUN,
     Binding,
@@ -28,6 +30,7 @@ from t5x_style.gin_reader import (
     Macro,
     Reference,
     closest,
+    find_file,
     leaves,
     read,
     search_folders,
@@ -47,6 +50,8 @@ class Flags:
     allow: tuple[str, ...] = ()
     traceback: bool = False
     dry_run: bool = False
+    strict_code: bool = False
+    rerun: tuple[str, ...] = ()
 
     def read(self) -> Config:
         """Reads the gin files and overrides, statically."""
@@ -60,7 +65,23 @@ class Flags:
             f"--gin_search_paths={','.join(self.search_paths)}",
             *(f"--gin_allow={name}" for name in self.allow),
             *(["--traceback"] if self.traceback else []),
+            *(["--strict_code"] if self.strict_code else []),
+            *(f"--rerun={name}" for name in self.rerun),
         ]
+
+    def without_links(self) -> "Flags":
+        """The same flags, with gin files where links lead now: a run changes links."""
+        folders = search_folders(self.search_paths)
+        found = [find_file(name, folders, COMMAND_LINE) for name in self.files]
+        real = [str(path.resolve()) for path in found]
+        linked = [os.path.abspath(path) != where for path, where in zip(found, real, strict=True)]
+        files = zip(self.files, real, linked, strict=True)
+        return replace(self, files=tuple(real if link else name for name, real, link in files))
+
+    def with_macros(self, values: Mapping[str, Any]) -> "Flags":
+        """The same flags, with these values for macros in place of those they have."""
+        kept = tuple(pair for pair in self.overrides if pair[0] not in values)
+        return replace(self, overrides=(*kept, *((k, to_gin(v)) for k, v in values.items())))
 
 
 def parse_flags(argv: Sequence[str], description: str = "") -> Flags:
@@ -71,6 +92,12 @@ def parse_flags(argv: Sequence[str], description: str = "") -> Flags:
     parser.add_argument("--gin_allow", action="append", default=[], help="module gin may import")
     parser.add_argument("--traceback", action="store_true", help="show where an error arose")
     parser.add_argument("--dry_run", action="store_true", help="say what would run and why")
+    parser.add_argument(
+        "--strict_code", action="store_true", help="a version that other code made does not count"
+    )
+    parser.add_argument(
+        "--rerun", action="append", default=[], help="make this stage again; repeatable"
+    )
     processes.add_flags(parser)
     parser.epilog = "--gin.NAME=VALUE binds a macro or a parameter; it wins over every file."
     bindings = [word.removeprefix("--gin.") for word in argv if word.startswith("--gin.")]
@@ -85,6 +112,8 @@ def parse_flags(argv: Sequence[str], description: str = "") -> Flags:
         allow=tuple(options.gin_allow),
         traceback=options.traceback,
         dry_run=options.dry_run,
+        strict_code=options.strict_code,
+        rerun=tuple(options.rerun),
     )
 
 

@@ -156,7 +156,10 @@ class Evaluate:
 
 
 class Save:
-    """Saves every n steps, at the end, and whenever the development metric is the best so far."""
+    """Saves every n steps, at the end, and whenever the development metric is the best so far.
+
+    Saves, too, at the last step whose state a longer training shares: it continues from there.
+    """
 
     def __init__(
         self, every: int, checkpointer: Checkpointer, meta: dict[str, Any], metric: str | None
@@ -178,7 +181,9 @@ class Save:
         value = self._development_value(moment)
         best = self._checkpointer.best()
         improved = value is not None and (best is None or value > best[1])
-        if moment.step % self._every == 0 or moment.last or moment.stop or improved:
+        shared = self._checkpointer.shared
+        branch = shared is not None and moment.step == shared.step
+        if moment.step % self._every == 0 or moment.last or moment.stop or improved or branch:
             self.save(moment.state, value)
 
     def save(self, state: TrainState, value: float | None = None) -> None:

@@ -22,6 +22,9 @@ from t5x_style.retrieval.passages import Passages, read_qrels, read_queries
 
 NEGATIVES = "negatives.jsonl"
 
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"mine": {"name": "mine", "version": 1}}
+
 
 def mine(
     corpus: str,

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+DECAYS = ("linear", "cosine", "constant", "warmup_stable_decay")
+
 
 class PatternError(ValueError):
     """A path pattern matches no parameter: it is mistyped, or the architecture has changed."""
@@ -23,7 +25,9 @@ class AdamW:
       learning_rate: at the peak.
       warmup_steps: steps from 0 to the peak.
       total_steps: at which the decay ends.
-      decay: 'linear' or 'cosine' to 0, or 'constant'.
+      decay: 'linear' or 'cosine' to 0 from the end of the warm-up, 'constant', or
+        'warmup_stable_decay' (MiniCPM, Hu et al. 2024, arXiv:2404.06395): constant, then linear
+        to 0 in the last `decay_steps`. A training with one of the last two can be continued.
       b1, b2, epsilon: of Adam.
       weight_decay: decoupled; times the learning rate.
       no_decay: regular expressions searched in parameter paths ('encoder/layers/.../bias').
@@ -32,12 +36,13 @@ class AdamW:
         carries no moments. What an objective leaves `untrained` is not, either way.
       rates: regular expression searched in parameter paths -> factor of the learning rate there;
         the first that matches counts, 1 where none does.
+      decay_steps: of 'warmup_stable_decay', and 0 for every other decay.
     """
 
     learning_rate: float
     warmup_steps: int
     total_steps: int
-    decay: Literal["linear", "cosine", "constant"] = "linear"
+    decay: Literal["linear", "cosine", "constant", "warmup_stable_decay"] = "linear"
     b1: float = 0.9
     b2: float = 0.999
     epsilon: float = 1e-8
@@ -46,19 +51,12 @@ class AdamW:
     clip_norm: float | None = 1.0
     frozen: tuple[str, ...] = ()
     rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    decay_steps: int = 0
 
     def __post_init__(self) -> None:
         if not self.learning_rate > 0:
             raise ValueError(f"AdamW.learning_rate: expected > 0, found {self.learning_rate}")
-        if self.decay not in ("linear", "cosine", "constant"):
-            raise ValueError(
-                f"AdamW.decay: expected 'linear', 'cosine' or 'constant', found {self.decay!r}"
-            )
-        if not 0 <= self.warmup_steps <= self.total_steps:
-            raise ValueError(
-                "AdamW.warmup_steps: expected between 0 and total_steps "
-                f"({self.total_steps}), found {self.warmup_steps}"
-            )
+        self._check_schedule()
         for name in ("b1", "b2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(
@@ -75,18 +73,61 @@ class AdamW:
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ValueError(f"AdamW.clip_norm: expected > 0 or None, found {self.clip_norm}")
 
+    def _check_schedule(self) -> None:
+        if self.decay not in DECAYS:
+            raise ValueError(f"AdamW.decay: expected one of {DECAYS}, found {self.decay!r}")
+        if not 0 <= self.warmup_steps <= self.total_steps:
+            raise ValueError(
+                "AdamW.warmup_steps: expected between 0 and total_steps "
+                f"({self.total_steps}), found {self.warmup_steps}"
+            )
+        if self.decay != "warmup_stable_decay":
+            if self.decay_steps:
+                raise ValueError(
+                    f"AdamW.decay_steps: expected 0 for decay = {self.decay!r}, found "
+                    f"{self.decay_steps}; only 'warmup_stable_decay' has it"
+                )
+            return
+        if not 1 <= self.decay_steps <= self.total_steps - self.warmup_steps:
+            raise ValueError(
+                "AdamW.decay_steps: expected at least 1 and, together with warmup_steps "
+                f"({self.warmup_steps}), at most total_steps ({self.total_steps}) for decay = "
+                f"'warmup_stable_decay', found {self.decay_steps}"
+            )
+
     def schedule(self, step: jax.Array) -> jax.Array:
         """[] float32: the learning rate of update number `step`, counted from 0."""
-        rest = max(1, self.total_steps - self.warmup_steps)
-        after = {
-            "linear": optax.linear_schedule(self.learning_rate, 0.0, rest),
-            "cosine": optax.cosine_decay_schedule(self.learning_rate, rest),
-            "constant": optax.constant_schedule(self.learning_rate),
-        }[self.decay]
         # The first update already moves: at step s of w warm-up steps the rate is (s + 1) / w.
         warmup = self.learning_rate * (step + 1) / max(1, self.warmup_steps)
-        rate = jnp.where(step < self.warmup_steps, warmup, after(step - self.warmup_steps))
-        return jnp.asarray(rate, jnp.float32)
+        later = self._after_warmup()(step - self.warmup_steps)
+        return jnp.asarray(jnp.where(step < self.warmup_steps, warmup, later), jnp.float32)
+
+    def _after_warmup(self) -> optax.Schedule:
+        """The rate by the number of updates since the warm-up."""
+        rest = max(1, self.total_steps - self.warmup_steps)
+        if self.decay == "linear":
+            return optax.linear_schedule(self.learning_rate, 0.0, rest)
+        if self.decay == "cosine":
+            return optax.cosine_decay_schedule(self.learning_rate, rest)
+        if self.decay == "constant":
+            return optax.constant_schedule(self.learning_rate)
+        return optax.linear_schedule(
+            self.learning_rate, 0.0, self.decay_steps, transition_begin=rest - self.decay_steps
+        )
+
+    def branch_step(self) -> int | None:
+        """Return the last step that trainings of every length share.
+
+        Returns:
+          the number of updates after which the state does not yet depend on `total_steps` or
+          `decay_steps`: a longer training may continue from there. None where the rate of the
+          first updates depends on `total_steps` already.
+        """
+        if self.decay == "constant":
+            return self.total_steps
+        if self.decay == "warmup_stable_decay":
+            return self.total_steps - self.decay_steps
+        return None
 
     def build(self, params: Any) -> optax.GradientTransformation:
         """The update rule for `params`, an nnx.State of the trainable parameters.

@@ -4,9 +4,9 @@ The gin form is described in `launch.recipe`, which runs recipes; `t5x_style.pre
 A recipe is never executed by gin: `%stage.output` has no meaning there, and nothing is imported.
 """
 
+import functools
 import math
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,14 @@ from t5x_style.gin_reader import (
     to_gin,
     transform,
 )
+from t5x_style.workflow import links, space
+from t5x_style.workflow.links import DEFAULT_NAME
+from t5x_style.workflow.plans import Decision
+from t5x_style.workflow.store import Store, Version
 
 STAGE, RUN = "launch.recipe.Stage", "launch.recipe.run"
 RUN_PARAMETERS = {"stages", "run_dir", "budget", "publish", "macros", "inputs"}
+STORE_MACRO, LIMIT_MACRO = "STORE", "STORE_LIMIT"  # settings of every recipe
 STAGE_PARAMETERS = {"entry", "gin_files", "inputs", "bindings", "scaled"}
 
 
@@ -65,6 +70,8 @@ class Recipe:
     Attributes:
       macros: for every stage whose gin files refer to them, unless it binds them itself.
       inputs: those that are paths, which the stage then declares as its inputs.
+      store: where versions are; by default `.store` next to the run's folder.
+      limit: STORE_LIMIT, as the user wrote it; None for none.
     """
 
     stages: tuple[Stage, ...]
@@ -73,9 +80,11 @@ class Recipe:
     publish: Mapping[str, Output]
     macros: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
+    store: Store = field(default_factory=lambda: Store(Path(DEFAULT_NAME)))
+    limit: Any = None
 
-    def folder(self, name: str) -> Path:
-        """Where stage `name` writes."""
+    def link(self, name: str) -> Path:
+        """The link to the current version of stage `name`."""
         return self.run_dir / name
 
 
@@ -92,6 +101,7 @@ def load(flags: gin_utils.Flags) -> Recipe:
       RecipeError: a reference to a stage or output that does not exist or comes later.
     """
     config = flags.read()
+    set_here = {name: config.macros.pop(name, None) for name in (STORE_MACRO, LIMIT_MACRO)}
     names = _outputs_as_values(config)
     gin_utils.check_names(config, (RUN,))
     _check_parameters(config)
@@ -100,13 +110,18 @@ def load(flags: gin_utils.Flags) -> Recipe:
         if name not in settings:
             raise GinError(f"The recipe lacks `recipe.run.{name} = ...`.")
     stages = tuple(_stage(config, item) for item in settings["stages"])
+    run_dir = Path(_typed(settings["run_dir"], str, "recipe.run.run_dir"))
+    root, limit = (None if one is None else one.value for one in set_here.values())
+    space.limit_of(limit)
     recipe = Recipe(
         stages,
-        Path(_typed(settings["run_dir"], str, "recipe.run.run_dir")),
+        run_dir,
         float(_typed(settings.get("budget", 1.0), (int, float), "recipe.run.budget")),
         settings.get("publish", {}),
         _merged(settings.get("macros", {}), "recipe.run.macros"),
         _typed(settings.get("inputs", {}), dict, "recipe.run.inputs"),
+        Store(Path(_typed(root, str, STORE_MACRO))) if root else links.of_run(run_dir),
+        limit,
     )
     if recipe.budget <= 0:
         raise RecipeError(f"recipe.run.budget must be above 0, found {recipe.budget}.")
@@ -186,9 +201,15 @@ def _stage(config: Config, item: Any) -> Stage:
 def _check_references(recipe: Recipe, names: list[str], flags: gin_utils.Flags) -> None:
     """Every `%stage.output` must name an earlier stage and something that its job returns."""
     earlier: list[Stage] = []
+
+    @functools.cache
+    def outputs_of(producer: str) -> set[str] | None:
+        item = next(one for one in recipe.stages if one.name == producer)
+        return stage.declared_outputs(job_of(item, flags))
+
     for item in recipe.stages:
         for output in item.needs():
-            _check_output(output, earlier, recipe, flags, f"Stage {item.name} ({item.where})")
+            _check_output(output, earlier, recipe, outputs_of, f"Stage {item.name} ({item.where})")
         for leaf in leaves(dict(item.bindings)):
             if isinstance(leaf, Output):
                 raise RecipeError(
@@ -201,7 +222,7 @@ def _check_references(recipe: Recipe, names: list[str], flags: gin_utils.Flags) 
     for output in recipe.publish.values():
         if not isinstance(output, Output):
             raise RecipeError(f"recipe.run.publish: {output!r} must be a %stage.output.")
-        _check_output(output, earlier, recipe, flags, "recipe.run.publish")
+        _check_output(output, earlier, recipe, outputs_of, "recipe.run.publish")
     for name in names:
         if name not in [item.name for item in recipe.stages]:
             raise RecipeError(f"Stage {name} is described, but not listed in recipe.run.stages.")
@@ -236,7 +257,11 @@ def _free_macros(item: Stage, config: Config) -> set[str]:
 
 
 def _check_output(
-    output: Output, earlier: list[Stage], recipe: Recipe, flags: gin_utils.Flags, where: str
+    output: Output,
+    earlier: list[Stage],
+    recipe: Recipe,
+    outputs_of: Callable[[str], set[str] | None],
+    where: str,
 ) -> None:
     producers = {item.name: item for item in earlier}
     text = f"%{output.stage}.{output.name}"
@@ -249,7 +274,7 @@ def _check_output(
         raise RecipeError(
             f"{where}: {text}: no stage {output.stage!r}{closest(output.stage, producers)}"
         )
-    declared = stage.declared_outputs(job_of(producers[output.stage], flags))
+    declared = outputs_of(output.stage)
     if declared is not None and output.name not in declared:
         raise RecipeError(
             f"{where}: {text}: stage {output.stage} has no output {output.name!r}"
@@ -263,8 +288,26 @@ def job_of(item: Stage, flags: gin_utils.Flags) -> str:
     return stage.job_of(config, stage.entry_job(item.entry))
 
 
+@dataclass(frozen=True)
+class Known:
+    """What is known of stages while a recipe is planned or run.
+
+    Attributes:
+      done: stage -> the finished version that those after it read.
+      pending: stages that have no finished version yet; their outputs have no path.
+    """
+
+    done: dict[str, Version] = field(default_factory=dict)
+    pending: set[str] = field(default_factory=set)
+
+
+def all_pending(recipe: Recipe) -> Known:
+    """Before anything is looked up."""
+    return Known({}, {item.name for item in recipe.stages})
+
+
 def stage_flags(
-    recipe: Recipe, item: Stage, flags: gin_utils.Flags, pending: Mapping[str, str]
+    recipe: Recipe, item: Stage, flags: gin_utils.Flags, known: Known
 ) -> gin_utils.Flags:
     """The command line of one stage.
 
@@ -272,11 +315,11 @@ def stage_flags(
       recipe: the whole recipe.
       item: the stage.
       flags: the recipe's own command line; search paths and allow-list are handed on.
-      pending: stages that are not done (their outputs have no path yet) -> fingerprints.
+      known: versions of the stages before it.
     """
 
     def path(value: Any) -> Any:
-        return output_path(recipe, value, pending) if isinstance(value, Output) else value
+        return output_path(recipe, value, known) if isinstance(value, Output) else value
 
     scaled = {name: max(1, math.ceil(n * recipe.budget)) for name, n in item.scaled.items()}
     config = _files(item, flags).read()
@@ -284,37 +327,61 @@ def stage_flags(
     shared = {**recipe.macros, **recipe.inputs}
     values = {name: value for name, value in shared.items() if name in free}
     values |= {**transform(dict(item.inputs), path), **item.bindings, **scaled}
-    values[FOLDER_MACRO] = str(recipe.folder(item.name))
+    values[FOLDER_MACRO] = str(recipe.link(item.name))
     own = [name for name in recipe.inputs if name in free]
     inputs = dict.fromkeys([*stage.input_macros(config), *item.inputs, *own])
     values[stage.INPUTS] = [Macro(name) for name in inputs]
+    values[stage.STORE_SETTING] = str(recipe.store.root)
+    if recipe.limit is not None:
+        values[stage.LIMIT_SETTING] = recipe.limit
     overrides = tuple((name, to_gin(value)) for name, value in values.items())
-    return replace(flags, files=item.gin_files, overrides=overrides, dry_run=False)
+    rerun = tuple(name for name in flags.rerun if name == item.name)
+    return replace(flags, files=item.gin_files, overrides=overrides, dry_run=False, rerun=rerun)
 
 
-def output_path(recipe: Recipe, output: Output, pending: Mapping[str, str]) -> str:
-    """Where an output lies; for a stage still to run, a stand-in that `plan` knows."""
-    folder = recipe.folder(output.stage)
-    if output.stage in pending:
-        return str(folder / f"<{output.name}>")
-    record = stage.read_record(folder / stage.STAGE_FILE) or {"outputs": {}}
-    outputs = record["outputs"]
+def output_path(recipe: Recipe, output: Output, known: Known) -> str:
+    """Where an output is; for a stage still to run, a stand-in that `plan` knows."""
+    if output.stage in known.pending:
+        return str(recipe.link(output.stage) / f"<{output.name}>")
+    version = known.done[output.stage]
+    outputs = version.record["outputs"]
     if output.name not in outputs:
         raise RecipeError(
             f"%{output.stage}.{output.name}: stage {output.stage} returned no output "
             f"{output.name!r}{closest(output.name, outputs)}"
         )
-    return os.path.normpath(folder / outputs[output.name])
+    return str(version.output(output.name))
 
 
-def plan(
-    recipe: Recipe, item: Stage, flags: gin_utils.Flags, pending: Mapping[str, str]
-) -> stage.Plan:
-    """A stage's plan; what it reads from `pending` stages counts by the fingerprint given there."""
-    own = stage_flags(recipe, item, flags, pending)
-    known = {
-        output_path(recipe, output, pending): pending[output.stage]
+def plan(recipe: Recipe, item: Stage, flags: gin_utils.Flags, known: Known) -> stage.Plan:
+    """A stage's plan; what it reads from pending stages counts as `still to be made`."""
+    own = stage_flags(recipe, item, flags, known)
+    pending = {
+        output_path(recipe, output, known): f"%{output.stage}.{output.name}, still to be made"
         for output in item.needs()
-        if output.stage in pending
+        if output.stage in known.pending
     }
-    return stage.plan(own, stage.entry_job(item.entry), known)
+    return stage.plan(own, stage.entry_job(item.entry), pending)
+
+
+def look_up(recipe: Recipe, flags: gin_utils.Flags) -> tuple[Known, dict[str, Decision]]:
+    """Which stages are done and what each of them is waiting for; runs nothing.
+
+    Every name, reference and link of the recipe is checked on the way.
+    """
+    known = Known()
+    decisions: dict[str, Decision] = {}
+    for item in recipe.stages:
+        planned = plan(recipe, item, flags, known)
+        waits_for = sorted({one.stage for one in item.needs()} & known.pending)
+        if waits_for:
+            links.check(planned.store, planned.link)
+            decision = Decision("new", f"after {', '.join(waits_for)}")
+        else:
+            decision = stage.decide(planned)
+        if decision.status == "done" and decision.version is not None:
+            known.done[item.name] = decision.version
+        else:
+            known.pending.add(item.name)
+        decisions[item.name] = decision
+    return known, decisions

@@ -1,7 +1,9 @@
 """Stage: one page about a whole recipe, with the table, the curves and the times of its stages.
 
 summary.json: {"metrics": {system: {metric: value}}, "intervals": {system: {metric: [low, high]}},
-"queries": n, "passages": n, "budget": ..., "seconds": ..., "stages": {stage: seconds}}.
+"queries": n, "passages": n, "budget": ..., "seconds": ..., "stages": {stage: seconds},
+"code": {stage: hash of its source code}}. The stages are those that led to the inputs, whichever
+recipe made them.
 """
 
 import json
@@ -11,13 +13,15 @@ from typing import Any
 
 from t5x_style import report_parts
 
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"report": {"name": "report", "version": 1}}
+
 
 def report(
     evaluation: str,
-    trainings: Sequence[str],
+    trainings: Mapping[str, str],
     budget: float,
     claim: str,
-    run_dir: str,
     model_dir: str,
     over_training: Sequence[str] = (),
     further: Sequence[str] = (),
@@ -26,10 +30,9 @@ def report(
 
     Args:
       evaluation: metrics.json of an evaluate stage.
-      trainings: folders of training stages, whose curves are drawn together.
+      trainings: name -> folder of a training stage; their curves are drawn together.
       budget: of the recipe, quoted.
       claim: a system; the page says how it does against the evaluation's baseline.
-      run_dir: the recipe's folder, whose stages' times are added up.
       model_dir: where the files go.
       over_training: metrics of the trainings, as 'eval/dev/Recall@5', of which the page has a table
         each, by step.
@@ -41,7 +44,8 @@ def report(
     folder = Path(model_dir)
     folder.mkdir(parents=True, exist_ok=True)
     results = json.loads(Path(evaluation).read_text(encoding="utf-8"))
-    stages = report_parts.stage_seconds(Path(run_dir))
+    stages = report_parts.stages([evaluation, *trainings.values(), *further])
+    seconds = report_parts.stage_seconds(stages)
     systems = results["systems"]
     summary = {
         "metrics": {
@@ -54,13 +58,16 @@ def report(
         "queries": results["n"],
         "passages": results["passages"],
         "budget": budget,
-        "seconds": round(sum(stages.values()), 1),
-        "stages": stages,
+        "seconds": round(sum(seconds.values()), 1),
+        "stages": seconds,
+        "code": report_parts.stage_code(stages),
     }
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     lines = report_parts.logged(trainings)
     report_parts.draw(lines, folder / "curves.png")
-    text = page(results, summary, compare(results, claim), trainings)
+    text = page(
+        results, compare(results, claim), list(trainings), report_parts.times(stages, budget)
+    )
     text += "".join(report_parts.by_step(metric, lines) for metric in over_training)
     for path in further:
         text += "\n".join(["", *tables(json.loads(Path(path).read_text(encoding="utf-8")))])
@@ -136,12 +143,16 @@ def _comparisons(results: Mapping[str, Any]) -> list[str]:
 
 
 def page(
-    results: Mapping[str, Any],
-    summary: Mapping[str, Any],
-    comparison: str,
-    trainings: Sequence[str],
+    results: Mapping[str, Any], comparison: str, trainings: Sequence[str], times: Sequence[str]
 ) -> str:
-    """The page, in Markdown."""
+    """The page, in Markdown.
+
+    Args:
+      results: of the evaluation.
+      comparison: what `compare` says.
+      trainings: names of those whose curves are drawn.
+      times: lines about the stages.
+    """
     return "\n".join([
         "# Summary",
         "",
@@ -150,9 +161,9 @@ def page(
         "",
         *_comparisons(results),
         "",
-        f"![curves of {', '.join(Path(folder).name for folder in trainings)}](curves.png)",
+        f"![curves of {', '.join(trainings)}](curves.png)",
         "",
-        *report_parts.times(summary["stages"], summary["budget"]),
+        *times,
     ])  # fmt: skip
 
 

@@ -1,44 +1,76 @@
 """What pages about a recipe have in common: times of its stages, curves of its trainings."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from t5x_style import metric_log
+from t5x_style.workflow.lineage import lineage
+from t5x_style.workflow.store import Version
 
 COLUMNS = 4  # of panels in curves.png
 
 
-def stage_seconds(run_dir: Path) -> dict[str, float]:
-    """Seconds of every finished stage in the recipe's folder, in the order they finished."""
-    records = [json.loads(path.read_text("utf-8")) for path in run_dir.glob("*/stage.json")]
-    records.sort(key=lambda record: record["finished"])
-    return {record["name"]: record["seconds"] for record in records}
-
-
-def times(stages: Mapping[str, float], budget: float) -> list[str]:
-    """Lines of Markdown: how long each stage took.
+def stages(paths: Iterable[str]) -> dict[str, Version]:
+    """The finished stages that led to a page's inputs, by name, in the order they finished.
 
     Args:
-      stages: name -> seconds.
+      paths: the inputs; those that no stage wrote add nothing.
+
+    Returns:
+      Name of the stage -> its version. Names that several versions have are followed by the
+      version's id, as in `train (train-3f2a9c0d1e2b4a5c)`.
+    """
+    versions = lineage(paths)
+    count = Counter(version.record["name"] for version in versions)
+    return {
+        f"{name} ({version.id})" if count[name := version.record["name"]] > 1 else name: version
+        for version in versions
+    }
+
+
+def stage_seconds(stages: Mapping[str, Version]) -> dict[str, float]:
+    """Name -> seconds that the stage took."""
+    return {name: float(version.record["seconds"]) for name, version in stages.items()}
+
+
+def stage_code(stages: Mapping[str, Version]) -> dict[str, str]:
+    """Name -> twelve digits that identify the source code of the stage."""
+    return {name: str(version.record["code_hash"]) for name, version in stages.items()}
+
+
+def times(stages: Mapping[str, Version], budget: float) -> list[str]:
+    """Lines of Markdown: how long each stage took, and with which code.
+
+    Args:
+      stages: of `stages`.
       budget: of the recipe.
     """
+    seconds, code = stage_seconds(stages), stage_code(stages)
+    mixed = [name for name, version in stages.items() if version.record.get("mixed_code")]
+    note = f"Stopped, and continued with changed code: {', '.join(mixed)}."
     return [
-        f"Budget {budget}, {sum(stages.values()):.0f} seconds in all:",
+        f"The stages that led to this page, with the time that each took and a hash of its source "
+        f"code. Budget {budget}, {sum(seconds.values()):.0f} seconds in all:",
         "",
-        "| stage | seconds |",
-        "|---|---|",
-        *(f"| {name} | {seconds:.0f} |" for name, seconds in stages.items()),
+        "| stage | seconds | code |",
+        "|---|---|---|",
+        *(f"| {name} | {seconds[name]:.0f} | `{code[name]}` |" for name in stages),
         "",
+        *([note, ""] if mixed else []),
     ]
 
 
-def logged(trainings: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """Training -> the lines of its log; of their folders."""
+def logged(trainings: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+    """Training -> the lines of its log.
+
+    Args:
+      trainings: name -> folder.
+    """
     return {
-        Path(folder).name: metric_log.read_lines(Path(folder) / metric_log.JSONL)
-        for folder in trainings
+        name: metric_log.read_lines(Path(folder) / metric_log.JSONL)
+        for name, folder in trainings.items()
     }
 
 

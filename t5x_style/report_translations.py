@@ -8,13 +8,15 @@ from typing import Any
 from t5x_style import report_parts
 from t5x_style.evaluation.language_groups import ALL, TRAINED, ZERO_SHOT
 
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"report_translations": {"name": "report_translations", "version": 1}}
+
 
 def report_translations(
     evaluation: str,
     languages: str,
-    trainings: Sequence[str],
+    trainings: Mapping[str, str],
     budget: float,
-    run_dir: str,
     model_dir: str,
     over_training: Sequence[str] = (),
 ) -> dict[str, str]:
@@ -23,9 +25,8 @@ def report_translations(
     Args:
       evaluation: metrics.json of an evaluate_bitext stage.
       languages: its languages.md.
-      trainings: folders of training stages, whose curves are drawn together.
+      trainings: name -> folder of a training stage; their curves are drawn together.
       budget: of the recipe, quoted.
-      run_dir: the recipe's folder, whose stages' times are added up.
       model_dir: where the files go.
       over_training: metrics of the trainings, of which the page has a table each, by step.
 
@@ -37,7 +38,7 @@ def report_translations(
     sets = json.loads(Path(evaluation).read_text(encoding="utf-8"))["sets"]
     logged = report_parts.logged(trainings)
     report_parts.draw(logged, folder / "curves.png")
-    stages = report_parts.stage_seconds(Path(run_dir))
+    stages = report_parts.stages([evaluation, languages, *trainings.values()])
     parts = [
         "# Summary\n",
         *(line for name, one in sets.items() for line in of_task(name, one)),

@@ -20,6 +20,9 @@ from t5x_style.retrieval import origin, parts, publish, scoring
 
 SCORED = "scored.jsonl"
 
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"score": {"name": "score", "version": 1}}
+
 
 def score(
     model: trained.Trained,

@@ -22,9 +22,13 @@ from t5x_style import gin_utils, runtime, stage_main, trained
 from t5x_style.retrieval import index as index_lib
 from t5x_style.retrieval.passages import Passage, Passages
 from t5x_style.retrieval.reader import Reading, reader_of
+from t5x_style.workflow.store import STAGE_FILE
 
 JOB = "t5x_style.search.search"
 SNIPPET = 240  # characters
+
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"search": {"name": "search", "version": 1}}
 
 
 class SearchError(ValueError):
@@ -288,16 +292,21 @@ def _words(question: str) -> list[str]:
 def find_config(run: str) -> Path:
     """The config.gin of the finished search stage below a recipe's folder.
 
+    Stages are links to their current versions; hidden ones, which a killed process may have left,
+    do not count.
+
     Raises:
-      SearchError: there is no such folder, or no such stage, or it is not finished.
+      SearchError: there is no such folder, or no such stage, or its current version is not
+        finished.
     """
     folder = Path(run)
     if not folder.is_dir():
         raise SearchError(f"{run}: not found. Expected a recipe's folder, as runs/quickstart")
-    for record in sorted([*folder.glob("stage.json"), *folder.glob("*/stage.json")]):
-        if json.loads(record.read_text(encoding="utf-8")).get("entry") == JOB:
-            return record.with_name("config.gin")
-    finished = sorted(path.parent.name for path in folder.glob("*/stage.json"))
+    stages = sorted(folder.glob(f"[!.]*/{STAGE_FILE}"))
+    for manifest in (*folder.glob(STAGE_FILE), *stages):
+        if json.loads(manifest.read_text(encoding="utf-8")).get("entry") == JOB:
+            return manifest.with_name("config.gin")
+    finished = [manifest.parent.name for manifest in stages]
     raise SearchError(
         f"{run}: no finished search stage; finished are {finished}. Let the recipe run to its end, "
         "or name a gin file that binds search.Searcher with --gin_file."

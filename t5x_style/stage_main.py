@@ -3,25 +3,30 @@
 Exit code 0: done, skipped, or stopped early with everything saved; 1: an error, told in a few
 lines when it is the user's to mend (`--traceback` shows where it arose); else a traceback.
 
-With several processes (see `processes`) process 0 keeps the lock and the records. A job that
+With several processes (see `processes`) process 0 keeps the lease and the records. A job that
 computes on devices, whose entry point calls `runtime.start`, runs on all of them; any other runs on
 process 0, and the others wait. However one of them ends, all do; see `peers`.
 """
 
+import contextlib
 import ctypes
+import errno
 import os
 import re
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from t5x_style import gin_utils, processes, stage
 from t5x_style.gin_reader import REPOSITORY
+from t5x_style.workflow import links, making, plans
+from t5x_style.workflow.leases import Holder, Lease
 
 if TYPE_CHECKING:  # imports JAX
     from t5x_style.peers import Peers
@@ -33,6 +38,12 @@ PR_SET_PDEATHSIG = 1
 # takes a step's temporaries anew at every step, and in pages of 4 KiB the first touch of each is a
 # fault: in huge pages BERT-mini's step takes an eighth less (docs/results/benchmarks.md).
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+DISK_ADVICE = (
+    "\nNo finished version is affected. Make room (python -m t5x_style.gc shows what may go) or "
+    "make the folder writable, and run the same command: it continues."
+)
 
 
 def main(job: str = "") -> None:
@@ -75,7 +86,8 @@ def _tell(error: Exception) -> None:
 
 def _in_words(error: Exception) -> str:
     # gin names the configurables on the way to the error, and their addresses in memory
-    return re.sub(r"(?m)^(  In call to configurable '.*?') \(<.*?>\)", r"\1", str(error))
+    text = re.sub(r"(?m)^(  In call to configurable '.*?') \(<.*?>\)", r"\1", str(error))
+    return text + DISK_ADVICE if getattr(error, "errno", None) in DISK_ERRORS else text
 
 
 def is_users(error: Exception) -> bool:
@@ -97,22 +109,59 @@ def run_stage(flags: gin_utils.Flags, job: str) -> int:
     if peers is not None:
         return _run_among(peers, flags, job)
     try:
+        flags = flags.without_links()
         planned = stage.plan(flags, job)
         decision = stage.decide(planned)
-        print(f"[{planned.folder}] {decision.status}: {decision.reason}", flush=True)
-        if decision.status == "done" or flags.dry_run:
+        _say(planned, decision)
+        if flags.dry_run:
+            return 0
+        if decision.status == "done":
+            _use(planned, decision)
             return 0
         _check_code(flags, planned)
-        with stage.lock(planned.folder):
-            return _run_locked(flags, planned)
+        with _lease(planned) as lease:
+            _make(flags, planned, lease)
+        return 0
     except stage.Interrupted:
         print("stopped before the job began; the same command starts it", flush=True)
         return 0
 
 
+def _say(planned: stage.Plan, decision: plans.Decision) -> None:
+    print(f"[{planned.link}] {decision.status}: {decision.reason}", flush=True)
+    if decision.note:
+        print(f"[{planned.link}] {decision.note}", flush=True)
+
+
+def _use(planned: stage.Plan, decision: plans.Decision) -> None:
+    """Makes a finished version the current one."""
+    assert decision.version is not None
+    links.point(planned.store, planned.link, decision.version.folder)
+    planned.store.mark_used(decision.version.folder)
+
+
+@contextlib.contextmanager
+def _lease(planned: stage.Plan) -> Iterator[Lease]:
+    """Waits for whoever makes the same version; nobody else makes it inside."""
+
+    def waiting(holder: Holder) -> None:
+        print(f"[{planned.link}] waits: {holder} makes {planned.id}", flush=True)
+
+    def lost() -> None:
+        print(f"[{planned.link}] another process took {planned.id} over", file=sys.stderr)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    lease = planned.store.leases.acquire(planned.id, waiting, lost)
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
 def _run_among(peers: "Peers", flags: gin_utils.Flags, job: str) -> int:
     """As `run_stage`, among several processes: all end when one does."""
     try:
+        flags = flags.without_links()
         planned = stage.plan(flags, job)
         peers.compare(_identity(planned))
         if peers.number == 0:
@@ -135,33 +184,36 @@ def _run_among(peers: "Peers", flags: gin_utils.Flags, job: str) -> int:
 def _identity(planned: stage.Plan) -> dict[str, dict[str, str]]:
     """What must be the same on all processes of a stage."""
     return {
-        "job": {planned.job: ""},
-        "folder": {str(planned.folder.absolute()): ""},
-        "binding": planned.bindings,
-        "input": planned.inputs,
+        "job": {f"{planned.job.name} {planned.job.version}": ""},
+        "folder": {str(planned.link.absolute()): ""},
+        "parameter": planned.values.semantic,
+        "input": planned.inputs.flat(),
         "code": planned.code,
     }
 
 
 def _lead(peers: "Peers", flags: gin_utils.Flags, planned: stage.Plan) -> str:
-    """Process 0: decides, keeps lock and records, runs the job; what the others say at the end."""
+    """Process 0: decides, keeps lease and records, runs the job; what the others say at the end."""
     decision = stage.decide(planned)
-    print(f"[{planned.folder}] {decision.status}: {decision.reason}", flush=True)
+    _say(planned, decision)
+    if decision.status == "done" and not flags.dry_run:
+        _use(planned, decision)
     if decision.status == "done" or flags.dry_run:
         peers.verdict("done")
         return ""
     _check_code(flags, planned)
-    with stage.lock(planned.folder):
-        _run_locked(flags, planned, peers)
-    return "" if stage.decide(planned).status == "done" else "stopped early"
+    with _lease(planned) as lease:
+        _make(flags, planned, lease, peers)
+    return "" if stage.decide(replace(planned, rerun=False)).status == "done" else "stopped early"
 
 
 def _follow(peers: "Peers", flags: gin_utils.Flags, planned: stage.Plan) -> None:
     """Any other process: runs the job where all do, and waits until process 0 has ended."""
-    runs = peers.verdict() == "run"
+    folder = peers.verdict().removeprefix("run ")
+    runs = folder != "done"
     if runs and peers.together:
         try:
-            _call(flags, planned, first=False)
+            _call(flags, planned, Path(folder), first=False)
         except stage.Signalled:
             raise
         except stage.Interrupted:
@@ -175,69 +227,65 @@ def _follow(peers: "Peers", flags: gin_utils.Flags, planned: stage.Plan) -> None
         except stage.Signalled:
             peers.ask_to_stop()
     if outcome:
-        print(f"[{planned.folder}] {outcome}; the same command continues it", flush=True)
+        print(f"[{planned.link}] {outcome}; the same command continues it", flush=True)
     peers.close()
 
 
 def _check_code(flags: gin_utils.Flags, planned: stage.Plan) -> None:
-    """Finds wrong names and types before a folder is emptied."""
+    """Finds wrong names and types before a version is begun."""
     config = flags.read()
     gin_utils.check_code(config)
-    gin_utils.check_job(config, planned.job)
+    gin_utils.check_job(config, planned.entry)
 
 
-def _run_locked(flags: gin_utils.Flags, planned: stage.Plan, peers: "Peers | None" = None) -> int:
-    decision = stage.decide(planned)  # again: another run may have finished meanwhile
+def _make(
+    flags: gin_utils.Flags, planned: stage.Plan, lease: Lease, peers: "Peers | None" = None
+) -> None:
+    """Makes the version, or finds that it was made while this process waited for the lease."""
+    decision = stage.decide(planned)
     if decision.status == "done":
+        _say(planned, decision)
+        _use(planned, decision)
         if peers is not None:
             peers.verdict("done")
-        return 0
-    if decision.status == "changed":
-        _check_files_survive(flags, planned, decision)
-    stage.prepare_folder(planned, decision)
+        return
+    folder = making.begin(planned, decision, lease)
+    print(f"[{planned.link}] writes {folder}", flush=True)
     if peers is not None:
-        peers.verdict("run")  # from here on the others may read the folder
+        peers.verdict(f"run {folder}")  # from here on the others may read the folder
     begin = time.monotonic()
     try:
-        outputs = _call(flags, planned, first=True)
+        outputs = _call(flags, planned, folder, first=True)
     except stage.Interrupted as interrupted:
         if peers is not None and peers.together and isinstance(interrupted, stage.Signalled):
             raise  # the others have not agreed to stop here
         outputs = None
     seconds = time.monotonic() - begin
     if outputs is None:
-        stage.add_seconds(planned, seconds)
-        print(f"[{planned.folder}] stopped early; the same command continues it", flush=True)
-        return 0
-    stage.finish(planned, stage.check_outputs(planned.folder, outputs, planned.job), seconds)
-    print(f"[{planned.folder}] done in {seconds:.0f} s", flush=True)
-    return 0
+        making.add_seconds(folder, seconds)
+        print(f"[{planned.link}] stopped early; the same command continues it", flush=True)
+        return
+    making.finish(planned, folder, outputs, seconds, lease)
+    print(f"[{planned.link}] done in {seconds:.0f} s", flush=True)
 
 
-def _check_files_survive(
-    flags: gin_utils.Flags, planned: stage.Plan, decision: stage.Decision
-) -> None:
-    """Refuses to empty a folder that holds the gin files of this very run."""
-    folder = planned.folder.resolve()
-    for path in flags.read().files:
-        if path.resolve().is_relative_to(folder):
-            raise stage.StageError(
-                f"{planned.folder} must be emptied ({decision.reason}), but {path} is read for "
-                "this run. Copy it elsewhere, and name the copy."
-            )
+def _call(
+    flags: gin_utils.Flags, planned: stage.Plan, folder: Path, *, first: bool
+) -> stage.Outputs | None:
+    """Lets gin read the configuration, locks it, and calls the job with its bindings.
 
-
-def _call(flags: gin_utils.Flags, planned: stage.Plan, *, first: bool) -> stage.Outputs | None:
-    """Lets gin read the configuration, locks it, and calls the job with its bindings."""
-    config = flags.read()
-    gin_utils.parse(config, flags, planned.job)
+    Inputs are bound to the versions of the plan, where a link may point elsewhere by now.
+    """
+    fixed = flags.with_macros(planned.inputs.paths)
+    config = fixed.read()
+    gin_utils.parse(config, fixed, planned.entry)
     if not first:
-        return gin_utils.configured(stage.run)(model_dir=str(planned.folder))
-    gin_utils.save_config(planned.folder)
+        return gin_utils.configured(stage.run)(model_dir=str(folder))
+    gin_utils.save_config(folder)
     try:
-        return gin_utils.configured(stage.run)(model_dir=str(planned.folder))
+        return gin_utils.configured(stage.run)(model_dir=str(folder))
     finally:
-        gin_utils.save_operative_config(planned.folder)
+        gin_utils.save_operative_config(folder)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

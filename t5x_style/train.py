@@ -2,7 +2,8 @@
 
 Leaves in MODEL_DIR: `checkpoints/`, `contract.json`, `metrics.jsonl`, `tensorboard/`, `curves.png`,
 `summary.md` and the operative configuration. Run again, it resumes where it was; the result is the
-same, bit for bit, as if it had never stopped.
+same, bit for bit, as if it had never stopped. If a shorter training with the same settings has
+finished, this one continues from it where the learning rate allows that: see `longer_training`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,8 +11,8 @@ from pathlib import Path
 
 import jax
 
-from t5x_style import hooks, initialise, metric_log, stage
-from t5x_style.checkpointing import Checkpointer, Checkpointing
+from t5x_style import checkpoint_folder, hooks, initialise, longer_training, metric_log, stage
+from t5x_style.checkpointing import Checkpointer, Checkpointing, together
 from t5x_style.optim import AdamW
 from t5x_style.partitioning import Partitioner
 from t5x_style.progress import TrainingProgress
@@ -19,6 +20,17 @@ from t5x_style.replanning import Replanning
 from t5x_style.retrieval.retriever import HostRetrieval
 from t5x_style.train_state import MakeObjective
 from t5x_style.trainer import Cadence, Pipeline, Trainer
+
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {
+    "train": {
+        "name": "train",
+        "version": 1,
+        # A training that differs from a shorter, finished one in these alone continues from it.
+        "knows_size": True,
+        "length": ("cadence.steps", "optimizer.total_steps", "optimizer.decay_steps"),
+    }
+}
 
 
 def train(
@@ -60,6 +72,7 @@ def train(
 
     Raises:
       ValueError: no evaluator gives the development metric.
+      CheckpointError: a checkpoint is damaged, its own or that of the training that it continues.
       stage.Interrupted: SIGTERM came; everything is saved.
     """
     check_development_metric(
@@ -67,11 +80,14 @@ def train(
     )
     folder = Path(model_dir)
     main = jax.process_index() == 0
+    every = replanning.every if replanning else None
+    together(lambda: continue_parent(folder, optimizer, cadence, retrieval is not None, every))
     checkpointer = Checkpointer(folder / "checkpoints", checkpointing)
     trainer = Trainer(
         objective, pipeline, optimizer, partitioner, checkpointer, cadence, seed, micro_batches,
         retrieval, replanning,
     )  # fmt: skip
+    together(lambda: _require_room(model_dir, checkpointer.bytes_of_run(trainer.state)))
     how = trainer.start(initialise_from)
     first = int(trainer.state.step)
     contract = trainer.abstract_module().contract()
@@ -88,11 +104,47 @@ def train(
     checkpointer.close()
     if not finished:
         raise stage.Interrupted(f"stopped at step {int(trainer.state.step)}, having saved")
+    checkpointer.thin()
     if main:
         jsonl = folder / metric_log.JSONL
         metric_log.draw_curves(jsonl, folder / "curves.png", folder.name)
         log.text("summary.md", summary(folder.name, trainer, best, development_metric))
     return {"checkpoint": "checkpoints", "model": ".", "metrics": metric_log.JSONL}
+
+
+def _require_room(model_dir: str, needed: int) -> int:
+    stage.require_room(model_dir, needed)
+    return needed
+
+
+def continue_parent(
+    folder: Path, optimizer: AdamW, cadence: Cadence, retrieves: bool, replan_every: int | None
+) -> int:
+    """Copies what a shorter, finished training left, if this one continues it and has not begun.
+
+    Args:
+      folder: of this training.
+      optimizer, cadence: of this training.
+      retrieves: whether batches bring what the host retrieved.
+      replan_every: steps between two plans, where the model decides what is in the batches.
+
+    Returns:
+      the step that this training continues from, 0 if there is nothing to continue.
+
+    Raises:
+      CheckpointError: what should be continued is damaged or absent.
+    """
+    if checkpoint_folder.resumable_steps(folder / "checkpoints"):
+        return 0
+    parent = stage.parent_of(str(folder))
+    if parent is None:
+        return 0
+    step, said = longer_training.how(parent, optimizer, cadence.steps, retrieves)
+    print(f"[{folder.name}] {said}", flush=True)
+    if step is None:
+        return 0
+    longer_training.seed(parent, folder, step, cadence.evaluate_every, replan_every)
+    return step
 
 
 def check_development_metric(

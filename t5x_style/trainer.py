@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Annotated, Any, Protocol, cast
 
 import jax
 import numpy as np
@@ -22,6 +22,7 @@ from t5x_style import (
     train_state,
     train_step,
 )
+from t5x_style.checkpoint_folder import Shared
 from t5x_style.checkpointing import Checkpointer
 from t5x_style.metric_log import MetricLog
 from t5x_style.optim import AdamW
@@ -71,13 +72,15 @@ class Cadence:
       profile_first, profile_count: which steps are traced; count 0 traces none.
     """
 
+    # The marks say which fields do not change results. With `retrieval` an index is built of each
+    # checkpoint, so that `save_every` does.
     steps: int
-    log_every: int = 50
-    evaluate_every: int = 500
-    save_every: int = 500
-    evaluate_at_start: bool = False
-    profile_first: int = 10
-    profile_count: int = 0
+    log_every: Annotated[int, "operational"] = 50
+    evaluate_every: Annotated[int, "operational unless development_metric"] = 500
+    save_every: Annotated[int, "operational unless retrieval"] = 500
+    evaluate_at_start: Annotated[bool, "operational"] = False
+    profile_first: Annotated[int, "operational"] = 10
+    profile_count: Annotated[int, "operational"] = 0
 
     def __post_init__(self) -> None:
         for name in ("steps", "log_every", "evaluate_every", "save_every"):
@@ -124,6 +127,9 @@ class Trainer:
         self.pipeline: Pipeline = pipeline
         self.partitioner, self.checkpointer = partitioner, checkpointer
         self.cadence = cadence
+        branch = optimizer.branch_step()
+        shared = cadence.steps if branch is None else min(branch, cadence.steps)
+        checkpointer.shared = Shared(shared, cadence.evaluate_every)
         self.definition, self.state, self.shardings = train_state.create(
             make_objective, optimizer, partitioner, seed, micro_batches
         )

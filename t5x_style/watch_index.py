@@ -2,17 +2,20 @@
 
     python -m t5x_style.build_index --watch --gin_file=gin_configs/runs/watch_index.gin ...
 
-A companion of a training, no stage: what it makes is in the training's folder.
+A companion of a training, no stage: it publishes to a folder of its own, and writes nothing into the
+training's, which is a version that never changes once it is finished.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 from t5x_style import checkpointing, gin_utils, runtime, stage_main, trained
 from t5x_style.partitioning import Partitioner
 from t5x_style.retrieval import version_record
 from t5x_style.retrieval.refresher import Refresher, RefreshError, Training
 from t5x_style.train_state import MakeObjective
+from t5x_style.workflow.store import STAGE_FILE, version_at
 
 
 def watch(
@@ -20,27 +23,56 @@ def watch(
     objective: MakeObjective,
     training: str,
     partitioner: Partitioner,
-    poll_seconds: float,
+    poll_seconds: Annotated[float, "operational"],
 ) -> None:
     """Builds an index of each new checkpoint of a training, until that has ended.
 
     Args:
       refresher: embeds, builds and publishes.
       objective: the factory that is trained, built without a corpus.
-      training: its folder; it need not exist yet, and may not have ended.
+      training: its folder, or the link to its current version; it need not exist yet, and may not
+        have ended. A link is followed again before each look.
       partitioner: mesh to embed on.
       poll_seconds: between two looks.
+
+    Raises:
+      RefreshError: the training has ended, or a stage's folder would be written to.
     """
-    folder = Path(training)
+    if (version := version_at(Path(refresher.folder))) is not None:
+        raise RefreshError(
+            f"Refresher.folder: {refresher.folder} is inside the stage folder {version.folder}, "
+            "which only its stage writes. Choose another folder, for the training too."
+        )
+    current = _Current(Path(training))
     watched = Training(
-        run=lambda: version_record.run_of(folder),
-        newest=lambda: checkpointing.newest(folder),
-        load=lambda step: trained.load(objective, training, partitioner, step),
-        parameters=lambda step: checkpointing.read_parameters(folder, step),
-        finished=(folder / "stage.json").is_file,
+        run=lambda: version_record.run_of(current.folder),
+        newest=lambda: checkpointing.newest(current.folder),
+        load=lambda step: trained.load(objective, str(current.folder), partitioner, step),
+        parameters=lambda step: checkpointing.read_parameters(current.folder, step),
+        finished=current.finished,
     )
     # What a checkpoint says that goes while it is read.
     refresher.watch(watched, poll_seconds, (checkpointing.CheckpointError, OSError))
+
+
+class _Current:
+    """The folder that a training's link points to, the same for all that one look reads.
+
+    A training that is started with other settings points its link to another version, perhaps
+    between two readings of ours.
+
+    Attributes:
+      folder: where the link pointed when `finished` was last called, or this object made.
+    """
+
+    def __init__(self, link: Path):
+        self._link = link
+        self.folder = link.resolve()
+
+    def finished(self) -> bool:
+        """Whether the training has ended; what a look asks first."""
+        self.folder = self._link.resolve()
+        return (self.folder / STAGE_FILE).is_file()
 
 
 def main(argv: Sequence[str]) -> int:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 from pathlib import Path
 
 import jax
@@ -14,14 +13,17 @@ from gin import config as gin_config
 from models import generation, marge, seq2seq
 from t5x_style import gin_utils, initialise, optim, partitioning, stage_main, train_state
 from t5x_style.objective import GroupShape
-from tests import checkpoint_helpers, tiny_models
+from tests import checkpoint_helpers, store_kit, tiny_models
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SIZES = {"hidden": 16, "layers": 2, "heads": 2, "mlp": 32}
 
 
 def train_marge(folder, vocabulary, sizes):
-    """A finished stage with the checkpoint of a tiny MARGE; its parameters."""
+    """A finished stage with the checkpoint of a tiny MARGE; its parameters.
+
+    `folder` becomes the link to its version, in a store next to it.
+    """
     config = dataclasses.replace(tiny_models.CONFIG, **sizes, vocab_size=vocabulary.size)
     config = dataclasses.replace(config, vocab_multiple=128)
     shape = GroupShape(8, 24, 2)
@@ -34,10 +36,12 @@ def train_marge(folder, vocabulary, sizes):
     )  # fmt: skip
     one = partitioning.Partitioner(partitioning.MeshShape(1, 1, 1), devices=jax.devices()[:1])
     _, state, _ = train_state.create(make, optim.AdamW(1e-3, 1, 2), one, 5)
-    keeper = checkpoint_helpers.keeper(folder / "checkpoints")
+    planned = store_kit.plan(folder, "train", store=folder.parent / ".store")
+    version = store_kit.started(planned)
+    keeper = checkpoint_helpers.keeper(version / "checkpoints")
     keeper.save(state, {"plan": "none"})
     keeper.close()
-    (folder / "stage.json").write_text(json.dumps({"fingerprint": "marge", "hashes": {}}))
+    store_kit.finished(planned, {}, {"model": "."})
     return initialise.Checkpoint(str(folder)).arrays()
 
 

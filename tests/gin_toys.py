@@ -4,9 +4,19 @@ import dataclasses
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from t5x_style import stage
+
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {
+    "make": {"name": "toy_make", "version": 1},
+    "count": {"name": "toy_count", "version": 1},
+    "stops": {"name": "toy_stops", "version": 1},
+    "interrupts": {"name": "toy_interrupts", "version": 1},
+    "promises": {"name": "toy_promises", "version": 1},
+    "fails": {"name": "toy_fails", "version": 1},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +56,15 @@ def make(size: Size, model_dir: str) -> dict[str, str]:
     return {"text": "out.txt"}
 
 
-def count(source: str, steps: int, model_dir: str, stop_at: int = -1) -> dict[str, str] | None:
+def count(
+    source: str,
+    steps: int,
+    model_dir: str,
+    stop_at: int = -1,
+    report_every: Annotated[int, "operational"] = 1,
+) -> dict[str, str] | None:
     """A job that continues: one line a step; at `stop_at` it is told to stop, once."""
-    del source
+    del source, report_every
     path = os.path.join(model_dir, "steps.txt")
     done = 0
     if os.path.exists(path):

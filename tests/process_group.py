@@ -29,7 +29,12 @@ def flags(port: int, count: int, number: int, heartbeat: int = 6) -> list[str]:
 
 
 def start(arguments: list[str], env: dict[str, str] | None = None, devices: int = 1):
-    """Starts `python -m ARGUMENTS` with some virtual devices."""
+    """Starts `python -m ARGUMENTS` with some virtual devices.
+
+    Each MODEL_DIR has a store of its own: runs that a test compares must not share versions.
+    """
+    folders = [word.partition("=")[2] for word in arguments if word.startswith("--gin.MODEL_DIR=")]
+    arguments = [*arguments, *(f"--gin.stage.run.store={folder}.store" for folder in folders)]
     options = {"XLA_FLAGS": virtual_devices.flags(devices)}
     process = subprocess.Popen(
         [sys.executable, "-m", *arguments],

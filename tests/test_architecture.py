@@ -31,6 +31,7 @@ STAGES = (
     "t5x_style.fingerprints",
     "t5x_style.processes",
 )
+WORKFLOW = "t5x_style.workflow"
 # Floors of the engine: a module imports its own floor and those below. Files that are on no list
 # stand where the first file that needs them stands; add them when it matters.
 ENGINE_FLOORS = (
@@ -156,7 +157,18 @@ def test_launch_imports_only_stages():
         for path in sources("launch")
         if path.name != "serve.py"
         for name in our_imports(path)
-        if not name.startswith("launch") and name not in (*STAGES, "t5x_style")
+        if not name.startswith(("launch", WORKFLOW)) and name not in (*STAGES, "t5x_style")
+    ]
+    assert problems == []
+
+
+def test_workflow_imports_only_stages():
+    """What decides whether a stage runs knows nothing of what stages do, and starts in a blink."""
+    problems = [
+        f"{path}: {name}"
+        for path in sources("t5x_style/workflow")
+        for name in our_imports(path)
+        if not name.startswith(WORKFLOW) and name not in STAGES
     ]
     assert problems == []
 

@@ -94,7 +94,7 @@ def test_a_shard_may_be_a_number_or_a_title_and_a_name_may_be_the_line(tmp_path)
         del row["topic"]
     read, _ = _gather(tmp_path, rows, shard_field="links_to", name_field="")
     names = [documents.parts_of(one)[2] for one in read[documents.DOCUMENTS]]
-    assert names == [f"{tmp_path}/d.jsonl:{line}" for line in (1, 2)]
+    assert names == [f"d.jsonl:{line}" for line in (1, 2)]
 
 
 @pytest.mark.parametrize(

@@ -257,5 +257,6 @@ def test_an_untrained_model_from_documents_to_metrics(tmp_path):
     assert report["pairs"]["de_en"]["texts"] == 2
     assert report["mean"]["untrained"]["BLEU"] < 20
     # Another name of a system is another input.
-    hashes = fingerprints.of_inputs({"WRITTEN": {"a": file}}, {})
-    assert list(hashes) == ["WRITTEN[a]"]
+    named = [fingerprints.of_inputs({"WRITTEN": {name: file}}).flat() for name in "ab"]
+    assert [list(one) for one in named] == [["WRITTEN['a']"], ["WRITTEN['b']"]]
+    assert named[0]["WRITTEN['a']"].endswith("/written.jsonl")  # of the version, not of the link

@@ -90,7 +90,7 @@ def test_pipelines_for_a_folder_of_ones_own(name, last, tmp_path):
     flags = gin_utils.parse_flags(argv)
     recipe = recipe_file.load(flags)
     assert recipe.stages[-1].name == last
-    pending = {stage.name: "new" for stage in recipe.stages}
+    pending = recipe_file.all_pending(recipe)
     for stage in recipe.stages:
         assert recipe_file.stage_flags(recipe, stage, flags, pending).read().bindings
 
@@ -135,26 +135,29 @@ def test_labses_ablation_shows_every_variant_as_many_translations(tmp_path):
         for one in variants
     }
     assert len(shown) == 1
-    pending = {stage.name: "new" for stage in recipe.stages}
+    pending = recipe_file.all_pending(recipe)
     for stage in recipe.stages:
         assert recipe_file.stage_flags(recipe, stage, flags, pending).read().bindings
 
 
-@pytest.mark.parametrize("name", ["labse_paper", "marge_paper"])
+@pytest.mark.parametrize(
+    "name", [f"{model}_paper" for model in ("labse", "marge", "realm", "retromae", "simlm")]
+)
 def test_every_stage_at_the_papers_size_can_be_read(name):
     flags = gin_utils.parse_flags([f"--gin_file={REPOSITORY}/gin_configs/recipes/{name}.gin"])
     recipe = recipe_file.load(flags)
     assert any(stage.entry == "t5x_style.train" for stage in recipe.stages)
-    pending = {stage.name: "new" for stage in recipe.stages}
+    pending = recipe_file.all_pending(recipe)
     for stage in recipe.stages:
-        assert recipe_file.stage_flags(recipe, stage, flags, pending).read().bindings
+        config = recipe_file.stage_flags(recipe, stage, flags, pending).read()
+        gin_utils.check_names(config, (gin_reader.RUN, recipe_file.job_of(stage, flags)))
 
 
 def test_marge_at_the_papers_size_prefers_evidence_in_other_languages():
     argv = [f"--gin_file={REPOSITORY}/gin_configs/recipes/marge_paper.gin"]
     flags = gin_utils.parse_flags(argv)
     recipe = recipe_file.load(flags)
-    pending = {stage.name: "new" for stage in recipe.stages}
+    pending = recipe_file.all_pending(recipe)
     trained = [stage for stage in recipe.stages if stage.entry == "t5x_style.train"]
     assert [stage.name for stage in trained] == ["few", "many", "wiki"]
     for stage in trained:
@@ -190,7 +193,7 @@ def test_texts_fit_the_rows_that_they_are_encoded_in(name, tmp_path):
     argv = [f"--gin_file={REPOSITORY}/gin_configs/recipes/{name}.gin"]
     flags = gin_utils.parse_flags([*argv, f"--gin.RUN_DIR={tmp_path}"])
     recipe = recipe_file.load(flags)
-    pending = {stage.name: "new" for stage in recipe.stages}
+    pending = recipe_file.all_pending(recipe)
     compared = 0
     for stage in recipe.stages:
         config = recipe_file.stage_flags(recipe, stage, flags, pending).read()

@@ -41,7 +41,7 @@ def test_a_training_sees_what_its_builder_publishes(tmp_path, monkeypatch):
     shared = {"QUERIES": 4, "QUERY_LENGTH": 32, "PASSAGE_LENGTH": 48} | prepared(tmp_path)
     shared["INDEX_VERSIONS"] = str(tmp_path / "versions")
     trained = {"MODEL_DIR": str(training), "SEED": 1, "STEPS": 12, "WARMUP_STEPS": 2}
-    trained |= {"LEARNING_RATE": 1e-4, "SAVE_EVERY": 4, "LOG_EVERY": 2}
+    trained |= {"LEARNING_RATE": 1e-4, "EVALUATE_EVERY": 4, "LOG_EVERY": 2}
     trained |= {"HOST_STALENESS_STEPS": 8, "WHEN_STALE": "pause", "AHEAD": 1}
     files = ["runs/train", *objective, "data/sentences", "runs/retrieve_on_host"]
     watched = {"TRAINING": str(training), "CORPUS_TABLE": None, "POLL_SECONDS": 0.2}

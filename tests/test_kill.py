@@ -217,7 +217,8 @@ def command(folder: Path, tokenizer: Path, store: Path) -> list[str]:
     bindings = {
         "MODEL_DIR": str(folder), "STORE": str(store), "TOKENIZER": str(tokenizer), "ROWS": 8,
         "ROW_LENGTH": 64, "SEGMENTS": 5, "QUERY_LENGTH": 32, "PASSAGE_LENGTH": 32, "SEED": 1,
-        "STEPS": 120, "WARMUP_STEPS": 5, "LEARNING_RATE": 1e-3, "LOG_EVERY": 10, "SAVE_EVERY": 1000,
+        "STEPS": 120, "WARMUP_STEPS": 5, "LEARNING_RATE": 1e-3, "LOG_EVERY": 10,
+        "EVALUATE_EVERY": 1000,
         "bert.BertConfig.hidden": 32, "bert.BertConfig.mlp": 64,
         "bert.BertConfig.max_positions": 64, "retromae.RetroMAE.chunk": 128,
     }  # fmt: skip
@@ -269,14 +270,14 @@ def test_sigterm_saves_exits_0_and_the_same_command_continues(tmp_path, run):
     output = signal_after_step_10(process)
     assert process.wait() == 0, output
     assert output.endswith("stopped early; the same command continues it\n"), output
-    (step,) = complete(tmp_path / "run")  # the only one, since SAVE_EVERY is far away
+    (step,) = complete(tmp_path / "run")  # the only one, since EVALUATE_EVERY is far away
     assert 10 <= step < 120
 
     process = run()
     output, _ = process.communicate()
     assert process.returncode == 0, output
     assert f"resumed at step {step};" in output and "done in" in output
-    assert complete(tmp_path / "run") == [step, 120]
+    assert complete(tmp_path / "run") == [120]  # the other is of no use once training has finished
     logged = metric_log.read_lines(tmp_path / "run" / "metrics.jsonl")
     assert [line["step"] for line in logged] == list(range(10, 121, 10))
 

@@ -275,7 +275,8 @@ def test_the_configurations_fit_the_code(tmp_path, name, index):
         [f"--gin_file={REPOSITORY}/gin_configs/{file}.gin" for file in files]
         + [f"--gin.{macro}={value!r}" for macro, value in macros.items()]
     )
-    assert set(stage.plan(flags, "t5x_style.mine.mine").inputs) == set(inputs)
+    planned = stage.plan(flags, "t5x_style.mine.mine")
+    assert set(planned.inputs.identities) == set(inputs)
     gin_utils.check_code(flags.read())
     gin_utils.check_job(flags.read(), "t5x_style.mine.mine")
 

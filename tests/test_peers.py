@@ -112,7 +112,7 @@ def test_another_gin_value_or_file_is_named_on_all(how, tmp_path):
     for code, output in process_group.run(command, each=each):
         assert code == 1, output
         assert "the processes of this stage do not run the same" in output
-        assert "process 1: binding t5x_style.train.train.seed" in output, output
+        assert "process 1: parameter seed" in output, output
     assert not (tmp_path / "run").exists()
 
 
@@ -193,12 +193,24 @@ def test_a_stage_without_devices_is_run_once_and_sigterm_to_a_waiting_process_st
     assert (folder / "stage.json").exists()
 
 
+def test_a_training_that_does_not_fit_ends_before_its_first_step(tmp_path):
+    command = process_group.train(tmp_path / "run")
+    first, second = process_group.run([*command, "--gin.stage.run.store_limit=1KB"])
+    assert first[0] == second[0] == 1
+    assert "run does not fit into the store" in first[1], first[1]
+    assert "STORE_LIMIT is 1.0 KB" in first[1] and "t5x_style.gc --store=" in first[1]
+    assert "process 0 failed; its own message says why" in second[1], second[1]
+    assert not (tmp_path / "run/checkpoints").exists()
+    for code, output in process_group.run([*command, "--gin.stage.run.store_limit=1GB"]):
+        assert code == 0, output
+
+
 @pytest.mark.slow
 def test_checkpoints_move_between_one_process_and_two(tmp_path):
     """8 devices each time; an error ends each run just behind a checkpoint, which stays whole."""
 
     def train(name, processes, until=10):
-        bindings = {"DATA": 2, "FSDP": 2, "TENSOR": 2, "SAVE_EVERY": 3}
+        bindings = {"DATA": 2, "FSDP": 2, "TENSOR": 2, "EVALUATE_EVERY": 3}
         command = process_group.train(tmp_path / name, **bindings)
         command.insert(2, "--gin_file=gin_configs/hardware/mesh.gin")
         last = processes - 1

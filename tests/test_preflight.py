@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import re
+import types
 from pathlib import Path
 
 import jax
@@ -11,10 +12,11 @@ import pytest
 from gin import config as gin_config
 
 from models import mlm, retromae
-from t5x_style import fingerprints, gin_utils, recipe_file, stage, step_program, train_step
+from t5x_style import gin_utils, recipe_file, step_program, train_step
 from t5x_style.metrics import Mean
 from t5x_style.preflight import command, configuration, program
 from t5x_style.trainer import Cadence, Trainer
+from tests import store_kit
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SLICE = "v5e:2x2"
@@ -164,8 +166,9 @@ def test_the_trainer_runs_what_preflight_compiles(monkeypatch, tmp_path):
                 for group, features in specs.items()
             }
 
+    unused = types.SimpleNamespace()  # nothing is saved
     trainer = Trainer(
-        training.objective, Pipeline(), training.optimizer, here, None, Cadence(1), training.seed
+        training.objective, Pipeline(), training.optimizer, here, unused, Cadence(1), training.seed
     )
     assert trainer._step is built[1]
     for step in built:
@@ -299,25 +302,30 @@ def test_the_papers_recipe_is_known_before_anything_exists(monkeypatch):
 
 def test_a_tokenizer_that_a_recipe_has_made_is_read(monkeypatch, tmp_path):
     monkeypatch.setattr(program, "examine", fake_cost)
-    words = ["--gin_file=gin_configs/recipes/beir.gin", f"--gin.RUN_DIR={tmp_path}"]
-    words.append(f"--gin.CORPUS={tmp_path}/corpus")
-    parsed = gin_utils.parse_flags(words)
-    recipe = recipe_file.load(parsed)
-    config = recipe_file.stage_flags(recipe, recipe.stages[0], parsed, {}).read()
-    bindings = fingerprints.of_bindings(config, stage.input_macros(config))
-    made = tmp_path / "tokenizer" / "tokenizer"
-    made.mkdir(parents=True)
-    (made / "vocabulary.json").write_text(vocabulary(size=300))
+    (tmp_path / "corpus").mkdir()
+    recipes = {"shipped": "gin_configs/recipes/beir.gin", "own": f"{tmp_path}/own.gin"}
+    Path(recipes["own"]).write_text(
+        "from __gin__ import dynamic_registration\nfrom launch import recipe\n"
+        f"include '{recipes['shipped']}'\n"
+        "tokenizer/recipe.Stage.bindings = {'VOCABULARY_SIZE': 4096}\n"
+    )
+    given = [f"--gin.RUN_DIR={tmp_path}/run", f"--gin.CORPUS={tmp_path}/corpus"]
 
-    def check(bindings):
-        record = {"fingerprint": "", "bindings": bindings, "outputs": {"tokenizer": "tokenizer"}}
-        (tmp_path / "tokenizer" / "stage.json").write_text(json.dumps(record))
-        out = run(*words, f"--topology={SLICE}", "--json", "--stage=pretrain")[1]
+    def check(name):
+        words = [f"--gin_file={recipes[name]}", *given, f"--topology={SLICE}", "--stage=pretrain"]
+        out = run(*words, "--json")[1]
         return json.loads(out.splitlines()[-1])["stages"]["pretrain"]["assumptions"]
 
-    assert check(bindings) == []
-    (stale,) = check(bindings | {"other": "1"})
-    assert "8,192 tokens" in stale
+    (stated,) = check("shipped")
+    assert "8,192 tokens, from stage tokenizer of the recipe" in stated
+    parsed = gin_utils.parse_flags([f"--gin_file={recipes['shipped']}", *given])
+    recipe = recipe_file.load(parsed)
+    planned = recipe_file.plan(recipe, recipe.stages[0], parsed, recipe_file.Known())
+    files = {"tokenizer/vocabulary.json": vocabulary(size=300)}
+    store_kit.finished(planned, files, {"tokenizer": "tokenizer"})
+    assert check("shipped") == []
+    (stated,) = check("own")  # what was made with other settings does not count
+    assert "4,096 tokens, from stage tokenizer of the recipe" in stated
 
 
 def test_one_stage_of_a_recipe(monkeypatch, tmp_path):

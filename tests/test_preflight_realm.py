@@ -65,7 +65,7 @@ def test_the_papers_size_traces_with_the_whole_corpus(monkeypatch):
     flags = gin_utils.parse_flags(["--gin_file=gin_configs/recipes/realm_paper.gin"])
     recipe = recipe_file.load(flags)
     assert [one.name for one in recipe.stages] == ["tokenizer", "blocks", "ict", "realm"]
-    pending = {one.name: "pending" for one in recipe.stages}
+    pending = recipe_file.all_pending(recipe)
     own = recipe_file.stage_flags(recipe, recipe.stages[-1], flags, pending)
     stated = configuration.VocabularySize(30_522, "the test")
     paper, _ = configuration.resolve(own, "v4:4x4x4", stated)

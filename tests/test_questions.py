@@ -116,6 +116,17 @@ def test_the_forms_are_those_of_the_corpus_the_most_frequent_first(made):
     assert report["questions_with_an_answer"] == 4 and report["rows_tokenized_otherwise"] == 0
 
 
+def test_the_forms_do_not_depend_on_the_number_of_workers(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(answer_forms, "_ROWS_AT_ONCE", 2)
+    found = []
+    for workers in (1, 2):
+        find(made, tmp_path / str(workers), workers=workers)
+        files = sorted(path for path in (tmp_path / str(workers)).rglob("*") if path.is_file())
+        found.append({path.name: path.read_bytes() for path in files})
+    assert found[0].keys() == {"forms.npy", "first.npy", "manifest.json", "report.json"}
+    assert found[0] == found[1]
+
+
 def test_a_form_stands_in_a_row_exactly_where_its_answer_stands_in_the_text(made):
     corpus = TokenStore.open(str(made / "corpus/store"))
     store = TokenStore.open(str(made / "asked/store"))

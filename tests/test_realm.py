@@ -168,7 +168,7 @@ def test_a_killed_process_goes_on_and_ends_with_the_same_bits(tmp_path):
 
     def command(name):
         words = ["--gin_file=tests/multi_process/realm.gin", "--gin_allow=tests"]
-        words += [f"--gin.MODEL_DIR={tmp_path / name}", "--gin.STEPS=33", "--gin.SAVE_EVERY=4"]
+        words += [f"--gin.MODEL_DIR={tmp_path / name}", "--gin.STEPS=33", "--gin.EVALUATE_EVERY=4"]
         return ["t5x_style.train", *words]
 
     killed = process_group.start(command("killed"))

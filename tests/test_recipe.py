@@ -1,77 +1,15 @@
 """Recipes: references, order, what a change re-runs, stopping anywhere and continuing."""
 
-import json
 import os
-import signal
-import subprocess
-import sys
 
 import pytest
 
 from launch import recipe
 from t5x_style import fingerprints, gin_reader, gin_utils, recipe_file, stage
 from t5x_style.recipe_file import RecipeError
-
-HEAD = "from __gin__ import dynamic_registration\n"
-MAKE = HEAD + (
-    "from t5x_style import stage\nfrom tests import gin_toys\n"
-    "stage.run.job = @gin_toys.make\ngin_toys.make.size = @gin_toys.Size()\n"
-    "gin_toys.Size.width = %WIDTH\n"
-)
-COUNT = HEAD + (
-    "from t5x_style import stage\nfrom tests import gin_toys\n"
-    "stage.run.job = @gin_toys.count\nstage.run.inputs = [%SOURCE]\n"
-    "gin_toys.count:\n  source = %SOURCE\n  steps = %STEPS\n  stop_at = %STOP_AT\n"
-)
-RECIPE = (
-    HEAD
-    + """from launch import recipe
-WIDTH = 3
-BUDGET = 1.0
-STOP_AT = -1
-recipe.run.run_dir = 'runs'
-recipe.run.budget = %BUDGET
-recipe.run.stages = [
-    @first/recipe.Stage(),
-    @second/recipe.Stage(),
-    @third/recipe.Stage(),
-]
-recipe.run.publish = {'summary.txt': %second.steps}
-
-first/recipe.Stage:
-  entry = 't5x_style.stage'
-  gin_files = ['make.gin']
-  bindings = {'WIDTH': %WIDTH}
-
-second/recipe.Stage:
-  entry = 't5x_style.stage'
-  gin_files = ['count.gin']
-  inputs = {'SOURCE': %first.text}
-  bindings = {'STOP_AT': %STOP_AT}
-  scaled = {'STEPS': 4}
-
-third/recipe.Stage:
-  entry = 'tests.gin_toys'
-  gin_files = ['make_alone.gin']
-  bindings = {'gin_toys.Size.width': 5}
-"""
-)
-
-
-@pytest.fixture
-def house(tmp_path, monkeypatch):
-    """A folder with a recipe and its stages' gin files; returns `flags(recipe text, **macros)`."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "make.gin").write_text(MAKE)
-    (tmp_path / "count.gin").write_text(COUNT)
-    alone = "from tests import gin_toys\ngin_toys.make.size = @gin_toys.Size()\n"
-    (tmp_path / "make_alone.gin").write_text(HEAD + alone)
-
-    def flags(text=RECIPE, **macros):
-        (tmp_path / "recipe.gin").write_text(text)
-        return gin_utils.Flags(("recipe.gin",), tuple(macros.items()), allow=("tests",))
-
-    return flags
+from t5x_style.workflow.store import StoreError
+from tests import store_kit
+from tests.recipe_kit import COUNT, HEAD, RECIPE, make_house  # noqa: F401  a fixture
 
 
 def survey(flags):
@@ -80,31 +18,41 @@ def survey(flags):
 
 
 def pretend_all_done(flags):
-    """Writes the records that three finished stages would leave, without running them."""
-    loaded = recipe_file.load(flags)
+    """Makes the versions that three finished stages would leave, without running them."""
+    loaded, known = recipe_file.load(flags), recipe_file.Known()
     for item, name in zip(loaded.stages, ("text", "steps", "text"), strict=True):
-        planned = recipe_file.plan(loaded, item, flags, {})
-        planned.folder.mkdir(parents=True, exist_ok=True)
-        (planned.folder / "file").write_text("")
-        stage.finish(planned, {name: "file"}, 1.0)
+        planned = recipe_file.plan(loaded, item, flags, known)
+        known.done[item.name] = store_kit.finished(planned, {"file": ""}, {name: "file"})
+    return loaded, known
 
 
 def test_dry_run_of_a_new_recipe(house, capsys):
     assert recipe.run(gin_utils.Flags(**vars(house()) | {"dry_run": True})) == 0
-    assert capsys.readouterr().out.count("never ran") == 3
-    assert not os.path.exists("runs")
+    output = capsys.readouterr().out
+    assert output.count("never ran") == 2 and "after first" in output
+    assert "store: .store" in output and not os.path.exists("runs")
 
 
-def test_a_change_reruns_exactly_what_depends_on_it(house):
+def test_a_change_makes_exactly_what_depends_on_it(house):
     pretend_all_done(house())
     assert {status for status, _ in survey(house()).values()} == {"done"}
     found = survey(house(WIDTH="4"))
-    assert found["first"] == ("changed", "bindings: tests.gin_toys.Size.width")
-    assert found["second"] == ("changed", "inputs: SOURCE")
+    assert found["first"] == ("changed", "size.width 3 -> 4")
+    assert found["second"] == ("new", "after first")
     assert found["third"][0] == "done"
     found = survey(house(BUDGET="0.1"))
     assert [found[name][0] for name in found] == ["done", "changed", "done"]
-    assert found["second"][1] == "bindings: tests.gin_toys.count.steps"
+    assert found["second"][1] == "steps 4 -> 1"
+
+
+def test_runs_share_versions(house):
+    pretend_all_done(house())
+    other = house(RECIPE.replace("run_dir = 'runs'", "run_dir = 'others'"))
+    assert {status for status, _ in survey(other).values()} == {"done"}
+    apart = gin_utils.Flags(**vars(house()) | {"overrides": (("STORE", "elsewhere"),)})
+    with pytest.raises(StoreError, match=r"points to .*, outside of the store elsewhere"):
+        survey(apart)
+    assert not os.path.exists("elsewhere")
 
 
 def shared(macros):
@@ -117,13 +65,12 @@ def shared(macros):
 
 def test_macros_of_the_recipe_reach_the_stages_that_refer_to_them(house):
     flags = house(shared("[{'WIDTH': 3, 'STOP_AT': 7}, {'STOP_AT': -1}]"))
-    pretend_all_done(flags)
-    loaded = recipe_file.load(flags)
-    own = recipe_file.stage_flags(loaded, loaded.stages[1], flags, {}).overrides
+    loaded, known = pretend_all_done(flags)
+    own = recipe_file.stage_flags(loaded, loaded.stages[1], flags, known).overrides
     assert ("STOP_AT", "-1") in own and "WIDTH" not in dict(own)
     found = survey(house(shared("[{'WIDTH': 4, 'STOP_AT': -1}]")))
-    assert [status for status, _ in found.values()] == ["changed", "changed", "done"]
-    assert found["first"][1] == "bindings: tests.gin_toys.Size.width"
+    assert [status for status, _ in found.values()] == ["changed", "new", "done"]
+    assert found["first"][1] == "size.width 3 -> 4"
 
 
 def test_a_stage_may_take_several_dictionaries_and_the_last_wins(house):
@@ -149,7 +96,7 @@ def test_shared_inputs_are_declared(house, tmp_path):
     pretend_all_done(house(text))
     (tmp_path / "given").write_text("other")
     found = survey(house(text))
-    assert found["second"] == ("changed", "inputs: FOLDER")
+    assert found["second"][0] == "changed" and "folder input sha256" in found["second"][1]
     assert found["first"][0] == found["third"][0] == "done"
 
 
@@ -179,10 +126,16 @@ def test_macros_that_reach_nobody(house, macros, message):
 def test_the_recipe_declares_the_inputs_it_names(house, tmp_path):
     (tmp_path / "count.gin").write_text(COUNT.replace("stage.run.inputs = [%SOURCE]\n", ""))
     pretend_all_done(house())
-    assert survey(house(WIDTH="4"))["second"] == ("changed", "inputs: SOURCE")
+    assert survey(house(WIDTH="4"))["second"] == ("new", "after first")
+    loaded, known = (
+        recipe_file.load(house()),
+        recipe_file.look_up(recipe_file.load(house()), house())[0],
+    )
+    planned = recipe_file.plan(loaded, loaded.stages[1], house(), known)
+    assert planned.inputs.versions == (known.done["first"].id,)
 
 
-def test_changed_code_is_named(house, monkeypatch):
+def test_changed_code_is_reported_and_counts_where_asked(house, monkeypatch, capsys):
     pretend_all_done(house())
     real = fingerprints.of_code
 
@@ -191,15 +144,47 @@ def test_changed_code_is_named(house, monkeypatch):
         return parts | {"tests.gin_toys": "other"} if "count" in str(roots) else parts
 
     monkeypatch.setattr(fingerprints, "of_code", changed)
-    found = survey(house())
-    assert [found[name][0] for name in found] == ["done", "changed", "done"]
-    assert found["second"][1] == "code: tests.gin_toys"
+    assert {status for status, _ in survey(house()).values()} == {"done"}
+    assert recipe.execute(recipe_file.load(house()), house()) == 0
+    output = capsys.readouterr().out
+    assert output.count("code has changed since it was made (tests.gin_toys)") == 1
+    found = survey(gin_utils.Flags(**vars(house()) | {"strict_code": True}))
+    assert [found[name][0] for name in found] == ["done", "code", "done"]
+    assert found["second"][1] == "made by other code: tests.gin_toys"
+
+
+def test_rerun_names_a_stage(house):
+    flags = gin_utils.Flags(**vars(house()) | {"rerun": ("second",)})
+    loaded, known = pretend_all_done(house())
+    found = survey(flags)
+    assert [found[name][0] for name in found] == ["done", "rerun", "done"]
+    words = recipe_file.stage_flags(loaded, loaded.stages[1], flags, known).arguments()
+    assert "--rerun=second" in words
+    words = recipe_file.stage_flags(loaded, loaded.stages[0], flags, known).arguments()
+    assert "--rerun=second" not in words
+    wrong = gin_utils.Flags(**vars(house()) | {"rerun": ("secnod",), "dry_run": True})
+    with pytest.raises(RecipeError, match="no such stage; did you mean second"):
+        recipe.run(wrong)
+
+
+def test_settings_of_the_store_reach_the_stages(house):
+    flags = house(STORE="'deep/store'", STORE_LIMIT="'2GB'")
+    loaded = recipe_file.load(flags)
+    own = dict(
+        recipe_file.stage_flags(
+            loaded, loaded.stages[0], flags, recipe_file.all_pending(loaded)
+        ).overrides
+    )
+    assert own["stage.run.store"] == "'deep/store'" and own["stage.run.store_limit"] == "'2GB'"
+    with pytest.raises(ValueError, match="STORE_LIMIT: expected a size such as '200GB'"):
+        recipe_file.load(house(STORE_LIMIT="'much'"))
 
 
 def test_budget_scales_whole_numbers(house):
     flags = house(BUDGET="0.3")
     loaded = recipe_file.load(flags)
-    own = recipe_file.stage_flags(loaded, loaded.stages[1], flags, {"first": "f"})
+    known = recipe_file.all_pending(loaded)
+    own = recipe_file.stage_flags(loaded, loaded.stages[1], flags, known)
     assert dict(own.overrides)["STEPS"] == "2"
     assert dict(own.overrides)["SOURCE"] == repr(os.path.join("runs", "first", "<text>"))
 
@@ -252,11 +237,9 @@ def test_what_does_not_fit_is_refused(house, old, new, message):
 
 
 def test_an_output_that_the_job_did_not_return(house):
-    flags = house()
-    pretend_all_done(flags)
+    loaded, known = pretend_all_done(house())
     with pytest.raises(RecipeError, match="stage second returned no output 'lines'"):
-        loaded = recipe_file.load(flags)
-        recipe_file.output_path(loaded, recipe_file.Output("second", "lines"), {})
+        recipe_file.output_path(loaded, recipe_file.Output("second", "lines"), known)
 
 
 def test_a_stage_has_its_memory_in_huge_pages_unless_the_user_says_otherwise(monkeypatch):
@@ -266,93 +249,29 @@ def test_a_stage_has_its_memory_in_huge_pages_unless_the_user_says_otherwise(mon
     assert recipe._environment()["GLIBC_TUNABLES"] == "glibc.malloc.check=1"
 
 
-def start(**environment):
-    """Starts the recipe as a user does, in a process of its own."""
-    command = [sys.executable, "-m", "launch.recipe", "--gin_file=recipe.gin", "--gin_allow=tests"]
-    env = os.environ | {"PYTHONPATH": str(gin_reader.REPOSITORY)} | environment
-    return subprocess.Popen(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-
-
-def test_runs_stops_and_continues_inside_a_stage(house):
-    """SIGTERM to the recipe reaches the stage; the same command continues it, and then skips."""
-    house(RECIPE.replace("STOP_AT = -1", "STOP_AT = 1"))
-    process = start(TOY_STOPS_PARENT="1")
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0 and "stopped in stage second" in output
-    assert not os.path.exists("runs/second/stage.json") and not os.path.exists("runs/third")
-
-    process = start()
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0 and "all 3 stages done" in output, output
-    with open("runs/summary.txt") as file:
-        lines = [line.split() for line in file]
-    assert [step for step, _ in lines] == ["0", "1", "2", "3"]
-    assert len({process_id for _, process_id in lines}) == 2
-    with open("runs/second/stage.json") as second, open("runs/first/stage.json") as first:
-        assert json.load(second)["inputs"] == {"SOURCE": json.load(first)["fingerprint"]}
-
-    process = start()
-    output, _ = process.communicate(timeout=60)
-    assert output.count("skipped") == 3
-
-
-def test_a_stage_stopped_by_a_signal_of_its_own_leaves_the_recipe_undone(house):
-    house(RECIPE.replace("STOP_AT = -1", "STOP_AT = 1"))
-    process = start()
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 143 and "stopped in stage second" in output, output
-    process = start()
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0 and "all 3 stages done" in output, output
-
-
-def test_a_killed_recipe_takes_its_stage_along(house):
-    house(RECIPE.replace("STOP_AT = -1", "STOP_AT = 1"))
-    process = start(TOY_STOPS_PARENT="1", TOY_SIGNAL="KILL")
-    process.communicate(timeout=60)  # returns when the stage, too, has closed the pipe
-    assert process.returncode == -signal.SIGKILL
-    assert not os.path.exists("runs/second/stage.json")
-
-
-def test_a_failing_stage_ends_the_recipe(house, capfd):
-    flags = house(RECIPE.replace("'gin_toys.Size.width': 5", "'gin_toys.Size.width': 'x'"))
-    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        assert recipe.run(flags) == 1
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    output = capfd.readouterr()
-    assert "stage third failed with exit code 1; the same command tries again" in output.out
-    assert "gin_toys.Size.width must be int, found 'x'" in output.err
-
-
 def test_code_that_changes_while_its_stage_runs(house, monkeypatch, capfd):
-    flags = house()
+    flags = gin_utils.Flags(**vars(house()) | {"strict_code": True})
     loaded, real = recipe_file.load(flags), fingerprints.of_code
-    item = loaded.stages[0]
-    planned = recipe_file.plan(loaded, item, flags, {})
+    item, known = loaded.stages[0], recipe_file.Known()
+    planned = recipe_file.plan(loaded, item, flags, known)
 
     class Children(recipe.Children):
         edited = False
 
         def call(self, entry, own):
             if self.edited:
-                planned.folder.mkdir(parents=True)
-                (planned.folder / "out.txt").write_text("")
-                stage.finish(planned, {"text": "out.txt"}, 1.0)
+                store_kit.finished(planned, {"out.txt": ""}, {"text": "out.txt"})
                 parts = {"tests.gin_toys": "other"}
                 monkeypatch.setattr(fingerprints, "of_code", lambda *a: real(*a) | parts)
             return 0
 
     children = Children()
-    assert recipe._run(children, loaded, item, flags, planned) == 143  # nobody asked the recipe
+    # nobody asked the recipe
+    assert recipe._run(children, loaded, item, flags, planned, known) == 143
     assert "stopped in stage first" in capfd.readouterr().out
     children.edited = True
-    assert recipe._run(children, loaded, item, flags, planned) == 1
-    assert "while stage first ran, what it is made from changed (code: tests.gin_toys)" in (
+    assert recipe._run(children, loaded, item, flags, planned, known) == 1
+    assert "while stage first ran, what it is made from changed (code tests.gin_toys)" in (
         capfd.readouterr().out
     )
 

@@ -1,11 +1,13 @@
 """What summary pages say: no more than the paired tests show, and all that was asked for."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from t5x_style import evaluate_bitext, metric_log, report, report_parts, report_translations
+from tests import fine_tuning_kit, store_kit
 
 
 @pytest.mark.parametrize(
@@ -46,10 +48,9 @@ def test_pairs_that_were_compared_stand_on_the_page() -> None:
         "systems": {name: {"MRR@10": value} for name in "abc"},
         "compared": [{"one": "c", "other": "a", "MRR@10": test}],
     }
-    summary = {"queries": 9, "passages": 99, "budget": 1, "seconds": 2, "stages": {}}
-    page = report.page(results, summary, "claim", [])
+    page = report.page(results, "claim", [], [])
     assert "- `c` is above `a`: MRR@10 +0.1000 (p = 0.001)." in page
-    assert "- `" not in report.page(results | {"compared": []}, summary, "claim", [])
+    assert "- `" not in report.page(results | {"compared": []}, "claim", [], [])
 
 
 def test_a_metric_over_training_is_a_table_by_step() -> None:
@@ -71,40 +72,117 @@ def test_a_metric_over_training_is_a_table_by_step() -> None:
         report_parts.by_step("mrr", logged)
 
 
-def test_further_evaluations_follow_on_the_page(tmp_path) -> None:
+def evaluation(split, metric, **more):
+    """What `evaluate` writes of two systems."""
     value = {"value": 0.5, "low": 0.4, "high": 0.6}
     test = {"difference": 0.1, "p": 0.001}
+    of = {name: {metric: value} for name in "ab"}
+    against = {"baseline": "b", "systems": {"a": {metric: test}}}
+    head = {"split": split, "n": 9, "passages": 99, "systems": of, "against": against}
+    return head | {"compared": []} | more
 
-    def evaluation(split, metric, **more):
-        of = {name: {metric: value} for name in "ab"}
-        against = {"baseline": "b", "systems": {"a": {metric: test}}}
-        return {"split": split, "n": 9, "passages": 99, "systems": of, "against": against, **more}
 
-    blocks = evaluation("test", "MRR@10", compared=[])
-    answers = evaluation("questions", "EM", compared=[], sets={})
-    answers["sets"]["squad"] = evaluation("squad", "EM", compared=[])
-    for name, results in (("blocks", blocks), ("answers", answers)):
-        (tmp_path / f"{name}.json").write_text(json.dumps(results))
-    training = tmp_path / "qa"
-    training.mkdir()
-    (training / "metrics.jsonl").write_text('{"step": 1, "train/loss": 2.0}\n')
-    record = {"name": "qa", "finished": 1.0, "seconds": 3.0}
-    (training / "stage.json").write_text(json.dumps(record))
-    files = report.report(
-        *(str(tmp_path / "blocks.json"), [str(training)], 1.0, "a", str(tmp_path)),
-        model_dir=str(tmp_path / "report"),
-        further=[str(tmp_path / "answers.json")],
-    )
+def trained(link, *inputs, log=({"step": 1, "train/loss": 2.0},), seconds=3.0, **settings):
+    """A finished training; the log is what it logged."""
+    planned = store_kit.plan(link, "train", *inputs, **settings)
+    lines = "".join(f"{json.dumps(line)}\n" for line in log)
+    return store_kit.finished(planned, {metric_log.JSONL: lines}, {"model": "."}, seconds)
+
+
+def evaluated(link, results, *models, seconds=2.0, **settings):
+    """A finished evaluation of trainings; the path of its metrics.json."""
+    planned = store_kit.plan(link, "evaluate", *(one.folder for one in models), **settings)
+    files = {"metrics.json": json.dumps(results)}
+    made = store_kit.finished(planned, files, {"metrics": "metrics.json"}, seconds)
+    return str(made.output("metrics"))
+
+
+def test_further_evaluations_follow_on_the_page(tmp_path) -> None:
+    sets = {"squad": evaluation("squad", "EM")}
+    answers = evaluated(tmp_path / "run/answers", evaluation("questions", "EM", sets=sets), split=2)
+    blocks = evaluated(tmp_path / "run/blocks", evaluation("test", "MRR@10"), split=1)
+    trainings = {"qa": str(trained(tmp_path / "run/qa").folder)}
+    out = str(tmp_path / "report")
+    files = report.report(blocks, trainings, 1.0, "a", out, further=[answers])
     page = (tmp_path / "report" / files["page"]).read_text()
     places = [page.index(part) for part in ("| MRR@10 |", "## questions", "| EM |", "## squad")]
     assert places == sorted(places)
     assert page.count("`a` is above `b`: EM +0.1000 (p = 0.001).") == 2
     with pytest.raises(FileNotFoundError, match="nowhere.json"):
-        report.report(
-            *(str(tmp_path / "blocks.json"), [str(training)], 1.0, "a", str(tmp_path)),
-            model_dir=str(tmp_path / "report"),
-            further=[str(tmp_path / "nowhere.json")],
-        )
+        report.report(blocks, trainings, 1.0, "a", out, further=[str(tmp_path / "nowhere.json")])
+
+
+def test_stages_that_led_to_the_inputs_are_timed_wherever_they_ran(tmp_path) -> None:
+    """Not those of the run that have nothing to do with the page."""
+    store = tmp_path / ".store"
+    corpus = trained(tmp_path / "elsewhere/corpus", store=store, of="a corpus", seconds=20)
+    first = trained(tmp_path / "run/first", corpus.folder, store=store, seconds=40, code="first")
+    trained(tmp_path / "run/unused", corpus.folder, store=store, seconds=1000, of="nothing here")
+    results = evaluation("test", "EM")
+    metrics = evaluated(tmp_path / "run/evaluation", results, first, store=store, seconds=4)
+    trainings = {"the first one": str(first.folder)}
+    files = report.report(metrics, trainings, 0.5, "a", str(tmp_path / "report"))
+    summary = json.loads((tmp_path / "report" / files["summary"]).read_text())
+    assert summary["stages"] == {"corpus": 20, "first": 40, "evaluation": 4}
+    assert summary["seconds"] == 64
+    assert summary["code"]["first"] == first.record["code_hash"]
+    page = (tmp_path / "report" / files["page"]).read_text().splitlines()
+    assert "![curves of the first one](curves.png)" in page
+    (said,) = (line for line in page if line.startswith("The stages that led to this page"))
+    assert said.endswith("Budget 0.5, 64 seconds in all:")
+    assert f"| first | 40 | `{first.record['code_hash']}` |" in page
+    assert len(summary["code"]["first"]) == 12
+    assert summary["code"]["first"] != summary["code"]["corpus"]
+    assert not any(first.id in line for line in page)
+
+
+def test_the_page_depends_on_no_path(tmp_path) -> None:
+    """The same versions give the same page, wherever they and the run are."""
+    pages = []
+    for root in ("a", "b/deeper"):
+        run = tmp_path / root / "run"
+        first = trained(run / "first")
+        metrics = evaluated(run / "evaluation", evaluation("test", "EM"), first)
+        out = tmp_path / root / "report"
+        report.report(metrics, {"first": str(first.folder)}, 1.0, "a", str(out))
+        pages.append([(out / name).read_bytes() for name in ("summary.md", "summary.json")])
+    assert pages[0] == pages[1]
+
+
+def test_as_a_stage_it_reads_versions_and_names_them_as_told(tmp_path) -> None:
+    run = tmp_path / "run"
+    first = trained(run / "first")
+    metrics = evaluated(run / "evaluation", evaluation("test", "EM"), first)
+    macros = {"MODEL_DIR": run / "report", "EVALUATION": metrics, "BUDGET": 1.0, "CLAIM": "'a'"}
+    trainings = {"a name": str(run / "first")}
+    for _ in range(2):  # the second time nothing runs
+        job = "t5x_style.report.report"
+        assert fine_tuning_kit.run(job, ["runs/report"], TRAININGS=trainings, **macros) == 0
+    manifest = json.loads((run / "report/stage.json").read_text())
+    assert manifest["inputs"]["TRAININGS['a name']"] == f"{first.id}/."
+    assert first.id in manifest["made_from"] and len(manifest["made_from"]) == 2
+    page = (run / "report/summary.md").read_text()
+    assert "![curves of a name](curves.png)" in page and "| first | 3 |" in page
+
+
+def test_versions_of_stages_with_one_name_are_told_apart(tmp_path) -> None:
+    link = tmp_path / "run/train"
+    one, other = trained(link, steps=1, seconds=1), trained(link, steps=2, seconds=2)
+    last = trained(tmp_path / "run/last", one.folder, other.folder)
+    stages = report_parts.stages([str(last.folder)])
+    assert report_parts.stage_seconds(stages) == {
+        f"train ({one.id})": 1,
+        f"train ({other.id})": 2,
+        "last": 3,
+    }
+
+
+def test_a_stage_of_mixed_code_is_said_to_be_one(tmp_path) -> None:
+    made = trained(tmp_path / "run/train")
+    assert "continued" not in "".join(report_parts.times({"train": made}, 1.0))
+    mixed = dataclasses.replace(made, manifest=made.record | {"mixed_code": True})
+    told = report_parts.times({"other": made, "train": mixed}, 1.0)
+    assert "Stopped, and continued with changed code: train." in told
 
 
 def test_a_page_of_translations_has_groups_times_curves_and_languages(tmp_path):
@@ -113,21 +191,19 @@ def test_a_page_of_translations_has_groups_times_curves_and_languages(tmp_path):
     groups = {"all": {"accuracy": 0.6, "to": 0.3, "languages": 2}, **groups}
     systems = {"labse": {"groups": groups, "languages": languages}}
     sets = {"tatoeba": {"facts": {"translations": 4000}, "systems": systems}}
-    (tmp_path / "metrics.json").write_text(json.dumps({"sets": sets}))
-    (tmp_path / "languages.md").write_text(evaluate_bitext.by_language(sets, None))
-    done = {"name": "labse", "seconds": 12.4, "finished": "2026-01-01"}
-    (tmp_path / "run/labse").mkdir(parents=True)
-    (tmp_path / "run/labse/stage.json").write_text(json.dumps(done))
     lines = [{"step": 1, "train/loss": 2.0}, {"step": 2, "eval/dev/accuracy": 0.25}]
-    (tmp_path / "run/labse" / metric_log.JSONL).write_text(
-        "".join(f"{json.dumps(x)}\n" for x in lines)
-    )
+    model = trained(tmp_path / "run/training", log=lines, seconds=12.4)
+    planned = store_kit.plan(tmp_path / "run/evaluation", "evaluate_bitext", model.folder)
+    files = {
+        "metrics.json": json.dumps({"sets": sets}),
+        "languages.md": evaluate_bitext.by_language(sets, None),
+    }
+    made = store_kit.finished(planned, files, {name: name for name in files}, 3.0)
 
     def page(over_training):
         report_translations.report_translations(
-            *(str(tmp_path / name) for name in ("metrics.json", "languages.md")),
-            [str(tmp_path / "run/labse")], 1.0, str(tmp_path / "run"), str(tmp_path / "report"),
-            over_training,
+            *(str(made.output(name)) for name in files),
+            {"labse": str(model.folder)}, 1.0, str(tmp_path / "report"), over_training,
         )  # fmt: skip
         return Path(tmp_path / "report/summary.md").read_text().splitlines()
 
@@ -137,7 +213,8 @@ def test_a_page_of_translations_has_groups_times_curves_and_languages(tmp_path):
         "| system | all (2) | trained (1) |",
         "| labse | 0.6000 | 0.5000 |",
         "| labse | all | 0.6000 | 0.3000 |",
-        "| labse | 12 |",
+        f"| training | 12 | `{model.record['code_hash']}` |",
+        f"| evaluation | 3 | `{made.record['code_hash']}` |",
         "| 2 | 0.2500 |",
         "| de | 0.500 |",
         "![curves of labse](curves.png)",

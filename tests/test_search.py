@@ -18,6 +18,7 @@ from t5x_style.retrieval.passages import Passages
 from t5x_style.retrieval.reader import ReaderError
 from t5x_style.trained import Trained
 from tests import retrieval_helpers as helpers
+from tests import store_kit
 
 WORDS = ["csv", "json", "socket", "row", "queue"]  # word i asks for passage i
 
@@ -221,14 +222,42 @@ def test_the_stage_writes_answers_of_a_reader(answering, tmp_path):
     assert second.startswith("2. **(nothing)** (")
 
 
-def test_the_search_stage_of_a_run_is_found(tmp_path):
+def searched(link, **settings):
+    """A finished search stage, with its configuration."""
+    planned = store_kit.plan(link, "search", entry=search.JOB, **settings)
+    return store_kit.finished(planned, {"config.gin": f"# {settings}"}, {"answers": "config.gin"})
+
+
+def test_the_search_stage_of_a_run_is_found_through_its_link(tmp_path):
+    run = tmp_path / "run"
+    store_kit.finished(store_kit.plan(run / "ahead", "train"), {"config.gin": ""}, {})
+    old, new = searched(run / "ask", k=5), searched(run / "ask", k=10)
+    assert old.folder != new.folder
+    for folder in (run, run / "ask", new.folder):
+        assert search.find_config(str(folder)).read_text() == "# {'k': 10}"
+    searched(run / "ask", k=5)  # the link points back to the first one
+    assert search.find_config(str(run)).read_text() == "# {'k': 5}"
+
+
+def test_a_search_stage_that_has_not_finished_is_not_opened(tmp_path):
+    run = tmp_path / "run"
+    store_kit.finished(store_kit.plan(run / "train", "train"), {}, {})
+    searched(run / "ask", k=5)
+    store_kit.started(store_kit.plan(run / "ask", "search", entry=search.JOB, k=10))
+    (run / ".ask.123.link").symlink_to(searched(tmp_path / "other/ask", k=5).folder)  # of a kill
+    (run / "gone").symlink_to(tmp_path / "nowhere")
+    message = r"no finished search stage; finished are \['train'\]\. Let the recipe run"
+    with pytest.raises(search.SearchError, match=message):
+        search.find_config(str(run))
+    with pytest.raises(search.SearchError, match="gone: not found"):
+        search.find_config(str(run / "gone"))
+
+
+def test_the_search_stage_of_a_run_without_a_store_is_found(tmp_path):
     for name, entry in (("train", "t5x_style.train.train"), ("ask", search.JOB)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "stage.json").write_text(json.dumps({"entry": entry}))
     assert search.find_config(str(tmp_path)) == tmp_path / "ask" / "config.gin"
-    (tmp_path / "ask" / "stage.json").unlink()
-    with pytest.raises(search.SearchError, match=r"no finished search stage.*\['train'\]"):
-        search.find_config(str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -1,81 +1,54 @@
-"""Stages: skipped when nothing changed, run again when something did; foreign folders are safe."""
+"""Stages: a version each for what decides their outputs; nothing that exists is changed."""
 
+import ast
 import dataclasses
+import hashlib
 import json
 import os
-import signal
-import subprocess
-import sys
-import textwrap
 
 import pytest
 from gin import config as gin_config
 
 from t5x_style import fingerprints, gin_reader, gin_utils, stage, stage_main
-from tests import gin_toys
-
-HEAD = (
-    "from __gin__ import dynamic_registration\nfrom t5x_style import stage\n"
-    "from tests import gin_toys\n"
-)
-MAKE = HEAD + (
-    "WIDTH = 3\nstage.run.job = @gin_toys.make\ngin_toys.make.size = @gin_toys.Size()\n"
-    "gin_toys.Size.width = %WIDTH\n"
-)
-COUNT = HEAD + (
-    "STEPS = 3\nstage.run.job = @gin_toys.count\nstage.run.inputs = [%SOURCE]\n"
-    "gin_toys.count:\n  source = %SOURCE\n  steps = %STEPS\n"
-)
-
-
-@pytest.fixture(autouse=True)
-def clean_process(monkeypatch, tmp_path):
-    """Gin's state and signal handlers are the process's; every test starts with fresh ones."""
-    monkeypatch.chdir(tmp_path)
-    handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
-    prefixes = list(gin_config._LOCATION_PREFIXES)
-    yield
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-    gin_config._set_config_is_locked(False)
-    gin_config.clear_config()
-    gin_config._LOCATION_PREFIXES[:] = prefixes
-
-
-def flags_of(text, tmp_path, **overrides):
-    (tmp_path / "a.gin").write_text(text)
-    pairs = {"MODEL_DIR": str(tmp_path / "out"), **overrides}
-    return gin_utils.Flags(("a.gin",), tuple(pairs.items()), allow=("tests",))
-
-
-def run(text, tmp_path, **overrides):
-    """Runs a stage in this process and returns its exit code."""
-    gin_config._set_config_is_locked(False)
-    gin_config.clear_config()
-    return stage_main.run_stage(flags_of(text, tmp_path, **overrides), "")
-
-
-def decision(text, tmp_path, **overrides):
-    return stage.decide(stage.plan(flags_of(text, tmp_path, **overrides)))
-
-
-def record(tmp_path):
-    return json.loads((tmp_path / "out" / "stage.json").read_text())
+from t5x_style.workflow import links, signatures, sources
+from t5x_style.workflow.store import Store, StoreError
+from tests.stage_kit import (  # noqa: F401  a fixture for every test here
+    COUNT,
+    HEAD,
+    MAKE,
+    clean_process,
+    decision,
+    flags_of,
+    record,
+    run,
+)  # fmt: skip
 
 
 def test_a_stage_leaves_its_record_and_is_skipped(tmp_path, capsys):
     assert run(MAKE, tmp_path) == 0
     written = record(tmp_path)
     assert written["entry"] == "tests.gin_toys.make" and written["outputs"] == {"text": "out.txt"}
-    assert written["bindings"]["tests.gin_toys.Size.width"] == "3"
-    assert set(written["fingerprints"]) == {"bindings", "inputs", "code"}
-    assert {"name", "fingerprint", "seconds", "finished", "versions"} <= set(written)
+    assert written["job"] == {"name": "toy_make", "version": 1}
+    assert written["parameters"]["size.width"] == "3"
+    assert written["parameters"]["size.rate"] == "0.1"  # a default
     assert set(written["code"]) == {"tests.gin_toys", "t5x_style"}
+    size, _, digest = written["files"]["out.txt"]
+    text = (tmp_path / "out" / "out.txt").read_bytes()
+    assert size == len(text) and digest == hashlib.sha256(text).hexdigest()
+    assert {"name", "fingerprint", "seconds", "finished", "libraries", "token"} <= set(written)
     assert "gin_toys.Size.rate = 0.1" in (tmp_path / "out" / "operative_config.gin").read_text()
     capsys.readouterr()
     assert run(MAKE, tmp_path) == 0
     assert "] done:" in capsys.readouterr().out
     assert record(tmp_path) == written
+
+
+def test_the_folder_is_a_link_into_the_store(tmp_path):
+    run(MAKE, tmp_path)
+    link = tmp_path / "out"
+    name = f"toy_make-{record(tmp_path)['fingerprint'][:16]}"
+    assert os.readlink(link) == f".store/versions/{name}"
+    assert links.all_of(Store(tmp_path / ".store")) == {link: name}
 
 
 def test_the_saved_configuration_is_the_same_stage(tmp_path):
@@ -88,23 +61,56 @@ def test_what_counts_as_a_change(tmp_path):
     run(MAKE, tmp_path)
     same = MAKE.replace("WIDTH = 3", "# a remark\nW = 3").replace("%WIDTH", "%W")
     assert decision(same, tmp_path).status == "done"
+    default = MAKE + "gin_toys.Size.rate = 0.1\n"
+    assert decision(default, tmp_path).status == "done"
     changed = decision(MAKE, tmp_path, WIDTH="4")
-    assert changed.changes == {"bindings": ["tests.gin_toys.Size.width"]}
-    assert run(MAKE, tmp_path, WIDTH="4") == 0
-    assert "width=4" in (tmp_path / "out" / "out.txt").read_text()
+    assert changed.changes == {"parameters": ["size.width 3 -> 4"]}
+    assert (changed.status, changed.reason) == ("changed", "size.width 3 -> 4")
 
 
-def test_how_checkpoints_are_kept_is_no_change(tmp_path):
-    """The advice to fall back to an older checkpoint, or keep fewer, must not empty the folder."""
-    kept = HEAD + (
-        "from t5x_style import checkpointing\nstage.run.job = @gin_toys.make\n"
-        "gin_toys.make.size = @checkpointing.Checkpointing()\n"
-        "checkpointing.Checkpointing.keep = 2\n"
+def test_a_change_makes_a_second_version_and_going_back_makes_nothing(tmp_path, capsys):
+    run(MAKE, tmp_path)
+    first = (tmp_path / "out").resolve()
+    before = record(tmp_path)
+    run(MAKE, tmp_path, WIDTH="4")
+    second = (tmp_path / "out").resolve()
+    assert "width=4" in (second / "out.txt").read_text()
+    assert json.loads((first / "stage.json").read_text()) == before
+    assert "width=3" in (first / "out.txt").read_text()
+    capsys.readouterr()
+    run(MAKE, tmp_path)
+    assert (tmp_path / "out").resolve() == first and "] done:" in capsys.readouterr().out
+
+
+def test_a_changed_default_is_a_change(tmp_path, monkeypatch):
+    run(MAKE, tmp_path)
+    monkeypatch.setitem(
+        sources.module("tests.gin_toys").definitions,
+        "Size",
+        ast.parse("@dataclass\nclass Size:\n  width: int\n  rate: float = 0.2").body[0],
     )
-    before = stage.plan(flags_of(kept, tmp_path))
-    name = "checkpointing.Checkpointing."
-    changed = {name + "keep": "1", name + "fall_back": "True"}
-    assert stage.plan(flags_of(kept, tmp_path, **changed)).fingerprint == before.fingerprint
+    found = decision(MAKE, tmp_path).changes["parameters"]
+    assert found == ["size.kind 'small' -> unset", "size.rate 0.1 -> 0.2"]
+
+
+def test_a_raised_version_of_the_job_is_a_change(tmp_path, monkeypatch):
+    run(MAKE, tmp_path)
+    raised = signatures.Job("toy_make", 2)
+    monkeypatch.setattr(signatures, "job", lambda target: raised)
+    assert decision(MAKE, tmp_path).reason == "job version 1 -> 2"
+
+
+def test_operational_settings_may_change_in_the_middle_of_a_run(tmp_path):
+    (tmp_path / "source").write_text("x")
+    run(COUNT, tmp_path, SOURCE="source", **{"gin_toys.count.stop_at": "1"})
+    stopped = (tmp_path / "out").resolve()
+    changed = {"gin_toys.count.stop_at": "1", "gin_toys.count.report_every": "7"}
+    assert decision(COUNT, tmp_path, SOURCE="source", **changed).status == "resume"
+    run(COUNT, tmp_path, SOURCE="source", **changed)
+    assert (tmp_path / "out").resolve() == stopped
+    assert record(tmp_path)["operational"] == {"report_every": "7"}
+    again = changed | {"gin_toys.count.report_every": "8"}
+    assert decision(COUNT, tmp_path, SOURCE="source", **again).status == "done"
 
 
 def test_a_changed_input_and_a_moved_one(tmp_path):
@@ -114,17 +120,32 @@ def test_a_changed_input_and_a_moved_one(tmp_path):
     (tmp_path / "source").rename(tmp_path / "elsewhere")
     assert decision(COUNT, tmp_path, SOURCE="elsewhere").status == "done"
     (tmp_path / "elsewhere" / "x").write_text("2")
-    assert decision(COUNT, tmp_path, SOURCE="elsewhere").changes == {"inputs": ["SOURCE"]}
+    (change,) = decision(COUNT, tmp_path, SOURCE="elsewhere").changes["parameters"]
+    assert change.startswith("source input sha256 ")
 
 
-def test_another_stages_output_counts_by_its_fingerprint(tmp_path):
+def test_an_input_counts_by_its_version_and_is_read_by_its_path(tmp_path):
+    """Whatever the link points to by the time that the job runs."""
     run(MAKE, tmp_path, MODEL_DIR="made")
     run(COUNT, tmp_path, SOURCE="made/out.txt")
-    made = json.loads((tmp_path / "made" / "stage.json").read_text())
-    assert record(tmp_path)["inputs"] == {"SOURCE": made["fingerprint"]}
-    assert fingerprints.of_path("made", "X") == made["fingerprint"]
+    version = (tmp_path / "made").resolve()
+    assert record(tmp_path)["inputs"] == {"SOURCE": f"{version.name}/out.txt"}
+    assert record(tmp_path)["made_from"] == [version.name]
+    config = (tmp_path / "out" / "config.gin").read_text()
+    assert f"SOURCE = '.store/versions/{version.name}/out.txt'" in config
+    run(MAKE, tmp_path, MODEL_DIR="made", WIDTH="4")
+    now = (tmp_path / "made").resolve()
+    (change,) = decision(COUNT, tmp_path, SOURCE="made/out.txt").changes["parameters"]
+    assert change == f"source input {version.name}/out.txt -> input {now.name}/out.txt"
+    run(MAKE, tmp_path, MODEL_DIR="made")
+    assert decision(COUNT, tmp_path, SOURCE="made/out.txt").status == "done"
+
+
+def test_an_input_that_was_edited_or_is_not_finished(tmp_path):
+    run(MAKE, tmp_path, MODEL_DIR="made")
     (tmp_path / "made" / "out.txt").write_text("edited by hand")
-    assert decision(COUNT, tmp_path, SOURCE="made/out.txt").changes == {"inputs": ["SOURCE"]}
+    with pytest.raises(fingerprints.InputError, match=r"was finished, and out.txt changed since"):
+        decision(COUNT, tmp_path, SOURCE="made/out.txt")
     (tmp_path / "made" / "stage.json").unlink()
     with pytest.raises(fingerprints.InputError, match="has not finished"):
         decision(COUNT, tmp_path, SOURCE="made/out.txt")
@@ -135,9 +156,9 @@ def test_inputs_that_cannot_be(tmp_path):
         decision(COUNT, tmp_path, SOURCE="gone")
     with pytest.raises(fingerprints.InputError, match="must be a path, found 3"):
         decision(COUNT, tmp_path, SOURCE="3")
-    assert fingerprints.of_inputs({"A": None, "B": ["", ""]}, {}) == {
+    assert fingerprints.of_inputs({"A": None, "B": ["", ""]}).flat() == {
         "A": "none",
-        "B": "none",
+        "B[0]": "none",
         "B[1]": "none",
     }
     with pytest.raises(gin_reader.GinError, match="must be a list of macros"):
@@ -195,13 +216,17 @@ def test_stopped_early_and_continued(tmp_path, capsys):
     assert record(tmp_path)["seconds"] >= 0
 
 
-def test_a_stopped_stage_under_another_configuration_starts_afresh(tmp_path):
+def test_another_configuration_leaves_a_stopped_stage_to_be_continued(tmp_path):
     (tmp_path / "source").write_text("x")
-    run(COUNT, tmp_path, SOURCE="source", **{"gin_toys.count.stop_at": "1"})
+    stops = {"SOURCE": "source", "gin_toys.count.stop_at": "1"}
+    run(COUNT, tmp_path, **stops)
+    stopped = (tmp_path / "out").resolve()
     assert decision(COUNT, tmp_path, SOURCE="source").status == "changed"
     run(COUNT, tmp_path, SOURCE="source")
     lines = (tmp_path / "out" / "steps.txt").read_text().splitlines()
     assert [line.split()[0] for line in lines] == ["0", "1", "2"]
+    run(COUNT, tmp_path, **stops)
+    assert (tmp_path / "out").resolve() == stopped and record(tmp_path)["outputs"]
 
 
 @pytest.mark.parametrize("job", ["stops", "interrupts"])
@@ -227,51 +252,86 @@ def test_outputs_must_exist(tmp_path, outputs, message):
     assert not (tmp_path / "out" / "stage.json").exists()
 
 
-def test_a_vanished_output_runs_again(tmp_path):
+def test_a_vanished_output_is_made_again_next_to_what_is_left(tmp_path):
     run(MAKE, tmp_path)
+    damaged = (tmp_path / "out").resolve()
     (tmp_path / "out" / "out.txt").unlink()
-    assert decision(MAKE, tmp_path).changes == {"outputs": ["out.txt"]}
+    found = decision(MAKE, tmp_path)
+    assert (found.status, found.changes) == ("damaged", {"outputs": ["out.txt"]})
     run(MAKE, tmp_path)
     assert decision(MAKE, tmp_path).status == "done"
+    assert (tmp_path / "out").resolve().name == f"{damaged.name}.2" and damaged.is_dir()
 
 
-def test_a_kill_while_emptying_never_leads_to_a_resume(tmp_path, monkeypatch):
+def edit(monkeypatch, module="tests.gin_toys", digest="edited"):
+    real = fingerprints.of_code
+    monkeypatch.setattr(fingerprints, "of_code", lambda *a: real(*a) | {module: digest})
+
+
+def test_changed_code_is_reported_in_one_line_and_reruns_on_request(tmp_path, monkeypatch, capsys):
+    run(MAKE, tmp_path)
+    first = (tmp_path / "out").resolve()
+    edit(monkeypatch)
+    found = decision(MAKE, tmp_path)
+    assert found.status == "done" and "tests.gin_toys" in found.note
+    assert "--rerun=out makes it again, --strict_code" in found.note
+    capsys.readouterr()
+    run(MAKE, tmp_path)
+    assert capsys.readouterr().out.count("code has changed since it was made") == 1
+    assert decision(MAKE, tmp_path, strict_code=True).status == "code"
+    assert decision(MAKE, tmp_path, rerun=("out",)).status == "rerun"
+    assert decision(MAKE, tmp_path, rerun=("other",)).status == "done"
+    gin_config._set_config_is_locked(False)
+    flags = dataclasses.replace(flags_of(MAKE, tmp_path), strict_code=True)
+    stage_main.run_stage(flags, "")
+    second = (tmp_path / "out").resolve()
+    assert second.name == f"{first.name}.2" and first.is_dir()
+    assert decision(MAKE, tmp_path).note == "" and decision(MAKE, tmp_path).version.folder == (
+        tmp_path / ".store" / "versions" / second.name
+    )
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    back = decision(MAKE, tmp_path, strict_code=True)
+    assert back.status == "done" and back.version.id == first.name
+
+
+def test_what_is_continued_with_other_code_is_of_no_one_code(tmp_path, monkeypatch, capsys):
     (tmp_path / "source").write_text("x")
-    run(COUNT, tmp_path, SOURCE="source", **{"gin_toys.count.stop_at": "1"})
-
-    def killed(path):
-        raise SystemExit(f"killed before {path} was removed")
-
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        patch.setattr(stage.Path, "unlink", lambda path, missing_ok=False: killed(path))
-        run(COUNT, tmp_path, SOURCE="source")
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        unlink = stage.Path.unlink
-        patch.setattr(
-            stage.Path,
-            "unlink",
-            lambda path, missing_ok=False: unlink(path, missing_ok) if missing_ok else killed(path),
-        )
-        run(COUNT, tmp_path, SOURCE="source")
-    for options in ({}, {"gin_toys.count.stop_at": "1"}):
-        found = decision(COUNT, tmp_path, SOURCE="source", **options)
-        assert found.status == "changed"
+    options = {"SOURCE": "source", "gin_toys.count.stop_at": "1"}
+    run(COUNT, tmp_path, **options)
+    edit(monkeypatch)
+    assert decision(COUNT, tmp_path, strict_code=True, **options).status == "changed"
+    capsys.readouterr()
+    run(COUNT, tmp_path, **options)
+    assert "it continues with changed code: tests.gin_toys" in capsys.readouterr().out
+    assert record(tmp_path)["mixed_code"] is True
+    assert decision(COUNT, tmp_path, **options).status == "done"
+    assert decision(COUNT, tmp_path, strict_code=True, **options).status == "code"
 
 
 def test_a_foreign_folder_is_refused(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("years of work")
-    with pytest.raises(stage.StageError, match=r"holds files, but no stage.started.json"):
+    with pytest.raises(StoreError, match="holds files, but no stage of ours wrote them"):
         run(MAKE, tmp_path)
     assert (tmp_path / "out" / "thesis.txt").exists()
 
 
-def test_a_folder_with_other_stages_inside_is_not_emptied(tmp_path):
+def test_a_folder_inside_a_version_is_refused(tmp_path):
     run(MAKE, tmp_path)
-    run(MAKE, tmp_path, MODEL_DIR=str(tmp_path / "out" / "inner"))
-    with pytest.raises(stage.StageError, match="inner is the folder of another stage"):
-        run(MAKE, tmp_path, WIDTH="4")
-    assert (tmp_path / "out" / "out.txt").exists()
+    with pytest.raises(StoreError, match="the folder of another stage"):
+        run(MAKE, tmp_path, MODEL_DIR=str(tmp_path / "out" / "inner"))
+    assert not (tmp_path / "out" / "inner").exists()
+
+
+def test_two_stages_bound_to_one_folder(tmp_path):
+    (tmp_path / "source").write_text("x")
+    run(MAKE, tmp_path)
+    with pytest.raises(
+        stage.StageError, match="job 'toy_make', and this one runs 'toy_count': two"
+    ):
+        run(COUNT, tmp_path, SOURCE="source")
+    assert record(tmp_path)["job"]["name"] == "toy_make"
 
 
 def test_a_wrong_type_costs_no_data(tmp_path):
@@ -289,86 +349,11 @@ def test_a_job_without_its_configuration_costs_no_data(tmp_path):
     assert (tmp_path / "out" / "out.txt").exists()
 
 
-def test_the_gin_file_of_a_run_is_not_deleted_by_it(tmp_path):
+def test_the_gin_file_of_a_version_may_be_read_for_another(tmp_path):
     assert run(MAKE, tmp_path) == 0
     own = gin_utils.Flags((str(tmp_path / "out" / "config.gin"),), (), allow=("tests",))
     assert stage.decide(stage.plan(own)).status == "done"
     changed = dataclasses.replace(own, overrides=(("WIDTH", "4"),))
     gin_config._set_config_is_locked(False)
-    with pytest.raises(stage.StageError, match=r"config.gin is read for this run. Copy it"):
-        stage_main.run_stage(changed, "")
-    assert (tmp_path / "out" / "out.txt").exists()
-
-
-def test_a_second_process_is_kept_out(tmp_path):
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom t5x_style import stage\n"
-        "try:\n  with stage.lock(Path(sys.argv[1])): pass\n"
-        "except stage.StageError as e: print(e)\n"
-    )
-    env = os.environ | {"PYTHONPATH": str(gin_reader.REPOSITORY)}
-    with stage.lock(tmp_path / "out"):
-        command = [sys.executable, "-c", code, str(tmp_path / "out")]
-        found = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    assert f"Process {os.getpid()} is running in" in found.stdout
-
-
-def test_which_job(tmp_path):
-    with pytest.raises(gin_reader.GinError, match="No job: bind"):
-        stage.plan(flags_of("", tmp_path))
-    with pytest.raises(gin_reader.GinError, match="but this entry point runs tests.x.y"):
-        stage.plan(flags_of(MAKE, tmp_path), "tests.x.y")
-    with pytest.raises(gin_reader.GinError, match="stage.run.job must be a reference"):
-        stage.plan(flags_of(MAKE.replace("@gin_toys.make\n", "'make'\n"), tmp_path))
-    with pytest.raises(gin_reader.GinError, match="No folder to write to"):
-        stage.plan(gin_utils.Flags((flags_of(MAKE, tmp_path).files), (), allow=("tests",)))
-    with pytest.raises(gin_reader.GinError, match="MODEL_DIR must be a path, found 3"):
-        stage.plan(flags_of(MAKE, tmp_path, MODEL_DIR="3"))
-
-
-def test_entry_points_are_read_without_importing():
-    assert stage.entry_job("tests.gin_toys") == "tests.gin_toys.make"
-    assert stage.entry_job("t5x_style.stage") == ""
-    assert stage.declared_outputs("tests.gin_toys.make") == {"text"}
-    assert stage.declared_outputs("tests.gin_toys.promises") is None
-    with pytest.raises(stage.StageError, match="No module 't5x_style.trian'"):
-        stage.entry_job("t5x_style.trian")
-    with pytest.raises(stage.StageError, match="not an entry point"):
-        stage.entry_job("t5x_style.gin_types")
-
-
-def test_an_entry_point_with_its_own_job(tmp_path):
-    text = MAKE.replace("stage.run.job = @gin_toys.make\n", "")
-    flags = flags_of(text, tmp_path)
-    assert stage_main.run_stage(flags, "tests.gin_toys.make") == 0
-    assert record(tmp_path)["outputs"] == {"text": "out.txt"}
-
-
-def test_errors_of_ours_are_short(tmp_path, capsys):
-    def action(ours):
-        return lambda flags: gin_toys.fails("", ours) and 0
-
-    assert stage_main.guarded(action(True), []) == 1
-    assert capsys.readouterr().err.startswith("error: expected a corpus, found nothing\n(--trace")
-    with pytest.raises(ValueError, match="expected a corpus"):
-        stage_main.guarded(action(True), ["--traceback"])
-
-    def within_gin(flags):
-        raise ValueError("no\n  In call to configurable 'f' (<function f at 0x7f>) in scope 's'")
-
-    assert stage_main.guarded(within_gin, []) == 1
-    assert "no\n  In call to configurable 'f' in scope 's'\n" in capsys.readouterr().err
-    assert stage_main.guarded(lambda flags: os.stat("/no/such/file"), []) == 1
-
-
-def test_the_command(tmp_path):
-    """One real process: flags, exit codes, and a short error on stderr."""
-    (tmp_path / "a.gin").write_text(textwrap.dedent(MAKE))
-    env = os.environ | {"PYTHONPATH": str(gin_reader.REPOSITORY)}
-    command = [sys.executable, "-m", "t5x_style.stage", "--gin_file=a.gin", "--gin_allow=tests"]
-    found = subprocess.run([*command, "--gin.MODEL_DIR=out"], env=env, capture_output=True)
-    assert found.returncode == 0 and (tmp_path / "out" / "stage.json").exists()
-    wrong = [*command, "--gin.MODEL_DIR=out", "--gin.WITDH=4"]
-    found = subprocess.run(wrong, env=env, capture_output=True, text=True)
-    assert found.returncode == 1 and "did you mean WIDTH?" in found.stderr
-    assert len(found.stderr.splitlines()) == 2
+    assert stage_main.run_stage(changed, "") == 0
+    assert record(tmp_path)["parameters"]["size.width"] == "4"

@@ -161,6 +161,65 @@ def test_settings_of_the_optimizer_out_of_range(wrong):
         optim.AdamW(1e-3, 1, 2, **wrong)
 
 
+STABLE = {"decay": "warmup_stable_decay", "decay_steps": 4}
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize(
+    ("settings", "rates"),
+    [
+        # Updates 0 and 1 warm up, 2 to 5 are constant, 6 is the first of the decay, 10 is no more.
+        (STABLE, {0: 4, 1: 8, 2: 8, 5: 8, 6: 8, 7: 6, 8: 4, 9: 2, 10: 0, 11: 0}),
+        (STABLE | {"decay_steps": 1}, {0: 4, 2: 8, 8: 8, 9: 8, 10: 0}),
+        (STABLE | {"decay_steps": 8}, {0: 4, 1: 8, 2: 8, 3: 7, 9: 1, 10: 0}),
+        (STABLE | {"warmup_steps": 0, "decay_steps": 8}, {0: 8, 1: 8, 2: 8, 3: 7, 10: 0}),
+        ({"decay": "constant"}, {0: 4, 1: 8, 2: 8, 9: 8, 10: 8, 100: 8}),
+        ({"decay": "linear"}, {0: 4, 1: 8, 2: 8, 6: 4, 9: 1, 10: 0}),
+        ({"decay": "cosine"}, {0: 4, 1: 8, 2: 8, 6: 4, 10: 0}),
+    ],
+)
+def test_rates_by_hand(settings, rates, jit):
+    """8 at the peak, of 10 steps of which 2 warm up."""
+    optimizer = optim.AdamW(8.0, **({"warmup_steps": 2, "total_steps": 10} | settings))
+    schedule = jax.jit(optimizer.schedule) if jit else optimizer.schedule
+    found = {step: schedule(jnp.asarray(step)) for step in rates}
+    assert all(rate.dtype == jnp.float32 and rate.shape == () for rate in found.values())
+    assert {step: float(rate) for step, rate in found.items()} == pytest.approx(rates, abs=1e-6)
+
+
+def test_up_to_the_branch_step_rates_do_not_depend_on_the_length():
+    """To the last bit: what continues from there may not differ."""
+    short = optim.AdamW(1e-3, 2, 10, decay="warmup_stable_decay", decay_steps=4)
+    long = optim.AdamW(1e-3, 2, 17, decay="warmup_stable_decay", decay_steps=5)
+    constant = optim.AdamW(1e-3, 2, 10, decay="constant")
+    assert (short.branch_step(), long.branch_step(), constant.branch_step()) == (6, 12, 10)
+    steps = jnp.arange(6)
+    rates = [
+        [np.asarray(rate) for rate in jax.vmap(jax.jit(one.schedule))(steps)]
+        for one in (short, long, constant)
+    ]
+    assert rates[0] == rates[1] == rates[2]
+    for decay in ("linear", "cosine"):
+        assert optim.AdamW(1e-3, 2, 10, decay=decay).branch_step() is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (STABLE | {"decay_steps": 0}, "decay_steps: expected at least 1 .*found 0"),
+        (STABLE | {"decay_steps": -1}, "decay_steps: expected at least 1 .*found -1"),
+        (STABLE | {"decay_steps": 9}, r"warmup_steps \(2\), at most total_steps \(10\).*found 9"),
+        ({"decay": "linear", "decay_steps": 1}, "expected 0 for decay = 'linear', found 1"),
+        ({"decay": "constant", "decay_steps": 1}, "expected 0 for decay = 'constant', found 1"),
+        ({"decay": "stepwise"}, "AdamW.decay: expected one of .*'cosine'.* found 'stepwise'"),
+        ({"warmup_steps": 11}, r"between 0 and total_steps \(10\), found 11"),
+    ],
+)
+def test_schedules_that_do_not_fit(settings, message):
+    with pytest.raises(ValueError, match=message):
+        optim.AdamW(1e-3, **({"warmup_steps": 2, "total_steps": 10} | settings))
+
+
 def test_after_update_may_not_touch_parameters():
     class Meddler(Toy):
         def after_update(self, step, key):

@@ -121,4 +121,4 @@ def test_shipped_configurations_are_whole(tmp_path, files, macros):
     argv = [f"--gin_file={REPOSITORY}/gin_configs/{name}.gin" for name in files]
     argv += [f"--gin.{name}={value}" for name, value in macros.items()]
     planned = stage.plan(gin_utils.parse_flags([*argv, f"--gin.MODEL_DIR={tmp_path}/out"]), "")
-    assert set(planned.inputs) <= {"CORPUS", "TOKENIZER", "TRIPLES"}
+    assert planned.inputs.identities.keys() <= {"CORPUS", "TOKENIZER", "TRIPLES"}

@@ -29,6 +29,8 @@ from t5x_style.gin_reader import closest
 from t5x_style.preflight import configuration, program, report, topology
 from t5x_style.preflight.configuration import VocabularySize
 from t5x_style.preflight.topology import Topology
+from t5x_style.workflow.plans import StageError
+from t5x_style.workflow.store import StoreError
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -113,11 +115,11 @@ def _check_recipe(
     options: argparse.Namespace,
 ) -> report.Record:
     recipe = recipe_file.load(flags)
-    pending = _pending(recipe, flags)
+    known = _known(recipe, flags)
     stages: dict[str, report.Record] = {}
     for item in _trainings(recipe, flags, options.stage):
-        own = recipe_file.stage_flags(recipe, item, flags, pending)
-        vocabulary = stated or _made_by_recipe(recipe, item, flags, pending)
+        own = recipe_file.stage_flags(recipe, item, flags, known)
+        vocabulary = stated or _made_by_recipe(recipe, item, flags, known)
         print(item.name, flush=True)
         stages[item.name] = _check(own, slice_, vocabulary, options.vary)
     _require_used(stated, list(stages.values()))
@@ -143,35 +145,35 @@ def _trainings(
     return [one for one in found if only in (None, one.name)]
 
 
-def _pending(recipe: recipe_file.Recipe, flags: gin_utils.Flags) -> dict[str, str]:
-    """Stages that have not run to their end with the bindings that they have now."""
-    found: dict[str, str] = {}
+def _known(recipe: recipe_file.Recipe, flags: gin_utils.Flags) -> recipe_file.Known:
+    """Stages that are done; inputs of the recipe need not be on this machine."""
+    known = recipe_file.Known()
     for item in recipe.stages:
-        record = stage.read_record(recipe.folder(item.name) / stage.STAGE_FILE)
-        if record is not None and not any(one.stage in found for one in item.needs()):
-            config = recipe_file.stage_flags(recipe, item, flags, found).read()
-            if record["bindings"] == fingerprints.of_bindings(config, stage.input_macros(config)):
-                continue
-        found[item.name] = "pending"
-    return found
+        try:
+            decision = stage.decide(recipe_file.plan(recipe, item, flags, known))
+        except (fingerprints.InputError, StageError, StoreError):
+            decision = None
+        if decision is None or decision.status != "done" or decision.version is None:
+            known.pending.add(item.name)
+        else:
+            known.done[item.name] = decision.version
+    return known
 
 
 def _made_by_recipe(
     recipe: recipe_file.Recipe,
     item: recipe_file.Stage,
     flags: gin_utils.Flags,
-    pending: dict[str, str],
+    known: recipe_file.Known,
 ) -> VocabularySize | None:
     """The size that the stage which makes this stage's missing tokenizer is told to make it."""
-    config = recipe_file.stage_flags(recipe, item, flags, pending).read()
+    config = recipe_file.stage_flags(recipe, item, flags, known).read()
     missing = set(configuration.missing_tokenizers(config).values())
     makers = [
-        one.stage
-        for one in item.needs()
-        if recipe_file.output_path(recipe, one, pending) in missing
+        one.stage for one in item.needs() if recipe_file.output_path(recipe, one, known) in missing
     ]
     for maker in [one for one in recipe.stages if one.name in makers]:
-        made = recipe_file.stage_flags(recipe, maker, flags, pending).read()
+        made = recipe_file.stage_flags(recipe, maker, flags, known).read()
         job = recipe_file.job_of(maker, flags)
         binding = made.bindings.get(("", job, "vocabulary_size"))
         size = binding and made.expand(binding.value, binding.where)

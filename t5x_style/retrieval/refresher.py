@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping
+from typing import Annotated
 
 import numpy as np
 
@@ -49,7 +50,7 @@ class Refresher:
     minimum_recall: of the exact top 10; an index below it is not published.
     """
 
-    folder: str
+    folder: Annotated[str, "operational"]
     source: encoding.EncodeSource
     settings: scann_index.ScannSettings
     parameters: tuple[str, ...]
@@ -114,7 +115,7 @@ class Refresher:
           PublishError: nothing can be written to `folder`.
         """
         if training.finished():
-            raise RefreshError("the training has ended: start it, or empty its folder, before this")
+            raise RefreshError("the training has ended: start one that has not, before this")
         publish.require_writable(self.folder)
         failed: int | None = None
         told = False

@@ -16,7 +16,7 @@ import collections
 import concurrent.futures
 import dataclasses
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 
@@ -96,7 +96,7 @@ class HostRetrieval:
       ahead: batches that are made before they are needed.
     """
 
-    folder: str
+    folder: Annotated[str, "operational"]
     corpus: Corpus
     hits: int
     length: int

@@ -11,6 +11,9 @@ from pathlib import Path
 
 from tests.toy_objective import ToyPipeline
 
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"count": {"name": "accident_count", "version": 1}}
+
 
 def accident(step: int) -> None:
     """Has the accident if this is the step, and this the process."""

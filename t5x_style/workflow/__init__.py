@@ -1,0 +1,1 @@
+"""Stages as immutable versions in a store: what identifies one, where it is, and who may use it."""

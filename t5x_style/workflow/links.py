@@ -1,0 +1,179 @@
+"""Links of runs: `RUN_DIR/<stage>` points to the current version of the stage.
+
+Also where a run's store is: `RUN_DIR/.run.json` remembers it, relative to the run and absolute, so
+that a run finds its store again when both are moved together, or the run alone.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from t5x_style.workflow import records
+from t5x_style.workflow.store import (
+    ID_DIGITS,
+    STAGE_FILE,
+    STARTED_FILE,
+    Store,
+    StoreError,
+    Version,
+    store_of,
+)
+
+DEFAULT_NAME = ".store"
+RUN_FILE = ".run.json"  # in a run's folder: where its store is
+
+
+def point(store: Store, link: Path, folder: Path) -> None:
+    """Points a run's link to a version, atomically, and remembers it as a user.
+
+    Raises:
+      StoreError: something else is at the link's place; see `check`.
+    """
+    check(store, link)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    target = _target(link, folder)
+    if not (link.is_symlink() and os.readlink(link) == target):
+        temporary = link.with_name(f".{link.name}.{os.getpid()}.link")
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(target)
+        if link.is_dir() and not link.is_symlink():
+            link.rmdir()  # empty, says `check`
+        os.replace(temporary, link)
+    place = str(link.parent.resolve() / link.name)
+    name = hashlib.sha256(place.encode()).hexdigest()[:ID_DIGITS]
+    _write_once(store.root / "users" / f"{name}.json", {"link": place})
+    root = store.root.resolve()
+    relative = os.path.relpath(root, link.parent.resolve())
+    _write_once(link.parent / RUN_FILE, {"store": relative, "absolute": str(root)})
+
+
+def check(store: Store, link: Path) -> Version | None:
+    """The version that a run's link points to; None where there is no link yet.
+
+    Raises:
+      StoreError: a folder, a file, or a link out of the store is at its place.
+    """
+    parent = link.parent.resolve()
+    for above in (parent, *parent.parents):
+        if (above / STARTED_FILE).exists() or (above / STAGE_FILE).exists():
+            raise StoreError(
+                f"{link} would be inside {above}, the folder of another stage. "
+                "Choose another --gin.MODEL_DIR."
+            )
+    if link.is_symlink():
+        target = link.resolve()
+        if target.parent == store.versions.resolve():
+            return store.read(target) if target.is_dir() else None
+        if target.exists() or not (store.versions / target.name).is_dir():
+            raise StoreError(_elsewhere(link, target, store))
+        return store.read(store.versions / target.name)  # the run was moved away from its store
+    if not link.exists():
+        return None
+    if not link.is_dir():
+        raise StoreError(f"{link} is a file; a stage's link goes there. Move it away.")
+    names = os.listdir(link)
+    if STAGE_FILE in names or STARTED_FILE in names:
+        raise StoreError(
+            f"{link} is the folder of a stage that was made without a store, or a copy of a "
+            "version. Nothing was changed in it. To go on with it, run\n"
+            f"  python -m t5x_style.runs adopt {link.parent}\n"
+            "or move it away, and the stage is made in the store."
+        )
+    if names:
+        raise StoreError(
+            f"{link} holds files, but no stage of ours wrote them; none is deleted. Choose "
+            "another --gin.MODEL_DIR, or move them away."
+        )
+    return None
+
+
+def all_of(store: Store) -> dict[Path, str]:
+    """Links that point to a version of this store -> the version's id.
+
+    Those that were remembered, and those in folders next to the store: a run that was moved or
+    copied there counts before it is run again.
+    """
+    places = {Path(path) for path in _remembered(store)}
+    around = store.root.resolve().parent
+    for depth in ("*", "*/*"):
+        places |= {path for path in around.glob(depth) if path.is_symlink()}
+    versions = store.versions.resolve()
+    found = {}
+    for place in sorted(places):
+        target = place.resolve() if place.is_symlink() else None
+        if target is not None and target.parent == versions:
+            found[place] = target.name
+    return found
+
+
+def _remembered(store: Store) -> Iterator[str]:
+    for path in (store.root / "users").glob("*.json"):
+        record = records.read_json(path)
+        if record is not None and "link" in record:
+            yield str(record["link"])
+
+
+def _write_once(path: Path, value: dict[str, Any]) -> None:
+    """Writes a record unless it is there already, with that value."""
+    if records.read_json(path) != value:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        records.write_json(path, value)
+
+
+def store_for(run_dir: Path, default: Path) -> Store:
+    """The store of a run's folder: the one that it was run with, wherever the folder is now.
+
+    Args:
+      run_dir: holds links to stages.
+      default: where the store is if the folder was never run.
+    """
+    record = records.read_json(run_dir / RUN_FILE) or {}
+    recorded = [run_dir / record["store"], Path(record["absolute"])] if record else []
+    for root in recorded:
+        if (root / "versions").is_dir():
+            inside = os.path.normpath(root)  # as short as the run's own path
+            return Store(Path(inside) if Path(inside).resolve() == root.resolve() else root)
+    return Store(default)
+
+
+def of_run(run_dir: Path) -> Store:
+    """The store that a run's folder was run with, or `.store` next to the folder."""
+    return store_for(run_dir, Path(os.path.normpath(run_dir / ".." / DEFAULT_NAME)))
+
+
+def of_stage(link: Path) -> Store:
+    """The store of a stage that is run by hand, with no store named.
+
+    That of the folder that the link is in, if that is a run's; else `.store` in it or in the one
+    above, where there is one (a recipe puts it there); else a new one next to the link.
+    """
+    above = Path(os.path.normpath(link.parent / ".." / DEFAULT_NAME))
+    here = link.parent / DEFAULT_NAME
+    is_above = (above / "versions").is_dir() and not (here / "versions").is_dir()
+    return store_for(link.parent, above if is_above else here)
+
+
+def _target(link: Path, folder: Path) -> str:
+    """What the link says: relative where run and store are moved together, else absolute."""
+    store = folder.resolve().parent.parent
+    base = link.parent.resolve()
+    if store.parent == base.parent or store.parent == base:
+        return os.path.relpath(folder.resolve(), base)
+    return str(folder.resolve())
+
+
+def _elsewhere(link: Path, target: Path, store: Store) -> str:
+    other = store_of(target)
+    found = f"{link} points to {target}, outside of the store {store.root}"
+    if not target.exists():
+        return (
+            f"{found}, and there is nothing: the run folder was moved away from its store, or the "
+            "store was. Name the store where it is now (--gin.STORE=PATH for a recipe, "
+            "--gin.stage.run.store=PATH for a stage), or remove the link to start without it."
+        )
+    advice = f"name that store (--gin.STORE={other.root})" if other else "remove the link"
+    return (
+        f"{found}. Nothing was written there. Either {advice}, or choose another --gin.MODEL_DIR."
+    )

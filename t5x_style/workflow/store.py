@@ -1,0 +1,240 @@
+"""The store: stage versions that all runs share.
+
+    .store/
+      versions/train-3f2a9c0d1e2b4a5c/     job's name and start of the fingerprint
+          stage.started.json               first: what it is being made from, and by whom
+          ...                              what the job writes
+          stage.json                       the manifest, last: from now on the version is finished
+          .used, .pinned                   when it was last asked for; never collected
+      versions/train-3f2a9c0d1e2b4a5c.2/   a second revision of the same fingerprint: made again on
+                                           request, with other code, or after a lost lease
+      leases/                              who makes what, see `leases`
+      users/                               links that point here, one file each
+      index.json                           summary of all versions; rebuilt when it is lost
+
+A finished version never changes, and nothing here deletes one; `collection` does, when asked.
+"""
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from t5x_style.workflow import records
+from t5x_style.workflow.leases import FileLeases, Leases
+
+STAGE_FILE = "stage.json"
+STARTED_FILE = "stage.started.json"
+FORMAT = 2  # of the manifest; 1 was that of run folders without a store
+USED, PINNED = ".used", ".pinned"
+GOING = ".deleted"  # suffix of a folder that is being deleted
+ID_DIGITS = 16  # of the fingerprint, in a version's name
+OWN_FILES = (STAGE_FILE, STARTED_FILE, USED, PINNED)
+
+
+class StoreError(ValueError):
+    """A store or a link that cannot be used as it is; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """One revision of a stage version, finished or not.
+
+    Attributes:
+      folder: where it is.
+      manifest: of a finished one; None otherwise.
+      started: the record of its start; {} if that is missing.
+      damage: why its manifest does not count, or "".
+    """
+
+    folder: Path
+    manifest: dict[str, Any] | None
+    started: dict[str, Any] = field(default_factory=dict)
+    damage: str = ""
+
+    @property
+    def id(self) -> str:
+        """Job's name, start of the fingerprint, and the revision if it is not the first."""
+        return self.folder.name
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The manifest, or what was recorded when it started."""
+        return self.manifest or self.started
+
+    def output(self, name: str) -> Path:
+        """Where a finished version's output is."""
+        assert self.manifest is not None
+        return Path(os.path.normpath(self.folder / self.manifest["outputs"][name]))
+
+    def missing_outputs(self) -> list[str]:
+        """Outputs of the manifest that are not there any more."""
+        outputs = (self.manifest or {"outputs": {}})["outputs"]
+        return [path for path in outputs.values() if not (self.folder / path).exists()]
+
+    def last_used(self) -> float:
+        """When it was last asked for, or written to: seconds since the epoch."""
+        times = []
+        for name in (USED, STAGE_FILE, STARTED_FILE):
+            with contextlib.suppress(OSError):
+                times.append((self.folder / name).stat().st_mtime)
+        return max(times) if times else self.folder.stat().st_mtime
+
+
+class Store:
+    """A folder of stage versions."""
+
+    def __init__(self, root: Path):
+        self.root = Path(root)
+        self.versions = self.root / "versions"
+        self.leases: Leases = FileLeases(self.root / "leases")
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.root)!r})"
+
+    def read(self, folder: Path) -> Version:
+        """The version in a folder of `versions/`."""
+        manifest = records.read_json(folder / STAGE_FILE)
+        started = records.read_json(folder / STARTED_FILE) or {}
+        if manifest is None:
+            broken = (folder / STAGE_FILE).exists()
+            return Version(folder, None, started, "its manifest was cut short" if broken else "")
+        wanted = {"fingerprint", "outputs", "files", "parameters", "format"}
+        if not wanted <= manifest.keys() or manifest["format"] != FORMAT:
+            return Version(folder, None, started, f"its manifest has not format {FORMAT}")
+        return Version(folder, manifest, started)
+
+    def all(self) -> list[Version]:
+        """Every version, in the order of names."""
+        return [self.read(self.versions / name) for name in self._names()]
+
+    def _names(self) -> list[str]:
+        if not self.versions.is_dir():
+            return []
+        folders = [entry.name for entry in os.scandir(self.versions) if entry.is_dir()]
+        return sorted(name for name in folders if not name.endswith(GOING))
+
+    def of(self, name: str, fingerprint: str) -> list[Version]:
+        """All revisions of a fingerprint, in the order they were begun.
+
+        Raises:
+          StoreError: a version of another fingerprint has the same id.
+        """
+        base = version_id(name, fingerprint)
+        numbered = []
+        for entry in self._names():
+            if entry == base or (entry.startswith(base + ".") and entry[len(base) + 1 :].isdigit()):
+                numbered.append((int(entry[len(base) + 1 :] or 1), entry))
+        found = [self.read(self.versions / entry) for _, entry in sorted(numbered)]
+        for version in found:
+            other = version.record.get("fingerprint", fingerprint)
+            if other != fingerprint:
+                raise StoreError(
+                    f"{version.folder} has fingerprint {other}, and {fingerprint} begins alike. "
+                    f"Move that folder out of the store."
+                )
+        return found
+
+    def new_folder(self, name: str, fingerprint: str) -> Path:
+        """Makes the folder of a new revision, or takes one that was made and never begun."""
+        revisions = self.of(name, fingerprint)
+        if revisions and not any(revisions[-1].folder.iterdir()):
+            return revisions[-1].folder
+        taken = [version.id for version in revisions]
+        base = version_id(name, fingerprint)
+        numbers = [int(one[len(base) + 1 :] or 1) for one in taken]
+        number = max(numbers, default=0) + 1
+        folder = self.versions / (base if number == 1 else f"{base}.{number}")
+        folder.mkdir(parents=True)
+        return folder
+
+    def holds(self, path: Path) -> bool:
+        """Whether a resolved path is inside one of this store's versions."""
+        return Path(path).is_relative_to(self.versions.resolve())
+
+    def mark_used(self, folder: Path) -> None:
+        """Remembers that the version in a folder was asked for; not on a read-only disk."""
+        with contextlib.suppress(OSError):
+            (folder / USED).touch()
+
+    def summaries(self) -> dict[str, dict[str, Any]]:
+        """Version id -> size and dates, from the index; versions that it lacks are read again.
+
+        Each has: finished (text, or ""), seconds, bytes, job, name, inputs (ids), damage.
+        """
+        path = self.root / "index.json"
+        known = (records.read_json(path) or {}).get("versions", {})
+        found = {}
+        for name in self._names():
+            stamp = _stamp(self.versions / name / STAGE_FILE)
+            old = known.get(name)
+            if old is not None and stamp and old["stamp"] == stamp:
+                found[name] = old
+            else:
+                found[name] = _summary(self.read(self.versions / name)) | {"stamp": stamp}
+        finished = {name: one for name, one in found.items() if one["stamp"]}
+        if finished != known and self.root.is_dir():
+            with contextlib.suppress(OSError):  # a read-only store is still listed
+                records.write_json(path, {"versions": finished})
+        return found
+
+    def size(self) -> int:
+        """Bytes of all versions."""
+        return sum(one["bytes"] for one in self.summaries().values())
+
+
+def version_id(name: str, fingerprint: str) -> str:
+    """The name of a version's folder: what it is, and the start of its fingerprint."""
+    return f"{name}-{fingerprint[:ID_DIGITS]}"
+
+
+def store_of(folder: Path) -> Store | None:
+    """The store that a version's folder belongs to; None for a folder elsewhere."""
+    folder = Path(folder).resolve()
+    return Store(folder.parent.parent) if folder.parent.name == "versions" else None
+
+
+def version_at(path: Path) -> Version | None:
+    """The version that holds a path, links followed; None where no stage wrote it."""
+    resolved = Path(path).resolve()
+    for folder in (resolved, *resolved.parents):
+        if (folder / STAGE_FILE).is_file() or (folder / STARTED_FILE).is_file():
+            return Store(folder.parent.parent).read(folder)
+    return None
+
+
+def bytes_of(folder: Path) -> int:
+    """Bytes of all files below a folder."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # a file that a running stage has just moved
+            total += path.lstat().st_size if not path.is_dir() else 0
+    return total
+
+
+def now() -> str:
+    """The time, for records."""
+    return time.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _stamp(path: Path) -> list[int]:
+    try:
+        stat = path.stat()
+    except OSError:
+        return []
+    return [stat.st_mtime_ns, stat.st_size]
+
+
+def _summary(version: Version) -> dict[str, Any]:
+    record = version.record
+    return {
+        "job": record.get("job", {}).get("name", version.id.rpartition("-")[0]),
+        "name": record.get("name", ""),
+        "finished": (version.manifest or {}).get("finished", ""),
+        "seconds": record.get("seconds", 0.0),
+        "bytes": (version.manifest or {}).get("bytes") or bytes_of(version.folder),
+        "inputs": sorted(record.get("made_from", ())),
+        "damage": version.damage,
+    }
