@@ -27,6 +27,7 @@ MACHINERY = frozenset(
     for name in ("stage", "stage_main", "recipe_file", "fingerprints", "gin_reader", "gin_types")
 ) | {"t5x_style.gin_utils", "t5x_style.runs", "t5x_style.gc"}
 MACHINERY_PACKAGE = "t5x_style.workflow"
+COMPUTING = frozenset({"t5x_style.workflow.lineage"})  # but this decides what a page says
 HASHED_BYTES = 1 << 30  # larger files count by size and modification time
 
 
@@ -90,7 +91,8 @@ def _module_files(name: str) -> list[tuple[str, Path]]:
 
 
 def _is_machinery(module: str) -> bool:
-    return module in MACHINERY or f"{module}.".startswith(f"{MACHINERY_PACKAGE}.")
+    inside = f"{module}.".startswith(f"{MACHINERY_PACKAGE}.") and module not in COMPUTING
+    return module in MACHINERY or inside
 
 
 def _source(path: Path, module: str) -> tuple[str, tuple[str, ...]]:
@@ -132,7 +134,8 @@ class Inputs:
 
     Attributes:
       identities: macro -> identity of what is there, a list or a dict of them where the macro is
-        one: `<version>/<path in it>`, or `sha256 ...` of an outside path's content.
+        one: `<version>/<path in it>`, or name and sha256 of an outside file, or sha256 of an
+        outside folder.
       paths: macro -> its value with links replaced by the versions that they point to now.
       versions: ids of the stage versions among them.
     """
@@ -225,7 +228,9 @@ def _look_up(path: Any, name: str, versions: set[str]) -> tuple[Any, str]:
         )
     version = store.version_at(where)
     if version is None:
-        return path, f"sha256 {content(where)}"
+        # Ids of records may hold the name of their file; names in a folder are part of its content.
+        name = f"{where.name} " if where.is_file() else ""
+        return path, f"{name}sha256 {content(where)}"
     if version.manifest is None:
         return path, _without_manifest(version, path)
     inside = where.resolve().relative_to(version.folder.resolve()).as_posix()

@@ -27,6 +27,7 @@ from typing import Any
 from t5x_style import fingerprints, gin_utils
 from t5x_style.gin_reader import FOLDER_MACRO, RUN, Config, GinError, Macro
 from t5x_style.workflow import links, parameters, signatures, sources
+from t5x_style.workflow.making import name_of as name_of
 from t5x_style.workflow.making import parent_of as parent_of
 from t5x_style.workflow.plans import Plan as Plan
 from t5x_style.workflow.plans import StageError as StageError

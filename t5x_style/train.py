@@ -79,6 +79,7 @@ def train(
         development_metric, {e.name: getattr(e, "metrics", None) for e in evaluators}
     )
     folder = Path(model_dir)
+    shown = stage.name_of(model_dir)
     main = jax.process_index() == 0
     every = replanning.every if replanning else None
     together(lambda: continue_parent(folder, optimizer, cadence, retrieval is not None, every))
@@ -93,12 +94,12 @@ def train(
     contract = trainer.abstract_module().contract()
     log = metric_log.MetricLog(folder, first, main)
     if main:
-        print(f"[{folder.name}] {how}; {describe(trainer)}", flush=True)
+        print(f"[{shown}] {how}; {describe(trainer)}", flush=True)
         contract.save(folder)
     seconds = trainer.compile() if first < cadence.steps else 0.0
     if main and seconds:
-        print(f"[{folder.name}] compiled the step in {seconds:.1f} s", flush=True)
-    progress = TrainingProgress(folder.name, first, cadence.steps, main)
+        print(f"[{shown}] compiled the step in {seconds:.1f} s", flush=True)
+    progress = TrainingProgress(shown, first, cadence.steps, main)
     finished = trainer.fit(log, progress, {}, evaluators, development_metric)
     best = checkpointer.best()
     checkpointer.close()
@@ -140,7 +141,7 @@ def continue_parent(
     if parent is None:
         return 0
     step, said = longer_training.how(parent, optimizer, cadence.steps, retrieves)
-    print(f"[{folder.name}] {said}", flush=True)
+    print(f"[{stage.name_of(str(folder))}] {said}", flush=True)
     if step is None:
         return 0
     longer_training.seed(parent, folder, step, cadence.evaluate_every, replan_every)

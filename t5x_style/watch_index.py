@@ -2,8 +2,8 @@
 
     python -m t5x_style.build_index --watch --gin_file=gin_configs/runs/watch_index.gin ...
 
-A companion of a training, no stage: it publishes to a folder of its own, and writes nothing into the
-training's, which is a version that never changes once it is finished.
+A companion of a training, no stage: it publishes to a folder of its own. It writes nothing into the
+training's folder, a version that never changes once it is finished.
 """
 
 from collections.abc import Sequence

@@ -96,7 +96,7 @@ def test_shared_inputs_are_declared(house, tmp_path):
     pretend_all_done(house(text))
     (tmp_path / "given").write_text("other")
     found = survey(house(text))
-    assert found["second"][0] == "changed" and "folder input sha256" in found["second"][1]
+    assert found["second"][0] == "changed" and "folder input given sha256" in found["second"][1]
     assert found["first"][0] == found["third"][0] == "done"
 
 

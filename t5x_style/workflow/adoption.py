@@ -122,7 +122,7 @@ def _old_identity(identity: str, path: Any) -> str:
     version = version_at(Path(path)) if isinstance(path, str) and path else None
     if version is not None:
         return str(version.record.get("adopted_from", version.record.get("fingerprint")))
-    return identity.removeprefix("sha256 ")
+    return identity.rpartition("sha256 ")[2]
 
 
 def _move(folder: Path, store: Store) -> Path:

@@ -120,6 +120,12 @@ def parent_of(model_dir: str) -> Path | None:
     return folder if (folder / STAGE_FILE).is_file() else None
 
 
+def name_of(model_dir: str) -> str:
+    """What to call the stage that is being made in this folder, for people who watch it."""
+    record = records.read_json(Path(model_dir) / STARTED_FILE) or {}
+    return str(record.get("name") or Path(model_dir).name)
+
+
 def libraries() -> dict[str, str]:
     """Versions of Python and of the libraries that results depend on."""
     found = {"python": platform.python_version()}
