@@ -37,7 +37,7 @@ def seconds_to_first_step(store: Path, tokenizer: Path, folder: Path, cache: Pat
         "STEPS": 1, "WARMUP_STEPS": 0, "LEARNING_RATE": 1e-3, "SEED": 0, "LOG_EVERY": 1,
         "stage.run.store": str(store_of_runs),
     }  # fmt: skip
-    command = [sys.executable, "-m", "t5x_style.train"]
+    command = [sys.executable, "-m", "t5x_style.train", "--strict_code"]
     command += [f"--gin_file=gin_configs/{name}.gin" for name in files]
     command += [f"--gin.{name}={value!r}" for name, value in macros.items()]
     environment = os.environ | {

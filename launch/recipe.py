@@ -61,7 +61,7 @@ from rich.table import Table
 from t5x_style import fingerprints, gin_utils, processes, recipe_file, stage, stage_main
 from t5x_style.gin_reader import REPOSITORY, closest
 from t5x_style.recipe_file import Recipe, Stage
-from t5x_style.workflow import links, plans
+from t5x_style.workflow import files, making, plans
 from t5x_style.workflow.plans import Decision
 from t5x_style.workflow.store import Version
 
@@ -160,8 +160,7 @@ def execute(recipe: Recipe, flags: gin_utils.Flags) -> int:
             CONSOLE.print(decision.note)
         version = decision.version
         if decision.status == "done" and version is not None:
-            links.point(planned.store, planned.link, version.folder)
-            planned.store.mark_used(version.folder)
+            making.use(planned, version)
         else:
             found = _run(children, recipe, item, flags, planned, known)
             if isinstance(found, int):
@@ -257,6 +256,13 @@ def publish(recipe: Recipe, known: recipe_file.Known) -> None:
         target = recipe.run_dir / name
         target.parent.mkdir(parents=True, exist_ok=True)
         source = recipe_file.output_path(recipe, output, known)
+        version = known.done[output.stage]
+        inside = os.path.relpath(source, version.folder)
+        if files.changed_files(version, inside):
+            raise recipe_file.RecipeError(
+                f"recipe.run.publish: {inside} changed since {version.folder} was finished. Put "
+                f"the file back, or make the version again: --rerun={output.stage}"
+            )
         temporary = target.with_name(f".{target.name}.tmp")
         shutil.copyfile(source, temporary)
         os.replace(temporary, target)

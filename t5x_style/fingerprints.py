@@ -134,8 +134,8 @@ class Inputs:
 
     Attributes:
       identities: macro -> identity of what is there, a list or a dict of them where the macro is
-        one: `<version>/<path in it>`, or name and sha256 of an outside file, or sha256 of an
-        outside folder.
+        one: `<version> by code <hash>/<path in it>`, or name and sha256 of an outside file, or
+        sha256 of an outside folder.
       paths: macro -> its value with links replaced by the versions that they point to now.
       versions: ids of the stage versions among them.
     """
@@ -204,7 +204,7 @@ def check_declared(config: Config, inputs: Sequence[str]) -> None:
         if binding.target == RUN:
             continue
         for leaf in leaves(config.expand(binding.value, binding.where, (FOLDER_MACRO, *inputs))):
-            if isinstance(leaf, str) and os.sep in leaf and os.path.exists(leaf):
+            if isinstance(leaf, str) and _may_be_a_path(leaf):
                 version = store.version_at(Path(leaf))
                 if version is not None:
                     raise InputError(
@@ -212,6 +212,10 @@ def check_declared(config: Config, inputs: Sequence[str]) -> None:
                         f"{version.folder}. Make it a macro and list it in stage.run.inputs, so "
                         "that a change there is noticed."
                     )
+
+
+def _may_be_a_path(text: str) -> bool:
+    return os.path.islink(text) or (os.sep in text and os.path.exists(text))
 
 
 def _look_up(path: Any, name: str, versions: set[str]) -> tuple[Any, str]:
@@ -237,15 +241,15 @@ def _look_up(path: Any, name: str, versions: set[str]) -> tuple[Any, str]:
     changed = files.changed_files(version, "" if inside == "." else inside)
     if changed:
         raise InputError(
-            f"Input {name}: {version.folder} was finished, and {', '.join(changed[:3])} changed "
-            "since then. A version never changes: put the file back, or copy what you edited "
-            f"elsewhere and name the copy; --rerun of the stage makes the version again."
+            f"Input {name}: {', '.join(changed[:3])} changed since {version.folder} was finished. "
+            "A version never changes: put the file back, or copy what you edited elsewhere and "
+            f"name the copy; --rerun={version.record['name']} of its run makes it again."
         )
     versions.add(version.id)
     whole = inside == "."
     real = version.folder if whole else version.folder / inside
     shown = str(real) if where.is_absolute() else os.path.relpath(real)
-    return shown, version.id if whole else f"{version.id}/{inside}"
+    return shown, version.identity if whole else f"{version.identity}/{inside}"
 
 
 def _without_manifest(version: store.Version, path: str) -> str:
@@ -269,8 +273,9 @@ def content(path: Path) -> str:
     """sha256 of a file, or of a folder's sorted relative names and contents."""
     if path.is_file():
         return _file_hash(path)
-    files = sorted(item for item in path.rglob("*") if item.is_file())
-    return digest({item.relative_to(path).as_posix(): _file_hash(item) for item in files})
+    return digest(
+        {item.relative_to(path).as_posix(): _file_hash(item) for item in files.walk(path)}
+    )
 
 
 def _file_hash(path: Path) -> str:

@@ -6,6 +6,7 @@
     python -m t5x_style.runs unpin train-3f2a9c0d1e2b4a5c
     python -m t5x_style.runs verify [ID ...]          # hashes every file again
     python -m t5x_style.runs adopt runs/quickstart    # moves old folders into the store
+    python -m t5x_style.runs forget runs/quickstart   # a run folder that is gone for good
 
 `*` marks a version that a run links to; under a version, what differs from the one that is current
 for the same stage.
@@ -18,12 +19,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from t5x_style import fingerprints, stage_main
-from t5x_style.gc import DEFAULT_STORE, open_store
 from t5x_style.gin_reader import closest
 from t5x_style.workflow import adoption, collection, files, links, plans
 from t5x_style.workflow.collection import Entry
 from t5x_style.workflow.space import in_words
-from t5x_style.workflow.store import Store, StoreError, Version
+from t5x_style.workflow.store import Store, StoreError, Version, store_of
 
 SHOWN = 4  # differences
 
@@ -31,12 +31,12 @@ SHOWN = 4  # differences
 def show(store: Store, run: Path | None) -> None:
     """Prints the versions of a store, or of the stages of one run."""
     entries = collection.plan(store).entries
-    names = {link.name for link in _links(store, run)} if run else None
+    shown = None if run is None else _stages(store, run)
     groups: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:
         record = entry.version.record
         key = (record.get("name", "?"), record.get("job", {}).get("name", "?"))
-        if names is None or key[0] in names:
+        if shown is None or key in shown:
             groups.setdefault(key, []).append(entry)
     total = sum(entry.bytes for group in groups.values() for entry in group)
     count = sum(map(len, groups.values()))
@@ -49,12 +49,14 @@ def show(store: Store, run: Path | None) -> None:
             _print(entry, current)
 
 
-def _links(store: Store, run: Path) -> list[Path]:
+def _stages(store: Store, run: Path) -> set[tuple[str, str]]:
+    """(name, job) of the versions that a run links to, as they were called when they were made."""
     where = run.resolve()
-    found = [link for link in links.all_of(store) if link.parent.resolve() == where]
-    if not found:
+    ids = [name for link, name in links.all_of(store).items() if link.parent.resolve() == where]
+    if not ids:
         raise StoreError(f"{run}: no link in it points to the store {store.root}.")
-    return found
+    found = [store.read(store.versions / name).record for name in ids]
+    return {(one.get("name", "?"), one.get("job", {}).get("name", "?")) for one in found}
 
 
 def _print(entry: Entry, current: Entry) -> None:
@@ -62,9 +64,9 @@ def _print(entry: Entry, current: Entry) -> None:
     state = f"finished {manifest['finished']}" if manifest else version.damage or "unfinished"
     mark = "*" if entry.links else " "
     runs = ", ".join(sorted({str(_shown(link)) for link in entry.links}))
-    keeps = "pinned" if entry.stays == "pinned" or _is_pinned(version) else ""
-    if entry.stays.startswith("being made"):
-        keeps = entry.stays
+    keeps = "pinned" if (version.folder / collection.PINNED).exists() else ""
+    if entry.making:
+        state = f"being made by {entry.making}"
     parts = [version.id, state, in_words(entry.bytes), f"used {_ago(entry.used)}", runs, keeps]
     print(f"{mark} " + "  ".join(part for part in parts if part))
     if entry is not current:
@@ -81,10 +83,6 @@ def _differences(old: dict, new: dict) -> list[str]:
     ]
     code = fingerprints.differences(old.get("code", {}), new.get("code", {}))
     return found + ([f"code: {plans.some(code, 2)}"] if code else [])
-
-
-def _is_pinned(version: Version) -> bool:
-    return (version.folder / collection.PINNED).exists()
 
 
 def _shown(link: Path) -> Path:
@@ -112,11 +110,14 @@ def versions_named(store: Store, names: Sequence[str]) -> list[Version]:
     for name in names:
         link = Path(name)
         target = link.resolve().name if link.is_symlink() else name
+        other = store_of(link) if link.is_symlink() else None
+        if other is not None and other.root.resolve() != store.root.resolve():
+            raise StoreError(f"{name} points into the store {other.root}: add --store={other.root}")
         matches = [one for one in known if one == target] or [
             one for one in known if one.startswith(target)
         ]
         if len(matches) != 1:
-            what = f"{len(matches)} versions begin so" if matches else "no such version"
+            what = f"{len(matches)} versions start with this" if matches else "no such version"
             raise StoreError(f"{name}: {what} in {store.root}{closest(target, known)}")
         found.append(known[matches[0]])
     return found
@@ -146,13 +147,17 @@ def act(options: argparse.Namespace) -> int:
     if run is not None and options.store is None:
         store = links.of_run(run)
     else:
-        store = open_store(options.store)
+        store = links.open_store(options.store)
     if options.action == "list":
         show(store, run)
         return 0
     if options.action == "verify":
         chosen = versions_named(store, options.names) if options.names else store.all()
         return 1 if verify(chosen) else 0
+    if options.action == "forget":
+        count = sum(links.forget(store, Path(name)) for name in options.names)
+        print(f"forgot {count} links; what nothing else uses may go now (python -m t5x_style.gc)")
+        return 0
     if not options.names:
         raise StoreError(f"{options.action}: name the versions, by id or by link")
     for version in versions_named(store, options.names):
@@ -166,10 +171,10 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    actions = ("list", "pin", "unpin", "verify", "adopt")
+    actions = ("list", "pin", "unpin", "verify", "adopt", "forget")
     parser.add_argument("action", nargs="?", default="list", choices=actions)
     parser.add_argument("names", nargs="*", help="versions, links, or a run folder")
-    parser.add_argument("--store", help=f"folder of the store; default: {DEFAULT_STORE}")
+    parser.add_argument("--store", help=f"folder of the store; default: {links.DEFAULT_STORE}")
     parser.add_argument("--gin_allow", action="append", default=[], help="for adopt, as in a run")
     parser.add_argument("--traceback", action="store_true", help="show where an error arose")
     options = parser.parse_args(argv)

@@ -27,6 +27,7 @@ from typing import Any
 from t5x_style import fingerprints, gin_utils
 from t5x_style.gin_reader import FOLDER_MACRO, RUN, Config, GinError, Macro
 from t5x_style.workflow import links, parameters, signatures, sources
+from t5x_style.workflow.making import continues as continues
 from t5x_style.workflow.making import name_of as name_of
 from t5x_style.workflow.making import parent_of as parent_of
 from t5x_style.workflow.plans import Plan as Plan
@@ -134,6 +135,8 @@ def plan(
     values = {name: config.expand(Macro(name), INPUTS) for name in names}
     inputs = fingerprints.of_inputs(values, known)
     link = _link(config)
+    if unknown := [name for name in flags.rerun if name != link.name]:
+        raise StageError(f"--rerun={unknown[0]}: this stage is called {link.name!r}")
     return Plan(
         link=link,
         store=_store(config, link),
@@ -144,7 +147,7 @@ def plan(
         inputs=inputs,
         code=fingerprints.of_code([job], config, flags.allow),
         strict=flags.strict_code,
-        rerun=link.name in flags.rerun,
+        rerun=bool(flags.rerun),
     )
 
 

@@ -1,7 +1,7 @@
 """Runs a stage from the command line: flags, checks, signals, errors, exit codes.
 
-Exit code 0: done, skipped, or stopped early with everything saved; 1: an error, told in a few
-lines when it is the user's to mend (`--traceback` shows where it arose); else a traceback.
+Exit code 0: done, skipped, or stopped early with everything saved; 1: an error, in a few
+lines where the user can fix it (`--traceback` shows where it arose); else a traceback.
 
 With several processes (see `processes`) process 0 keeps the lease and the records. A job that
 computes on devices, whose entry point calls `runtime.start`, runs on all of them; any other runs on
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from t5x_style import gin_utils, processes, stage
 from t5x_style.gin_reader import REPOSITORY
-from t5x_style.workflow import links, making, plans
+from t5x_style.workflow import making, plans
 from t5x_style.workflow.leases import Holder, Lease
 
 if TYPE_CHECKING:  # imports JAX
@@ -134,10 +134,8 @@ def _say(planned: stage.Plan, decision: plans.Decision) -> None:
 
 
 def _use(planned: stage.Plan, decision: plans.Decision) -> None:
-    """Makes a finished version the current one."""
     assert decision.version is not None
-    links.point(planned.store, planned.link, decision.version.folder)
-    planned.store.mark_used(decision.version.folder)
+    making.use(planned, decision.version)
 
 
 @contextlib.contextmanager
@@ -279,6 +277,7 @@ def _call(
     fixed = flags.with_macros(planned.inputs.paths)
     config = fixed.read()
     gin_utils.parse(config, fixed, planned.entry)
+    _check_unchanged(fixed, planned)
     if not first:
         return gin_utils.configured(stage.run)(model_dir=str(folder))
     gin_utils.save_config(folder)
@@ -286,6 +285,17 @@ def _call(
         return gin_utils.configured(stage.run)(model_dir=str(folder))
     finally:
         gin_utils.save_operative_config(folder)
+
+
+def _check_unchanged(flags: gin_utils.Flags, planned: stage.Plan) -> None:
+    """After gin has read the files: they must say what was planned, perhaps hours ago."""
+    now = stage.plan(flags, planned.entry)
+    if now.fingerprint != planned.fingerprint:
+        changes = plans.in_words(plans.changes_between(planned.record(), now))
+        raise stage.StageError(
+            f"{planned.link}: gin files or inputs changed since this command read them: {changes}. "
+            "Nothing was run. Run the same command again."
+        )
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -144,6 +144,7 @@ def continue_parent(
     print(f"[{stage.name_of(str(folder))}] {said}", flush=True)
     if step is None:
         return 0
+    stage.continues(str(folder), parent)
     longer_training.seed(parent, folder, step, cadence.evaluate_every, replan_every)
     return step
 

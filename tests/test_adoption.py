@@ -103,6 +103,18 @@ def test_what_was_made_from_other_inputs_stays(old, capsys):
     assert os.path.isdir(COUNTED) and not os.path.islink(COUNTED)
 
 
+def test_what_was_made_with_other_defaults_stays(old, capsys):
+    with open(f"{MADE}/operative_config.gin", "w") as file:
+        file.write(MAKE + "gin_toys.Size.rate = 0.1\n")
+    with open(f"{COUNTED}/operative_config.gin", "w") as file:
+        file.write("from __gin__ import dynamic_registration\nfrom tests import gin_toys\n")
+        file.write("gin_toys.count.steps = 3\ngin_toys.count.stop_at = 7\n")
+    assert runs.main(["adopt", "runs/old", "--gin_allow=tests"]) == 1
+    output = capsys.readouterr().out
+    assert f"{COUNTED} stays as it is: it was made with other defaults: stop_at 7, now -1" in output
+    assert os.path.islink(MADE) and not os.path.islink(COUNTED)
+
+
 def test_a_stopped_old_stage_continues(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "source").write_text("x")

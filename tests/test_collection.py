@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from t5x_style import gc, runs
-from t5x_style.workflow import collection, links, records
+from t5x_style.workflow import collection, files, links
 from t5x_style.workflow.store import Store
 from tests import store_kit
 
@@ -121,9 +121,9 @@ def test_collecting_is_a_dry_run_and_asks(house, capsys, monkeypatch):
     assert gc.main(command) == 0
     output = capsys.readouterr().out
     assert f"{old.id}  finished  " in output and current.id not in output
-    assert "1 stay" in output and "--delete deletes them" in output and old.folder.is_dir()
+    assert "1 stay" in output and "--delete deletes, after asking" in output and old.folder.is_dir()
     assert gc.main([*command, "--delete"]) == 1
-    assert "Nobody is there to be asked" in capsys.readouterr().err and old.folder.is_dir()
+    assert "Cannot ask: stdin is not a terminal" in capsys.readouterr().err and old.folder.is_dir()
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     for answer, code in (("n", 1), ("", 1), ("y", 0)):
         monkeypatch.setattr("builtins.input", lambda question, answer=answer: answer)
@@ -144,32 +144,91 @@ def test_half_written_manifests_are_reported_and_collected(house, capsys):
     assert not old.folder.exists()
 
 
-def test_slimming_keeps_a_version_that_counts(house, monkeypatch):
-    old = house("corpus", width=1)
+@pytest.fixture
+def training(house):
+    """An old version with what continues a training, and one more that is current."""
+    root = links.Path("runs/.store").absolute()
+    plan = store_kit.plan(links.Path("runs/a/corpus").absolute(), "toy", store=root, width=1)
+    made = {"checkpoints/6/optimizer/part": "y" * 1000, "checkpoints/6/integrity.json": "{}"}
+    version = store_kit.finished(plan, made | {"out.txt": "x"}, {"text": "out.txt"})
+    age(version)
     house("corpus", width=2)
-    (old.folder / "optimizer").write_text("y" * 1000)
-    manifest = records.read_json(old.folder / "stage.json")
-    size = manifest["bytes"] + 1000
-    records.write_json(old.folder / "stage.json", manifest | {"bytes": size})
-    age(old)
-    (entry,) = collection.plan(store()).removable
+    return version
 
-    def drop(folder):
-        (folder / "optimizer").unlink(missing_ok=True)
-        return ["optimizer"]
+
+DROPPED = ("checkpoints/6/optimizer/part", "checkpoints/6/integrity.json")
+
+
+def drop(folder):
+    (folder / DROPPED[0]).unlink(missing_ok=True)
+    (folder / DROPPED[1]).write_text('{"dropped": ["optimizer"]}')
+
+
+def test_slimming_keeps_a_version_that_counts(training):
+    (entry,) = collection.plan(store()).removable
+    assert gc._optimizer_bytes(entry) == 1000
 
     def killed(folder):
         drop(folder)
         raise SystemExit("killed after a part was removed")
 
     with pytest.raises(SystemExit):
-        collection.slim(store(), entry, killed)
-    half = store().read(old.folder)
-    assert half.manifest is not None and not half.missing_outputs()
-    assert collection.slim(store(), entry, drop) == 1000
-    after = store().read(old.folder).manifest
-    assert after["slimmed"] == ["optimizer"] and not after["slimming"]
-    assert after["fingerprint"] == manifest["fingerprint"]
+        collection.slim(store(), entry, DROPPED, killed)
+    half = store().read(training.folder)
+    assert files.changed_files(half) == [] and not half.missing_outputs()
+    (training.folder / "out.txt").write_text("edited")
+    assert files.changed_files(half) == ["out.txt"]  # of the rest everything is still checked
+    (training.folder / "out.txt").write_text("x")
+    age(training)
+    assert collection.slim(store(), entry, DROPPED, drop) == 1000 - 24
+    after = store().read(training.folder)
+    assert after.manifest["slimmed"] and files.changed_files(after, thorough=True) == []
+    assert after.manifest["fingerprint"] == training.manifest["fingerprint"]
+    assert after.identity == training.identity
+
+
+def test_what_was_edited_is_not_slimmed(training):
+    (entry,) = collection.plan(store()).removable
+    (training.folder / "out.txt").write_text("edited by accident")
+    age(training)
+    assert collection.slim(store(), entry, DROPPED, drop) == 0
+    assert files.changed_files(store().read(training.folder)) == ["out.txt"]
+
+
+def test_what_is_pinned_or_linked_to_meanwhile_is_neither_deleted_nor_slimmed(training, house):
+    (entry,) = collection.plan(store()).removable
+    collection.pin(training, True)
+    assert not collection.delete(store(), entry)
+    assert collection.slim(store(), entry, DROPPED, drop) == 0
+    collection.pin(training, False)
+    reader = house("model", training.output("text"), job="train")
+    age(training)
+    age(reader)
+    assert not collection.delete(store(), entry) and training.folder.is_dir()
+
+
+def test_versions_go_after_what_was_made_from_them(house):
+    data = house("data", width=1)
+    model = house("model", data.output("text"), job="train", width=1)
+    for link in ("data", "model"):
+        os.unlink(f"runs/a/{link}")
+    for number, version in enumerate((data, model)):
+        age(version)
+        os.utime(version.folder / "stage.json", (LONG_AGO + number, LONG_AGO + number))
+    found = [entry.version.id for entry in collection.plan(store()).removable]
+    assert found == [model.id, data.id]
+
+
+def test_a_run_that_is_not_here_keeps_its_versions_until_it_is_forgotten(house, capsys):
+    """On another machine, or moved away and not run since."""
+    version = house("corpus", width=1)
+    os.rename("runs/a", "moved")
+    age(version)
+    assert "which is not here" in reasons()[version.id]
+    assert gc.main(["--store=runs/.store", "--delete", "--yes"]) == 0
+    assert version.folder.is_dir()
+    assert runs.main(["forget", "runs/a", "--store=runs/.store"]) == 0
+    assert "forgot 1 links" in capsys.readouterr().out and reasons()[version.id] == ""
 
 
 def test_listing_says_what_differs(house, capsys):
@@ -215,7 +274,7 @@ def test_pinning_and_verifying_by_id_start_of_id_or_link(house, capsys):
     ("command", "message"),
     [
         (["pin", "--store=runs/.store"], "pin: name the versions"),
-        (["pin", "toy", "--store=runs/.store"], "2 versions begin so"),
+        (["pin", "toy", "--store=runs/.store"], "2 versions start with this"),
         (["pin", "tox-1", "--store=runs/.store"], "no such version in"),
         (["--store=nowhere"], "expected a store, a folder with versions/, found none"),
         (["adopt", "nowhere"], "expected folders of stages to adopt, found none"),

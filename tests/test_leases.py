@@ -107,6 +107,23 @@ def test_a_reused_process_id_is_not_the_holder(tmp_path):
     lease.release()
 
 
+def test_a_holder_from_before_a_reboot_is_dead(tmp_path):
+    me = vars(leases._myself())
+    state = {"token": 4, "beat": 1, "holder": me | {"boot": "an earlier boot:1"}}
+    records.write_json(tmp_path / f"{NAME}.json", state)
+    lease = FileLeases(tmp_path).acquire(NAME, ignore, ignore)
+    assert (lease.token, lease.before) == (5, "dead")
+    lease.release()
+
+
+def test_a_holder_that_was_silent_for_long_keeps_nothing_from_being_collected(tmp_path):
+    state = {"holder": {"host": "elsewhere:1", "boot": "", "process": 1, "started": ""}}
+    records.write_json(tmp_path / f"{NAME}.json", state | {"token": 7, "beat": 0})
+    assert FileLeases(tmp_path).holder(NAME) is not None
+    os.utime(tmp_path / f"{NAME}.json", (1, 1))
+    assert FileLeases(tmp_path).holder(NAME) is None
+
+
 def test_a_stopped_holder_loses_the_lease_and_its_result_is_refused(tmp_path, holder):
     process = holder(beat=0.02)
     process.send_signal(signal.SIGSTOP)
@@ -128,7 +145,11 @@ def test_a_stopped_holder_loses_the_lease_and_its_result_is_refused(tmp_path, ho
 def test_a_holder_on_another_host_is_judged_by_its_heartbeat_alone(tmp_path):
     """Its clock is not looked at: the observer counts by its own since the beat last changed."""
     path = tmp_path / f"{NAME}.json"
-    state = {"token": 7, "beat": 0, "holder": {"host": "elsewhere", "process": 1, "started": ""}}
+    state = {
+        "token": 7,
+        "beat": 0,
+        "holder": {"host": "elsewhere:1", "boot": "", "process": 1, "started": ""},
+    }
     records.write_json(path, state)
 
     def beats_ten_times():
@@ -138,7 +159,7 @@ def test_a_holder_on_another_host_is_judged_by_its_heartbeat_alone(tmp_path):
 
     clock = Clock(beats_ten_times)
     free = FileLeases(tmp_path, expiry=60, clock=clock.time, sleep=clock.sleep)
-    assert free.holder(NAME).host == "elsewhere"
+    assert free.holder(NAME).host == "elsewhere:1"
     lease = free.acquire(NAME, ignore, ignore)
     assert (lease.token, lease.before) == (8, "silent") and clock.now >= 60 + 10 * 0.5
     lease.release()

@@ -52,13 +52,19 @@ def test_an_ancestor_comes_first_within_a_second(tmp_path, monkeypatch):
 
 def test_a_training_that_was_continued_led_to_the_longer_one(tmp_path, clock):
     link, job = tmp_path / "run/train", Job("train", 1, length=("steps",))
-    short, long = (
-        store_kit.finished(
-            dataclasses.replace(store_kit.plan(link, "train", steps=steps), job=job), {}, {}
-        )
-        for steps in (1, 2)
+    one, two, three = (
+        dataclasses.replace(store_kit.plan(link, "train", steps=steps), job=job)
+        for steps in (1, 2, 3)
     )
+    short = store_kit.finished(one, {}, {})
+    folder = store_kit.started(two)
+    parent = making.parent_of(str(folder))
+    assert parent is not None and parent.name == short.id
+    making.continues(str(folder), parent)
+    long = store_kit.finished(two, {}, {})
     assert ids(lineage([long.folder])) == ids([short, long])
+    other = store_kit.finished(three, {}, {})  # it could have continued, and did not
+    assert ids(lineage([other.folder])) == ids([other])
 
 
 def test_what_is_in_no_store_or_not_finished_adds_nothing(tmp_path, clock):

@@ -12,10 +12,13 @@ HOUSE = """
     import dataclasses
     from typing import Annotated
 
+    from toyhouse import sizes
     from toyhouse.sizes import LARGE
 
     WIDTH = 3
     SHIFTED = 1 << WIDTH
+    BASE = sizes.LARGE[0]
+    DEEP = BASE * 2
 
     @dataclasses.dataclass
     class Size:
@@ -33,7 +36,7 @@ HOUSE = """
         return width, size
 
     def job(model_dir, size=None, sizes=(), every=None, metric=None, shift=SHIFTED, large=LARGE,
-            factory=None, path=None):
+            factory=None, path=None, deep=DEEP + 1):
         return dict(size=size, sizes=sizes, factory=factory and factory())
 """
 HEAD = "from __gin__ import dynamic_registration\nfrom toyhouse import house\n"
@@ -60,7 +63,7 @@ def values(tmp_path, monkeypatch):
 def test_defaults_count_with_the_constants_they_use(values):
     assert values().semantic == {
         "size": "None", "sizes": "[]", "every": "None", "metric": "None", "shift": "1 << 3",
-        "large": "[1, 2]", "factory": "None", "path": "None",
+        "large": "[1, 2]", "factory": "None", "path": "None", "deep": "[1, 2][0] * 2 + 1",
     }  # fmt: skip
 
 
@@ -85,6 +88,22 @@ def test_an_object_in_a_default_counts_with_its_own_defaults(values):
     found = values("house.job.factory = @house.make\n").semantic
     assert found["factory"] == "@house.make" and found["factory.size"] == "@house.Size()"
     assert found["factory.size.width"] == "7" and found["factory.size.names"] == "['a', 'b']"
+
+
+def test_bindings_do_not_reach_an_object_that_a_default_makes(values):
+    """Python makes it, not gin."""
+    text = (
+        "house.job.factory = @house.make\nhouse.job.size = @house.Size()\nhouse.Size.rate = 0.5\n"
+    )
+    found = values(text).semantic
+    assert found["size.rate"] == "0.5" and found["factory.size.rate"] == "1.0"
+
+
+def test_constants_of_constants_count(values, tmp_path):
+    before = values().semantic
+    assert before["deep"] == "[1, 2][0] * 2 + 1"
+    (tmp_path / "toyhouse" / "sizes.py").write_text("LARGE = [3, 2]\n")
+    assert values().semantic["deep"] == "[3, 2][0] * 2 + 1"
 
 
 def test_inputs_stand_for_what_is_there(values):

@@ -38,7 +38,9 @@ def test_runs_stops_and_continues_inside_a_stage(house):
     with open("runs/second/stage.json") as second, open("runs/first/stage.json") as first:
         made = json.load(first)
         name = f"toy_make-{made['fingerprint'][:16]}"
-        assert json.load(second)["inputs"] == {"SOURCE": f"{name}/out.txt"}
+        assert json.load(second)["inputs"] == {
+            "SOURCE": f"{name} by code {made['code_hash']}/out.txt"
+        }
 
     process = start()
     output, _ = process.communicate(timeout=60)

@@ -159,7 +159,7 @@ def test_as_a_stage_it_reads_versions_and_names_them_as_told(tmp_path) -> None:
         job = "t5x_style.report.report"
         assert fine_tuning_kit.run(job, ["runs/report"], TRAININGS=trainings, **macros) == 0
     manifest = json.loads((run / "report/stage.json").read_text())
-    assert manifest["inputs"]["TRAININGS['a name']"].split("/")[0] == first.id
+    assert manifest["inputs"]["TRAININGS['a name']"] == first.identity
     assert first.id in manifest["made_from"] and len(manifest["made_from"]) == 2
     page = (run / "report/summary.md").read_text()
     assert "![curves of a name](curves.png)" in page and "| first | 3 |" in page

@@ -129,14 +129,16 @@ def test_an_input_counts_by_its_version_and_is_read_by_its_path(tmp_path):
     run(MAKE, tmp_path, MODEL_DIR="made")
     run(COUNT, tmp_path, SOURCE="made/out.txt")
     version = (tmp_path / "made").resolve()
-    assert record(tmp_path)["inputs"] == {"SOURCE": f"{version.name}/out.txt"}
+    code = json.loads((version / "stage.json").read_text())["code_hash"]
+    assert record(tmp_path)["inputs"] == {"SOURCE": f"{version.name} by code {code}/out.txt"}
     assert record(tmp_path)["made_from"] == [version.name]
     config = (tmp_path / "out" / "config.gin").read_text()
     assert f"SOURCE = '.store/versions/{version.name}/out.txt'" in config
     run(MAKE, tmp_path, MODEL_DIR="made", WIDTH="4")
     now = (tmp_path / "made").resolve()
     (change,) = decision(COUNT, tmp_path, SOURCE="made/out.txt").changes["parameters"]
-    assert change == f"source input {version.name}/out.txt -> input {now.name}/out.txt"
+    by = f"by code {code}/out.txt"
+    assert change == f"source input {version.name} {by} -> input {now.name} {by}"
     run(MAKE, tmp_path, MODEL_DIR="made")
     assert decision(COUNT, tmp_path, SOURCE="made/out.txt").status == "done"
 
@@ -144,7 +146,7 @@ def test_an_input_counts_by_its_version_and_is_read_by_its_path(tmp_path):
 def test_an_input_that_was_edited_or_is_not_finished(tmp_path):
     run(MAKE, tmp_path, MODEL_DIR="made")
     (tmp_path / "made" / "out.txt").write_text("edited by hand")
-    with pytest.raises(fingerprints.InputError, match=r"was finished, and out.txt changed since"):
+    with pytest.raises(fingerprints.InputError, match=r"out.txt changed since .*--rerun=made"):
         decision(COUNT, tmp_path, SOURCE="made/out.txt")
     (tmp_path / "made" / "stage.json").unlink()
     with pytest.raises(fingerprints.InputError, match="has not finished"):
@@ -280,7 +282,8 @@ def test_changed_code_is_reported_in_one_line_and_reruns_on_request(tmp_path, mo
     assert capsys.readouterr().out.count("code has changed since it was made") == 1
     assert decision(MAKE, tmp_path, strict_code=True).status == "code"
     assert decision(MAKE, tmp_path, rerun=("out",)).status == "rerun"
-    assert decision(MAKE, tmp_path, rerun=("other",)).status == "done"
+    with pytest.raises(stage.StageError, match="--rerun=other: this stage is called 'out'"):
+        decision(MAKE, tmp_path, rerun=("other",))
     gin_config._set_config_is_locked(False)
     flags = dataclasses.replace(flags_of(MAKE, tmp_path), strict_code=True)
     stage_main.run_stage(flags, "")

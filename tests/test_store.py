@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from t5x_style import stage
-from t5x_style.workflow import files, links, records
+from t5x_style.workflow import collection, files, links, records
 from t5x_style.workflow.store import Store, StoreError, version_at
 from tests import store_kit
 
@@ -59,7 +59,7 @@ def test_a_store_without_its_index_is_indexed_again(house):
     assert store().size() == sum(one["bytes"] for one in before.values())
 
 
-@pytest.mark.parametrize("damage", ["", '{"format": 2, "finge', "[]", '{"format": 3}'])
+@pytest.mark.parametrize("damage", ["", '{"format": 2, "finge', "[]"])
 def test_a_manifest_that_is_missing_or_half_written_does_not_count(house, tmp_path, damage):
     version = house()
     manifest = version.folder / "stage.json"
@@ -73,6 +73,21 @@ def test_a_manifest_that_is_missing_or_half_written_does_not_count(house, tmp_pa
     assert decision.status == "resume" and decision.version.id == version.id
     again = house()
     assert again.id == version.id and again.manifest is not None
+
+
+def test_a_version_of_another_format_is_left_alone(house, tmp_path):
+    """An older checkout on a shared store must not continue, or change, what it does not know."""
+    version = house()
+    manifest = records.read_json(version.folder / "stage.json") | {"format": 3}
+    records.write_json(version.folder / "stage.json", manifest)
+    found = store().read(version.folder)
+    assert found.foreign and found.damage == "manifest: expected format 2, found 3"
+    assert stage.decide(planned(tmp_path)).status != "resume"
+    again = house()
+    assert again.id == f"{version.id}.2"
+    assert records.read_json(version.folder / "stage.json") == manifest
+    (entry,) = [one for one in collection.plan(store(), 0).entries if one.version.foreign]
+    assert entry.stays == found.damage
 
 
 def test_an_empty_folder_of_a_version_that_was_never_begun_is_taken(house, tmp_path):
@@ -152,7 +167,7 @@ def test_a_link_into_another_store(house, tmp_path):
     other = house("others/b/made")
     (tmp_path / "runs/a").mkdir(parents=True)
     os.symlink(other.folder, "runs/a/made")
-    with pytest.raises(StoreError, match=r"name that store \(--gin.STORE=.*others/.store\)"):
+    with pytest.raises(StoreError, match=r"name that store \(recipe: --gin.STORE=.*others/.store;"):
         house()
 
 
@@ -228,6 +243,7 @@ def test_where_a_stage_run_by_hand_keeps_its_versions(house, tmp_path):
     assert links.of_stage(links.Path("runs/new/made")).root == links.Path("runs/.store")
     assert links.of_run(links.Path("runs/new")).root == links.Path("runs/.store")
     assert json.loads((tmp_path / "runs/a/.run.json").read_text()) == {
+        "run": json.loads((tmp_path / "runs/a/.run.json").read_text())["run"],
         "store": "../.store",
         "absolute": str(tmp_path / "runs/.store"),
     }

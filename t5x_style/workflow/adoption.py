@@ -8,16 +8,17 @@ folder that the same command adopts. What cannot be adopted stays as it is, with
 
 import errno
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from t5x_style import fingerprints, gin_utils, stage
 from t5x_style.gin_reader import FOLDER_MACRO, GinError
-from t5x_style.workflow import files, links, plans, records, signatures
+from t5x_style.workflow import files, links, parameters, plans, records, signatures
 from t5x_style.workflow.store import FORMAT, STAGE_FILE, STARTED_FILE, Store, StoreError, version_at
 
 OLD_RECORD = "stage.before_store.json"  # the record that an adopted folder had
-CONFIG = "config.gin"
+CONFIG, OPERATIVE = "config.gin", "operative_config.gin"
 
 
 def adopt(run: Path, store_root: str | None, allow: Sequence[str] = ()) -> int:
@@ -77,6 +78,7 @@ def _convert(folder: Path, store: Store, allow: Sequence[str]) -> None:
     )
     planned = stage.plan(flags)
     _check_inputs(planned, old)
+    _check_defaults(planned, folder, flags)
     started = planned.record() | {
         "token": 0,
         "seconds": old.get("seconds", 0.0),
@@ -117,6 +119,18 @@ def _check_inputs(planned: plans.Plan, old: dict[str, Any]) -> None:
                 )
 
 
+def _check_defaults(planned: plans.Plan, folder: Path, flags: gin_utils.Flags) -> None:
+    """Defaults that were in use, which `operative_config.gin` holds, must be those of today."""
+    if not (folder / OPERATIVE).is_file():
+        return
+    config = replace(flags, files=(str(folder / CONFIG), str(folder / OPERATIVE))).read()
+    used = parameters.of_job(config, planned.entry, planned.inputs.identities).semantic
+    now = planned.values.semantic
+    if names := fingerprints.differences(used, now):
+        found = [f"{name} {used.get(name)}, now {now.get(name)}" for name in names]
+        raise StoreError(f"it was made with other defaults: {plans.some(found)}")
+
+
 def _old_identity(identity: str, path: Any) -> str:
     """What a record without a store said of an input."""
     version = version_at(Path(path)) if isinstance(path, str) and path else None
@@ -130,7 +144,7 @@ def _move(folder: Path, store: Store) -> Path:
     record = records.read_json(folder / STAGE_FILE) or records.read_json(folder / STARTED_FILE)
     assert record is not None
     name, fingerprint = record["job"]["name"], record["fingerprint"]
-    there = store.of(name, fingerprint)
+    there = store.revisions_of(name, fingerprint)
     if any(version.manifest for version in there):
         raise StoreError(
             f"the store has this version already, {there[-1].folder}: remove the folder or move it "

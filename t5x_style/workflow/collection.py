@@ -8,14 +8,14 @@ lose what continues a training (`slim`). Nothing is deleted that was not planned
 import contextlib
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from t5x_style.workflow import files, links, records
-from t5x_style.workflow.leases import Holder
+from t5x_style.workflow.leases import Holder, Lease
 from t5x_style.workflow.store import (
-    GOING,
+    DELETED_SUFFIX,
     PINNED,
     STAGE_FILE,
     STARTED_FILE,
@@ -35,6 +35,7 @@ class Entry:
       bytes: on disk.
       used: when it was last used, seconds since the epoch.
       links: of runs that point to it.
+      making: the process that makes it, or "".
       stays: why it is not deleted; "" if it may be.
     """
 
@@ -42,56 +43,86 @@ class Entry:
     bytes: int
     used: float
     links: tuple[Path, ...]
+    making: str
     stays: str
 
 
 @dataclass(frozen=True)
 class Collection:
-    """All versions of a store; those that may go are `removable`."""
+    """All versions of a store, what was made from others before them."""
 
     entries: tuple[Entry, ...]
 
     @property
     def removable(self) -> list[Entry]:
-        """Versions that nothing keeps."""
+        """Versions that nothing keeps; deleted in this order, no version loses its inputs."""
         return [entry for entry in self.entries if not entry.stays]
 
 
-def plan(store: Store, days: float = DAYS, clock: Callable[[], float] = time.time) -> Collection:
+def plan(store: Store, days: float = DAYS, sizes: bool = True) -> Collection:
     """Decides what may go; deletes nothing.
 
     Args:
       store: whose versions.
       days: a version that was used in so many days stays.
-      clock: seconds since the epoch.
+      sizes: False leaves `bytes` at 0, which is faster.
     """
     versions = {version.id: version for version in store.all()}
     users: dict[str, list[Path]] = {}
     for link, name in links.all_of(store).items():
         users.setdefault(name, []).append(link)
-    stays = {}
+    making, stays = {}, {}
     for name, version in versions.items():
-        if name in users:
-            stays[name] = "current in " + ", ".join(str(link) for link in users[name][:2])
-        elif (version.folder / PINNED).exists():
-            stays[name] = "pinned"
-        elif (holder := store.leases.holder(_lease_name(version))) is not None:
-            stays[name] = f"being made by {holder}"
-        elif clock() - version.last_used() < days * 86_400:
-            stays[name] = "used recently"
+        holder = store.leases.holder(_lease_name(version))
+        making[name] = str(holder) if holder and version.manifest is None else ""
+        if why := _why(version, users.get(name, []), making[name], days):
+            stays[name] = why
     _keep_ancestors(versions, stays)
-    return Collection(
-        tuple(
-            Entry(
-                version,
-                bytes_of(version.folder),
-                version.last_used(),
-                tuple(users.get(name, ())),
-                stays.get(name, ""),
-            )
-            for name, version in versions.items()
+    entries = [
+        Entry(
+            version,
+            bytes_of(version.folder) if sizes else 0,
+            _used(version),
+            tuple(users.get(name, ())),
+            making[name],
+            stays.get(name, ""),
         )
-    )
+        for name, version in versions.items()
+    ]
+    return Collection(tuple(sorted(entries, key=lambda entry: -_made(entry.version))))
+
+
+def _why(version: Version, users: list[Path], making: str, days: float) -> str:
+    """Why a version stays, for itself; "" if it may go."""
+    if users:
+        return "current in " + ", ".join(map(_shown, users[:2]))
+    if version.foreign:
+        return version.damage
+    if (version.folder / PINNED).exists():
+        return "pinned"
+    if making:
+        return f"being made by {making}"
+    return "used recently" if time.time() - _used(version) < days * 86_400 else ""
+
+
+def _shown(link: Path) -> str:
+    if link.parent.is_dir():
+        return str(link)
+    return f"{link}, which is not here (if it is gone for good: runs forget {link.parent})"
+
+
+def _used(version: Version) -> float:
+    """When it was last used; 0 if another process has just deleted it."""
+    with contextlib.suppress(FileNotFoundError):
+        return version.last_used()
+    return 0.0
+
+
+def _made(version: Version) -> float:
+    """When it was finished; what is unfinished comes after all that is."""
+    with contextlib.suppress(OSError):
+        return (version.folder / STAGE_FILE).stat().st_mtime
+    return time.time()
 
 
 def _lease_name(version: Version) -> str:
@@ -105,34 +136,45 @@ def _keep_ancestors(versions: dict[str, Version], stays: dict[str, str]) -> None
     todo = list(stays)
     while todo:
         name = todo.pop()
-        for made_from in versions[name].record.get("made_from", ()):
+        record = versions[name].record
+        # An unfinished version may still continue its parent.
+        for made_from in (*record.get("made_from", ()), record.get("parent")):
             if made_from in versions and made_from not in stays:
                 stays[made_from] = f"{name} was made from it"
                 todo.append(made_from)
 
 
-def delete(store: Store, entry: Entry) -> bool:
-    """Deletes one version that `plan` left without a reason to stay.
-
-    Under its lease, so that nobody begins to use it meanwhile; False if somebody has: it stays.
-    A kill in here leaves a version that is not finished, or a folder that no version is.
-    """
-    version, moved = entry.version, False
-    lease_name = _lease_name(version)
-    if entry.stays or store.leases.holder(lease_name) is not None:
-        return False
-    lease = store.leases.acquire(lease_name, _nobody, lambda: None)
+@contextlib.contextmanager
+def _free(store: Store, entry: Entry, days: float) -> Iterator[bool]:
+    """Holds the version's lease; whether nothing keeps the version, looked up again."""
+    name = _lease_name(entry.version)
+    if entry.stays or store.leases.holder(name) is not None:
+        yield False
+        return
+    lease: Lease = store.leases.acquire(name, _nobody, lambda: None)
     try:
         with lease.guard():
-            if version.last_used() <= entry.used and version.id not in links.all_of(store).values():
-                going = version.folder.with_name(version.id + GOING)
-                version.folder.rename(going)
-                moved = True
+            now = {one.version.id: one for one in plan(store, days, sizes=False).entries}
+            found = now.get(entry.version.id)
+            ours = found is not None and found.making and found.stays.startswith("being made")
+            yield found is not None and (not found.stays or bool(ours))
     finally:
         lease.release()
-    if moved:
-        remove(going)
-    return moved
+
+
+def delete(store: Store, entry: Entry, days: float = DAYS) -> bool:
+    """Deletes one version that `plan` left without a reason to stay.
+
+    Under its lease, and only if there still is no reason; False if there is. A kill in here leaves
+    a folder that is no version, see `leftovers`.
+    """
+    going = entry.version.folder.with_name(entry.version.id + DELETED_SUFFIX)
+    with _free(store, entry, days) as free:
+        if not free:
+            return False
+        entry.version.folder.rename(going)
+    remove(going)
+    return True
 
 
 def _nobody(holder: Holder) -> None:
@@ -143,47 +185,50 @@ def remove(folder: Path) -> None:
     """Removes a folder that `delete` has renamed."""
     for name in (STAGE_FILE, STARTED_FILE):  # first: what is left over is no version
         (folder / name).unlink(missing_ok=True)
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)  # another `gc` may remove it, too
 
 
 def leftovers(store: Store) -> list[Path]:
     """Folders that a killed `delete` left."""
-    return sorted(store.versions.glob(f"*{GOING}")) if store.versions.is_dir() else []
+    return sorted(store.versions.glob(f"*{DELETED_SUFFIX}")) if store.versions.is_dir() else []
 
 
-def slim(store: Store, entry: Entry, drop: Callable[[Path], list[str]]) -> int:
+def slim(
+    store: Store,
+    entry: Entry,
+    dropped: tuple[str, ...],
+    drop: Callable[[Path], object],
+    days: float = DAYS,
+) -> int:
     """Drops from a finished version what only continues it; returns the bytes freed.
 
-    The manifest says first that it is being slimmed, and at the end what is left: a kill in between
-    leaves a version that counts, and the next call ends what was begun.
+    The manifest says first which files may be missing, and at the end what is left: a kill in
+    between leaves a version that counts, and the next call ends what was begun. A version with
+    files that are not as its manifest says is left alone: it would be recorded as good.
 
     Args:
       store: whose version.
       entry: from `plan`, with no reason to stay.
-      drop: removes what a version does not need from its folder, and returns what it removed.
+      dropped: the files that go, and those that are rewritten when they go.
+      drop: removes them from the version's folder.
+      days: as for `plan`.
     """
-    version = entry.version
-    if entry.stays or version.manifest is None or store.leases.holder(_lease_name(version)):
-        return 0
-    lease = store.leases.acquire(_lease_name(version), _nobody, lambda: None)
-    try:
-        with lease.guard():
-            if not version.manifest.get("slimming"):
-                records.write_json(
-                    version.folder / STAGE_FILE, version.manifest | {"slimming": True}
-                )
-            gone = drop(version.folder)
-            kept = files.files_of(version.folder)
-            manifest = version.manifest | {
-                "files": kept,
-                "bytes": sum(size for size, *_ in kept.values()),
-                "slimmed": sorted({*version.manifest.get("slimmed", ()), *gone}),
-                "slimming": False,
-            }
-            records.write_json(version.folder / STAGE_FILE, manifest)
-    finally:
-        lease.release()
-    return int(version.manifest["bytes"]) - int(manifest["bytes"])
+    folder = entry.version.folder
+    with _free(store, entry, days) as free:
+        manifest = store.read(folder).manifest
+        if not free or manifest is None or files.changed_files(store.read(folder)):
+            return 0
+        records.write_json(folder / STAGE_FILE, manifest | {"slimming": list(dropped)})
+        drop(folder)
+        kept = dict(manifest["files"])
+        for name in dropped:
+            kept.pop(name, None)
+            if (folder / name).is_file():
+                kept[name] = files.entry_of(folder / name)
+        left = sum(size for size, *_ in kept.values())
+        slimmed = {"files": kept, "bytes": left, "slimmed": True, "slimming": []}
+        records.write_json(folder / STAGE_FILE, manifest | slimmed)
+    return int(manifest["bytes"]) - left
 
 
 def pin(version: Version, pinned: bool) -> None:
@@ -191,5 +236,4 @@ def pin(version: Version, pinned: bool) -> None:
     if pinned:
         (version.folder / PINNED).touch()
     else:
-        with contextlib.suppress(FileNotFoundError):
-            (version.folder / PINNED).unlink()
+        (version.folder / PINNED).unlink(missing_ok=True)

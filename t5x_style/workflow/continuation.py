@@ -20,6 +20,8 @@ def parent(planned: Plan) -> Version | None:
             continue
         if planned.strict and not is_of_code(version, planned.code):
             continue
+        if version.manifest.get("slimmed"):  # it has no optimizer state any more
+            continue
         length = _length_if_shorter(version, planned)
         if length is not None and not version.missing_outputs():
             found.append((length, version))

@@ -2,12 +2,31 @@
 
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from t5x_style.workflow.store import OWN_FILES, Version
 
 HASHED_BYTES = 1 << 30  # larger files count by their size
+
+
+def walk(folder: Path) -> Iterator[Path]:
+    """All files below a folder, in the order of names; links to folders are followed, once each."""
+    seen: set[str] = set()
+
+    def below(where: Path) -> Iterator[Path]:
+        real = os.path.realpath(where)
+        if real in seen:
+            return
+        seen.add(real)
+        for path in sorted(where.iterdir()):
+            if path.is_dir():
+                yield from below(path)
+            elif path.is_file():
+                yield path
+
+    yield from below(folder)
 
 
 def files_of(folder: Path) -> dict[str, list[Any]]:
@@ -17,12 +36,17 @@ def files_of(folder: Path) -> dict[str, list[Any]]:
     to the disk first: a power cut may not leave a manifest without its files.
     """
     found = {}
-    for path in sorted(folder.rglob("*")):
+    for path in walk(folder):
         name = path.relative_to(folder).as_posix()
-        if path.is_file() and name not in OWN_FILES:
-            stat = path.stat()
-            found[name] = [stat.st_size, stat.st_mtime_ns, sha256(path, sync=True)]
+        if name not in OWN_FILES:
+            found[name] = entry_of(path)
     return found
+
+
+def entry_of(path: Path) -> list[Any]:
+    """A manifest's entry of one file."""
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns, sha256(path, sync=True)]
 
 
 def sha256(path: Path, sync: bool = False) -> str:
@@ -44,11 +68,12 @@ def changed_files(version: Version, below: str = "", thorough: bool = False) -> 
       thorough: hash every file; else only those whose size or modification time differs.
     """
     assert version.manifest is not None
-    if version.manifest.get("slimming"):
-        return []  # `collection.slim` was killed; its next call says what is left
+    going = tuple(version.manifest.get("slimming") or ())  # `collection.slim` was killed
     found = []
     for name, (size, modified, digest) in version.manifest["files"].items():
         if below and name != below and not name.startswith(below + "/"):
+            continue
+        if name in going:
             continue
         path = version.folder / name
         try:

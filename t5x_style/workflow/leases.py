@@ -42,12 +42,14 @@ class Holder:
     """Who holds a lease.
 
     Attributes:
-      host: name, boot and process namespace: process ids compare only where all are the same.
+      host: name and machine id.
+      boot: which boot of it, and which namespace of process ids.
       process: its id.
       started: when it started, in clock ticks since boot, "" where that is not known.
     """
 
     host: str
+    boot: str
     process: int
     started: str
 
@@ -55,8 +57,13 @@ class Holder:
         return f"process {self.process} on {self.host.split(':')[0]}"
 
     def is_dead(self) -> bool:
-        """True only if that is certain: it ran on this host and is gone."""
-        return self.host == _host() and _started(self.process) != self.started
+        """True only if that is certain: it ran on this host, which was booted since, or is gone."""
+        host, boot = _here()
+        if self.host != host or not host.partition(":")[2]:
+            return False
+        if self.boot.partition(":")[0] != boot.partition(":")[0]:
+            return True
+        return self.boot == boot and _started(self.process) != self.started
 
 
 class Lease(Protocol):
@@ -139,8 +146,11 @@ class FileLeases:
             self._sleep(min(POLL_SECONDS, self.expiry / 4))
 
     def holder(self, name: str) -> Holder | None:
-        """See `Leases.holder`."""
+        """See `Leases.holder`; a holder that was silent for ten times the expiry is none."""
         state = self._read(name)
+        with contextlib.suppress(OSError):
+            if time.time() - self._path(name).stat().st_mtime > 10 * self.expiry:
+                return None
         return None if _before(state, False) is not None else Holder(**state["holder"])
 
     def _last_token(self, name: str, state: dict[str, Any]) -> int:
@@ -242,16 +252,20 @@ def _before(state: dict[str, Any], expired: bool) -> Before | None:
 
 
 def _myself() -> Holder:
-    return Holder(_host(), os.getpid(), _started(os.getpid()) or "")
+    return Holder(*_here(), os.getpid(), _started(os.getpid()) or "")
 
 
-def _host() -> str:
-    """Name of this machine, its boot, and the namespace of its process ids."""
-    parts = [socket.gethostname()]
+def _here() -> tuple[str, str]:
+    """(name and id of this machine, its boot and the namespace of its process ids)."""
+    machine = boot = ""
     with contextlib.suppress(OSError):
-        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-        parts.append(str(os.stat("/proc/self/ns/pid").st_ino))
-    return ":".join(parts)
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot += f":{os.stat('/proc/self/ns/pid').st_ino}"
+    for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+        with contextlib.suppress(OSError):
+            machine = machine or Path(path).read_text().strip()
+    # Without a machine id a boot id tells as much, but for what was before the last boot.
+    return f"{socket.gethostname()}:{machine or boot}", boot
 
 
 def _started(process: int) -> str | None:

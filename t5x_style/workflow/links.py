@@ -6,6 +6,7 @@ that a run finds its store again when both are moved together, or the run alone.
 
 import hashlib
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from t5x_style.workflow.store import (
 )
 
 DEFAULT_NAME = ".store"
+DEFAULT_STORE = Path("runs") / DEFAULT_NAME
 RUN_FILE = ".run.json"  # in a run's folder: where its store is
 
 
@@ -41,12 +43,23 @@ def point(store: Store, link: Path, folder: Path) -> None:
         if link.is_dir() and not link.is_symlink():
             link.rmdir()  # empty, says `check`
         os.replace(temporary, link)
-    place = str(link.parent.resolve() / link.name)
-    name = hashlib.sha256(place.encode()).hexdigest()[:ID_DIGITS]
-    _write_once(store.root / "users" / f"{name}.json", {"link": place})
-    root = store.root.resolve()
-    relative = os.path.relpath(root, link.parent.resolve())
-    _write_once(link.parent / RUN_FILE, {"store": relative, "absolute": str(root)})
+    _remember(store, link, folder.name)
+
+
+def _remember(store: Store, link: Path, version: str) -> None:
+    """Records in the run where its store is, and in the store that the run uses the version."""
+    root, run_dir = store.root.resolve(), link.parent.resolve()
+    run = (records.read_json(link.parent / RUN_FILE) or {}).get("run") or uuid.uuid4().hex
+    place = {"run": run, "store": os.path.relpath(root, run_dir), "absolute": str(root)}
+    _write_once(link.parent / RUN_FILE, place)
+    user = {"link": str(run_dir / link.name), "version": version, "run": run}
+    name = hashlib.sha256(user["link"].encode()).hexdigest()[:ID_DIGITS]
+    path = root / "users" / f"{name}.json"
+    if _write_once(path, user):
+        for other, moved in _users(store):  # the same link, from where the run was before
+            same = moved["run"] == run and Path(moved["link"]).name == link.name
+            if same and other.name != path.name and not Path(moved["link"]).parent.is_dir():
+                other.unlink(missing_ok=True)
 
 
 def check(store: Store, link: Path) -> Version | None:
@@ -93,10 +106,12 @@ def all_of(store: Store) -> dict[Path, str]:
     """Links that point to a version of this store -> the version's id.
 
     Those that were remembered, and those in folders next to the store: a run that was moved or
-    copied there counts before it is run again.
+    copied there counts before it is run again. A remembered link whose run folder is not here, as
+    on another machine or moved away, counts as it was, until it is forgotten.
     """
-    places = {Path(path) for path in _remembered(store)}
+    remembered = {Path(user["link"]): str(user["version"]) for _, user in _users(store)}
     around = store.root.resolve().parent
+    places = set(remembered)
     for depth in ("*", "*/*"):
         places |= {path for path in around.glob(depth) if path.is_symlink()}
     versions = store.versions.resolve()
@@ -105,21 +120,34 @@ def all_of(store: Store) -> dict[Path, str]:
         target = place.resolve() if place.is_symlink() else None
         if target is not None and target.parent == versions:
             found[place] = target.name
+        elif not place.parent.is_dir():
+            found[place] = remembered[place]
     return found
 
 
-def _remembered(store: Store) -> Iterator[str]:
-    for path in (store.root / "users").glob("*.json"):
+def forget(store: Store, run: Path) -> int:
+    """Forgets the links of a run whose folder is gone for good; returns how many there were."""
+    where = str(run.absolute())
+    paths = [path for path, user in _users(store) if os.path.dirname(user["link"]) == where]
+    for path in paths:
+        path.unlink()
+    return len(paths)
+
+
+def _users(store: Store) -> Iterator[tuple[Path, dict[str, Any]]]:
+    for path in sorted((store.root / "users").glob("*.json")):
         record = records.read_json(path)
-        if record is not None and "link" in record:
-            yield str(record["link"])
+        if record is not None and {"link", "version", "run"} <= record.keys():
+            yield path, record
 
 
-def _write_once(path: Path, value: dict[str, Any]) -> None:
-    """Writes a record unless it is there already, with that value."""
-    if records.read_json(path) != value:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        records.write_json(path, value)
+def _write_once(path: Path, value: dict[str, Any]) -> bool:
+    """Writes a record; False if it is there already, with that value."""
+    if records.read_json(path) == value:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    records.write_json(path, value)
+    return True
 
 
 def store_for(run_dir: Path, default: Path) -> Store:
@@ -136,6 +164,21 @@ def store_for(run_dir: Path, default: Path) -> Store:
             inside = os.path.normpath(root)  # as short as the run's own path
             return Store(Path(inside) if Path(inside).resolve() == root.resolve() else root)
     return Store(default)
+
+
+def open_store(name: str | None) -> Store:
+    """The store of that folder, or that of `runs/`.
+
+    Raises:
+      StoreError: there is none.
+    """
+    store = Store(Path(name) if name else DEFAULT_STORE)
+    if not store.versions.is_dir():
+        raise StoreError(
+            f"{store.root}: expected a store, a folder with versions/, found none. Name it with "
+            "--store=PATH; a recipe prints where its store is."
+        )
+    return store
 
 
 def of_run(run_dir: Path) -> Store:
@@ -173,7 +216,9 @@ def _elsewhere(link: Path, target: Path, store: Store) -> str:
             "store was. Name the store where it is now (--gin.STORE=PATH for a recipe, "
             "--gin.stage.run.store=PATH for a stage), or remove the link to start without it."
         )
-    advice = f"name that store (--gin.STORE={other.root})" if other else "remove the link"
+    advice = "remove the link"
+    if other:
+        advice = f"name that store (recipe: --gin.STORE={other.root}; stage: --gin.stage.run.store)"
     return (
         f"{found}. Nothing was written there. Either {advice}, or choose another --gin.MODEL_DIR."
     )

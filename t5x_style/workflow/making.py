@@ -8,11 +8,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from t5x_style import fingerprints
 from t5x_style.gin_reader import FOLDER_MACRO, closest
 from t5x_style.workflow import continuation, files, links, records, space, store
 from t5x_style.workflow.leases import Lease
-from t5x_style.workflow.plans import Decision, Plan, StageError
-from t5x_style.workflow.store import STAGE_FILE, STARTED_FILE
+from t5x_style.workflow.plans import Decision, Plan, StageError, is_of_code, some
+from t5x_style.workflow.store import STAGE_FILE, STARTED_FILE, Version
 
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tensorflow-cpu")
 
@@ -22,54 +23,84 @@ def begin(planned: Plan, decision: Decision, lease: Lease) -> Path:
 
     Raises:
       space.NoRoom: the version would not fit.
+      leases.LeaseLost: another process has taken over already.
     """
     version = decision.version
-    seconds, mixed, parent = 0.0, False, None
+    before: dict[str, Any] = {}
     if decision.status == "resume" and version is not None:
         folder, before = version.folder, version.started
-        seconds, parent = before.get("seconds", 0.0), before.get("parent")
-        mixed = bool(before.get("mixed_code")) or before["code"] != planned.code
-        if lease.before == "silent":
-            folder = _copy(planned, folder)
+        if lease.before == "silent" or before.get("silent"):
+            folder = _copy(planned, version, lease)
     else:
         space.require(planned)
         folder = planned.store.new_folder(planned.job.name, planned.fingerprint)
         found = continuation.parent(planned)
-        parent = None if found is None else found.id
+        before = {"parent": None if found is None else found.id}
+    other_code = bool(before.get("code")) and before["code"] != planned.code
     record = planned.record() | {
         "token": lease.token,
-        "seconds": seconds,
-        "mixed_code": mixed,
-        "parent": parent,
+        "seconds": before.get("seconds", 0.0),
+        "mixed_code": bool(before.get("mixed_code")) or other_code,
+        "parent": before.get("parent"),  # what the job may continue
+        "continues": before.get("continues"),  # what it did continue
         "limit": planned.limit,
     }
-    record["made_from"] = sorted({*record["made_from"], *([parent] if parent else [])})
-    records.write_json(folder / STARTED_FILE, record)
+    with lease.guard():
+        records.write_json(folder / STARTED_FILE, record)
     links.point(planned.store, planned.link, folder)
-    for name in record["made_from"]:  # nothing collects them while they are read
-        planned.store.mark_used(planned.store.versions / name)
+    for name in [*record["made_from"], *filter(None, [record["parent"]])]:
+        planned.store.mark_used(planned.store.versions / name)  # nothing collects it meanwhile
     return folder
 
 
-def _copy(planned: Plan, silent: Path) -> Path:
+def _copy(planned: Plan, silent: Version, lease: Lease) -> Path:
     """A copy to continue in: whoever stopped without dying may wake up and write to its folder."""
+    with lease.guard():  # whoever follows copies, too, should this process be stopped here
+        marked = silent.started | {"silent": True}
+        records.write_json(silent.folder / STARTED_FILE, marked)
+    size = store.bytes_of(silent.folder)
+    space.check(planned.store, planned.link.name, size, planned.limit, f"a copy of {silent.id}")
     folder = planned.store.new_folder(planned.job.name, planned.fingerprint)
     names = shutil.ignore_patterns(STARTED_FILE, STAGE_FILE)
-    shutil.copytree(silent, folder, ignore=names, dirs_exist_ok=True, symlinks=True)
+    shutil.copytree(silent.folder, folder, ignore=names, dirs_exist_ok=True, symlinks=True)
     return folder
+
+
+def use(planned: Plan, version: Version) -> None:
+    """Makes a finished version the current one.
+
+    Raises:
+      StageError: it was deleted in this very moment.
+    """
+    planned.store.mark_used(version.folder)  # first: from now on nothing collects it
+    links.point(planned.store, planned.link, version.folder)
+    if not (version.folder / STAGE_FILE).is_file():
+        raise StageError(f"{version.folder} was just deleted. Run the same command again.")
 
 
 def finish(planned: Plan, folder: Path, outputs: Any, seconds: float, lease: Lease) -> None:
     """Writes the manifest: from now on the version is finished.
 
     Raises:
-      StageError: the job did not write what it returned.
+      StageError: the job did not write what it returned, or an input changed meanwhile.
       leases.LeaseLost: another process has taken over meanwhile; nothing is recorded.
     """
     checked = check_outputs(folder, outputs, planned.entry)
     started = records.read_json(folder / STARTED_FILE) or {}
+    check_inputs(planned, folder, started)
     written = files.files_of(folder)
-    manifest = started | {
+    parent = started.get("continues")
+    record = planned.record()
+    mixed = bool(started.get("mixed_code"))
+    if parent:
+        continued = planned.store.read(planned.store.versions / parent)
+        mixed = mixed or not is_of_code(continued, planned.code)
+    manifest = {
+        **record,
+        "made_from": sorted({*record["made_from"], *([parent] if parent else [])}),
+        "token": lease.token,
+        "mixed_code": mixed,
+        "parent": parent,
         "outputs": checked,
         "files": written,
         "bytes": sum(size for size, *_ in written.values()),
@@ -79,6 +110,22 @@ def finish(planned: Plan, folder: Path, outputs: Any, seconds: float, lease: Lea
     }
     with lease.guard():
         records.write_json(folder / STAGE_FILE, manifest)
+
+
+def check_inputs(planned: Plan, folder: Path, started: dict[str, Any]) -> None:
+    """Refuses what was made while its inputs changed: nobody knows what it was made from."""
+    try:
+        now = fingerprints.of_inputs(planned.inputs.paths).flat()
+    except fingerprints.InputError as error:
+        changed = str(error)
+    else:
+        changed = some(fingerprints.differences(planned.inputs.flat(), now))
+    if changed:
+        records.write_json(folder / STARTED_FILE, started | {"spoiled": changed})
+        raise StageError(
+            f"{planned.link}: inputs changed while the stage ran: {changed}. What it made is not "
+            "recorded. Run the same command again: it starts from the inputs as they are now."
+        )
 
 
 def check_outputs(folder: Path, outputs: Any, job: str) -> dict[str, str]:
@@ -118,6 +165,14 @@ def parent_of(model_dir: str) -> Path | None:
         return None
     folder = found.versions / record["parent"]
     return folder if (folder / STAGE_FILE).is_file() else None
+
+
+def continues(model_dir: str, parent: Path) -> None:
+    """Records that the job really continues what `parent_of` gave; the manifest will say so."""
+    path = Path(model_dir) / STARTED_FILE
+    record = records.read_json(path)
+    if record is not None:
+        records.write_json(path, record | {"continues": parent.name})
 
 
 def name_of(model_dir: str) -> str:

@@ -148,7 +148,8 @@ class _Walk:
         self, path: str, value: Any, scope: str, where: str, marker: str, depth: int
     ) -> None:
         items = value.items() if isinstance(value, dict) else enumerate(value)
-        self.found[path] = (f"{type(value).__name__} of {len(value)}", marker)
+        names = f" {[to_gin(key) for key in value]}" if isinstance(value, dict) else ""
+        self.found[path] = (f"{type(value).__name__} of {len(value)}{names}", marker)
         for key, item in items:
             # A list may hold one object several times; a path has one value.
             self.value(f"{path}[{to_gin(key)}]", item, scope, where, marker, depth, False)
@@ -202,7 +203,10 @@ class _Walk:
         names = list(signatures.signature(target).parameters)
         given = dict(zip(names, node.args, strict=False))
         given |= {word.arg: word.value for word in node.keywords if word.arg}
-        self.call(path, target, "", frozenset(given), depth + 1, marker)
+        # Python makes it, not gin: bindings do not reach it.
+        plain = _Walk(Config(), {})
+        plain.call(path, target, "", frozenset(given), depth + 1, marker)
+        self.found |= plain.found
         for name, value in given.items():
             self.default(f"{path}.{name}", Source(value, module), marker, depth + 1, False)
         return True
@@ -232,12 +236,20 @@ def _lists(value: Any) -> Any:
     return value
 
 
-def _expression(node: ast.expr, module: str) -> str:
+def _expression(node: ast.expr, module: str, depth: int = 8) -> str:
     """An expression as text, with the constants that it uses written out."""
 
     class Inline(ast.NodeTransformer):
         def visit_Name(self, name: ast.Name) -> ast.expr:
-            constant = sources.constant(name.id, module)
-            return name if constant is None else constant[0]
+            return self.inlined(name)
+
+        def visit_Attribute(self, attribute: ast.Attribute) -> ast.expr:
+            return self.inlined(attribute)
+
+        def inlined(self, use: ast.expr) -> ast.expr:
+            constant = sources.constant(ast.unparse(use), module)
+            if constant is None or depth == 0:
+                return use
+            return ast.parse(_expression(*constant, depth - 1), mode="eval").body
 
     return ast.unparse(Inline().visit(ast.parse(ast.unparse(node), mode="eval")))

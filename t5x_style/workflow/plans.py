@@ -105,7 +105,7 @@ def decide(planned: Plan) -> Decision:
     current = links.check(planned.store, planned.link)
     if current is not None:
         _check_same_job(planned, current)
-    revisions = planned.store.of(planned.job.name, planned.fingerprint)
+    revisions = planned.store.revisions_of(planned.job.name, planned.fingerprint)
     finished = [one for one in revisions if one.manifest is not None]
     intact = [one for one in finished if not one.missing_outputs()]
     same_code = [one for one in intact if is_of_code(one, planned.code)]
@@ -118,7 +118,8 @@ def decide(planned: Plan) -> Decision:
         version = max(begun, key=lambda one: int(one.started["token"]))
         changed = fingerprints.differences(version.started["code"], planned.code)
         note = f"it continues with changed code: {some(changed)}" if changed else ""
-        reason = version.damage or "was stopped before it finished"
+        holder = planned.store.leases.holder(planned.id)
+        reason = f"{holder} is making it" if holder else version.damage or "was stopped"
         return Decision("resume", reason, version, note=note)
     if intact and planned.rerun:
         return Decision("rerun", "asked for", intact[-1])
@@ -140,7 +141,7 @@ def _done(planned: Plan, version: Version) -> Decision:
     if changed:
         note = (
             f"code has changed since it was made ({some(changed)}): "
-            f"--rerun={planned.link.name} makes it again, --strict_code takes code for a change"
+            f"--rerun={planned.link.name} makes it again, --strict_code counts code as a change"
         )
     reason = f"{manifest['seconds']:.0f} s, finished {manifest['finished']}"
     return Decision("done", reason, version, note=note)
@@ -170,9 +171,11 @@ def _check_same_job(planned: Plan, current: Version) -> None:
 
 def _can_continue(version: Version, planned: Plan) -> bool:
     started = version.started
-    if version.manifest is not None or not {"token", "code", "fingerprint"} <= started.keys():
+    if version.manifest is not None or version.foreign or started.get("spoiled"):
         return False
-    return not planned.strict or is_of_code(version, planned.code)
+    if not {"token", "code", "fingerprint"} <= started.keys():
+        return False
+    return not (planned.strict or planned.rerun) or is_of_code(version, planned.code)
 
 
 def is_of_code(version: Version, code: Mapping[str, str]) -> bool:

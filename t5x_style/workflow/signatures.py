@@ -13,6 +13,7 @@ parameter has a value.
 """
 
 import ast
+import re
 from dataclasses import dataclass
 
 from t5x_style.workflow import sources
@@ -66,7 +67,7 @@ class Job:
     """The declaration of a stage's job.
 
     Attributes:
-      name: stays when code moves.
+      name: lower-case letters, digits and _; stays when code moves.
       version: raised when equal settings and inputs give other outputs.
       length: parameters that only make a run longer; see `continuation`.
       knows_size: the job computes how much it will write; see `space`.
@@ -103,7 +104,8 @@ def job(target: str) -> Job:
     fields = dict(found[function])
     name, version = fields.pop("name", None), fields.pop("version", None)
     length, knows_size = tuple(fields.pop("length", ())), bool(fields.pop("knows_size", False))
-    if not isinstance(name, str) or not isinstance(version, int) or version < 1 or fields:
+    named = isinstance(name, str) and re.fullmatch("[a-z][a-z0-9_]*", name)
+    if not named or not isinstance(version, int) or version < 1 or fields:
         raise DeclarationError(f"{target}: found {found[function]!r}; expected {expected}.")
     return Job(name, version, length, knows_size)
 

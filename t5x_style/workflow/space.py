@@ -56,11 +56,10 @@ def require(planned: Plan) -> None:
       NoRoom: it does not fit, with the command that makes room.
     """
     similar = None if planned.job.knows_size else most_similar(planned)
-    needed, why = 0, "is not known"
+    needed, how = 0, ""
     if similar is not None and similar.manifest is not None:
-        needed = int(similar.manifest["bytes"])
-        why = f"is estimated from {similar.id}"
-    _check(planned.store, planned.link.name, needed, why, planned.limit)
+        needed, how = int(similar.manifest["bytes"]), f"as {similar.id}"
+    check(planned.store, planned.link.name, needed, planned.limit, how)
 
 
 def most_similar(planned: Plan) -> Version | None:
@@ -88,32 +87,54 @@ def require_room(model_dir: str, needed: int) -> None:
     found = store.store_of(folder)
     started = records.read_json(folder / STARTED_FILE)
     if found is not None and started is not None:
-        there = store.bytes_of(folder)
-        why = "is computed from its configuration"
-        _check(found, started["name"], max(0, needed - there), why, started.get("limit"))
+        more = max(0, needed - store.bytes_of(folder))
+        check(found, started["name"], more, started.get("limit"), "by its configuration")
 
 
-def _check(found: Store, name: str, needed: int, why: str, limit: Any) -> None:
+def check(found: Store, name: str, needed: int, limit: Any, how: str = "") -> None:
+    """Refuses a stage that needs more bytes than are free, or than `limit` leaves.
+
+    Args:
+      found: the store.
+      name: of the stage.
+      needed: bytes; 0 where nothing is known.
+      limit: STORE_LIMIT, as the user wrote it.
+      how: how the size is known, in words.
+
+    Raises:
+      NoRoom: with the command that makes room.
+    """
     existing = next(p for p in (found.root, *found.root.resolve().parents) if p.exists())
-    free = shutil.disk_usage(existing).free
-    problem = ""
+    free, allowed = shutil.disk_usage(existing).free, limit_of(limit)
     if needed > free:
         problem = f"{in_words(free)} are free on its disk"
-    allowed = limit_of(limit)
-    if not problem and allowed is not None and (used := found.size()) + needed > allowed:
+    elif allowed is not None and (used := found.size()) + needed > allowed:
         problem = f"it holds {in_words(used)}, and STORE_LIMIT is {in_words(allowed)}"
-    if not problem:
+    else:
         return
-    unused = sum(one.bytes for one in collection.plan(found).removable)
-    advice = f"  python -m t5x_style.gc --store={found.root} --delete\n"
-    freed = (
-        f"These versions are in no run and were not used for {collection.DAYS} days; deleting "
-        f"them frees {in_words(unused)}:\n{advice}"
-        if unused
-        else "No version of it is without use. Unlink or move runs that you do not need "
-        f"(python -m t5x_style.runs --store={found.root}), then\n{advice}"
-    )
+    size = f"its size is {in_words(needed)} ({how})" if needed else "its size is not known"
     raise NoRoom(
-        f"{name} does not fit into the store {found.root}: its size, {in_words(needed)}, {why}; "
-        f"{problem}. Nothing of it was written.\n{freed}Then run the same command again."
+        f"{name} does not fit into the store {found.root}: {size}; {problem}. Nothing of it was "
+        f"written.\n{_advice(found)}\nThen run the same command again."
+    )
+
+
+def _advice(found: Store) -> str:
+    """The command that makes room, and how much."""
+    command = f"  python -m t5x_style.gc --store={found.root} --delete"
+    unused = sum(one.bytes for one in collection.plan(found).removable)
+    if unused:
+        return (
+            f"Versions in no run, not used for {collection.DAYS:.0f} days, take "
+            f"{in_words(unused)}. This deletes them, after asking:\n{command}"
+        )
+    recent = sum(one.bytes for one in collection.plan(found, days=0).removable)
+    if recent:
+        return (
+            f"Versions in no run, all used in the last {collection.DAYS:.0f} days, take "
+            f"{in_words(recent)}. This deletes them, after asking:\n{command} --days=0"
+        )
+    return (
+        "Every version is in use. Remove the links of runs that you do not need (python -m "
+        f"t5x_style.runs --store={found.root} lists them), and run\n{command} --days=0"
     )

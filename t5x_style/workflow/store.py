@@ -29,7 +29,7 @@ STAGE_FILE = "stage.json"
 STARTED_FILE = "stage.started.json"
 FORMAT = 2  # of the manifest; 1 was that of run folders without a store
 USED, PINNED = ".used", ".pinned"
-GOING = ".deleted"  # suffix of a folder that is being deleted
+DELETED_SUFFIX = ".deleted"  # suffix of a folder that is being deleted
 ID_DIGITS = 16  # of the fingerprint, in a version's name
 OWN_FILES = (STAGE_FILE, STARTED_FILE, USED, PINNED)
 
@@ -47,17 +47,31 @@ class Version:
       manifest: of a finished one; None otherwise.
       started: the record of its start; {} if that is missing.
       damage: why its manifest does not count, or "".
+      foreign: its manifest is whole, and has another format: it is left alone.
     """
 
     folder: Path
     manifest: dict[str, Any] | None
     started: dict[str, Any] = field(default_factory=dict)
     damage: str = ""
+    foreign: bool = False
 
     @property
     def id(self) -> str:
         """Job's name, start of the fingerprint, and the revision if it is not the first."""
         return self.folder.name
+
+    @property
+    def identity(self) -> str:
+        """What a finished version is as an input: fingerprint, and the code that made it.
+
+        Not the number of its revision: a version that is made again by the same code is the same.
+        One that several codes made is like no other.
+        """
+        assert self.manifest is not None
+        base = version_id(self.manifest["job"]["name"], self.manifest["fingerprint"])
+        mixed = f" mixed {self.manifest['finished']}" if self.manifest.get("mixed_code") else ""
+        return f"{base} by code {self.manifest['code_hash']}{mixed}"
 
     @property
     def record(self) -> dict[str, Any]:
@@ -103,7 +117,8 @@ class Store:
             return Version(folder, None, started, "its manifest was cut short" if broken else "")
         wanted = {"fingerprint", "outputs", "files", "parameters", "format"}
         if not wanted <= manifest.keys() or manifest["format"] != FORMAT:
-            return Version(folder, None, started, f"its manifest has not format {FORMAT}")
+            found = f"manifest: expected format {FORMAT}, found {manifest.get('format', 'none')}"
+            return Version(folder, None, started, found, foreign=True)
         return Version(folder, manifest, started)
 
     def all(self) -> list[Version]:
@@ -114,9 +129,9 @@ class Store:
         if not self.versions.is_dir():
             return []
         folders = [entry.name for entry in os.scandir(self.versions) if entry.is_dir()]
-        return sorted(name for name in folders if not name.endswith(GOING))
+        return sorted(name for name in folders if not name.endswith(DELETED_SUFFIX))
 
-    def of(self, name: str, fingerprint: str) -> list[Version]:
+    def revisions_of(self, name: str, fingerprint: str) -> list[Version]:
         """All revisions of a fingerprint, in the order they were begun.
 
         Raises:
@@ -139,7 +154,7 @@ class Store:
 
     def new_folder(self, name: str, fingerprint: str) -> Path:
         """Makes the folder of a new revision, or takes one that was made and never begun."""
-        revisions = self.of(name, fingerprint)
+        revisions = self.revisions_of(name, fingerprint)
         if revisions and not any(revisions[-1].folder.iterdir()):
             return revisions[-1].folder
         taken = [version.id for version in revisions]
@@ -149,10 +164,6 @@ class Store:
         folder = self.versions / (base if number == 1 else f"{base}.{number}")
         folder.mkdir(parents=True)
         return folder
-
-    def holds(self, path: Path) -> bool:
-        """Whether a resolved path is inside one of this store's versions."""
-        return Path(path).is_relative_to(self.versions.resolve())
 
     def mark_used(self, folder: Path) -> None:
         """Remembers that the version in a folder was asked for; not on a read-only disk."""
@@ -206,11 +217,12 @@ def version_at(path: Path) -> Version | None:
 
 
 def bytes_of(folder: Path) -> int:
-    """Bytes of all files below a folder."""
+    """Bytes of all files below a folder; files that come and go meanwhile may be left out."""
     total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # a file that a running stage has just moved
-            total += path.lstat().st_size if not path.is_dir() else 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(path, name)).st_size
     return total
 
 
