@@ -1,5 +1,6 @@
 """What changes while a stage waits or runs: no version is recorded that does not follow from it."""
 
+import json
 import os
 
 import pytest
@@ -135,7 +136,10 @@ def test_a_kill_at_any_record_is_repaired_by_the_same_command(tmp_path, monkeypa
             try:
                 run(MAKE, tmp_path, WIDTH=str(10 + number))
             except Killed:
-                pass
+                for path in (tmp_path / ".store/leases").glob("*.json"):  # its process is gone
+                    state = json.loads(path.read_text())
+                    gone = state["holder"] and state["holder"] | {"started": "gone"}
+                    real(path, state | {"holder": gone})
             else:
                 break  # there are fewer records than that
         assert run(MAKE, tmp_path, WIDTH=str(10 + number)) == 0
