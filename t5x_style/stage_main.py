@@ -72,6 +72,9 @@ def guarded(action: Callable[[gin_utils.Flags], int], argv: Sequence[str]) -> in
     """Calls `action` with the parsed flags; turns users' errors into a message and exit code 1."""
     try:
         return action(gin_utils.parse_flags(argv))
+    except BrokenPipeError:  # whoever reads our output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, OSError) as error:
         if "--traceback" in argv or not is_users(error):
             raise
