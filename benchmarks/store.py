@@ -5,8 +5,9 @@
 
 The first writes the versions that `recipes/simlm.gin` would leave, without running its jobs, and
 times the command that finds out that all are done. The second takes a finished run, makes further
-versions of its fine-tuning (three steps each, with other learning rates: a version's size does not
-depend on steps), and prints what they take.
+versions of its fine-tuning (three steps each, with other learning rates), and prints what they
+take. Moments of parameters that three steps did not reach are zeros, which checkpoints compress:
+versions of full trainings are larger.
 """
 
 import statistics
