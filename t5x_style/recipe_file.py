@@ -355,13 +355,13 @@ def output_path(recipe: Recipe, output: Output, known: Known) -> str:
 
 def plan(recipe: Recipe, item: Stage, flags: gin_utils.Flags, known: Known) -> stage.Plan:
     """A stage's plan; what it reads from pending stages counts as `still to be made`."""
-    own = stage_flags(recipe, item, flags, known)
+    command = stage_flags(recipe, item, flags, known)
     pending = {
         output_path(recipe, output, known): f"%{output.stage}.{output.name}, still to be made"
         for output in item.needs()
         if output.stage in known.pending
     }
-    return stage.plan(own, stage.entry_job(item.entry), pending)
+    return stage.plan(command, stage.entry_job(item.entry), pending)
 
 
 def look_up(recipe: Recipe, flags: gin_utils.Flags) -> tuple[Known, dict[str, Decision]]:

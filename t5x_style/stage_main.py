@@ -126,7 +126,7 @@ def run_stage(flags: gin_utils.Flags, job: str) -> int:
             _make(flags, planned, lease)
         return 0
     except stage.Interrupted:
-        print("stopped before the job began; the same command starts it", flush=True)
+        print("stopped; the same command starts or continues the stage", flush=True)
         return 0
 
 

@@ -143,15 +143,22 @@ def define(target: str, depth: int = 8) -> Definition | None:
         return None
     module, (name, *rest) = at
     node = sources.module(module).definitions.get(name)
-    for inner in rest if node is not None else ():
-        inside = {item.name: item for item in node.body if isinstance(item, Defining)}  # type: ignore[union-attr]
-        node = inside.get(inner)
-        if node is None:
-            return None
     if node is not None:
-        return node, module
+        return _inside(node, rest, module)
     other = sources.resolve(name, module)
     return define(".".join([other, *rest]), depth - 1) if other else None
+
+
+def _inside(
+    node: ast.FunctionDef | ast.ClassDef, names: list[str], module: str
+) -> Definition | None:
+    """What names lead to inside a class."""
+    for name in names:
+        found = [one for one in node.body if isinstance(one, Defining) and one.name == name]
+        if not found:
+            return None
+        node = found[0]
+    return node, module
 
 
 Defining = ast.FunctionDef | ast.ClassDef
