@@ -33,7 +33,8 @@ def start(arguments: list[str], env: dict[str, str] | None = None, devices: int 
 
     Each MODEL_DIR has a store of its own: runs that a test compares must not share versions.
     """
-    folders = [word.partition("=")[2] for word in arguments if word.startswith("--gin.MODEL_DIR=")]
+    flag = "--gin.MODEL_DIR="
+    folders = [word.removeprefix(flag).strip("'") for word in arguments if word.startswith(flag)]
     arguments = [*arguments, *(f"--gin.stage.run.store={folder}.store" for folder in folders)]
     options = {"XLA_FLAGS": virtual_devices.flags(devices)}
     process = subprocess.Popen(
