@@ -1,4 +1,4 @@
-"""Garbage collection of a store: shows what may go, and deletes it when told to.
+"""Garbage collection of a store: shows which versions may go, and deletes them on request.
 
     python -m t5x_style.gc                      # what may go, and how much that frees
     python -m t5x_style.gc --delete             # asks, then deletes it

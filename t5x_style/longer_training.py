@@ -20,8 +20,8 @@ from t5x_style import checkpoint_folder, integrity, metric_log, replanning
 from t5x_style.checkpoint_folder import OPTIMIZER, Shared
 from t5x_style.checkpoint_items import CheckpointError
 from t5x_style.optim import AdamW
+from t5x_style.workflow.store import STAGE_FILE
 
-RECORD = "stage.json"  # of a finished stage
 TENSORBOARD = "tensorboard"
 
 
@@ -86,7 +86,7 @@ def _from(parent: Path, step: int) -> tuple[int | None, str]:
 def _settings(parent: Path, optimizer: AdamW) -> tuple[int, AdamW]:
     """The steps of the finished training and its optimizer: `optimizer` of another length."""
     try:
-        record = json.loads((parent / RECORD).read_text(encoding="utf-8"))
+        record = json.loads((parent / STAGE_FILE).read_text(encoding="utf-8"))
         parameters: Mapping[str, str] = record["parameters"]
         values: dict[str, Any] = {
             name: ast.literal_eval(parameters[f"optimizer.{name}"])
@@ -98,8 +98,8 @@ def _settings(parent: Path, optimizer: AdamW) -> tuple[int, AdamW]:
         return int(parameters["cadence.steps"]), dataclasses.replace(optimizer, **values)
     except (OSError, ValueError, SyntaxError, TypeError, KeyError) as error:
         raise CheckpointError(
-            f"{parent / RECORD}: expected the record of a finished training with its parameters, "
-            f"found {error!r}. {_advice(parent)}"
+            f"{parent / STAGE_FILE}: expected the record of a finished training with its "
+            f"parameters, found {error!r}. {_advice(parent)}"
         ) from error
 
 

@@ -76,11 +76,7 @@ def _print(entry: Entry, current: Entry) -> None:
 
 
 def _differences(old: dict, new: dict) -> list[str]:
-    before, after = old.get("parameters", {}), new.get("parameters", {})
-    found = [
-        f"{name} {before.get(name, 'unset')} -> {after.get(name, 'unset')}"
-        for name in fingerprints.differences(before, after)
-    ]
+    found = plans.differing(old.get("parameters", {}), new.get("parameters", {}))
     code = fingerprints.differences(old.get("code", {}), new.get("code", {}))
     return found + ([f"code: {plans.some(code, 2)}"] if code else [])
 

@@ -105,8 +105,9 @@ def test_imports_aliases_and_inherited_fields_are_followed(package):
     assert markers["keep"] == "operational" and markers["every"] == "operational unless metric"
     assert markers["plain"] == markers["width"] == ""
     assert list(signatures.signature("toyhouse.door.Bare").parameters) == ["width", "rates"]
-    assert not signatures.signature("toyhouse.door.Missing").known
-    assert not signatures.signature("nowhere.at.all").known
+    assert signatures.signature("toyhouse.door.Missing").parameters == {}
+    assert signatures.signature("nowhere.at.all").parameters == {}
+    assert signatures.define("toyhouse.door.Missing") is None
 
 
 @pytest.mark.parametrize(

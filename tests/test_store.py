@@ -190,7 +190,7 @@ def test_two_fingerprints_that_begin_alike(house, tmp_path):
     manifest = records.read_json(version.folder / "stage.json")
     other = started["fingerprint"][:-1] + "x"
     records.write_json(version.folder / "stage.json", manifest | {"fingerprint": other})
-    with pytest.raises(StoreError, match="begins alike. Move that folder out of the store"):
+    with pytest.raises(StoreError, match="starts the same. Move that folder out of the store"):
         stage.decide(planned(tmp_path))
 
 

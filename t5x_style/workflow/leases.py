@@ -264,7 +264,7 @@ def _here() -> tuple[str, str]:
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
         with contextlib.suppress(OSError):
             machine = machine or Path(path).read_text().strip()
-    # Without a machine id a boot id tells as much, but for what was before the last boot.
+    # Where there is no machine id the boot id identifies the machine, until it is booted again.
     return f"{socket.gethostname()}:{machine or boot}", boot
 
 

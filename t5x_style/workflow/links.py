@@ -161,7 +161,7 @@ def store_for(run_dir: Path, default: Path) -> Store:
     recorded = [run_dir / record["store"], Path(record["absolute"])] if record else []
     for root in recorded:
         if (root / "versions").is_dir():
-            inside = os.path.normpath(root)  # as short as the run's own path
+            inside = os.path.normpath(root)  # relative where the run's path is
             return Store(Path(inside) if Path(inside).resolve() == root.resolve() else root)
     return Store(default)
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from t5x_style import fingerprints
 from t5x_style.workflow import links
-from t5x_style.workflow.parameters import Effective
+from t5x_style.workflow.parameters import Effective, Values
 from t5x_style.workflow.signatures import Job
 from t5x_style.workflow.store import FORMAT, Store, Version, version_id
 
@@ -186,17 +186,19 @@ def is_of_code(version: Version, code: Mapping[str, str]) -> bool:
 
 def changes_between(record: Mapping[str, Any], planned: Plan) -> dict[str, list[str]]:
     """What differs in words, by kind: parameters and job."""
-    old, new = record.get("parameters", {}), planned.values.semantic
-    found = {
-        "parameters": [
-            f"{name} {old.get(name, 'unset')} -> {new.get(name, 'unset')}"
-            for name in fingerprints.differences(old, new)
-        ]
-    }
+    found = {"parameters": differing(record.get("parameters", {}), planned.values.semantic)}
     job = {"name": planned.job.name, "version": planned.job.version}
     if record.get("job", job) != job:
         found["job"] = [f"version {record['job'].get('version')} -> {planned.job.version}"]
     return {kind: names for kind, names in found.items() if names}
+
+
+def differing(old: Values, new: Values) -> list[str]:
+    """Parameters that differ, each as `name old -> new`."""
+    return [
+        f"{name} {old.get(name, 'unset')} -> {new.get(name, 'unset')}"
+        for name in fingerprints.differences(old, new)
+    ]
 
 
 def in_words(changes: Mapping[str, list[str]]) -> str:

@@ -54,12 +54,10 @@ class Signature:
     """What a call may pass.
 
     Attributes:
-      parameters: by name, in order.
-      known: False where the source was not found; then nothing is known of defaults.
+      parameters: by name, in order; none where the source was not found.
     """
 
     parameters: dict[str, Parameter]
-    known: bool = True
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ def signature(target: str) -> Signature:
     """Parameters of the function or class at a dotted path."""
     found = define(target)
     if found is None:
-        return Signature({}, known=False)
+        return Signature({})
     node, module = found
     if isinstance(node, ast.ClassDef):
         return _of_class(node, module)

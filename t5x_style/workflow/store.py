@@ -147,8 +147,8 @@ class Store:
             other = version.record.get("fingerprint", fingerprint)
             if other != fingerprint:
                 raise StoreError(
-                    f"{version.folder} has fingerprint {other}, and {fingerprint} begins alike. "
-                    f"Move that folder out of the store."
+                    f"{version.folder} has fingerprint {other}, and {fingerprint} starts the "
+                    "same. Move that folder out of the store."
                 )
         return found
 
@@ -171,9 +171,9 @@ class Store:
             (folder / USED).touch()
 
     def summaries(self) -> dict[str, dict[str, Any]]:
-        """Version id -> size and dates, from the index; versions that it lacks are read again.
+        """Version id -> `bytes` and when it was `finished` ("" if it is not).
 
-        Each has: finished (text, or ""), seconds, bytes, job, name, inputs (ids), damage.
+        From the index; versions that it lacks, or whose manifest changed, are read again.
         """
         path = self.root / "index.json"
         known = (records.read_json(path) or {}).get("versions", {})
@@ -240,13 +240,8 @@ def _stamp(path: Path) -> list[int]:
 
 
 def _summary(version: Version) -> dict[str, Any]:
-    record = version.record
+    manifest = version.manifest or {}
     return {
-        "job": record.get("job", {}).get("name", version.id.rpartition("-")[0]),
-        "name": record.get("name", ""),
-        "finished": (version.manifest or {}).get("finished", ""),
-        "seconds": record.get("seconds", 0.0),
-        "bytes": (version.manifest or {}).get("bytes") or bytes_of(version.folder),
-        "inputs": sorted(record.get("made_from", ())),
-        "damage": version.damage,
+        "finished": manifest.get("finished", ""),
+        "bytes": manifest.get("bytes") or bytes_of(version.folder),
     }
