@@ -8,7 +8,7 @@ from typing import Any
 import tokenizers
 from tokenizers import models
 
-from input_pipelines import sentencepiece_model, tokenization
+from input_pipelines import sentencepiece_model, tokenization, wordpiece
 from input_pipelines.tokenization import TokenizerError
 
 # Names that tokenizers of other families use for the same roles.
@@ -81,12 +81,12 @@ def _from_vocab(path: str, config: dict[str, Any]) -> tokenizers.Tokenizer:
             "folder).save_pretrained(folder)"
         )
     vocabulary = models.WordPiece.read_file(path)
-    missing = [t for t in tokenization.BERT_SPECIALS if t not in vocabulary]
+    missing = [t for t in wordpiece.BERT_SPECIALS if t not in vocabulary]
     if missing:
         raise TokenizerError(
-            f"{path}: expected the entries {tokenization.BERT_SPECIALS}, missing {missing}"
+            f"{path}: expected the entries {wordpiece.BERT_SPECIALS}, missing {missing}"
         )
-    return tokenization.from_vocabulary(
+    return wordpiece.from_vocabulary(
         vocabulary, lowercase, lowercase if strip is None else bool(strip)
     )
 

@@ -66,6 +66,7 @@ class PairChoice:
         blocks = max(1, round(self.steps_per_epoch * batch / BLOCK))
         self._bounds = np.arange(blocks + 1) * self.steps_per_epoch // blocks
         self._block = functools.lru_cache(maxsize=2)(self._deal_block)
+        self._order = functools.lru_cache(maxsize=1)(self._order_of)
 
     def choose(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Pairs of a step, int64 [B], and their passages' rows, positive first, int64 [B, G]."""
@@ -125,8 +126,7 @@ class PairChoice:
     def _deal_block(self, epoch: int, block: int) -> tuple[np.ndarray, np.ndarray]:
         """Pairs int64 [steps of the block, B] and documents int64 [steps, B, G]."""
         first, last = self._bounds[block : block + 2].tolist()
-        order = plan.permutation(self.seed, _ORDER, epoch, len(self.pairs.queries))
-        pairs = order[first * self.batch : last * self.batch]  # [N]
+        pairs = self._order(epoch)[first * self.batch : last * self.batch]  # [N]
         number = epoch * (len(self._bounds) - 1) + block
         documents = self._documents(pairs, epoch, number)  # [N, G]
         sizes = self._passage_lengths[documents].sum(axis=1)
@@ -135,6 +135,9 @@ class PairChoice:
         draw = plan.hashed(self.seed, _DEAL, number, strata.size).reshape(strata.shape)
         dealt = np.take_along_axis(strata, np.argsort(draw, axis=1, kind="stable"), axis=1).T
         return pairs[dealt], documents[dealt]
+
+    def _order_of(self, epoch: int) -> np.ndarray:
+        return plan.permutation(self.seed, _ORDER, epoch, len(self.pairs.queries))
 
     def _documents(self, picked: np.ndarray, epoch: int, block: int) -> np.ndarray:
         """The passages of these pairs in an epoch, positive first: int64 [N, G]."""

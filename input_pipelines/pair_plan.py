@@ -170,7 +170,7 @@ def fitted(
     batch = len(sizes[0])
     for count in range(batch, 0, -1):
         placed = [
-            _place(of[:count].reshape(-1), shape) for of, shape in zip(sizes, rows, strict=True)
+            place(of[:count].reshape(-1), shape) for of, shape in zip(sizes, rows, strict=True)
         ]
         found = [slots for slots in placed if slots is not None]
         if len(found) == len(placed):
@@ -216,7 +216,7 @@ def require_rows(
             )
 
 
-def _place(sizes: np.ndarray, rows: packing.Rows) -> np.ndarray | None:
+def place(sizes: np.ndarray, rows: packing.Rows) -> np.ndarray | None:
     """Which text stands where: int64 [rows, segments], -1 where free; None if they do not fit."""
     if rows.segments == 1:
         slots = np.arange(len(sizes))[:, None]  # in order: a query and its passages stay together

@@ -339,7 +339,8 @@ def _sample(
         )
     if sample is None:
         return np.arange(len(store))
-    plan.check_sizes("EncodeSource", sample=sample or len(always_include))
+    if sample < 0:
+        raise ValueError(f"EncodeSource.sample: expected 0 or more, found {sample}")
     kept = np.unique(np.array([store.row_of[name] for name in always_include], dtype=np.int64))
     others = plan.permutation(seed, 0, 0, len(store))
     others = others[~np.isin(others, kept)]

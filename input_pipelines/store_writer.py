@@ -7,6 +7,7 @@ Folder:
     lengths.npy                                  int32 [N], tokens of each row, specials included
     ids.json                                     list of N strings, row -> record id
     sentences.npy, spans.npy, minhash.npy, page.npy   of stores of blocks, see `blocks`
+    title.npy, sentences.npy, page.npy           of texts with parts, see `text_parts`
     manifest.json                                written last and atomically: no manifest, no store
 
 Record (row r of the store = record r counted through the shards in order), parsed by

@@ -1,30 +1,26 @@
-"""Tokenizers: trained here (WordPiece; import_tokenizer.py takes existing ones), and their use.
+"""Tokenizers: trained here (wordpiece.py; import_tokenizer.py takes existing ones), and their use.
 
 A tokenizer folder holds `tokenizer.json` (the whole truth), `tokenizer_config.json` (so that
 transformers opens it), `vocab.txt` (for older tools) and `vocabulary.json` (sizes, special ids and
 the fingerprint that stores, checkpoints and indices are checked against).
 """
 
-import collections
 import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import models
 
 from input_pipelines import words
 from input_pipelines.sources import BadRecords, Mixture, Source, SourceError
+from input_pipelines.wordpiece import BERT_SPECIALS, LONGEST_WORD, train_wordpiece
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
-BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-
-
-LONGEST_WORD = 100  # characters of a word in transformers' BERT; the original code has 200
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {"train_tokenizer": {"name": "train_tokenizer", "version": 1}}
@@ -177,86 +173,6 @@ def join_title(title: str, text: str) -> str:
     return f"{title} {text}" if title and text else title or text
 
 
-def new_wordpiece(lowercase: bool, strip_accents: bool) -> tokenizers.Tokenizer:
-    """BERT's tokenizer without a vocabulary: clean-up, words and punctuation, WordPiece."""
-    tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token=BERT_SPECIALS[1]))
-    tokenizer.normalizer = normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=True,
-        strip_accents=strip_accents,
-        lowercase=lowercase,
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece(prefix="##")
-    return tokenizer
-
-
-def train_wordpiece(
-    texts: Callable[[], Iterator[str]],
-    vocabulary_size: int,
-    alphabet_size: int,
-    min_frequency: int,
-    lowercase: bool,
-    strip_accents: bool,
-    longest_word: int = LONGEST_WORD,
-) -> tokenizers.Tokenizer:
-    """Trains BERT-style WordPiece; the same texts give the same vocabulary.
-
-    The library numbers the characters inside words ("##a") in the order of a randomly seeded hash
-    map and breaks ties between merges by these numbers, so two runs differ. Hence three readings:
-    count characters; collect the "##" characters; train with both given in sorted order.
-
-    Args:
-      texts: called for each reading.
-      vocabulary_size, min_frequency, lowercase, strip_accents, longest_word: see train_tokenizer.
-      alphabet_size: the most distinct characters; the rarest become unknown.
-    """
-    empty = new_wordpiece(lowercase, strip_accents)
-    counts: collections.Counter[str] = collections.Counter()
-    for text in texts():
-        counts.update(empty.normalizer.normalize_str(text))
-    characters = sorted((c for c in counts if not c.isspace()), key=lambda c: (-counts[c], c))
-    alphabet = sorted(characters[:alphabet_size])
-
-    def train(size: int, given: Sequence[str]) -> dict[str, int]:
-        tokenizer = new_wordpiece(lowercase, strip_accents)
-        trainer = trainers.WordPieceTrainer(
-            vocab_size=size,
-            min_frequency=min_frequency,
-            special_tokens=[*BERT_SPECIALS, *given],
-            initial_alphabet=alphabet,
-            limit_alphabet=len(alphabet),
-            continuing_subword_prefix="##",
-            show_progress=False,
-        )
-        tokenizer.train_from_iterator(texts(), trainer)
-        return dict(tokenizer.get_vocab())
-
-    inside = sorted(token for token in train(1, []) if len(token) == 3 and token.startswith("##"))
-    return from_vocabulary(train(vocabulary_size, inside), lowercase, strip_accents, longest_word)
-
-
-def from_vocabulary(
-    vocabulary: dict[str, int],
-    lowercase: bool,
-    strip_accents: bool,
-    longest_word: int = LONGEST_WORD,
-) -> tokenizers.Tokenizer:
-    """BERT's tokenizer with a vocabulary that holds the five special tokens."""
-    tokenizer = new_wordpiece(lowercase, strip_accents)
-    tokenizer.model = models.WordPiece(
-        vocabulary, unk_token=BERT_SPECIALS[1], max_input_chars_per_word=longest_word
-    )
-    tokenizer.add_special_tokens(list(BERT_SPECIALS))
-    cls, sep = BERT_SPECIALS[2], BERT_SPECIALS[3]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} $B:1 {sep}:1",
-        special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])],
-    )
-    return tokenizer
-
-
 def train_tokenizer(
     model_dir: str,
     source: Source,
@@ -270,6 +186,7 @@ def train_tokenizer(
     max_bad_records: int,
     longest_word: int = LONGEST_WORD,
     languages: str | None = None,
+    split_case: bool = False,
 ) -> dict[str, str]:
     """Trains a WordPiece tokenizer on titles and texts of a source.
 
@@ -287,6 +204,8 @@ def train_tokenizer(
         languages that are written without spaces.
       languages: a JSON file with a list of codes, each of which gets a special token '[CODE]'
         behind the vocabulary; None: none do.
+      split_case: whether names are split where their case changes, before they are lowercased:
+        "forwardFill" gives "forward fill", which a question about it says. For text about code.
 
     Returns:
       {"tokenizer": the folder relative to model_dir}.
@@ -315,6 +234,7 @@ def train_tokenizer(
         lowercase,
         strip_accents,
         longest_word,
+        split_case,
     )
     if tokenizer.get_vocab_size() == len(BERT_SPECIALS):
         raise SourceError(f"no text to train a tokenizer on: {source} has no record with text")

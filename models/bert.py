@@ -32,7 +32,15 @@ class BertConfig:
             they are as wide as the layers, and nothing is projected.
         activation: `gelu` (exact), `gelu_new` (tanh) or `relu`.
         dropout, attention_dropout: rates in training.
-        initializer_range: standard deviation of fresh kernels and tables.
+        initializer_range: standard deviation of fresh kernels and tables, unless the next three say
+            otherwise.
+        table_stddev: of the fresh word table; None: `initializer_range`.
+        kernel_stddev: of fresh kernels; None: `initializer_range`. A narrow encoder wants D^-1/2,
+            which keeps the length of what they multiply.
+        residual_stddev: of the kernels whose output is added to the residual stream (attention
+            output, second feed-forward kernel); None: `kernel_stddev`. A large one lets what
+            attention gathers outweigh a token's own state, so that [CLS] starts as a mean of the
+            text instead of the same vector for all texts; 0 starts each layer as the identity.
         dtype: compute dtype; parameters are float32 always.
         remat: one of `layers.REMAT_POLICIES`.
         unroll: layers in one iteration of the loop over layers; more compile longer and, on CPUs,
@@ -62,6 +70,9 @@ class BertConfig:
     vocab_multiple: int = 128
     position_offset: int = 0
     embedding_size: int | None = None
+    table_stddev: float | None = None
+    kernel_stddev: float | None = None
+    residual_stddev: float | None = None
 
     def __post_init__(self) -> None:
         positive = ("vocab_size", "hidden", "layers", "heads", "mlp", "max_positions")
@@ -85,6 +96,12 @@ class BertConfig:
                     f"BertConfig.{name} must be at least 0 and below 1, "
                     f"found {getattr(self, name)}."
                 )
+        for name in ("initializer_range", "table_stddev", "kernel_stddev", "residual_stddev"):
+            if (getattr(self, name) or 0) < 0:
+                raise ValueError(
+                    f"BertConfig.{name}: expected a standard deviation of 0 or more, "
+                    f"found {getattr(self, name)}."
+                )
         if self.remat not in layers.REMAT_POLICIES:
             raise ValueError(
                 f"BertConfig.remat must be one of {layers.REMAT_POLICIES}, found {self.remat!r}."
@@ -101,6 +118,15 @@ class BertConfig:
         return self.hidden if self.embedding_size is None else self.embedding_size
 
     @property
+    def kernels(self) -> float:
+        """Standard deviation of fresh kernels."""
+        return self.initializer_range if self.kernel_stddev is None else self.kernel_stddev
+
+    def build(self, rngs: nnx.Rngs) -> "Encoder":
+        """The network, with fresh parameters from stream `params`."""
+        return Encoder(self, rngs=rngs)
+
+    @property
     def block(self) -> layers.BlockConfig:
         """The part that one layer needs."""
         return layers.BlockConfig(
@@ -111,15 +137,22 @@ class BertConfig:
             layer_norm_eps=self.layer_norm_eps,
             dropout=self.dropout,
             attention_dropout=self.attention_dropout,
-            initializer_range=self.initializer_range,
+            initializer_range=self.kernels,
+            residual_stddev=self.residual_stddev,
             dtype=self.dtype,
             attention=self.attention,
         )
 
 
-def table(rows: int, name: str, config: BertConfig, rngs: nnx.Rngs) -> nnx.Embed:
-    """[rows, table_width] float32, whose rows have this logical name."""
-    normal = nnx.initializers.normal(config.initializer_range)
+def table(
+    rows: int, name: str, config: BertConfig, rngs: nnx.Rngs, stddev: float | None = None
+) -> nnx.Embed:
+    """[rows, table_width] float32, whose rows have this logical name.
+
+    Args:
+        stddev: of the fresh rows; None: `initializer_range`.
+    """
+    normal = nnx.initializers.normal(config.initializer_range if stddev is None else stddev)
     return nnx.Embed(
         rows,
         config.table_width,
@@ -134,7 +167,7 @@ def _projection(config: BertConfig, rngs: nnx.Rngs) -> layers.Dense:
     return layers.Dense(
         {"embed": config.table_width},
         {"mlp": config.hidden},
-        stddev=config.initializer_range,
+        stddev=config.kernels,
         dtype=config.dtype,
         rngs=rngs,
     )
@@ -153,7 +186,7 @@ class Embeddings(nnx.Module):
     """
 
     def __init__(self, config: BertConfig, *, rngs: nnx.Rngs) -> None:
-        self.word = table(config.padded_vocab, "vocab", config, rngs)
+        self.word = table(config.padded_vocab, "vocab", config, rngs, config.table_stddev)
         rows = config.max_positions + config.position_offset
         self.position = table(rows, "position", config, rngs)
         self.type = table(config.type_vocab, "type", config, rngs)

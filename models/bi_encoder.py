@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models import bert, embedding, layers
+from models import embedding, layers
 from models.losses import contrastive, distillation
 from t5x_style.contract import Contract, Vocabulary
 from t5x_style.metrics import Mean
@@ -22,7 +22,7 @@ class BiEncoder(Objective):
     """See the module's docstring.
 
     Args:
-        config: the encoder.
+        config: the encoder, BERT's or a bag of embeddings.
         embedding_config: pooling, similarity, temperature, lengths.
         vocabulary: of the tokenizer.
         query, passage: sizes of the two token groups of a global batch.
@@ -40,7 +40,7 @@ class BiEncoder(Objective):
 
     def __init__(
         self,
-        config: bert.BertConfig,
+        config: embedding.EncoderConfig,
         embedding_config: embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
         query: GroupShape,
@@ -63,7 +63,7 @@ class BiEncoder(Objective):
         self.distillation_config = distillation_config
         self.encode_chunks = _at_least_one(encode_chunks)
         self.vocabulary = vocabulary
-        self.encoder = bert.Encoder(config, rngs=rngs)
+        self.encoder = config.build(rngs)
 
     def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
         """See `Objective`."""

@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models import bert, heads, pooled
+from models import bag, bert, heads, pooled
 from t5x_style import collectives
 from t5x_style.contract import TEXT, TITLE_AND_BODY, Contract, Vocabulary
 from t5x_style.objective import Fn, GroupShape
 
-POOLINGS = ("cls", "mean", "pooler")
+POOLINGS = ("cls", "mean", "pooler", "weighted_mean")
 SIMILARITIES = ("dot", "cosine")
 LAYOUTS = (TEXT, TITLE_AND_BODY)
 
@@ -27,8 +27,8 @@ class EmbeddingConfig:
     """How a text becomes a vector; the fields of `Contract` that a user chooses.
 
     Attributes:
-        pooling: `cls`; `mean` over all tokens of the segment, specials included; or `pooler`, [CLS]
-            behind BERT's pooler.
+        pooling: `cls`; `mean` over all tokens of the segment, specials included; `pooler`, [CLS]
+            after BERT's pooler; or `weighted_mean`, which a bag of embeddings learns.
         normalise: whether vectors are brought to unit length.
         similarity: `dot` or `cosine`.
         temperature: what scores are divided by in a contrastive loss.
@@ -70,17 +70,18 @@ class EmbeddingConfig:
         )
 
 
-def require_fit(
-    config: bert.BertConfig, embedding: EmbeddingConfig, vocabulary: Vocabulary
-) -> None:
+EncoderConfig = bert.BertConfig | bag.BagConfig
+
+
+def require_fit(config: EncoderConfig, embedding: EmbeddingConfig, vocabulary: Vocabulary) -> None:
     """Raises ValueError unless the encoder was sized for this tokenizer and these lengths."""
     if config.vocab_size != vocabulary.size:
         raise ValueError(
-            f"BertConfig.vocab_size must be the tokenizer's size, expected {vocabulary.size}, "
-            f"found {config.vocab_size}: bind both to the same macro."
+            f"{type(config).__name__}.vocab_size must be the tokenizer's size, expected "
+            f"{vocabulary.size}, found {config.vocab_size}: bind both to the same macro."
         )
     for name in ("query_length", "passage_length"):
-        if getattr(embedding, name) > config.max_positions:
+        if config.max_positions is not None and getattr(embedding, name) > config.max_positions:
             raise ValueError(
                 f"EmbeddingConfig.{name} must be at most BertConfig.max_positions, "
                 f"{config.max_positions}, found {getattr(embedding, name)}."
@@ -103,11 +104,12 @@ def unit(vectors: jax.Array) -> jax.Array:
     return jnp.where(square > 1e-24, direction, 0.0)
 
 
-Encoder = bert.Encoder | bert.FirstLayers | pooled.PooledEncoder
+Encoder = bert.Encoder | bert.FirstLayers | pooled.PooledEncoder | bag.BagEncoder
 _ENCODERS: dict[str, tuple[type, ...]] = {
     "cls": (bert.Encoder, bert.FirstLayers),
     "mean": (bert.Encoder,),
     "pooler": (pooled.PooledEncoder,),
+    "weighted_mean": (bag.BagEncoder,),
 }
 
 
@@ -137,7 +139,9 @@ def embed(
         raise ValueError(
             f"EmbeddingConfig.pooling: {type(encoder).__name__} does not give {config.pooling!r}"
         )
-    if config.pooling == "mean" and isinstance(encoder, bert.Encoder):
+    if isinstance(encoder, bag.BagEncoder):
+        vectors = encoder(group["tokens"], segment_ids, cls_at.shape[1])
+    elif config.pooling == "mean" and isinstance(encoder, bert.Encoder):
         vectors = heads.pool_mean(encoder(*text), segment_ids, cls_at.shape[1])
     else:
         vectors = encoder.states_at(cls_at, *text).astype(jnp.float32)

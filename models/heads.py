@@ -23,7 +23,7 @@ def projection(config: bert.BertConfig, outputs: int, rngs: nnx.Rngs) -> layers.
     return layers.Dense(
         {"embed": config.hidden},
         {"mlp": outputs},
-        stddev=config.initializer_range,
+        stddev=config.kernels,
         dtype=config.dtype,
         rngs=rngs,
     )
@@ -95,7 +95,7 @@ def score_head(config: bert.BertConfig, outputs: int = 1, *, rngs: nnx.Rngs) -> 
     return layers.Dense(
         {"embed": config.hidden},
         {"score": outputs},
-        stddev=config.initializer_range,
+        stddev=config.kernels,
         dtype="float32",
         rngs=rngs,
     )

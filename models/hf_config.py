@@ -75,8 +75,7 @@ def config_from_hf(
     def rate(name: str) -> float:
         return fields.get(name, 0.1) if dropout is None else dropout
 
-    roberta = family(fields) == "roberta"
-    offset = fields.get("pad_token_id", _ROBERTA_PAD) + 1 if roberta else 0
+    offset = position_offset(fields)
     width = fields.get("embedding_size") if family(fields) == "electra" else None
     return bert.BertConfig(
         vocab_size=fields["vocab_size"] if vocab_size is None else vocab_size,
@@ -124,6 +123,12 @@ def read_fields(folder: str | Path) -> dict[str, Any]:
 def family(fields: Mapping[str, Any]) -> str:
     """Key of `hf_names.FAMILIES` for a checked config.json."""
     return FAMILY_OF[fields["model_type"]]
+
+
+def position_offset(fields: Mapping[str, Any]) -> int:
+    """Rows of the position table before that of a text's first token, for a checked config.json."""
+    roberta = family(fields) == "roberta"
+    return int(fields.get("pad_token_id", _ROBERTA_PAD)) + 1 if roberta else 0
 
 
 def _require_supported(fields: Mapping[str, Any], file: Path) -> None:

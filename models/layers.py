@@ -67,6 +67,8 @@ class BlockConfig:
         dropout: rate after the attention output and after the feed-forward part.
         attention_dropout: rate on the attention weights.
         initializer_range: standard deviation of the normal that kernels are drawn from.
+        residual_stddev: the same of the kernels whose output is added to the residual stream; None:
+            `initializer_range`.
         dtype: name of the compute dtype.
         attention: one of `attention.KINDS`: which form self-attention inside segments takes.
     """
@@ -81,6 +83,7 @@ class BlockConfig:
     initializer_range: float
     dtype: str
     attention: str
+    residual_stddev: float | None = None
 
     def __post_init__(self) -> None:
         if self.hidden % self.heads:
@@ -96,6 +99,11 @@ class BlockConfig:
             raise ValueError(
                 f"attention must be one of {attention.KINDS}, found {self.attention!r}."
             )
+
+    @property
+    def residual(self) -> float:
+        """Standard deviation of fresh kernels whose output is added to the residual stream."""
+        return self.initializer_range if self.residual_stddev is None else self.residual_stddev
 
 
 class Dense(nnx.Module):
@@ -181,7 +189,7 @@ class Attention(nnx.Module):
         self.query = Dense(embed, heads, **options)
         self.key = Dense(embed, heads, **options)
         self.value = Dense(embed, heads, **options)
-        self.out = Dense(heads, embed, **options)
+        self.out = Dense(heads, embed, **options | {"stddev": config.residual})
         self.dropout = Dropout(config.attention_dropout)
         self.kind = config.attention
 
@@ -261,7 +269,7 @@ class FeedForward(nnx.Module):
         embed, mlp = {"embed": config.hidden}, {"mlp": config.mlp}
         options = {"stddev": config.initializer_range, "dtype": config.dtype, "rngs": rngs}
         self.wi = Dense(embed, mlp, **options)
-        self.wo = Dense(mlp, embed, **options)
+        self.wo = Dense(mlp, embed, **options | {"stddev": config.residual})
         self.activation = config.activation
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -21,6 +21,7 @@ POOLER = {
     "linear.weight": "bert.pooler.dense.weight",
     "linear.bias": "bert.pooler.dense.bias",
 }
+MODULES = "modules.json"
 _WEIGHTS = "model.safetensors"
 _TANH = "torch.nn.modules.activation.Tanh"
 
@@ -45,7 +46,7 @@ def write(
     kinds += ["Dense"] if contract.pooling == "pooler" else []
     kinds += ["Normalize"] if contract.normalise else []
     paths = {kind: f"{number}_{kind}" if number else "" for number, kind in enumerate(kinds)}
-    modules = [
+    listed = [
         {
             "idx": number,
             "name": str(number),
@@ -54,7 +55,7 @@ def write(
         }
         for number, kind in enumerate(kinds)
     ]
-    write_json(folder / "modules.json", modules)
+    write_json(folder / MODULES, listed)
     for name, content in _settings(contract, max_tokens, model_args).items():
         write_json(folder / name, content)
     write_json(folder / paths["Pooling"] / "config.json", _pooling(contract))
@@ -105,11 +106,10 @@ def pooler_weights(folder: Path) -> Path | None:
 
     That is one right behind the pooling of [CLS], square, with a bias and tanh.
     """
-    modules = _modules(folder)
-    for (before, _), (kind, path) in itertools.pairwise(modules):
+    for (before, _), (kind, path) in itertools.pairwise(modules(folder)):
         weights = folder / path / _WEIGHTS
         if before == "Pooling (cls)" and kind == "Dense" and weights.is_file():
-            fields = _read_json(folder / path / "config.json", {})
+            fields = read_json(folder / path / "config.json", {})
             square = fields.get("in_features") == fields.get("out_features")
             if square and fields.get("bias") and fields.get("activation_function") == _TANH:
                 return weights
@@ -124,7 +124,7 @@ def warn_of(folder: Path) -> None:
     pooler = pooler_weights(folder)
     known = {"Transformer", "Pooling", "Pooling (cls)", "Pooling (mean)", "Normalize"}
     taken = None if pooler is None else pooler.parent
-    left = [kind for kind, path in _modules(folder) if kind not in known and folder / path != taken]
+    left = [kind for kind, path in modules(folder) if kind not in known and folder / path != taken]
     if left:
         warnings.warn(
             f"{folder}: only the encoder is taken over, not the modules {left} of modules.json; "
@@ -139,10 +139,13 @@ def warn_of(folder: Path) -> None:
         )
 
 
-def _modules(folder: Path) -> list[tuple[str, str]]:
-    """(kind, path) of each; of a Pooling with its modes, where its file names any."""
+def modules(folder: Path) -> list[tuple[str, str]]:
+    """(kind, path) of each module of `modules.json`, in order; empty where there is no such file.
+
+    The kind of a Pooling includes its modes where its file names any: `Pooling (cls + max)`.
+    """
     found = []
-    for module in _read_json(folder / "modules.json", []):
+    for module in read_json(folder / MODULES, []):
         kind, path = module["type"].rpartition(".")[2], module["path"]
         modes = _pooling_modes(folder / path) if kind == "Pooling" else []
         found.append((f"{kind} ({' + '.join(modes)})" if modes else kind, path))
@@ -151,7 +154,7 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
 
 def _pooling_modes(folder: Path) -> list[str]:
     """`cls`, `mean`, `max`, ... of a Pooling module; several are concatenated."""
-    fields = _read_json(folder / "config.json", {})
+    fields = read_json(folder / "config.json", {})
     if "pooling_mode" in fields:  # newer files have one field
         mode = fields["pooling_mode"]
         return [mode] if isinstance(mode, str) else list(mode)
@@ -162,7 +165,8 @@ def _pooling_modes(folder: Path) -> list[str]:
     ]
 
 
-def _read_json(path: Path, otherwise: Any) -> Any:
+def read_json(path: Path, otherwise: Any) -> Any:
+    """The content of a JSON file, or `otherwise` where there is no such file."""
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else otherwise
 
 

@@ -50,7 +50,7 @@ class SpanHead(nnx.Module):
         self.output = layers.Dense(
             {"mlp": spans.hidden},
             {"score": 1},
-            stddev=config.initializer_range,
+            stddev=config.kernels,
             dtype=config.dtype,
             rngs=rngs,
         )

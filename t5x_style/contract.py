@@ -61,7 +61,7 @@ class Contract:
     """How text becomes a vector.
 
     Attributes:
-      pooling: 'cls', 'mean' or 'pooler'.
+      pooling: 'cls', 'mean', 'pooler' or 'weighted_mean'.
       normalise: whether vectors have unit length.
       similarity: 'dot' or 'cosine'; of models without vectors 'score' for a re-ranker, 'class' for
         a classifier, 'span' for a reader.
@@ -137,3 +137,8 @@ def load_vocabulary(tokenizer_folder: str) -> Vocabulary:
 def vocabulary_size(tokenizer_folder: str) -> int:
     """The true size, for an encoder's configuration."""
     return Vocabulary.load(tokenizer_folder).size
+
+
+def special_ids(tokenizer_folder: str) -> tuple[int, ...]:
+    """Tokens that are no text, such as [CLS] and [UNK]."""
+    return Vocabulary.load(tokenizer_folder).special_ids

@@ -3,14 +3,15 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from t5x_style import runtime
-from t5x_style.evaluation import comparison, ranking, systems
+from t5x_style.evaluation import comparison, groups, ranking, systems
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"evaluate": {"name": "evaluate", "version": 1}}
+JOBS = {"evaluate": {"name": "evaluate", "version": 2}}
 
 
 def evaluate(
@@ -24,13 +25,18 @@ def evaluate(
     model_dir: str,
     metrics: Sequence[str] = ranking.METRICS,
     compared: Sequence[tuple[str, str]] = (),
+    group_of: groups.GroupRule | None = None,
+    development: str | None = None,
 ) -> dict[str, str]:
     """Writes runs/<system>.trec, metrics.json and per_query.json, and prints a table.
 
-    metrics.json: {"split", "n": number of queries, "systems": {system: {metric: {"value", "low",
-    "high"}}}, "against": {"baseline", "systems": {system: {metric: {"difference", "p"}}}},
-    "compared": [{"one", "other", metric: {"difference", "p"}}], "facts": {system: ...}}; low and
-    high bound a 95 % bootstrap interval over queries, p is of a paired randomisation test.
+    metrics.json: {"split", "n": number of queries, "groups": number of groups of them,
+    "grouped_by", "passages", "systems": {system: {metric: {"value", "low", "high"}}}, "against":
+    {"baseline", "systems": {system: {metric: {"difference", "low", "high", "p"}}}}, "compared":
+    [{"one", "other", metric: {"difference", "low", "high", "p"}}], "development": {split: {"n",
+    "systems": {system: {metric: value}}}}, "judged": {split: number of queries}, "facts": {system:
+    ...}}. low and high bound a 95 % bootstrap interval over queries or groups of queries, p is of a
+    paired randomisation test over the same.
 
     Args:
       corpus: folder in BEIR's layout.
@@ -43,9 +49,14 @@ def evaluate(
       model_dir: where the files go.
       metrics: names like 'MRR@10', 'nDCG@10', 'Recall@50'; none may look further than `depth`.
       compared: pairs of systems that are tested against each other as well, one minus other.
+      group_of: which queries belong together, see `groups`; None: queries are independent.
+      development: a split on which the systems are measured as well, where the collection has it;
+        but for those that are tuned on it.
 
     Raises:
       MetricError: a metric that does not exist or looks further.
+      GroupError: a relevant passage lacks what names its group.
+      ValueError: names that are not distinct, pairs of systems that do not exist, one group only.
     """
     ranking.require_depth(metrics, depth, "evaluate.depth")
     bench = _bench(corpus, systems, depth)
@@ -55,16 +66,24 @@ def evaluate(
     scores = {}
     main = jax.process_index() == 0  # all processes compute, for models spread over them
     for name in bench.systems:
-        run = bench.run(name, split)
+        run = _cut(bench.run(name, split), depth)
         if main:
             ranking.write_run(folder / "runs" / f"{name}.trec", run, name)
         scores[name] = ranking.score_run(run, bench.qrels(split), metrics)
         if main:
             print(f"evaluate: {name} {scores[name].means()}", file=sys.stderr)
+    _run_development(bench, split, development)
     if main:
         facts = {name: system.facts() for name, system in bench.systems.items()}
-        report = comparison.compare(scores, baseline, compared, samples, seed)
+        numbers = None
+        if group_of is not None:
+            queries = scores[baseline].queries
+            numbers = groups.numbers(group_of, queries, bench.qrels(split), bench.passages)
+        report = comparison.compare(scores, baseline, compared, samples, seed, numbers)
         report |= {"split": split, "passages": len(bench.passages), "facts": facts}
+        report |= {"grouped_by": repr(group_of) if group_of is not None else None}
+        report |= {"development": _development(bench, split, depth, metrics)}
+        report |= {"judged": bench.judged()}
         comparison.write(folder, report, scores)
     return {"metrics": "metrics.json", "per_query": "per_query.json", "runs": "runs"}
 
@@ -75,6 +94,38 @@ def _bench(corpus: str, chosen: Sequence[systems.System], depth: int) -> systems
         if not name.replace("_", "").replace("-", "").isalnum():
             raise ValueError(f"{name!r} names a file: expected letters, digits, '_' and '-' only")
     return bench
+
+
+def _cut(run: ranking.Run, depth: int) -> ranking.Run:
+    return {query: hits[:depth] for query, hits in run.items()}
+
+
+def _run_development(bench: systems.Bench, split: str, development: str | None) -> None:
+    if development is None or development == split:
+        return
+    if not bench.has_qrels(development):
+        print(f"evaluate: no judgements of split {development!r}, nothing is measured there",
+              file=sys.stderr)  # fmt: skip
+        return
+    for name, system in bench.systems.items():
+        if getattr(system, "tune_split", None) != development:
+            bench.run(name, development)
+
+
+def _development(
+    bench: systems.Bench, split: str, depth: int, metrics: Sequence[str]
+) -> dict[str, Any]:
+    """The means of all runs on other splits, as `evaluate` writes them."""
+    found = {}
+    for other, runs in bench.made().items():
+        if other != split:
+            qrels = bench.qrels(other)
+            means = {
+                name: ranking.score_run(_cut(run, depth), qrels, metrics).means()
+                for name, run in runs.items()
+            }
+            found[other] = {"n": len(qrels), "systems": means}
+    return found
 
 
 if __name__ == "__main__":

@@ -16,8 +16,10 @@ import numpy as np
 from t5x_style import metrics as metrics_lib
 from t5x_style import peers
 from t5x_style.checkpointing import Checkpointer
-from t5x_style.metric_log import MetricLog
+from t5x_style.evaluation.embedding_sample import EmbeddingSample
+from t5x_style.metric_log import EMBEDDINGS, MetricLog
 from t5x_style.metrics import Mean
+from t5x_style.progress import TrainingProgress
 from t5x_style.train_state import TrainState
 
 
@@ -36,6 +38,7 @@ class Moment:
       input_wait: seconds that the step waited for its batch.
       last: whether training ends here.
       evaluated: what evaluators said at this step, by name; filled by `Evaluate`.
+      paused: whether something was measured after the step, which is not training time.
       stop: set by `Preemption`; the trainer leaves the loop.
     """
 
@@ -45,6 +48,7 @@ class Moment:
     input_wait: float
     last: bool
     evaluated: dict[str, float] = dataclasses.field(default_factory=dict)
+    paused: bool = False
     stop: bool = False
 
 
@@ -146,6 +150,7 @@ class Evaluate:
     def __call__(self, moment: Moment) -> None:
         if not self._evaluators or (moment.step % self._every and not moment.last):
             return
+        moment.paused = True
         functions = self._functions(moment.state)
         for evaluator in self._evaluators:
             for name, value in evaluator.evaluate(functions, moment.step).items():
@@ -153,6 +158,41 @@ class Evaluate:
         scalars = {f"eval/{name}": value for name, value in moment.evaluated.items()}
         self._log.write(moment.step, scalars)
         self._show(moment.step, scalars)
+
+
+class Diagnose:
+    """Logs figures of the embeddings before step 0, every n steps and at the end.
+
+    Those of step 0 are shown in one line. A problem is shown where it appears: at once, and again
+    only after it was gone.
+    """
+
+    def __init__(
+        self,
+        every: int,
+        sample: EmbeddingSample,
+        functions: Callable[[TrainState], Mapping[str, Callable[..., Any]]],
+        log: MetricLog,
+        progress: TrainingProgress,
+    ):
+        self._every, self._sample, self._functions = every, sample, functions
+        self._log, self._progress = log, progress
+        self._shown: set[str] = set()
+
+    def __call__(self, moment: Moment) -> None:
+        if not self._sample.groups or (moment.step % self._every and not moment.last):
+            return
+        moment.paused = True
+        report = self._sample.measure(self._functions(moment.state), moment.step)
+        if report.figures:
+            scalars = {f"{EMBEDDINGS}{name}": value for name, value in report.figures.items()}
+            self._log.write(moment.step, scalars)
+        if moment.step == 0:
+            self._progress.say(f"step 0, {report.line()}")
+        for kind, message in report.problems.items():
+            if kind not in self._shown:
+                self._progress.warn(message)
+        self._shown = set(report.problems)
 
 
 class Save:

@@ -221,7 +221,8 @@ def _copy_metrics(parent: Path, folder: Path, shared: Shared) -> list[str]:
 
 
 def _is_eval(line: Mapping[str, float]) -> bool:
-    return any(name.startswith("eval/") for name in line)
+    prefixes = (metric_log.EVALUATIONS, metric_log.EMBEDDINGS)
+    return any(name.startswith(prefixes) for name in line)
 
 
 def _replace(temporary: Path, path: Path) -> None:

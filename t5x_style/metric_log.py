@@ -4,7 +4,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,9 @@ JSONL = "metrics.jsonl"
 TIMING = (
     "timing/"  # the one prefix under which values differ between runs of the same configuration
 )
+ELAPSED = TIMING + "elapsed_seconds"  # of the training so far, over all its runs
+EVALUATIONS = "eval/"
+EMBEDDINGS = "embeddings/"  # figures of `evaluation.embedding_diagnostics`
 
 
 class MetricLog:
@@ -28,22 +31,31 @@ class MetricLog:
         if not active:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._cut_back(start_step)
+        self._before = self._cut_back(start_step)
+        self._started = time.monotonic()
         self._events = EventFile(self.folder / "tensorboard", start_step)
 
-    def _cut_back(self, start_step: int) -> None:
+    def _cut_back(self, start_step: int) -> float:
+        """Keeps the lines up to a step; returns the seconds that had passed there."""
         path = self.folder / JSONL
         if not path.exists():
-            return
+            return 0.0
         kept = [line for line in read_lines(path) if start_step and line["step"] <= start_step]
         temporary = path.with_suffix(".tmp")
         temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
         temporary.replace(path)
+        return max((float(line.get(ELAPSED, 0.0)) for line in kept), default=0.0)
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Appends one line to the jsonl and one point a scalar to TensorBoard."""
+        """Appends one line to the jsonl and one point a scalar to TensorBoard.
+
+        The line has the seconds since the training began, evaluation included, pauses between two
+        runs left out.
+        """
         if not self.active:
             return
+        elapsed = self._before + time.monotonic() - self._started
+        scalars = {**scalars, ELAPSED: round(elapsed, 3)}
         with open(self.folder / JSONL, "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **scalars}) + "\n")
         self._events.write(step, scalars)
@@ -108,16 +120,31 @@ def read_lines(path: str | Path) -> list[dict[str, Any]]:
     return lines
 
 
+def drawn_metrics(lines: Sequence[Mapping[str, float]]) -> list[str]:
+    """Names that a picture shows: no timings, and nothing that has one value at all its steps.
+
+    Args:
+      lines: of a metrics.jsonl.
+    """
+    names = dict.fromkeys(name for line in lines for name in line if name != "step")
+    found = []
+    for name in names:
+        values = [line[name] for line in lines if name in line]
+        constant = len(values) > 1 and len(set(values)) == 1
+        if not name.startswith(TIMING) and name != "train/healthy" and not constant:
+            found.append(name)
+    return found
+
+
 def draw_curves(jsonl: str | Path, png: str | Path, title: str) -> None:
-    """Draws every metric of a metrics.jsonl but timings, a panel each, as a PNG."""
+    """Draws every metric of a metrics.jsonl but timings and constants, a panel each, as a PNG."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
     lines = read_lines(jsonl)
-    names = [n for n in dict.fromkeys(k for line in lines for k in line) if n != "step"]
-    names = [n for n in names if not n.startswith(TIMING) and n != "train/healthy"]
+    names = drawn_metrics(lines)
     columns = min(4, max(1, len(names)))
     rows = max(1, math.ceil(len(names) / columns))
     figure, axes = plt.subplots(

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import jax
 import tqdm
+from absl import logging
 from jax.experimental import multihost_utils
 
 from t5x_style import fingerprints, runtime
 from t5x_style.retrieval import mining, origin, parts, publish
 from t5x_style.retrieval.candidates import Candidates, MakeCandidates
-from t5x_style.retrieval.passages import Passages, read_qrels, read_queries
+from t5x_style.retrieval.passages import Passages, has_judgements, read_qrels, read_queries
 
 NEGATIVES = "negatives.jsonl"
 
@@ -48,9 +49,16 @@ def mine(
       model_dir: where both files appear when they are complete.
       most_queries: mine for so many at most, spread evenly over the split; 0: for all.
 
+    A split whose file holds no judgements gives an empty file, and a warning.
+
     Raises:
       mining.MiningError: not one query has a negative.
     """
+    if not has_judgements(corpus, split):
+        logging.warning("mine: %s judges no %s queries: nothing to mine for", corpus, split)
+        if jax.process_index() == 0:
+            publish.write_atomically(Path(model_dir) / NEGATIVES, "")
+        return {"negatives": NEGATIVES}
     passages, texts = Passages(corpus), read_queries(corpus)
     qrels = read_qrels(corpus, split, texts, passages)
     queries = _sample({q: text for q, text in texts.items() if q in qrels}, most_queries)

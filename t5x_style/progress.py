@@ -46,6 +46,16 @@ class TrainingProgress:
         left = f"  left {_clock(seconds / done)}" if done else ""
         print(f"[{self._name}] step {step}/{self._total}  {text}{left}", flush=True)
 
+    def say(self, text: str) -> None:
+        """Prints a line that stays."""
+        if self._active:
+            print(f"[{self._name}] {text}", flush=True)
+
+    def warn(self, text: str) -> None:
+        """Prints a warning on stderr."""
+        if self._active:
+            print(f"[{self._name}] warning: {text}", file=sys.stderr, flush=True)
+
     def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()

@@ -1,9 +1,11 @@
-"""Stage: one page about a whole recipe, with the table, the curves and the times of its stages.
+"""Stage: one page about a whole recipe: the table, what it means, what to try next, the curves.
 
 summary.json: {"metrics": {system: {metric: value}}, "intervals": {system: {metric: [low, high]}},
-"queries": n, "passages": n, "budget": ..., "seconds": ..., "stages": {stage: seconds},
-"code": {stage: hash of its source code}}. The stages are those that led to the inputs, whichever
-recipe made them.
+"claims": [{"one", "other", metric: {"difference", "low", "high", "p"}}], "queries": n, "groups":
+number of groups of queries that intervals are over, "passages": n, "development": {split: {"n",
+"systems": {system: {metric: value}}}}, "budget": ..., "seconds": of all stages together, "stages":
+{stage: seconds}, "code": {stage: hash of its source code}, "advice": [text]}. The stages are those
+that led to the inputs, whichever recipe made them.
 """
 
 import json
@@ -11,10 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from t5x_style import report_parts
+from t5x_style import report_advice, report_curves, report_parts
+from t5x_style.evaluation import comparison
+from t5x_style.workflow.store import Version
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"report": {"name": "report", "version": 1}}
+JOBS = {"report": {"name": "report", "version": 2}}
 
 
 def report(
@@ -25,18 +29,28 @@ def report(
     model_dir: str,
     over_training: Sequence[str] = (),
     further: Sequence[str] = (),
+    bag: str = "bag_of_embeddings",
+    development_metric: str | None = None,
+    recipe: str = "RECIPE",
+    run_dir: str = "RUN_DIR",
 ) -> dict[str, str]:
-    """Writes summary.json, summary.md and curves.png.
+    """Writes summary.json, summary.md and curves.png, and prints the advice.
 
     Args:
       evaluation: metrics.json of an evaluate stage.
-      trainings: name -> folder of a training stage; their curves are drawn together.
+      trainings: name -> folder of a training stage; their curves are drawn together. One that has
+        the name of a system is taken for its training.
       budget: of the recipe, quoted.
       claim: a system; the page says how it does against the evaluation's baseline.
       model_dir: where the files go.
       over_training: metrics of the trainings, as 'eval/dev/Recall@5', of which the page has a table
         each, by step.
       further: more of such metrics.json, of which the page has the tables, too.
+      bag: name of the system without layers, if there is one.
+      development_metric: of the trainings, that is drawn against seconds, as 'eval/dev/MRR@10';
+        None: the one that most of them logged.
+      recipe: gin file of the recipe, for the commands that the page advises.
+      run_dir: of the run, for the same.
 
     Raises:
       ValueError: a metric that no training logged, or a claim that was not tested.
@@ -45,9 +59,48 @@ def report(
     folder.mkdir(parents=True, exist_ok=True)
     results = json.loads(Path(evaluation).read_text(encoding="utf-8"))
     stages = report_parts.stages([evaluation, *trainings.values(), *further])
-    seconds = report_parts.stage_seconds(stages)
-    systems = results["systems"]
-    summary = {
+    curves = report_curves.read(trainings)
+    lines = {name: one.lines for name, one in curves.items()}
+    metric = development_metric or report_curves.development_metric(curves)
+    if metric is not None and not any(one.points(metric) for one in curves.values()):
+        raise ValueError(
+            f"report.development_metric: none of the trainings {sorted(trainings)} logged "
+            f"{metric!r}"
+        )
+    marks = report_curves.marks(results, curves, metric)
+    report_curves.draw(curves, folder / "curves.png", metric, marks)
+    situation = report_advice.Situation(results, lines, claim, bag, metric or "")
+    advice = advise(situation, report_advice.commands(recipe, run_dir, budget))
+    said = summary(results, stages, budget, report_advice.next_steps(situation))
+    (folder / "summary.json").write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    text = page(
+        results, compare(results, claim), list(trainings), report_parts.times(stages, budget),
+        advice, report_curves.caption(curves, metric, marks),
+    )  # fmt: skip
+    text += "".join(report_parts.by_step(one, lines) for one in over_training)
+    for path in further:
+        text += "\n".join(["", *tables(json.loads(Path(path).read_text(encoding="utf-8")))])
+    (folder / "summary.md").write_text(text, encoding="utf-8")
+    print("\n".join(advice), flush=True)  # the last stage: these are the last lines on screen
+    return {"summary": "summary.json", "page": "summary.md", "curves": "curves.png"}
+
+
+def summary(
+    results: Mapping[str, Any],
+    stages: Mapping[str, Version],
+    budget: float,
+    steps: Sequence[str],
+) -> dict[str, Any]:
+    """The content of summary.json.
+
+    Args:
+      results: of the evaluation.
+      stages: of `report_parts.stages`.
+      budget: of the recipe.
+      steps: what to try next.
+    """
+    seconds, systems = report_parts.stage_seconds(stages), results["systems"]
+    return {
         "metrics": {
             s: {m: v["value"] for m, v in metrics.items()} for s, metrics in systems.items()
         },
@@ -55,24 +108,42 @@ def report(
             s: {m: [v["low"], v["high"]] for m, v in metrics.items()}
             for s, metrics in systems.items()
         },
+        "claims": report_advice.claims(results),
         "queries": results["n"],
+        "groups": results.get("groups", results["n"]),
         "passages": results["passages"],
+        "development": results.get("development", {}),
         "budget": budget,
         "seconds": round(sum(seconds.values()), 1),
         "stages": seconds,
         "code": report_parts.stage_code(stages),
+        "advice": list(steps),
     }
-    (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    lines = report_parts.logged(trainings)
-    report_parts.draw(lines, folder / "curves.png")
-    text = page(
-        results, compare(results, claim), list(trainings), report_parts.times(stages, budget)
-    )
-    text += "".join(report_parts.by_step(metric, lines) for metric in over_training)
-    for path in further:
-        text += "\n".join(["", *tables(json.loads(Path(path).read_text(encoding="utf-8")))])
-    (folder / "summary.md").write_text(text, encoding="utf-8")
-    return {"summary": "summary.json", "page": "summary.md", "curves": "curves.png"}
+
+
+def advise(situation: report_advice.Situation, commands: Sequence[str]) -> list[str]:
+    """The meaning of the table, what to try next and the next commands, in Markdown.
+
+    Args:
+      situation: what was found.
+      commands: to quote.
+    """
+    steps = report_advice.next_steps(situation)
+    return [
+        "## What this means",
+        "",
+        *(f"- {one}" for one in report_advice.meaning(situation)),
+        "",
+        "## What to try next",
+        "",
+        *(f"- {one}" for one in steps),
+        *([] if steps else ["- No rule applies: nothing in these figures asks for a change."]),
+        "",
+        "```",
+        *commands,
+        "```",
+        "",
+    ]
 
 
 def compare(results: Mapping[str, Any], system: str) -> str:
@@ -93,14 +164,24 @@ def compare(results: Mapping[str, Any], system: str) -> str:
 
 
 def verdict(one: str, other: str, tests: Mapping[str, Mapping[str, float]]) -> str:
-    """How one system does against another: metric -> difference and p of a paired test."""
-    parts = [f"{m} {test['difference']:+.4f} (p = {test['p']:.3g})" for m, test in tests.items()]
+    """How one system does against another.
+
+    Args:
+      one, other: the systems.
+      tests: metric -> difference and p of a paired test, perhaps low and high of its interval.
+    """
+    parts = [f"{metric} {_difference(test)}" for metric, test in tests.items()]
     signs = [(test["p"] < 0.05) * (1 if test["difference"] > 0 else -1) for test in tests.values()]
     words = [word for sign, word in ((1, "above"), (-1, "below")) if sign in signs]
     told = " and on others ".join(words) or "not distinguishable from"
     if words and len(set(signs)) > 1:
         told = "on some metrics " + told
     return f"`{one}` is {told} `{other}`: " + ", ".join(parts) + "."
+
+
+def _difference(test: Mapping[str, float]) -> str:
+    interval = f"{test['low']:+.3f} to {test['high']:+.3f}, " if "low" in test else ""
+    return f"{test['difference']:+.4f} ({interval}p = {test['p']:.3g})"
 
 
 def tables(results: Mapping[str, Any]) -> list[str]:
@@ -124,7 +205,7 @@ def _systems(results: Mapping[str, Any]) -> list[str]:
         rows.append(f"| {system} | " + " | ".join(cells) + " |")
     return [
         f"{results['n']} held-out queries over {results['passages']:,} passages "
-        f"(split `{results['split']}`), 95 % bootstrap intervals over queries.",
+        f"(split `{results['split']}`), 95 % bootstrap intervals over {comparison.units(results)}.",
         "",
         "| system | " + " | ".join(metrics) + " |",
         "|---" * (len(metrics) + 1) + "|",
@@ -143,7 +224,12 @@ def _comparisons(results: Mapping[str, Any]) -> list[str]:
 
 
 def page(
-    results: Mapping[str, Any], comparison: str, trainings: Sequence[str], times: Sequence[str]
+    results: Mapping[str, Any],
+    comparison: str,
+    trainings: Sequence[str],
+    times: Sequence[str],
+    advice: Sequence[str] = (),
+    caption: Sequence[str] = (),
 ) -> str:
     """The page, in Markdown.
 
@@ -152,17 +238,23 @@ def page(
       comparison: what `compare` says.
       trainings: names of those whose curves are drawn.
       times: lines about the stages.
+      advice: lines of `advise`.
+      caption: lines about the picture.
     """
     return "\n".join([
         "# Summary",
         "",
         *_systems(results),
+        *advice,
+        "## All paired comparisons",
+        "",
         comparison,
         "",
         *_comparisons(results),
         "",
         f"![curves of {', '.join(trainings)}](curves.png)",
         "",
+        *caption,
         *times,
     ])  # fmt: skip
 

@@ -2,14 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from t5x_style import metric_log
 from t5x_style.workflow.lineage import lineage
 from t5x_style.workflow.store import Version
-
-COLUMNS = 4  # of panels in curves.png
 
 
 def stages(paths: Iterable[str]) -> dict[str, Version]:
@@ -62,18 +58,6 @@ def times(stages: Mapping[str, Version], budget: float) -> list[str]:
     ]
 
 
-def logged(trainings: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
-    """Training -> the lines of its log.
-
-    Args:
-      trainings: name -> folder.
-    """
-    return {
-        name: metric_log.read_lines(Path(folder) / metric_log.JSONL)
-        for name, folder in trainings.items()
-    }
-
-
 def by_step(metric: str, logged: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """A table of one metric in Markdown: steps down, the trainings that logged it across."""
     found = {
@@ -89,42 +73,3 @@ def by_step(metric: str, logged: Mapping[str, Sequence[Mapping[str, Any]]]) -> s
         rows.append(f"| {step} | " + " | ".join(cells) + " |")
     head = [f"| step | {' | '.join(found)} |", "|---" * (len(found) + 1) + "|"]
     return "\n".join(["", f"`{metric}` over training:", "", *head, *rows, ""])
-
-
-def draw(lines: Mapping[str, Sequence[Mapping[str, Any]]], png: Path) -> None:
-    """Losses and development metrics of several trainings, a panel a metric, as one PNG.
-
-    Args:
-      lines: training -> those of its log.
-      png: the file.
-    """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    keys = dict.fromkeys(key for run in lines.values() for line in run for key in line)
-    shown = ["train/loss", *(key for key in keys if key.startswith("eval/"))]
-    columns = min(len(shown), COLUMNS)
-    rows = -(-len(shown) // columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(4.2 * columns, 3.4 * rows), squeeze=False, constrained_layout=True
-    )
-    for axis in axes.flat[len(shown) :]:
-        axis.remove()
-    for axis, key in zip(axes.flat[: len(shown)], shown, strict=True):
-        for number, (name, run) in enumerate(lines.items()):
-            points = [(line["step"], line[key]) for line in run if key in line]
-            if points:
-                style = {
-                    "color": f"C{number}",
-                    "marker": ".",
-                    "linewidth": 1.3,
-                }  # alike in all panels
-                axis.plot(*zip(*points, strict=True), label=name, **style)
-        axis.set_title(key)
-        axis.set_xlabel("step")
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
-    figure.savefig(png, dpi=120)
-    plt.close(figure)

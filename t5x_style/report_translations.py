@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from t5x_style import report_parts
+from t5x_style import report_curves, report_parts
 from t5x_style.evaluation.language_groups import ALL, TRAINED, ZERO_SHOT
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"report_translations": {"name": "report_translations", "version": 1}}
+JOBS = {"report_translations": {"name": "report_translations", "version": 2}}
 
 
 def report_translations(
@@ -36,8 +36,10 @@ def report_translations(
     folder = Path(model_dir)
     folder.mkdir(parents=True, exist_ok=True)
     sets = json.loads(Path(evaluation).read_text(encoding="utf-8"))["sets"]
-    logged = report_parts.logged(trainings)
-    report_parts.draw(logged, folder / "curves.png")
+    curves = report_curves.read(trainings)
+    logged = {name: one.lines for name, one in curves.items()}
+    metric = report_curves.development_metric(curves)
+    report_curves.draw(curves, folder / "curves.png", metric)
     stages = report_parts.stages([evaluation, languages, *trainings.values()])
     parts = [
         "# Summary\n",

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
+from absl import logging
 
 from t5x_style import checkpoint_folder, hooks, initialise, longer_training, metric_log, stage
 from t5x_style.checkpointing import Checkpointer, Checkpointing, together
@@ -75,7 +76,7 @@ def train(
       CheckpointError: a checkpoint is damaged, its own or that of the training that it continues.
       stage.Interrupted: SIGTERM came; everything is saved.
     """
-    check_development_metric(
+    development_metric = measured_development_metric(
         development_metric, {e.name: getattr(e, "metrics", None) for e in evaluators}
     )
     folder = Path(model_dir)
@@ -149,10 +150,12 @@ def continue_parent(
     return step
 
 
-def check_development_metric(
+def measured_development_metric(
     metric: str | None, evaluators: Mapping[str, Sequence[str] | None]
-) -> None:
-    """Before step 0; an evaluator that does not tell its metrics is believed until it runs.
+) -> str | None:
+    """The development metric, or None where its evaluator has nothing to measure.
+
+    Checked before step 0; an evaluator that does not list its metrics is trusted until it runs.
 
     Args:
       metric: 'evaluator/metric', or None for none.
@@ -162,15 +165,21 @@ def check_development_metric(
       ValueError: none of the evaluators gives the metric.
     """
     if metric is None:
-        return
+        return None
     evaluator, _, name = metric.partition("/")
     told = evaluators.get(evaluator)
+    if told is not None and not told:
+        logging.warning(
+            "no query to compute %s on: the last checkpoint is kept, not the best", metric
+        )
+        return None
     if evaluator not in evaluators or (told is not None and name not in told):
         found = [f"{e}/{m}" for e, names in evaluators.items() for m in names or ("...",)]
         raise ValueError(
             f"train.development_metric: expected 'evaluator/metric', found {metric!r}; "
             f"train.evaluators gives {', '.join(found) or 'nothing: it holds no evaluators'}"
         )
+    return metric
 
 
 def describe(trainer: Trainer) -> str:

@@ -24,6 +24,7 @@ from t5x_style import (
 )
 from t5x_style.checkpoint_folder import Shared
 from t5x_style.checkpointing import Checkpointer
+from t5x_style.evaluation.embedding_sample import EmbeddingSample
 from t5x_style.metric_log import MetricLog
 from t5x_style.optim import AdamW
 from t5x_style.partitioning import Partitioner
@@ -151,12 +152,19 @@ class Trainer:
         }
         self._rows = step_program.rows_of(self._specs)
         self._base_rows = min(self._rows.values())
-        self._check(self.abstract_module(), micro_batches)
+        module = self.abstract_module()
+        self._check(module, micro_batches)
+        # Of clean batches, which need no index; of the texts where the model plans the batches.
+        self._sample = (
+            EmbeddingSample(module, pipeline, partitioner)
+            if replanning is None
+            else EmbeddingSample(module, None, partitioner, cast(Replanned, pipeline).source)
+        )
         self._local_rows = partitioner.local_rows(self._base_rows)
         self._step = step_program.jit(self.definition, partitioner, self.shardings)
         self._compiled: Callable[..., Any] | None = None
         self._functions = inference.jitted_functions(
-            self.definition.graphdef, self.abstract_module().functions(), partitioner.mesh
+            self.definition.graphdef, module.functions(), partitioner.mesh
         )
         self._functions[inference.OBJECTIVE] = inference.jitted_objective(
             self.definition.graphdef, partitioner.mesh
@@ -270,11 +278,15 @@ class Trainer:
         evaluate = hooks.Evaluate(
             self.cadence.evaluate_every, evaluators, self.functions, log, progress.show
         )
+        diagnose = hooks.Diagnose(
+            self.cadence.evaluate_every, self._sample, self.functions, log, progress
+        )
         after_step: list[hooks.Hook] = [
             preemption,  # first: the others act differently on the last step before a stop
             # Before saving: of a step that is known to be bad nothing is kept.
             hooks.StopWhenNotFinite(self._explain_non_finite),
             log_hook,
+            diagnose,
             evaluate,
             # After evaluation, which decides whether this step is the best so far.
             hooks.Save(self.cadence.save_every, self.checkpointer, meta, development_metric),
@@ -293,8 +305,11 @@ class Trainer:
                 self.checkpointer.save(self.state, meta)
                 self.checkpointer.wait()
         try:
-            if self.cadence.evaluate_at_start and int(self.state.step) == 0:
-                evaluate(hooks.Moment(0, self.state, {}, 0.0, last=False))
+            if int(self.state.step) == 0:
+                start = hooks.Moment(0, self.state, {}, 0.0, last=False)
+                diagnose(start)
+                if self.cadence.evaluate_at_start:
+                    evaluate(start)
             finished = self._loop(after_step, log_hook)
         except StoppedWaiting:
             self.checkpointer.save(self.state, meta)
@@ -328,7 +343,7 @@ class Trainer:
                 moment = hooks.Moment(step + 1, self.state, metrics, waited, last=step + 1 == last)
                 for hook in after_step:
                     hook(moment)
-                if moment.evaluated:
+                if moment.paused:
                     log_hook.restart_clock()
                 if moment.stop:
                     return moment.last

@@ -61,7 +61,9 @@ def train(folder, steps=CADENCE.steps, **settings):
     shown = progress.TrainingProgress("host", first, steps, active=False)
     assert run.fit(log, shown, {})
     run.checkpointer.close()
-    return run, list(metric_log.read_lines(folder / "metrics.jsonl"))
+    return run, [
+        line for line in metric_log.read_lines(folder / "metrics.jsonl") if "train/loss" in line
+    ]
 
 
 class Blocks:

@@ -36,6 +36,7 @@ from input_pipelines import (
     tokenization,
     translations,
     triples,
+    wordpiece,
 )
 from input_pipelines.asked_passages import AskedPassages
 from input_pipelines.labelled_pair_files import PairLines
@@ -83,15 +84,15 @@ def _tokenizer(texts: Iterable[str]) -> str:
 
     No job makes it: a change of train_tokenizer changes the outputs of no other job.
     """
-    empty = tokenization.new_wordpiece(lowercase=True, strip_accents=True)
+    empty = wordpiece.new_wordpiece(lowercase=True, strip_accents=True)
     split, normalise = empty.pre_tokenizer.pre_tokenize_str, empty.normalizer.normalize_str
     words = sorted({word for text in texts for word, _ in split(normalise(text))})
     letters = sorted(set("".join(words)))
-    specials = tokenization.BERT_SPECIALS
+    specials = wordpiece.BERT_SPECIALS
     entries = [*specials, *letters, *(f"##{letter}" for letter in letters)]
     entries += [word for word in words[::2] if len(word) > 1]
     ids = {entry: number for number, entry in enumerate(entries)}
-    made = tokenization.from_vocabulary(ids, lowercase=True, strip_accents=True)
+    made = wordpiece.from_vocabulary(ids, lowercase=True, strip_accents=True)
     roles = dict(zip(tokenization.ROLES, specials, strict=True))
     tokenization.write_folder("tokenizer", made, roles, {})
     return "tokenizer"
@@ -126,14 +127,12 @@ def train_tokenizer() -> Runs:
 
 def import_tokenizer() -> Runs:
     """One folder of each kind of file that is read."""
-    specials = tokenization.BERT_SPECIALS
+    specials = wordpiece.BERT_SPECIALS
     _lines("wordpiece/vocab.txt", [*specials, "fox", "Fox", "##es", "é"])
     _lines("wordpiece/tokenizer_config.json", ['{"do_lower_case": false, "model_max_length": 64}'])
     ids = {token: number for number, token in enumerate(["<mask>", *specials])}
     _lines("whole/special_tokens_map.json", ['{"mask_token": {"content": "<mask>"}}'])
-    tokenization.from_vocabulary(ids, lowercase=True, strip_accents=False).save(
-        "whole/tokenizer.json"
-    )
+    wordpiece.from_vocabulary(ids, lowercase=True, strip_accents=False).save("whole/tokenizer.json")
     os.mkdir("unigram")
     Path("unigram/sentencepiece.bpe.model").write_bytes(_sentencepiece())
     return {folder: {"folder": folder} for folder in ("wordpiece", "whole", "unigram")}

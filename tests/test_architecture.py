@@ -41,19 +41,29 @@ ENGINE_FLOORS = (
     ("hooks",),
     ("trainer",),
     ("train", "evaluate", "encode_corpus", "build_index", "mine", "score", "search", "export")
-    + ("evaluate_bitext", "report", "report_translations", "generate", "evaluate_generation"),
+    + ("evaluate_bitext", "report", "report_translations", "generate", "evaluate_generation")
+    + ("initialise_model",),
 )
 MODEL_FLOORS = (
     ("attention", "generation"),
     ("layers",),
-    ("bert", "seq2seq", "electra", "heads", "pooled", "embedding", "losses")
+    ("bag", "bert", "seq2seq", "electra", "heads", "pooled", "embedding", "losses")
     + ("corruption", "sampling"),
     ("pretraining", "projected", "evidence", "span_masks", "span_head"),
 )
 # Files in models that are no objectives.
 NOT_OBJECTIVES = {
     *(name for floor in MODEL_FLOORS for name in floor),
-    *("import_hf", "export_hf", "hf_names", "hf_config", "sentence_modules", "model_cards"),
+    *(
+        "import_hf",
+        "export_hf",
+        "export_bag",
+        "hf_names",
+        "hf_config",
+        "sentence_modules",
+        "model_cards",
+    ),
+    "published_contract",
     "__init__",
 }
 

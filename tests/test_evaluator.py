@@ -11,7 +11,7 @@ from rich.console import Console
 
 from t5x_style.contract import ContractError
 from t5x_style.evaluate import evaluate
-from t5x_style.evaluation import ranking, systems
+from t5x_style.evaluation import groups, ranking, systems
 from t5x_style.evaluation.comparison import table
 from t5x_style.evaluation.evaluator import RetrievalEvaluator
 from t5x_style.retrieval import documents, exact
@@ -141,9 +141,9 @@ def fusion(method: str, tune_split: str = "dev") -> systems.Fusion:
     return systems.Fusion("fusion", "dense", "bm25", method, tune_split, "MRR@10")
 
 
-def run_stage(corpus, tmp_path, *chosen, split="test", baseline="bm25"):
+def run_stage(corpus, tmp_path, *chosen, split="test", baseline="bm25", **more):
     folder = tmp_path / "evaluation"
-    outputs = evaluate(corpus, split, chosen, baseline, 100, 200, 0, str(folder))
+    outputs = evaluate(corpus, split, chosen, baseline, 100, 200, 0, str(folder), **more)
     assert outputs == {"metrics": "metrics.json", "per_query": "per_query.json", "runs": "runs"}
     return json.loads((folder / "metrics.json").read_text()), folder
 
@@ -166,6 +166,48 @@ def test_the_stage_compares_systems(corpus, tmp_path):
     console = Console(width=120, record=True)
     console.print(table(report))
     assert "test: 2 queries" in console.export_text()
+
+
+def test_intervals_and_tests_are_over_groups_where_a_rule_is_given(corpus, tmp_path):
+    """q2 and q3 ask for passages of different files; p3 and p0 are of one."""
+    chosen = [systems.Bm25("bm25"), dense("poor", known=0)]
+    compared = [("poor", "bm25")]
+    alone, _ = run_stage(corpus, tmp_path / "alone", *chosen, compared=compared)
+    assert (alone["n"], alone["groups"], alone["grouped_by"]) == (2, 2, None)
+    rule = groups.BySource()
+    report, _ = run_stage(corpus, tmp_path / "by", *chosen, compared=compared, group_of=rule)
+    assert (report["groups"], report["grouped_by"]) == (2, "BySource(levels=None)")
+    assert report["systems"] == alone["systems"] and report["compared"] == alone["compared"]
+    pair = report["compared"][0]["MRR@10"]
+    assert pair["low"] <= pair["difference"] <= pair["high"] and 0 < pair["p"] <= 1
+    assert report["against"]["systems"]["poor"]["MRR@10"] == pair
+    with pytest.raises(ValueError, match="expected at least 2, found 1 with all 2 queries"):
+        rule = groups.BySource(levels=1)
+        run_stage(corpus, tmp_path / "one", *chosen, group_of=rule)
+
+
+def test_systems_are_measured_on_development_queries_too(corpus, tmp_path, capsys):
+    chosen = [systems.Bm25("bm25"), dense("dense"), dense("poor", known=0), fusion("linear")]
+    tuned, _ = run_stage(corpus, tmp_path / "tuned", *chosen)
+    assert set(tuned["development"]["dev"]["systems"]) == {"bm25", "dense"}
+    report, _ = run_stage(corpus, tmp_path / "all", *chosen, development="dev")
+    found = report["development"]["dev"]
+    assert found["n"] == 2 and set(found["systems"]) == {"bm25", "dense", "poor"}
+    assert found["systems"]["dense"]["MRR@10"] == 1.0
+    assert report["judged"] == {"dev": 2, "test": 2}
+    (tmp_path / "corpus" / "qrels" / "dev.tsv").unlink()
+    report, _ = run_stage(corpus, tmp_path / "none", *chosen[:3], development="dev")
+    assert report["development"] == {}
+    assert "no judgements of split 'dev'" in capsys.readouterr().err
+
+
+def test_lists_are_cut_at_the_depth(corpus, tmp_path):
+    chosen = [systems.Bm25("bm25"), dense("dense"), fusion("reciprocal_rank")]
+    folder = tmp_path / "evaluation"
+    metrics = ["MRR@2", "Recall@2"]
+    evaluate(corpus, "test", chosen, "bm25", 2, 20, 0, str(folder), metrics)
+    for path in (folder / "runs").glob("*.trec"):
+        assert all(len(hits) <= 2 for hits in ranking.read_run(path).values())
 
 
 def test_a_small_collection_is_embedded_on_the_spot(corpus, tmp_path):

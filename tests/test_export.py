@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from input_pipelines import question_tokens, tokenization
+from input_pipelines import question_tokens, tokenization, wordpiece
 from models import attention, embedding
 from models.retromae import RetroMAE
 from t5x_style import checkpointing, export, inference, saved_model, saved_model_check
@@ -35,10 +35,10 @@ WORDS = "sort a list of numbers words file read how to the in is python".split()
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
-    names = [*tokenization.BERT_SPECIALS, *WORDS]
+    names = [*wordpiece.BERT_SPECIALS, *WORDS]
     names += [f"extra{i}" for i in range(50 - len(names))]
-    made = tokenization.from_vocabulary({name: i for i, name in enumerate(names)}, True, True)
-    specials = dict(zip(tokenization.ROLES, tokenization.BERT_SPECIALS, strict=True))
+    made = wordpiece.from_vocabulary({name: i for i, name in enumerate(names)}, True, True)
+    specials = dict(zip(tokenization.ROLES, wordpiece.BERT_SPECIALS, strict=True))
     tokenization.write_folder(str(folder), made, specials, {})
     return tokenization.Tokenizer(str(folder))
 

@@ -11,7 +11,7 @@ import pytest
 import safetensors.numpy
 from flax import nnx
 
-from input_pipelines import import_tokenizer, question_tokens, tokenization
+from input_pipelines import import_tokenizer, question_tokens, tokenization, wordpiece
 from models import bert, export_hf, hf_config, import_hf, labse
 from models.losses import contrastive
 from t5x_style import initialise, optim, train_state
@@ -40,9 +40,9 @@ PATHS = {"encoder": "embedder/encoder", "pooler": "embedder/pooler"}
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    vocabulary = {token: i for i, token in enumerate([*tokenization.BERT_SPECIALS, *WORDS])}
-    made = tokenization.from_vocabulary(vocabulary, lowercase=False, strip_accents=False)
-    roles = dict(zip(tokenization.ROLES, tokenization.BERT_SPECIALS, strict=True))
+    vocabulary = {token: i for i, token in enumerate([*wordpiece.BERT_SPECIALS, *WORDS])}
+    made = wordpiece.from_vocabulary(vocabulary, lowercase=False, strip_accents=False)
+    roles = dict(zip(tokenization.ROLES, wordpiece.BERT_SPECIALS, strict=True))
     folder = str(tmp_path_factory.mktemp("tokenizer"))
     tokenization.write_folder(folder, made, roles, {})
     return folder

@@ -14,7 +14,7 @@ import safetensors.numpy
 import tokenizers
 from flax import nnx
 
-from input_pipelines import joint, tokenization
+from input_pipelines import joint, tokenization, wordpiece
 from input_pipelines.token_store import Passages
 from models import bert, cross_encoder, embedding, export_hf, hf_config, import_hf, retromae
 from t5x_style import initialise, train_state
@@ -38,13 +38,13 @@ PASSAGES = [
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
     """BERT's, with a few words."""
-    vocabulary = {token: i for i, token in enumerate([*tokenization.BERT_SPECIALS, *WORDS])}
-    made = tokenization.from_vocabulary(vocabulary, lowercase=True, strip_accents=True)
+    vocabulary = {token: i for i, token in enumerate([*wordpiece.BERT_SPECIALS, *WORDS])}
+    made = wordpiece.from_vocabulary(vocabulary, lowercase=True, strip_accents=True)
     return write(made, tmp_path_factory.mktemp("tokenizer"))
 
 
 def write(made: tokenizers.Tokenizer, folder: Path) -> str:
-    roles = dict(zip(tokenization.ROLES, tokenization.BERT_SPECIALS, strict=True))
+    roles = dict(zip(tokenization.ROLES, wordpiece.BERT_SPECIALS, strict=True))
     tokenization.write_folder(str(folder), made, roles, {})
     return str(folder)
 

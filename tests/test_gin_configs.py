@@ -25,11 +25,18 @@ def test_recipes_fit_together(name, tmp_path):
         argv.append(f"--gin.CORPUS={tmp_path}/corpus")
     recipe = recipe_file.load(gin_utils.parse_flags(argv))
     names = [stage.name for stage in recipe.stages]
-    assert {"pretrain", "retromae", "no_pretraining", "evaluation", "search", "export"} <= set(
-        names
-    )
+    assert {"bag_of_embeddings", "retriever", "evaluation", "search", "export"} <= set(names)
     assert ("corpus" in names) == (name != "beir")
     assert set(recipe.publish) == {"summary.json", "summary.md", "curves.png"}
+
+
+def test_the_comparison_on_the_documentation_fits_together(tmp_path):
+    argv = [
+        f"--gin_file={REPOSITORY}/gin_configs/recipes/quickstart_comparison.gin",
+        f"--gin.RUN_DIR={tmp_path}/run",
+    ]
+    names = {stage.name for stage in recipe_file.load(gin_utils.parse_flags(argv)).stages}
+    assert {"bag_of_embeddings", "no_pretraining", "mlm", "retromae", "evaluation"} <= names
 
 
 @pytest.mark.parametrize(

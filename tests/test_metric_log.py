@@ -76,7 +76,9 @@ def test_numbers_survive_being_cut_back(tmp_path):
     before = (tmp_path / "metrics.jsonl").read_bytes()
     metric_log.MetricLog(tmp_path, 1).close()
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
-    assert json.loads(before) == {"step": 1, **values}
+    line = json.loads(before)
+    assert line.pop(metric_log.ELAPSED) >= 0
+    assert line == {"step": 1, **values}
 
 
 def test_tensorboard_reads_points_and_hides_those_of_the_killed_run(tmp_path):
@@ -85,6 +87,7 @@ def test_tensorboard_reads_points_and_hides_those_of_the_killed_run(tmp_path):
     first, second = (list(events(path)) for path in sorted((tmp_path / "tensorboard").iterdir()))
     assert [event.file_version for event in first[:1]] == ["brain.Event:2"]
     points = {(e.step, v.tag): v.simple_value for e in first for v in e.summary.value}
+    points = {at: value for at, value in points.items() if at[1] != metric_log.ELAPSED}
     assert points == {
         (step, tag): pytest.approx(value)
         for step in (1, 2)
@@ -100,3 +103,36 @@ def test_other_processes_write_nothing(tmp_path):
     log.text("summary.md", "text")
     log.close()
     assert not (tmp_path / "log").exists()
+
+
+def test_seconds_go_on_where_a_run_resumes(tmp_path, monkeypatch):
+    """Pauses between runs do not count, nor does what is done again."""
+    clock = iter([100.0, 103.0, 110.0, 1000.0, 1002.0])
+    monkeypatch.setattr(metric_log.time, "monotonic", lambda: next(clock))
+    written(tmp_path, 0, 1, 2)
+    written(tmp_path, 1, 2)
+    lines = metric_log.read_lines(tmp_path / "metrics.jsonl")
+    assert [line[metric_log.ELAPSED] for line in lines] == [3.0, 5.0]
+
+
+def test_a_picture_has_no_panel_for_times_and_constants(tmp_path):
+    log = metric_log.MetricLog(tmp_path, 0)
+    for step in (1, 2):
+        log.write(step, {"train/loss": 1 / step, "train/beta": 1.0, "train/healthy": 1.0})
+    log.write(2, {"eval/accuracy": 0.5, "timing/steps_per_second": 3.0})
+    log.close()
+    lines = metric_log.read_lines(tmp_path / "metrics.jsonl")
+    # One point alone is no constant: it may be all that a short training has measured.
+    assert metric_log.drawn_metrics(lines) == ["train/loss", "eval/accuracy"]
+    metric_log.draw_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png", "of two steps")
+    assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_picture_of_constants_alone_is_empty(tmp_path):
+    log = metric_log.MetricLog(tmp_path, 0)
+    for step in (1, 2):
+        log.write(step, {"train/beta": 1.0})
+    log.close()
+    assert metric_log.drawn_metrics(metric_log.read_lines(tmp_path / "metrics.jsonl")) == []
+    metric_log.draw_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png", "of constants")
+    assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"

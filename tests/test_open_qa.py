@@ -89,7 +89,8 @@ def train(folder, **settings):
     before = module_of(run)
     assert run.fit(log, shown, {})
     run.checkpointer.close()
-    return run, before, list(metric_log.read_lines(folder / "metrics.jsonl"))
+    lines = metric_log.read_lines(folder / "metrics.jsonl")
+    return run, before, [line for line in lines if "train/loss" in line]
 
 
 def module_of(run):

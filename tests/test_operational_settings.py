@@ -7,13 +7,13 @@ import pytest
 from t5x_style import gin_utils, recipe_file, stage
 from t5x_style.workflow import parameters
 
-RECIPE = "--gin_file=gin_configs/recipes/beir.gin"
+RECIPE = "--gin_file=gin_configs/recipes/quickstart_comparison.gin"
 
 
 @pytest.fixture(scope="module")
 def semantic():
     """Returns `semantic(stage, **overrides)`: what identifies a version of a recipe's stage."""
-    flags = gin_utils.parse_flags([RECIPE, "--gin.CORPUS=corpus", "--gin.RUN_DIR=run"])
+    flags = gin_utils.parse_flags([RECIPE, "--gin.RUN_DIR=run"])
     recipe = recipe_file.load(flags)
     known = recipe_file.all_pending(recipe)
     items = {item.name: item for item in recipe.stages}

@@ -303,7 +303,7 @@ def test_the_papers_recipe_is_known_before_anything_exists(monkeypatch):
 def test_a_tokenizer_that_a_recipe_has_made_is_read(monkeypatch, tmp_path):
     monkeypatch.setattr(program, "examine", fake_cost)
     (tmp_path / "corpus").mkdir()
-    recipes = {"shipped": "gin_configs/recipes/beir.gin", "own": f"{tmp_path}/own.gin"}
+    recipes = {"shipped": "gin_configs/recipes/simlm.gin", "own": f"{tmp_path}/own.gin"}
     Path(recipes["own"]).write_text(
         "from __gin__ import dynamic_registration\nfrom launch import recipe\n"
         f"include '{recipes['shipped']}'\n"
@@ -312,9 +312,9 @@ def test_a_tokenizer_that_a_recipe_has_made_is_read(monkeypatch, tmp_path):
     given = [f"--gin.RUN_DIR={tmp_path}/run", f"--gin.CORPUS={tmp_path}/corpus"]
 
     def check(name):
-        words = [f"--gin_file={recipes[name]}", *given, f"--topology={SLICE}", "--stage=pretrain"]
+        words = [f"--gin_file={recipes[name]}", *given, f"--topology={SLICE}", "--stage=mlm"]
         out = run(*words, "--json")[1]
-        return json.loads(out.splitlines()[-1])["stages"]["pretrain"]["assumptions"]
+        return json.loads(out.splitlines()[-1])["stages"]["mlm"]["assumptions"]
 
     (stated,) = check("shipped")
     assert "8,192 tokens, from stage tokenizer of the recipe" in stated
@@ -330,7 +330,8 @@ def test_a_tokenizer_that_a_recipe_has_made_is_read(monkeypatch, tmp_path):
 
 def test_one_stage_of_a_recipe(monkeypatch, tmp_path):
     monkeypatch.setattr(program, "examine", fake_cost)
-    recipe = ["--gin_file=gin_configs/recipes/quickstart.gin", f"--gin.RUN_DIR={tmp_path}/run"]
+    comparison = "--gin_file=gin_configs/recipes/quickstart_comparison.gin"
+    recipe = [comparison, f"--gin.RUN_DIR={tmp_path}/run"]
     code, out, _ = run(*recipe, f"--topology={SLICE}", "--json", "--stage=pretrain")
     found = json.loads(out.splitlines()[-1])
     assert code == 0 and found["fits"] is True and list(found["stages"]) == ["pretrain"]

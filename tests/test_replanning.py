@@ -176,6 +176,13 @@ def test_killed_in_a_plan_and_resumed_is_the_uninterrupted_run(made, whole, tmp_
             np.testing.assert_array_equal(one[name], other[name])
 
 
+def test_texts_of_no_plan_are_measured_before_step_0(whole):
+    lines = metric_log.read_lines(whole[0] / "metrics.jsonl")
+    measured = [line for line in lines if "embeddings/mean_cosine" in line]
+    assert measured[0]["step"] == 0 and measured[-1]["step"] == CADENCE.steps
+    assert all(line["embeddings/effective_rank"] > 1 for line in measured)
+
+
 def test_plans_follow_the_model(whole):
     plans = [_plan(whole[0], version) for version in range(3)]
     assert not (whole[0] / "plans/000003.npz").exists()

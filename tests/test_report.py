@@ -49,6 +49,9 @@ def test_pairs_that_were_compared_stand_on_the_page() -> None:
         "compared": [{"one": "c", "other": "a", "MRR@10": test}],
     }
     page = report.page(results, "claim", [], [])
+    assert "95 % bootstrap intervals over queries." in page
+    grouped = report.page(results | {"groups": 4}, "claim", [], [])
+    assert "95 % bootstrap intervals over 4 groups of queries." in grouped
     assert "- `c` is above `a`: MRR@10 +0.1000 (p = 0.001)." in page
     assert "- `" not in report.page(results | {"compared": []}, "claim", [], [])
 
@@ -125,6 +128,8 @@ def test_stages_that_led_to_the_inputs_are_timed_wherever_they_ran(tmp_path) -> 
     summary = json.loads((tmp_path / "report" / files["summary"]).read_text())
     assert summary["stages"] == {"corpus": 20, "first": 40, "evaluation": 4}
     assert summary["seconds"] == 64
+    claim = {"one": "a", "other": "b", "EM": {"difference": 0.1, "p": 0.001}}
+    assert summary["claims"] == [claim] and summary["queries"] == 9
     assert summary["code"]["first"] == first.record["code_hash"]
     page = (tmp_path / "report" / files["page"]).read_text().splitlines()
     assert "![curves of the first one](curves.png)" in page

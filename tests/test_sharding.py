@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from models import autoencoder, bi_encoder, cross_encoder, retromae, simlm
+from models import autoencoder, bag, bi_encoder, cross_encoder, retromae, simlm
 from models.losses import contrastive
 from t5x_style import optim, partitioning, step_program, train_state, train_step
 from t5x_style.objective import GroupShape
@@ -34,6 +34,17 @@ BI_ENCODER = functools.partial(
     query=QUERY,
     passage=PASSAGE,
     contrastive_config=contrastive.ContrastiveConfig(),
+)
+BAG = functools.partial(
+    bi_encoder.BiEncoder,
+    bag.BagConfig(50, 16, tiny_models.VOCABULARY.special_ids, vocab_multiple=32),
+    dataclasses.replace(
+        tiny_models.EMBEDDING, pooling="weighted_mean", normalise=True, similarity="cosine"
+    ),
+    tiny_models.VOCABULARY,
+    query=QUERY,
+    passage=PASSAGE,
+    contrastive_config=contrastive.ContrastiveConfig(both_directions=True),
 )
 RING = functools.partial(
     BI_ENCODER,
@@ -152,6 +163,7 @@ OBJECTIVES = {
     "simlm": (SIMLM, packed_text),
     "autoencoder": (AUTO_ENCODER, packed_text),
     "bi_encoder": (BI_ENCODER, pairs),
+    "bag": (BAG, pairs),
     "ring": (RING, pairs),
     "cross_encoder": (CROSS_ENCODER, joint),
 }
@@ -161,7 +173,8 @@ OBJECTIVES = {
 # packed text and one of pairs are enough between two commits.
 CASES = [(name, mesh) for name in ("retromae", "bi_encoder") for mesh in MESHES]
 CASES += [(name, MESHES[-1]) for name in ("simlm", "autoencoder", "ring", "cross_encoder")]
-FAST = [("retromae", MESHES[-1]), ("ring", MESHES[-1])]
+CASES += [("bag", mesh) for mesh in MESHES]
+FAST = [("retromae", MESHES[-1]), ("ring", MESHES[-1]), ("bag", MESHES[-1])]
 CASES = [pytest.param(*case, marks=[] if case in FAST else pytest.mark.slow) for case in CASES]
 
 

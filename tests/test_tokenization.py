@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from input_pipelines import import_tokenizer, tokenization
+from input_pipelines import import_tokenizer, tokenization, wordpiece
 from input_pipelines.question_tokens import QuestionEncoder
 from input_pipelines.sources import Lines, Mixture, SourceError
 from input_pipelines.tokenization import Tokenizer, TokenizerError
@@ -55,7 +55,7 @@ def test_special_ids_files_and_size(folder):
     assert found["special_ids"] == [0, 1, 2, 3, 4]
     with open(os.path.join(folder, "vocab.txt"), encoding="utf-8") as f:
         lines = f.read().splitlines()
-    assert lines[:5] == list(tokenization.BERT_SPECIALS)
+    assert lines[:5] == list(wordpiece.BERT_SPECIALS)
     assert len(lines) == found["size"] == Tokenizer(folder).size
     assert set(found) == {*tokenization.ROLES, "size", "special_ids", "fingerprint"}
 
@@ -81,7 +81,7 @@ def wordpiece_folder(tmp_path, pieces, **config):
     """An existing vocabulary, imported."""
     source = tmp_path / "hf"
     source.mkdir()
-    (source / "vocab.txt").write_text("\n".join([*tokenization.BERT_SPECIALS, *pieces]) + "\n")
+    (source / "vocab.txt").write_text("\n".join([*wordpiece.BERT_SPECIALS, *pieces]) + "\n")
     if config:
         (source / "tokenizer_config.json").write_text(json.dumps(config))
     out = import_tokenizer.import_tokenizer(str(tmp_path), str(source))
@@ -256,7 +256,7 @@ def test_import_of_chinese_left_in_words_is_refused(tmp_path):
 
 
 def test_import_of_another_size_is_refused(tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join(tokenization.BERT_SPECIALS) + "\nfox\n")
+    (tmp_path / "vocab.txt").write_text("\n".join(wordpiece.BERT_SPECIALS) + "\nfox\n")
     with pytest.raises(TokenizerError, match="expected 30522 tokens, found 6"):
         import_tokenizer.import_tokenizer(str(tmp_path), str(tmp_path), vocabulary_size=30522)
     import_tokenizer.import_tokenizer(str(tmp_path), str(tmp_path), vocabulary_size=6)

@@ -250,12 +250,13 @@ def test_profile_of_a_resumed_run(tmp_path):
 
 def test_development_metric_of_no_evaluator():
     with pytest.raises(ValueError, match="found 'dev/MRR'; train.evaluators gives nothing"):
-        train_entry.check_development_metric("dev/MRR", {})
+        train_entry.measured_development_metric("dev/MRR", {})
     with pytest.raises(ValueError, match=r"found 'dev/MRR'; .* gives dev/MRR@10, dev/nDCG@10"):
-        train_entry.check_development_metric("dev/MRR", {"dev": ("MRR@10", "nDCG@10")})
-    train_entry.check_development_metric("dev/MRR@10", {"dev": ("MRR@10",), "other": None})
-    train_entry.check_development_metric("other/anything", {"other": None})
-    train_entry.check_development_metric(None, {})
+        train_entry.measured_development_metric("dev/MRR", {"dev": ("MRR@10", "nDCG@10")})
+    train_entry.measured_development_metric("dev/MRR@10", {"dev": ("MRR@10",), "other": None})
+    train_entry.measured_development_metric("other/anything", {"other": None})
+    assert train_entry.measured_development_metric(None, {}) is None
+    assert train_entry.measured_development_metric("dev/MRR@10", {"dev": ()}) is None
 
 
 def test_logs_hold_what_was_promised(tmp_path):

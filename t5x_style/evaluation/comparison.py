@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -31,8 +32,9 @@ def compare(
     compared: Sequence[tuple[str, str]],
     samples: int,
     seed: int,
+    groups: np.ndarray | None = None,
 ) -> dict[str, Any]:
-    """What metrics.json says of scores, see `evaluate.evaluate`: n, systems, against, compared.
+    """The part of metrics.json that follows from scores, see `evaluate.evaluate`.
 
     Args:
       scores: system -> scores, all on the same queries.
@@ -40,21 +42,27 @@ def compare(
       compared: pairs that are tested against each other as well.
       samples: of the bootstrap and of the randomisation test.
       seed: of both.
+      groups: [n] int64, the group of each query; None: each query is one.
+
+    Returns:
+      The fields n, groups, systems, against and compared.
     """
+    count = len(scores[baseline].queries)
     return {
-        "n": len(scores[baseline].queries),
-        "systems": {name: s.intervals(samples, seed) for name, s in scores.items()},
+        "n": count,
+        "groups": count if groups is None else len(np.unique(groups)),
+        "systems": {name: s.intervals(samples, seed, groups) for name, s in scores.items()},
         "against": {
             "baseline": baseline,
             "systems": {
-                name: ranking.compare(one, scores[baseline], samples, seed)
+                name: ranking.compare(one, scores[baseline], samples, seed, groups)
                 for name, one in scores.items()
                 if name != baseline
             },
         },
         "compared": [
             {"one": one, "other": other}
-            | dict(ranking.compare(scores[one], scores[other], samples, seed))
+            | dict(ranking.compare(scores[one], scores[other], samples, seed, groups))
             for one, other in compared
         ],
     }
@@ -82,7 +90,8 @@ def table(report: dict[str, Any]) -> Table:
     baseline, tested = report["against"]["baseline"], report["against"]["systems"]
     result = Table(
         title=f"{report['split']}: {report['n']} queries, {report['passages']:,} passages",
-        caption=f"95 % bootstrap intervals; * differs from {baseline} (paired, p < 0.05)",
+        caption=f"95 % bootstrap intervals over {units(report)}; * differs from {baseline} "
+        "(paired, p < 0.05)",
     )
     metrics = list(next(iter(report["systems"].values())))
     result.add_column("system")
@@ -99,14 +108,24 @@ def table(report: dict[str, Any]) -> Table:
 
 
 def differences(report: dict[str, Any]) -> Table:
-    """The pairs of systems that a metrics.json compares: difference and p-value of each metric."""
-    result = Table(title="one minus other, p of a paired randomisation test")
+    """The pairs of systems that a metrics.json compares: difference, interval and p-value."""
+    result = Table(title="one minus other: 95 % interval, p of a paired randomisation test")
     metrics = list(next(iter(report["systems"].values())))
     result.add_column("one")
     result.add_column("other")
     for metric in metrics:
         result.add_column(metric, justify="right")
     for pair in report["compared"]:
-        cells = [f"{pair[m]['difference']:+.4f}\np {pair[m]['p']:.4f}" for m in metrics]
+        cells = [
+            f"{pair[m]['difference']:+.4f}\n{pair[m]['low']:+.3f} to {pair[m]['high']:+.3f}"
+            f"\np {pair[m]['p']:.4f}"
+            for m in metrics
+        ]
         result.add_row(pair["one"], pair["other"], *cells)
     return result
+
+
+def units(report: Mapping[str, Any]) -> str:
+    """What the intervals of a metrics.json are over: 'queries', or '41 groups of queries'."""
+    count = report.get("groups", report["n"])  # absent in files of version 1
+    return "queries" if count == report["n"] else f"{count} groups of queries"

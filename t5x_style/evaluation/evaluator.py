@@ -9,7 +9,7 @@ from t5x_style.evaluation import ranking
 from t5x_style.partitioning import Partitioner
 from t5x_style.retrieval import documents, encoding, exact
 from t5x_style.retrieval.documents import Documents
-from t5x_style.retrieval.passages import Qrels, read_qrels
+from t5x_style.retrieval.passages import Qrels, has_judgements, read_qrels
 
 
 class RetrievalEvaluator:
@@ -42,6 +42,9 @@ class RetrievalEvaluator:
         metrics: names like 'MRR@10', 'Recall@5'; none may look further than `depth`.
         of_blocks: whether `passages` are blocks of the documents that are judged; see `documents`.
 
+        A split whose file holds no judgements has nothing to measure: `metrics` is empty, and so is
+        what `evaluate` gives.
+
         Raises:
           MetricError: a metric that looks further.
           CollectionError: a judgement names a query or passage that the sources do not hold.
@@ -53,7 +56,11 @@ class RetrievalEvaluator:
         self._partitioner = partitioner
         self._documents = Documents(passages.ids) if of_blocks else None
         judged = passages.ids if self._documents is None else self._documents.ids
-        self._qrels: Qrels = read_qrels(corpus, split, set(queries.ids), set(judged))
+        self._qrels: Qrels = {}
+        if has_judgements(corpus, split):
+            self._qrels = read_qrels(corpus, split, set(queries.ids), set(judged))
+        else:
+            self.metrics = ()
 
     def evaluate(self, functions: Mapping[str, Callable[..., Any]], step: int) -> dict[str, float]:
         """`metrics`, means over the split's queries.
@@ -62,7 +69,7 @@ class RetrievalEvaluator:
           functions: `embed_query` and `embed_passage`, jitted, with parameters.
           step: shown beside the progress bar.
         """
-        return self.score(functions, step).means()
+        return self.score(functions, step).means() if self._qrels else {}
 
     def score(self, functions: Mapping[str, Callable[..., Any]], step: int) -> ranking.Scores:
         """As `evaluate`, for each query."""

@@ -59,11 +59,19 @@ class Scores:
             {metric: values[kept] for metric, values in self.values.items()},
         )
 
-    def intervals(self, samples: int, seed: int) -> dict[str, dict[str, float]]:
-        """Metric -> value and its 95 % bootstrap interval over queries, low and high."""
+    def intervals(
+        self, samples: int, seed: int, groups: np.ndarray | None = None
+    ) -> dict[str, dict[str, float]]:
+        """Metric -> value and its 95 % bootstrap interval, low and high.
+
+        Args:
+          samples: number of resamples.
+          seed: of the bootstrap.
+          groups: [n] int64, the group of each query; None: each query is one.
+        """
         result = {}
         for metric, values in self.values.items():
-            low, high = significance.bootstrap_interval(values, samples, seed)
+            low, high = significance.bootstrap_interval(values, samples, seed, groups=groups)
             result[metric] = {"value": float(values.mean()), "low": low, "high": high}
         return result
 
@@ -209,13 +217,31 @@ def read_run(path: str | Path) -> Run:
     }
 
 
-def compare(one: Scores, other: Scores, samples: int, seed: int) -> Mapping[str, dict[str, float]]:
-    """Metric -> difference (one - other) and p-value of a paired randomisation test."""
+def compare(
+    one: Scores, other: Scores, samples: int, seed: int, groups: np.ndarray | None = None
+) -> Mapping[str, dict[str, float]]:
+    """The paired comparison of two systems on the same queries.
+
+    Args:
+      one, other: their scores.
+      samples: of the bootstrap and of the randomisation test.
+      seed: of both.
+      groups: [n] int64, the group of each query; None: each query is one.
+
+    Returns:
+      Metric -> difference (one - other), the ends low and high of its 95 % bootstrap interval, and
+      the p-value of a paired randomisation test.
+
+    Raises:
+      RunError: their queries differ.
+    """
     if one.queries != other.queries:
         raise RunError("two systems can be compared on the same queries only; their queries differ")
     result = {}
     for metric in one.values:
         differences = one.values[metric] - other.values[metric]
-        p_value = significance.randomisation_p_value(differences, samples, seed)
-        result[metric] = {"difference": float(differences.mean()), "p": p_value}
+        low, high = significance.bootstrap_interval(differences, samples, seed, groups=groups)
+        p_value = significance.randomisation_p_value(differences, samples, seed, groups)
+        mean = float(differences.mean())
+        result[metric] = {"difference": mean, "low": low, "high": high, "p": p_value}
     return result

@@ -2,82 +2,22 @@
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from t5x_style.contract import Contract
-from t5x_style.evaluation import fusion, ranking
+from t5x_style.contract import TEXT, Contract
+from t5x_style.evaluation import fusion, pseudo_queries, ranking
+from t5x_style.evaluation.bench import Bench as Bench
+from t5x_style.evaluation.bench import System as System
 from t5x_style.evaluation.ranking import Run
 from t5x_style.retrieval import bm25, documents, exact, scoring
 from t5x_style.retrieval import encoding as encoding_lib
 from t5x_style.retrieval import index as index_lib
 from t5x_style.retrieval.documents import Documents
-from t5x_style.retrieval.passages import Passages, Qrels, read_qrels, read_queries
-
-
-class Bench:
-    """A collection, the systems on it, and every run they made."""
-
-    def __init__(self, corpus: str, systems: Sequence["System"], depth: int):
-        """Args:
-        corpus: folder in BEIR's layout.
-        systems: with distinct names.
-        depth: how many passages each system lists for a query.
-        """
-        names = [system.name for system in systems]
-        if len(set(names)) != len(names) or not names or depth < 1:
-            raise ValueError(
-                f"expected at least one system, distinct names and a depth of at least 1, "
-                f"found {names} and {depth}"
-            )
-        self._corpus, self.depth = Path(corpus), depth
-        self.passages = Passages(corpus)
-        self.systems = {system.name: system for system in systems}
-        self._runs: dict[tuple[str, str], Run] = {}
-
-    @functools.cached_property
-    def queries(self) -> dict[str, str]:
-        """Id -> text of all queries of the collection."""
-        return read_queries(self._corpus)
-
-    @functools.cache  # noqa: B019 - a bench lives as long as the stage
-    def qrels(self, split: str) -> Qrels:
-        """The judgements of a split."""
-        return read_qrels(self._corpus, split, self.queries, self.passages)
-
-    def texts(self, split: str) -> dict[str, str]:
-        """Id -> text of the split's queries."""
-        return {query: self.queries[query] for query in self.qrels(split)}
-
-    def run(self, name: str, split: str) -> Run:
-        """The run of a system on a split; made once."""
-        if name not in self.systems:
-            raise ValueError(f"no system is called {name!r}; there are {sorted(self.systems)}")
-        if (name, split) not in self._runs:
-            run = self.systems[name].run(self, split)
-            ranking.check_run(run, self.passages)
-            self._runs[name, split] = run
-        return self._runs[name, split]
-
-
-class System(Protocol):
-    """Something that lists passages for queries."""
-
-    @property
-    def name(self) -> str:
-        """Of the run file, in tables, and for fusions."""
-        ...
-
-    def run(self, bench: Bench, split: str) -> Run:
-        """Lists up to `bench.depth` passages for each query of the split."""
-        ...
-
-    def facts(self) -> dict[str, Any]:
-        """What a reader of its numbers should know; written beside them."""
-        ...
+from t5x_style.retrieval.passages import Passage
 
 
 class Bm25:
@@ -101,7 +41,24 @@ class Bm25:
 
 @functools.lru_cache(maxsize=1)
 def _bm25_of(bench: Bench) -> bm25.Bm25Index:
-    return bm25.build(bench.passages)
+    return bm25.Bm25Index(bench.contents(), bench.passages.ids)
+
+
+class MakeSource(Protocol):
+    """Turns texts that are in no token store into a source that can be embedded."""
+
+    def __call__(
+        self, ids: Sequence[str], texts: Sequence[str], length: int, prefix: str
+    ) -> encoding_lib.EncodeSource:
+        """The source.
+
+        Args:
+          ids: one for each text.
+          texts: without prefix; a passage is its title, a space and its body.
+          length: tokens at which texts are cut.
+          prefix: text that is put before each.
+        """
+        ...
 
 
 class Dense:
@@ -114,6 +71,7 @@ class Dense:
         index: index_lib.Index,
         queries: Sequence[encoding_lib.EncodeSource],
         of_blocks: bool = False,
+        texts: MakeSource | None = None,
     ):
         """Args:
         name: of the system.
@@ -121,6 +79,7 @@ class Dense:
         index: of passages that the same model embedded.
         queries: sources that together hold the queries of every split that is asked for.
         of_blocks: whether these are blocks of the documents that are judged; see `documents`.
+        texts: makes sources of queries that `queries` do not hold, such as pseudo-queries.
 
         Raises:
           ContractError: the index was made under another contract, or by another checkpoint.
@@ -131,20 +90,61 @@ class Dense:
         self.name = name
         self._model, self._index, self._sources = model, index, queries
         self._documents = Documents(index.ids) if of_blocks else None
+        self._texts = texts
 
     def run(self, bench: Bench, split: str) -> Run:
         """As `System.run`."""
-        wanted, vectors = list(bench.texts(split)), self._vectors
+        wanted = bench.texts(split)
+        queries = self._embedded(wanted, split)
+        search = functools.partial(self._index.search, queries)
+        if bench.changed:
+            search = functools.partial(self._search_changed, queries, bench.changed)
+        found = documents.search(search, self._index.ids, self._documents, bench.depth)
+        return ranking.make_run(list(wanted), *found)
+
+    def _embedded(self, wanted: Mapping[str, str], split: str) -> np.ndarray:
+        """Vectors [Q, D] float32 of queries, by id -> text."""
+        vectors = self._vectors
         missing = [query for query in wanted if query not in vectors]
-        if missing:
+        if missing and self._texts is None:
             raise ValueError(
                 f"{self.name}: {len(missing)} queries of split {split!r} are in none of the query "
-                f"sources, the first is {missing[0]!r}; add the store of that split"
+                f"sources, the first is {missing[0]!r}; add the store of that split, or bind "
+                "systems.Dense.texts"
             )
-        queries = np.stack([vectors[query] for query in wanted])
-        search = functools.partial(self._index.search, queries)
-        found = documents.search(search, self._index.ids, self._documents, bench.depth)
-        return ranking.make_run(wanted, *found)
+        if missing:
+            texts = [wanted[query] for query in missing]
+            made = self._embed("embed_query", missing, texts)
+            vectors = {**vectors, **dict(zip(missing, made, strict=True))}
+        return np.stack([vectors[query] for query in wanted])
+
+    def _embed(self, function: str, ids: Sequence[str], texts: Sequence[str]) -> np.ndarray:
+        assert self._texts is not None
+        contract = self._model.contract
+        length, prefix = contract.query_length, contract.query_prefix
+        if function == "embed_passage":
+            length, prefix = contract.passage_length, contract.passage_prefix
+        return self._model.encode(function, self._texts(ids, texts, length, prefix))
+
+    def _search_changed(
+        self, queries: np.ndarray, changed: Mapping[str, Passage], k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As `Index.search`, as if the index held the changed passages instead."""
+        if self._documents is not None or self._model.contract.passage_layout != TEXT:
+            raise ValueError(
+                f"{self.name}: pseudo-queries need passages of the layout {TEXT!r}, indexed whole. "
+                "Give the collection development queries (gin_configs/runs/split_queries.gin), or "
+                "bind systems.Fusion.method to 'reciprocal_rank'"
+            )
+        of = {name: row for row, name in enumerate(self._index.ids)}
+        kept = [name for name in changed if name in of]
+        rows = np.array([of[name] for name in kept], np.int32)
+        texts = [" ".join(filter(None, (changed[n].title, changed[n].text))) for n in kept]
+        own = queries @ self._embed("embed_passage", kept, texts).T  # [Q, C]
+        scores, found = self._index.search(queries, min(len(of), k + len(kept)))
+        scores = np.where(np.isin(found, rows), -np.inf, scores)
+        all_rows = np.concatenate([found, np.broadcast_to(rows, own.shape)], axis=1)
+        return index_lib.padded(np.concatenate([scores, own], axis=1), all_rows, k)
 
     @functools.cached_property
     def _vectors(self) -> Mapping[str, np.ndarray]:
@@ -168,6 +168,7 @@ def exact_dense(
     passages: encoding_lib.EncodeSource,
     queries: Sequence[encoding_lib.EncodeSource],
     of_blocks: bool = False,
+    texts: MakeSource | None = None,
 ) -> Dense:
     """A `Dense` over passages embedded on the spot, for a collection that fits in memory.
 
@@ -175,14 +176,14 @@ def exact_dense(
       name: of the system.
       model: embeds passages and queries.
       passages: each exactly once.
-      queries, of_blocks: as for `Dense`.
+      queries, of_blocks, texts: as for `Dense`.
 
     Raises:
       ContractError: texts were tokenized otherwise than the model's contract says.
     """
     vectors = model.encode("embed_passage", passages)
     index = exact.ExactIndex(vectors, passages.ids, model.contract, model.fingerprint)
-    return Dense(name, model, index, queries, of_blocks)
+    return Dense(name, model, index, queries, of_blocks, texts)
 
 
 class Scorer(Protocol):
@@ -221,6 +222,12 @@ class Reranker:
 
     def run(self, bench: Bench, split: str) -> Run:
         """As `System.run`."""
+        if bench.changed:
+            raise ValueError(
+                f"{self.name}: a re-ranker cannot be asked pseudo-queries, its texts are in token "
+                "stores. Give the collection development queries (gin_configs/runs/"
+                "split_queries.gin), or bind systems.Fusion.method to 'reciprocal_rank'"
+            )
         first = bench.run(self._of, split)
         pairs = [
             (query, passage)
@@ -252,7 +259,12 @@ class Reranker:
 
 
 class Fusion:
-    """One list out of two systems'; a linear weight is chosen on development queries only."""
+    """One list out of two systems'; a linear weight is never chosen on the queries of the test.
+
+    The weight that is best on development queries, shrunk towards a prior where they are few. A
+    collection without development queries is asked pseudo-queries, which can only lower the weight
+    below the prior; see `pseudo_queries`.
+    """
 
     def __init__(
         self,
@@ -262,6 +274,9 @@ class Fusion:
         method: Literal["reciprocal_rank", "linear"],
         tune_split: str,
         metric: str,
+        pseudo: pseudo_queries.PseudoQueries | None = None,
+        prior: float = fusion.PRIOR,
+        list_depth: int = 1000,
     ):
         """Args:
         name: of the system.
@@ -269,31 +284,66 @@ class Fusion:
         method: 'reciprocal_rank' has nothing to tune, 'linear' weighs scaled scores.
         tune_split: judgements that the weight is chosen on.
         metric: that the weight maximises.
+        pseudo: makes pseudo-queries where `tune_split` has no judgements; None: that is an error.
+        prior: weight of `first` where little is known; the default is for BM25 as `second`.
+        list_depth: how many passages of each of the two are combined, at least.
         """
-        self.name = name
-        self._pair, self._method = (first, second), method
-        self._tune_split, self._metric = tune_split, metric
+        if not 0 <= prior <= 1 or list_depth < 1:
+            raise ValueError(
+                f"{name}: expected a prior in [0, 1] and a list_depth of at least 1, found {prior} "
+                f"and {list_depth}"
+            )
+        self.name, self.list_depth, self.tune_split = name, list_depth, tune_split
+        self._pair, self._method, self._metric = (first, second), method, metric
+        self._pseudo, self._prior = pseudo, prior
         self._weight: float | None = None
+        self._facts: dict[str, Any] = {}
 
     def run(self, bench: Bench, split: str) -> Run:
         """As `System.run`."""
         one, other = (bench.run(name, split) for name in self._pair)
         if self._method == "reciprocal_rank":
             return fusion.reciprocal_rank([one, other], bench.depth)
-        if split == self._tune_split:
+        if split == self.tune_split:
             raise ValueError(
                 f"{self.name}: the weight is chosen on split {split!r}, so its numbers there would "
                 "flatter; evaluate on another split or tune on another"
             )
         if self._weight is None:
-            first, second = (bench.run(name, self._tune_split) for name in self._pair)
-            qrels = bench.qrels(self._tune_split)
-            self._weight = fusion.choose_weight(first, second, qrels, self._metric, bench.depth)
+            self._weight = self._tuned(bench)
         return fusion.linear(one, other, self._weight, bench.depth)
+
+    def _tuned(self, bench: Bench) -> float:
+        if self._pseudo is None or bench.has_qrels(self.tune_split):
+            best, count = self._best(bench, self.tune_split, self._prior)
+            self._facts = {"tuned_on": self.tune_split, "queries": count, "best_there": best}
+            return fusion.shrink(best, count, self._prior)
+        made = self._pseudo.make(bench)
+        if len(made.texts) < self._pseudo.least:
+            print(
+                f"{self.name}: no judgements of split {self.tune_split!r}, and the passages give "
+                f"{len(made.texts)} pseudo-queries, fewer than {self._pseudo.least}: the weight of "
+                f"{self._pair[0]} is the prior {self._prior}",
+                file=sys.stderr,
+            )
+            self._facts = {"tuned_on": "nothing", "queries": len(made.texts)}
+            return self._prior
+        asked = pseudo_queries.PseudoBench(bench, made)
+        best, count = self._best(asked, pseudo_queries.SPLIT, 0.0)
+        self._facts = {"tuned_on": pseudo_queries.SPLIT, "queries": count, "best_there": best}
+        return min(best, self._prior)
+
+    def _best(self, bench: Bench, split: str, nearest: float) -> tuple[float, int]:
+        """The best weight on a split, of equal ones the nearest to a number; its queries' count."""
+        one, other = (bench.run(name, split) for name in self._pair)
+        qrels = bench.qrels(split)
+        best = fusion.choose_weight(one, other, qrels, self._metric, bench.depth, nearest)
+        return best, len(qrels)
 
     def facts(self) -> dict[str, Any]:
         """As `System.facts`."""
-        tuned = {"weight_of_first": self._weight, "tuned_on": self._tune_split}
-        return {"of": list(self._pair), "method": self._method} | (
-            tuned if self._method == "linear" else {}
-        )
+        found: dict[str, Any] = {"of": list(self._pair), "method": self._method}
+        found["list_depth"] = self.list_depth
+        if self._method == "linear":
+            found |= {"weight_of_first": self._weight, **self._facts}
+        return found

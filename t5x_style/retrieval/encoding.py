@@ -152,8 +152,11 @@ def encode(
     Arguments and errors as for `encode_parts`.
 
     Returns:
-      [N, D] float32, in the order of `source.ids`.
+      [N, D] float32, in the order of `source.ids`; [0, 0] of a source without texts, such as the
+      development queries of a collection that has none.
     """
+    if not source.ids:
+        return np.zeros((0, 0), np.float32)
     (vectors,) = encode_parts(
         embed, [source], len(source.ids), partitioner, description, report=report
     )

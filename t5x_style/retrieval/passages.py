@@ -153,6 +153,20 @@ def read_qrels(
     return qrels
 
 
+def has_judgements(corpus: str | Path, split: str) -> bool:
+    """Whether a split judges any query: False where its file holds a header alone.
+
+    Raises:
+      FileNotFoundError: the split has no file.
+    """
+    with _open(find(corpus, f"qrels/{split}.tsv", f"qrels.{split}.tsv")) as file:
+        lines = file.read().decode("utf-8").splitlines()
+    return any(
+        line.strip() and not (number == 0 and line.split("\t") == QRELS_HEADER)
+        for number, line in enumerate(lines)
+    )
+
+
 def _judgement(line: str, where: str) -> tuple[str, str, int]:
     fields = line.split("\t")
     if len(fields) != 3 or not fields[2].strip().lstrip("-").isdigit():

@@ -13,4 +13,9 @@ KINDS: Mapping[str, str] = {}
 # "module.name.parameter" in the code -> the parameter's name in fingerprints
 PARAMETERS: Mapping[str, str] = {}
 # "module.name.parameter" in the code -> text of the value that means what was done without it
-ADDED: Mapping[str, str] = {}
+ADDED: Mapping[str, str] = {
+    "tokenization.train_tokenizer.split_case": "False",
+    "bert.BertConfig.table_stddev": "None",
+    "bert.BertConfig.kernel_stddev": "None",
+    "bert.BertConfig.residual_stddev": "None",
+}

@@ -1,0 +1,228 @@
+"""Figures of the embeddings of a training's texts, before step 0 and while it trains.
+
+The texts are those of the training's batch 0, at most about `MOST_TEXTS`: the same at every step
+and for any mesh. One forward pass without dropout; nothing of the training changes.
+
+Letters: B rows, S segments a row, D vector size.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from t5x_style.evaluation.embedding_diagnostics import MOST_TEXTS
+from t5x_style.evaluation.embedding_report import PASSAGE, QUERY, Report, Vectors, report
+from t5x_style.objective import Fn, Objective, Spec
+from t5x_style.partitioning import BATCH_AXES, Partitioner
+from t5x_style.retrieval import encoding
+
+ROWS_AT_ONCE = 32  # of a group on a device: bounds the memory of long texts
+_NEEDED = ("tokens", "segment_ids", "segment_valid", "example_id")
+
+
+class Pipeline(Protocol):
+    """Batches that are a pure function of the step, as a training's."""
+
+    def specs(self) -> Mapping[str, Mapping[str, tuple[tuple[int, ...], Any]]]:
+        """Group -> feature -> (global shape, dtype)."""
+        ...
+
+    def batch(self, step: int, rows: np.ndarray | None = None) -> Mapping[str, Any]:
+        """These rows of the smallest group, and what belongs to them in the others."""
+        ...
+
+
+class _Plan(NamedTuple):
+    """Which rows of a batch are embedded.
+
+    Attributes:
+      rows: [pieces, R] int64, of the smallest group.
+      times: group -> how many of its rows belong to one of the smallest group.
+      share: of the batch's rows that are embedded.
+    """
+
+    rows: np.ndarray
+    times: dict[str, int]
+    share: float
+
+
+class EmbeddingSample:
+    """See the module's docstring.
+
+    Attributes:
+      groups: function -> the group whose texts it embeds; empty where nothing is embedded.
+    """
+
+    def __init__(
+        self,
+        module: Objective,
+        pipeline: Pipeline | None,
+        partitioner: Partitioner,
+        source: encoding.Batched | None = None,
+    ):
+        """Args:
+        module: the objective; abstract arrays suffice.
+        pipeline: gives batch 0; None: texts are those of `source`.
+        partitioner: of the training.
+        source: texts that `embed_passage` embeds, where batches are planned by the model, so that
+          there is no batch 0 before step 0.
+        """
+        functions = module.functions()
+        self._module, self._partitioner = module, partitioner
+        self._source, self._pipeline = source, pipeline
+        self._specs: dict[str, dict[str, jax.ShapeDtypeStruct]] = {}
+        if pipeline is None:
+            self.groups = {PASSAGE: PASSAGE} if PASSAGE in functions else {}
+        else:
+            specs = pipeline.specs()
+            self._specs = {
+                group: {name: jax.ShapeDtypeStruct(*leaf) for name, leaf in specs[group].items()}
+                for group in module.batch_specs()[0]
+                if group in specs
+            }
+            self.groups = match_groups(functions, self._specs)
+        self._features = {name: [*functions[name].inputs] for name in self.groups}
+
+    def measure(self, functions: Mapping[str, Callable[..., Any]], step: int) -> Report:
+        """Embeds the sample; collective where there are several processes.
+
+        Args:
+          functions: a trainer's, jitted, with parameters.
+          step: named in messages.
+        """
+        found: dict[str, list[Vectors]] = {name: [] for name in self.groups}
+        share = 1.0
+        if self._pipeline is None:
+            pieces = self._from_source()
+        else:
+            plan = self._plan()
+            pieces, share = self._from_batch(self._pipeline, plan), plan.share
+        for piece in pieces:
+            for name, group in piece.items():
+                inputs = {feature: group[feature] for feature in self._features[name]}
+                found[name].append(_vectors(functions[name](inputs), group))
+        sides = {name: _joined(parts) for name, parts in found.items()}
+        compares = self._module.couples_examples and PASSAGE in sides
+        candidates = round(len(sides[PASSAGE].texts) / share) if compares else 0
+        return report(sides, self._module.contract(), candidates, step)
+
+    def _plan(self) -> _Plan:
+        """The same texts for any mesh: a last piece that is not full is filled with repeated rows.
+
+        Repeated texts count once.
+        """
+        base = min(_rows_and_segments(features)[0] for features in self._specs.values())
+        sizes = {group: _rows_and_segments(self._specs[group]) for group in self.groups.values()}
+        times = {group: rows // base for group, (rows, _) in sizes.items()}
+        texts = max(times[group] * segments for group, (_, segments) in sizes.items())
+        wanted = min(base, max(1, MOST_TEXTS // texts))
+        ways = int(np.prod([self._partitioner.mesh.shape[axis] for axis in BATCH_AXES]))
+        at_once = ways * min(max(1, ROWS_AT_ONCE // max(times.values())), -(-wanted // ways))
+        rows = np.resize(np.arange(wanted), (-(-wanted // at_once), at_once))
+        return _Plan(rows, times, wanted / base)
+
+    def _from_batch(self, pipeline: Pipeline, plan: _Plan) -> Iterator[dict[str, Any]]:
+        """Function -> placed rows of its group, piece by piece."""
+        for piece in plan.rows:
+            local = pipeline.batch(0, piece[self._partitioner.local_rows(len(piece))])
+            groups = {
+                group: {name: local[group][name] for name in self._specs[group]}
+                for group in plan.times
+            }
+            rows = {group: len(piece) * count for group, count in plan.times.items()}
+            placed = self._partitioner.place_batch(groups, rows)
+            yield {name: placed[group] for name, group in self.groups.items()}
+
+    def _from_source(self) -> Iterator[dict[str, Any]]:
+        """As `_from_batch`, of the first batches of the source; all processes make the same."""
+        assert self._source is not None
+        sharding, count = self._partitioner.batch_sharding, 0
+        for group in self._source.batches():
+            yield {
+                PASSAGE: {
+                    name: jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
+                    for name, array in group.items()
+                }
+            }
+            count += int(np.asarray(group["segment_valid"]).sum())
+            if count >= MOST_TEXTS:
+                return
+
+
+def match_groups(functions: Mapping[str, Fn], specs: Spec) -> dict[str, str]:
+    """Which group of a batch each embedding function is for.
+
+    A group `query` or `passage` goes to the function of that name. Where there is neither, a
+    single group of texts goes to `embed_passage`, and of several the first is the query, the next
+    the passage (LaBSE's source and target).
+
+    Args:
+      functions: of the objective.
+      specs: group -> feature -> shape and dtype, in the objective's order.
+
+    Returns:
+      function -> group; empty for an objective that embeds nothing of its batch.
+    """
+    fits = {
+        name: [group for group, features in specs.items() if _fits(functions[name], features)]
+        for name in (QUERY, PASSAGE)
+        if name in functions and functions[name].kind == "embed"
+    }
+    named = {
+        name: group for name, groups in fits.items() for group in groups if name == f"embed_{group}"
+    }
+    if named:
+        return named
+    queries, passages = fits.get(QUERY, []), fits.get(PASSAGE, [])
+    if len(passages) == 1 or not queries:
+        return {PASSAGE: passages[0]} if passages else {}
+    others = [group for group in passages if group != queries[0]]
+    return {QUERY: queries[0]} | ({PASSAGE: others[0]} if others else {})
+
+
+def _fits(function: Fn, features: Mapping[str, Any]) -> bool:
+    """Whether a group has all that the function reads; rows and lengths may differ."""
+    return set(_NEEDED) <= features.keys() and all(
+        name in features
+        and np.dtype(leaf.dtype) == np.dtype(features[name].dtype)
+        and len(leaf.shape) == len(features[name].shape)
+        for name, leaf in function.inputs.items()
+    )
+
+
+def _rows_and_segments(features: Mapping[str, Any]) -> tuple[int, int]:
+    """Of a group; one segment a row where it is no token group."""
+    rows = next(iter(features.values())).shape[0]
+    return rows, features["segment_valid"].shape[1] if "segment_valid" in features else 1
+
+
+def _vectors(vectors: jax.Array, group: Mapping[str, Any]) -> Vectors:
+    """The valid segments of a placed group; `vectors` [B, S, D]."""
+    host = {name: _fetched(group[name]) for name in (*_NEEDED, "relevance") if name in group}
+    valid, ids = host["segment_valid"], host["example_id"]
+    texts = [
+        host["tokens"][row][host["segment_ids"][row] == segment + 1].tobytes()
+        for row, segment in np.argwhere(valid)
+    ]
+    relevant = host.get("relevance", np.ones_like(ids)) == 1
+    return Vectors(_fetched(vectors)[valid].astype(np.float32), texts, ids[valid], relevant[valid])
+
+
+def _joined(parts: list[Vectors]) -> Vectors:
+    return Vectors(
+        np.concatenate([part.vectors for part in parts]),
+        [text for part in parts for text in part.texts],
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate([part.relevant for part in parts]),
+    )
+
+
+def _fetched(array: Any) -> np.ndarray:
+    """All rows, also those of other processes."""
+    if not array.is_fully_addressable:
+        from jax.experimental import multihost_utils
+
+        array = multihost_utils.process_allgather(array, tiled=True)
+    return np.asarray(array)

@@ -1,0 +1,72 @@
+"""Stage: a model of other weights as it is before the first step, as a folder like a training's.
+
+Stages that encode, evaluate, search and export a trained model then take a published one,
+untouched. To train it, give the same `initialise_from` to a training.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+from t5x_style import checkpointing, initialise, optim, runtime, train_state
+from t5x_style.partitioning import Partitioner
+from t5x_style.train_state import MakeObjective
+
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"initialise_model": {"name": "initialise_model", "version": 1}}
+
+# Nothing is trained, so that the checkpoint has no moments.
+_UNTRAINED = optim.AdamW(
+    learning_rate=1.0, warmup_steps=0, total_steps=1, no_decay=(), frozen=("",)
+)
+
+
+def initialise_model(
+    objective: MakeObjective,
+    initialise_from: Sequence[initialise.Initialise],
+    partitioner: Partitioner,
+    seed: int,
+    model_dir: str,
+) -> dict[str, str]:
+    """Writes checkpoints/0 and contract.json.
+
+    Args:
+      objective: factory, called as objective(rngs=...).
+      initialise_from: where its parameters come from.
+      partitioner: mesh and rules.
+      seed: of parameters that no source has.
+      model_dir: where the files go.
+
+    Returns:
+      the named outputs, as a training's.
+
+    Raises:
+      ValueError: `initialise_from` is empty.
+      InitialiseError: the weights do not fit the objective.
+    """
+    if not initialise_from:
+        raise ValueError(
+            "initialise_model.initialise_from: expected at least one source of weights, found "
+            "none: a model of fresh parameters is no use. Name the sources, such as "
+            "[@initialise.Initialise()]."
+        )
+    folder = Path(model_dir)
+    definition, state, shardings = train_state.create(objective, _UNTRAINED, partitioner, seed)
+    state = initialise.apply(state, initialise_from, shardings)
+    checkpointer = checkpointing.Checkpointer(
+        folder / "checkpoints", checkpointing.Checkpointing(keep=1)
+    )
+    checkpointer.save(state, {})
+    checkpointer.close()
+    if jax.process_index() == 0:
+        definition.module(state.params, state.variables).contract().save(folder)
+        print(f"model of {', '.join(map(str, initialise_from))}, untrained", flush=True)
+    return {"checkpoint": "checkpoints", "model": "."}
+
+
+if __name__ == "__main__":
+    from t5x_style import stage
+
+    runtime.start()
+    stage.main("t5x_style.initialise_model.initialise_model")

@@ -1,0 +1,281 @@
+"""Advice on a summary page: the meaning of the table in words, and what to try next.
+
+Every sentence follows from a figure of the evaluation or of a training's log by a rule in this
+file. Choices between systems are made on development queries where they were measured there.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+MARGIN = 0.02  # a loss that is smaller is called "not worse"
+FEW_TRAINING_QUERIES = 1000
+FEW_GROUPS = 20
+WIDE = 0.03  # half the width of an interval
+PADDING = 0.3
+RISING = 0.02  # growth over the last quarter of a curve, as a share of its last value
+
+Logs = Mapping[str, Sequence[Mapping[str, Any]]]  # training -> the lines of its log
+
+
+@dataclasses.dataclass(frozen=True)
+class Situation:
+    """What the rules look at.
+
+    Attributes:
+      results: metrics.json of the evaluation.
+      logs: training -> the lines of its log.
+      retriever: name of the system that the run was made for.
+      bag: name of the system without layers; need not be there.
+      curve: name of the development metric in logs, as 'eval/dev/MRR@10'.
+    """
+
+    results: Mapping[str, Any]
+    logs: Logs
+    retriever: str
+    bag: str
+    curve: str
+
+    @property
+    def metric(self) -> str:
+        """The metric that decides: the first of the table."""
+        return next(iter(next(iter(self.results["systems"].values()))))
+
+    @property
+    def fusion(self) -> str | None:
+        """A system that combines two others; None if there is none."""
+        facts = self.results.get("facts", {})
+        return next((name for name, fact in facts.items() if "method" in fact), None)
+
+    @property
+    def lexical(self) -> str | None:
+        """The system that matches words; None if there is none."""
+        facts = self.results.get("facts", {})
+        return next((name for name, fact in facts.items() if "k1" in fact), None)
+
+    def test(self, one: str | None, other: str | None) -> Mapping[str, float] | None:
+        """The paired test of two systems by `metric`, one minus other; None if not tested."""
+        for claim in claims(self.results):
+            found = claim[self.metric]
+            if (claim["one"], claim["other"]) == (one, other):
+                return dict(found)
+            if (claim["one"], claim["other"]) == (other, one) and "low" in found:
+                turned = {"difference": -found["difference"], "p": found["p"]}
+                return turned | {"low": -found["high"], "high": -found["low"]}
+        return None
+
+    def values(self, *names: str | None) -> tuple[list[float], str] | None:
+        """The metric of some systems and where: on development queries if all were run there."""
+        for split, one in self.results.get("development", {}).items():
+            if all(name in one["systems"] for name in names):
+                found = [one["systems"][name][self.metric] for name in names]
+                return found, f"on the {split} queries"
+        systems = self.results["systems"]
+        if all(name in systems for name in names):
+            found = [systems[str(name)][self.metric]["value"] for name in names]
+            return found, f"on the {self.results['split']} queries"
+        return None
+
+
+def claims(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """All pairs of systems that an evaluation tested, each once.
+
+    Returns:
+      [{"one", "other", metric: {"difference", "low", "high", "p"}}]; without low and high where the
+      evaluation wrote none.
+    """
+    against = results["against"]
+    found = [
+        {"one": name, "other": against["baseline"], **tests}
+        for name, tests in against["systems"].items()
+    ]
+    seen = {(one["one"], one["other"]) for one in found}
+    later = [dict(pair) for pair in results.get("compared", ())]
+    return found + [pair for pair in later if (pair["one"], pair["other"]) not in seen]
+
+
+def meaning(situation: Situation) -> list[str]:
+    """What the table means, a sentence each."""
+    of = situation
+    pairs = [
+        (of.retriever, of.lexical),
+        (of.retriever, of.bag),
+        (of.fusion, of.lexical),
+        (of.fusion, of.retriever),
+    ]
+    said = [
+        _pair(str(one), str(other), of.metric, test)
+        for one, other in pairs
+        if one != other and (test := of.test(one, other)) is not None
+    ]
+    return [*said, *_recall(of)]
+
+
+def _pair(one: str, other: str, metric: str, test: Mapping[str, float]) -> str:
+    low, high = test.get("low"), test.get("high")
+    amount = f"{metric} {test['difference']:+.3f}"
+    if low is None or high is None:
+        word = "differs from" if test["p"] < 0.05 else "cannot be told from"
+        return f"`{one}` {word} `{other}` ({amount}, p = {test['p']:.3g})."
+    amount += f", 95 % interval {low:+.3f} to {high:+.3f}"
+    if low > 0:
+        return f"`{one}` is better than `{other}` ({amount})."
+    if high < 0:
+        return f"`{one}` is worse than `{other}` ({amount})."
+    if low > -MARGIN:
+        return f"`{one}` is not worse than `{other}` by more than {MARGIN} ({amount})."
+    return f"These queries do not show which of `{one}` and `{other}` is better ({amount})."
+
+
+def _recall(of: Situation) -> Iterator[str]:
+    """The share of relevant passages among the hits of the best system."""
+    systems = of.results["systems"]
+    best = max(systems, key=lambda name: systems[name][of.metric]["value"])
+    shares = [
+        f"{value['value']:.0%} among the first {name.split('@')[1]}"
+        for name, value in systems[best].items()
+        if name.startswith("Recall@")
+    ]
+    if shares:
+        yield (
+            f"`{best}` has the highest {of.metric}. Of the relevant passages it lists "
+            f"{' and '.join(shares)}."
+        )
+
+
+def next_steps(situation: Situation) -> list[str]:
+    """What to try next, the most important first."""
+    rules = (_ship, _fuse, _pairs, _rising, _falling, _padding, _intervals)
+    return [step for rule in rules for step in rule(situation)]
+
+
+def _ship(of: Situation) -> Iterator[str]:
+    """Whether layers pay."""
+    found = of.values(of.retriever, of.bag)
+    if found is None or of.retriever == of.bag:
+        return
+    (retriever, bag), where = found
+    if retriever <= bag:
+        yield (
+            f"Layers do not pay here: `{of.retriever}` has {of.metric} {retriever:.3f} {where}, "
+            f"`{of.bag}`, which has none, {bag:.3f}. Ship `{of.bag}`, or train `{of.retriever}` "
+            "longer (a larger BUDGET)."
+        )
+    else:
+        word = "hardly pay" if retriever - bag < MARGIN else "pay"
+        yield (
+            f"Layers {word} here: `{of.retriever}` has {of.metric} {retriever:.3f} {where}, "
+            f"`{of.bag}`, which has none, {bag:.3f}. Ship `{of.retriever}`."
+        )
+
+
+def _fuse(of: Situation) -> Iterator[str]:
+    """Whether to serve the fusion."""
+    tests = [of.test(of.fusion, other) for other in (of.lexical, of.retriever)]
+    lows = [test.get("low") for test in tests if test is not None]
+    if lows and lows[0] is not None and lows[0] > 0 and all(low is None or low > 0 for low in lows):
+        yield f"Serve `{of.fusion}`: nothing here is better. It needs both systems for each query."
+    elif lows and lows[0] is not None and lows[0] <= 0:
+        yield (
+            f"`{of.fusion}` adds nothing that these queries can show over `{of.lexical}`; "
+            f"`{of.lexical}` alone is cheaper until the dense system is better."
+        )
+
+
+def _pairs(of: Situation) -> Iterator[str]:
+    """Whether there are enough training queries."""
+    judged = of.results.get("judged")  # absent in files of version 1
+    count = None if judged is None else judged.get("train", 0)
+    if count == 0:
+        yield (
+            "This collection has no training queries: what was trained on it saw text alone. A few "
+            "hundred judged queries in qrels/train.tsv are the best next step (docs/pairs.md)."
+        )
+    elif count is not None and count < FEW_TRAINING_QUERIES:
+        yield (
+            f"There are {count} training queries, which is little. Judge more, or raise the share "
+            "of unsupervised pairs, which are made from text alone (docs/pairs.md)."
+        )
+
+
+def _curves(of: Situation) -> Iterator[tuple[str, list[tuple[int, float]]]]:
+    """Training -> (step, development metric), of those with three points or more."""
+    for name, lines in of.logs.items():
+        points = [(line["step"], line[of.curve]) for line in lines if of.curve in line]
+        if len(points) >= 3:
+            yield name, points
+
+
+def _rising(of: Situation) -> Iterator[str]:
+    """Trainings that were still learning when they ended."""
+    for name, points in _curves(of):
+        last_step, last = points[-1]
+        before = [value for step, value in points if step <= 0.75 * last_step]
+        if before and last == max(value for _, value in points) and last > 0:
+            growth = (last - before[-1]) / last
+            if growth > RISING:
+                yield (
+                    f"`{name}` was still learning when it ended: {of.curve} grew by {growth:.0%} "
+                    "in the last quarter. Give it a larger BUDGET."
+                )
+
+
+def _falling(of: Situation) -> Iterator[str]:
+    """Trainings that were best before their end."""
+    for name, points in _curves(of):
+        step, best = max(points, key=lambda point: point[1])
+        if best > 0 and (best - points[-1][1]) / best > RISING and step < points[-1][0]:
+            yield (
+                f"`{name}` was best at step {step:,} of {points[-1][0]:,} ({of.curve} {best:.3f}, "
+                f"{points[-1][1]:.3f} at the end): more data, or fewer steps. The best checkpoint "
+                "was kept."
+            )
+
+
+def _padding(of: Situation) -> Iterator[str]:
+    """Trainings that computed much padding."""
+    for name, lines in of.logs.items():
+        shares = [line["train/padding_share"] for line in lines if "train/padding_share" in line]
+        if shares and (mean := sum(shares) / len(shares)) > PADDING:
+            yield (
+                f"{mean:.0%} of the positions in the batches of `{name}` were padding. Pack texts "
+                "into fewer rows: QUERY_ROWS, PASSAGE_ROWS and their lengths (docs/recipes.md, "
+                "packed fine-tuning)."
+            )
+
+
+def _intervals(of: Situation) -> Iterator[str]:
+    """Whether there are enough test queries."""
+    count, groups = of.results["n"], of.results.get("groups", of.results["n"])
+    widest = max(
+        (value[of.metric]["high"] - value[of.metric]["low"]) / 2
+        for value in of.results["systems"].values()
+    )
+    if widest > WIDE + 1e-9:
+        yield (
+            f"With {count} {of.results['split']} queries, {of.metric} is known to about "
+            f"±{widest:.3f}. A difference between two runs that is much smaller may be chance: "
+            "judge more queries, and compare several seeds."
+        )
+    if groups < FEW_GROUPS:
+        yield (
+            f"The queries come from {groups} groups only; intervals from fewer than {FEW_GROUPS} "
+            "are too narrow."
+        )
+
+
+def commands(recipe: str, run_dir: str, budget: float) -> list[str]:
+    """The next commands: ask, train longer, and the same on another folder.
+
+    Args:
+      recipe: gin file of the recipe.
+      run_dir: of the run.
+      budget: of the run.
+    """
+    return [
+        f'python -m t5x_style.search --run={run_dir} "your question"',
+        f"python -m launch.recipe --gin_file={recipe} --gin.RUN_DIR={run_dir} "
+        f"--gin.BUDGET={3 * budget:g}",
+        "python -m launch.recipe --gin_file=gin_configs/recipes/beir.gin "
+        "--gin.CORPUS=path/to/your/folder --gin.RUN_DIR=runs/mine",
+    ]
