@@ -71,6 +71,9 @@ GRIDS = {
             (0.02, UNIT, 1.0),
         ),
     ),
+    "cls": _grid(
+        ("cls",), (1e-3, 3e-3), ((0.02, UNIT, 0.35), (0.02, UNIT, 1.0), (UNIT, UNIT, 0.35))
+    ),
     "old": _grid(("cls", "mean"), (1e-3,), (OLD,)),
     "final": _grid(
         ("cls", "mean"),

@@ -149,13 +149,26 @@ def next_steps(situation: Situation) -> list[str]:
     return [step for rule in rules for step in rule(situation)]
 
 
+def _has_layers(of: Situation) -> bool:
+    """Whether the retriever is more than a bag of embeddings, as its contract says."""
+    contract = of.results.get("facts", {}).get(of.retriever, {}).get("contract", {})
+    return bool(contract.get("pooling") != "weighted_mean")
+
+
 def _ship(of: Situation) -> Iterator[str]:
-    """Whether layers pay."""
+    """Which of two dense systems to ship, and whether layers pay."""
     found = of.values(of.retriever, of.bag)
     if found is None or of.retriever == of.bag:
         return
     (retriever, bag), where = found
-    if retriever <= bag:
+    if not _has_layers(of):
+        best = of.retriever if retriever > bag else of.bag
+        yield (
+            f"Ship `{best}`: {of.metric} of `{of.retriever}` is {retriever:.3f} {where}, of "
+            f"`{of.bag}` {bag:.3f}. Both are bags of embeddings; an encoder with layers may do "
+            "better with more text or more time (gin_configs/recipes/quickstart_comparison.gin)."
+        )
+    elif retriever <= bag:
         yield (
             f"Layers do not pay here: `{of.retriever}` has {of.metric} {retriever:.3f} {where}, "
             f"`{of.bag}`, which has none, {bag:.3f}. Ship `{of.bag}`, or train `{of.retriever}` "

@@ -263,7 +263,7 @@ def _draw_development(
     axis.set_ylim(bottom=0)
     axis.grid(alpha=0.3)
     if axis.get_legend_handles_labels()[0]:
-        axis.legend(fontsize=8)
+        axis.legend(fontsize=8, loc="lower right")
 
 
 def _line(axis: Any, points: Sequence[tuple[float, float]], label: str, colour: str) -> None:

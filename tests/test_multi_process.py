@@ -47,7 +47,15 @@ def run(folder, steps, processes):
         output, _ = process.communicate(timeout=300)
         assert process.returncode == 0, output.decode()[-3000:]
     lines = metric_log.read_lines(folder / "metrics.jsonl")
-    return [(line["step"], line["train/loss"], line["train/gradient_norm"]) for line in lines]
+    names = ("step", "train/loss", "train/gradient_norm")
+    return [tuple(line[name] for name in names) for line in lines if "train/loss" in line]
+
+
+def embeddings(folder):
+    """The figures of step 0."""
+    lines = metric_log.read_lines(folder / "metrics.jsonl")
+    (start,) = [line for line in lines if line["step"] == 0]
+    return {name: value for name, value in start.items() if name.startswith("embeddings/")}
 
 
 def test_two_processes_equal_one(tmp_path):
@@ -56,6 +64,8 @@ def test_two_processes_equal_one(tmp_path):
     assert [line[0] for line in two] == [1, 2, 3, 4, 5, 6]
     for found, expected in zip(two, one, strict=True):
         assert found == pytest.approx(expected, rel=1e-5)
+    figures = embeddings(tmp_path / "one")
+    assert len(figures) == 4 and embeddings(tmp_path / "two") == pytest.approx(figures, rel=1e-5)
     rows = [json.loads((tmp_path / "two" / f"rows-{n}.json").read_text()) for n in (0, 1)]
     assert sorted(rows[0] + rows[1]) == list(range(16)) and not set(rows[0]) & set(rows[1])
 

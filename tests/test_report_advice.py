@@ -200,3 +200,10 @@ def test_the_page_and_the_screen_end_with_advice(tmp_path, capsys):
             metrics, {"retriever": str(model.folder)}, 0.5, "retriever", str(out),
             development_metric="eval/x",
         )  # fmt: skip
+
+
+def test_two_bags_are_compared_without_a_word_on_layers():
+    bag = {"contract": {"pooling": "weighted_mean"}}
+    results = evaluation(GOOD, facts=FACTS | {"retriever": bag})
+    (step,) = (one for one in report_advice.next_steps(situation(results)) if "Ship" in one)
+    assert step.startswith("Ship `retriever`") and "Both are bags of embeddings" in step

@@ -14,6 +14,7 @@ from t5x_style.retrieval.passages import (
     Passages,
     Qrels,
     find,
+    has_judgements,
     read_qrels,
     read_queries,
 )
@@ -64,12 +65,11 @@ class Bench:
         return self._qrels[split]
 
     def has_qrels(self, split: str) -> bool:
-        """Whether the collection has a file of judgements for a split."""
+        """Whether the collection judges any query of a split."""
         try:
-            find(self._corpus, f"qrels/{split}.tsv", f"qrels.{split}.tsv")
+            return has_judgements(self._corpus, split)
         except FileNotFoundError:
             return False
-        return True
 
     def judged(self) -> dict[str, int]:
         """Split ('train', 'dev', 'test') -> how many queries it judges, of those that are there."""

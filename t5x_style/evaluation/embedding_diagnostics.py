@@ -24,8 +24,8 @@ candidates, over temperature, with mean m and standard deviation sigma, and s+ i
    change of parameters that scales the differences by 1 + e changes the loss by at most about
    e sigma sqrt(2 ln N).
 
-So G = sigma sqrt(2 ln N) nats bounds both. `LEAST_GAIN` is .01 nats: docs/contrastive.md has
-the values of usual starts, which are at least several times above it or at least ten times below.
+So G = sigma sqrt(2 ln N) nats bounds both, the second up to a factor that depends on the network.
+`LEAST_GAIN` is the G below which a start is reported; docs/contrastive.md has measured values.
 """
 
 import math
