@@ -26,7 +26,7 @@ from t5x_style.workflow.space import in_words
 from t5x_style.workflow.store import Store, bytes_of
 
 _RUN = flags.DEFINE_string("run", "", "A finished run folder of quickstart.gin; makes versions.")
-_STAGE = flags.DEFINE_string("stage", "retromae", "Of the run, a training: gets the versions.")
+_STAGE = flags.DEFINE_string("stage", "retriever", "Of the run, a training: gets the versions.")
 _VERSIONS = flags.DEFINE_integer("versions", 30, "Of that stage in the end.")
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Timings; the median counts.")
 

@@ -147,6 +147,8 @@ NOT_RECORDED = {  # declared name -> why
     "filter_translations": _DEVICE,
     "export": "a copy of trained weights and programs that the installed JAX compiles",
     "export_huggingface": "a copy of trained weights; test_export_hf.py compares all of them",
+    "export_bag": "a copy of trained weights; test_bag.py compares its vectors",
+    "complete_splits": "a copy of its input; test_complete_splits.py reads what differs",
     "evaluate": _HOST,
     "evaluate_answers": _HOST,
     "evaluate_bitext": _HOST,

@@ -368,7 +368,10 @@ def test_a_plan_of_the_model_is_continued(made, tmp_path, monkeypatch, short, na
             return test_replanning._fit(folder, made, cadence=cadence)
 
     trained(tmp_path / "short", short)
-    copied = longer_training.seed(tmp_path / "short", tmp_path / "longer", short, replan_every=4)
+    every = test_replanning.CADENCE.evaluate_every
+    copied = longer_training.seed(
+        tmp_path / "short", tmp_path / "longer", short, every, replan_every=4
+    )
     assert [path for path in copied if path.startswith("plans/")] == (
         [f"plans/{name}"] if name else []
     )

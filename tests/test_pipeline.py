@@ -350,8 +350,14 @@ def test_encode_source_refuses_nonsense(folders: list[str]) -> None:
         encode(folders[0], always_include=["zz"])
     with pytest.raises(ValueError, match=r"segment_length: expected 2 to 64.*found 65"):
         encode(folders[0], segment_length=65)
-    with pytest.raises(ValueError, match=r"EncodeSource\.sample: expected a whole number above 0"):
-        encode(folders[0], sample=0)
+    with pytest.raises(ValueError, match=r"EncodeSource\.sample: expected 0 or more, found -1"):
+        encode(folders[0], sample=-1)
+
+
+def test_an_encode_source_may_be_empty(folders: list[str]) -> None:
+    """As that of the development queries of a collection that has none."""
+    source = encode(folders[0], sample=0)
+    assert source.ids == [] and list(source.batches()) == []
 
 
 def test_orders_of_the_plan_are_those_of_the_pipeline(folders: list[str]) -> None:

@@ -272,13 +272,14 @@ def fake_cost(training, slice_):
 def test_a_recipe_is_checked_stage_by_stage(monkeypatch, tmp_path):
     monkeypatch.setattr(program, "examine", fake_cost)
     recipe = [
-        "--gin_file=gin_configs/recipes/quickstart.gin",
+        "--gin_file=gin_configs/recipes/retromae_squad.gin",
         f"--gin.RUN_DIR={tmp_path}/run",
     ]
     code, out, _ = run(*recipe, f"--topology={SLICE}", "--json")
     found = json.loads(out.splitlines()[-1])
-    assert list(found["stages"]) == ["pretrain", "retromae", "no_pretraining"]
-    assert [one["fits"] for one in found["stages"].values()] == [True, False, False]
+    trainings = ["pretrain_mlm", "pretrain_retromae", "no_pretraining", "mlm", "retromae"]
+    assert list(found["stages"]) == trainings
+    assert [one["fits"] for one in found["stages"].values()] == [True, True, False, False, False]
     assert code == 1 and found["fits"] is False
     assert (found["topology"], found["devices"]) == (SLICE, 4)
     for one in found["stages"].values():
