@@ -17,7 +17,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: help install interop run speedrun smoke test test-all check format clean
 
 help:
-	@echo "make run       install, then run the main job into runs/quickstart (about 6 minutes)"
+	@echo "make run       install, then run the main job into runs/quickstart (about 7 minutes)"
 	@echo "make test      install, then run the tests"
 	@echo "make test-all  the tests that take minutes, too"
 	@echo "make interop   install PyTorch and the libraries that exports are opened in, and tested beside"
