@@ -2,7 +2,7 @@
 
     python -m benchmarks.speedrun [--seeds=1,2,3] [--folder=runs/speedrun]
 
-Each seed is a run of its own in a new store, so that nothing is reused. Prints development and test
+Each seed runs in a new store, so that nothing is reused. Prints development and test
 figures of each system, mean and range, and the wall clock of each run; ends with exit code 1 if one
 took longer than the rules of docs/results/speedrun.md allow. Nothing else should run meanwhile.
 """

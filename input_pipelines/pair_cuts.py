@@ -17,7 +17,7 @@ class Words:
     """
 
     def __init__(self, passages: Passages):
-        """`passages`: those that are cut; their special tokens count as words of their own."""
+        """`passages`: those that are cut; each special token counts as a word."""
         ends = np.cumsum(passages.lengths)
         self.first, self.last = ends - passages.lengths, ends - 1
         self._places = np.flatnonzero(passages.word_starts)

@@ -1,8 +1,7 @@
 """Which pairs of which kinds are in a step, and their texts: a pure function of (seed, step).
 
-Each kind deals its examples out epoch after epoch as `PairChoice` does, with a seed of its own; how
-a pair is cut is a hash of (seed, kind, number of the draw). So a step needs no state, and every
-process computes the same one.
+Each kind orders its examples by `PairChoice`, with a separate seed; how a pair is cut is a hash of
+(seed, kind, number of the draw). So a step needs no state, and every process computes the same one.
 """
 
 import dataclasses

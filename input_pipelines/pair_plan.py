@@ -1,11 +1,12 @@
 """In which rows the queries and passages of a step stand: a pure function of (seed, step)."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from absl import logging
 
-from input_pipelines import packing, plan
+from input_pipelines import packing, plan, stream
 from input_pipelines.negatives import Pairs
 from input_pipelines.pair_choice import PairChoice
 
@@ -184,6 +185,62 @@ def fitted(
             *(where, batch - count, batch, what, " and ".join(map(str, rows))),
         )
     return found
+
+
+def pair_specs(
+    query_rows: packing.Rows, passage_rows: packing.Rows, known: int, teacher: bool
+) -> stream.Spec:
+    """Group -> feature -> shape and dtype of a global batch of queries with their passages.
+
+    Args:
+      query_rows, passage_rows: of the global batch.
+      known: K, passages known to answer a query; 0: batches have no feature `known`.
+      teacher: whether passages carry `teacher_score`.
+    """
+    query = packing.group_spec(*dataclasses.astuple(query_rows))
+    passage = packing.group_spec(*dataclasses.astuple(passage_rows))
+    shape = (passage_rows.rows, passage_rows.segments)
+    for feature in ("relevance", "document_id"):
+        passage[feature] = (shape, np.dtype(np.int32))
+    if teacher:
+        passage["teacher_score"] = (shape, np.dtype(np.float32))
+    if known:
+        query["known"] = ((query_rows.rows, query_rows.segments, known), np.dtype(np.int32))
+    return {"query": query, "passage": passage}
+
+
+def base_rows(
+    owner: str, query_rows: packing.Rows, passage_rows: packing.Rows, advice: str = ""
+) -> int:
+    """Rows of the smaller group, which the larger group's have to be a multiple of.
+
+    Args:
+      owner: whose rows these are, for the message.
+      query_rows, passage_rows: of the global batch.
+      advice: ends the message.
+
+    Raises:
+      ValueError: they are not; names the next number that is.
+    """
+    base, other = sorted((query_rows.rows, passage_rows.rows))
+    if other % base:
+        raise ValueError(
+            f"{owner}: {query_rows.rows} rows of queries, {passage_rows.rows} of passages: "
+            f"expected a multiple of {base}, so that both can be cut alike; the next is "
+            f"{other + base - other % base}{advice}"
+        )
+    return base
+
+
+def slots_of(slots: np.ndarray, rows: np.ndarray, base: int) -> np.ndarray:
+    """The slots of a group that belong to these of its `base` rows: int64 [n, segments].
+
+    Args:
+      slots: int64 [rows of the group, segments].
+      rows: int64, among 0 to base - 1.
+      base: see `base_rows`.
+    """
+    return slots.reshape(base, -1, slots.shape[1])[rows].reshape(-1, slots.shape[1])
 
 
 def require_rows(

@@ -8,7 +8,7 @@ import numpy as np
 
 from input_pipelines import packing, plan, stream
 from input_pipelines.negatives import NO_SCORE, read_pairs
-from input_pipelines.pair_plan import PairPlan
+from input_pipelines.pair_plan import PairPlan, base_rows, pair_specs, slots_of
 from input_pipelines.pipeline import PREFETCH, open_stores
 from input_pipelines.token_store import TokenStore
 
@@ -84,7 +84,7 @@ class PairsPipeline:
         self.query_length, self.passage_length = query_length, passage_length
         self.known_positives = known_positives
         self._check_known(negatives)
-        self._base = _base_rows(query_rows, passage_rows)
+        self._base = base_rows("PairsPipeline", query_rows, passage_rows)
         self.plan = PairPlan(
             self.pairs,
             np.minimum(self.query_store.lengths, query_length),
@@ -99,18 +99,8 @@ class PairsPipeline:
 
     def specs(self) -> stream.Spec:
         """Group -> feature -> shape and dtype of the global batch."""
-        rows = self.plan.passage_rows
-        passage = packing.group_spec(*dataclasses.astuple(rows))
-        for feature in ("relevance", "document_id"):
-            passage[feature] = ((rows.rows, rows.segments), np.dtype(np.int32))
-        if self.teacher:
-            passage["teacher_score"] = ((rows.rows, rows.segments), np.dtype(np.float32))
-        rows = self.plan.query_rows
-        query = packing.group_spec(*dataclasses.astuple(rows))
-        if self.known_positives:
-            shape = (rows.rows, rows.segments, self.known_positives)
-            query["known"] = (shape, np.dtype(np.int32))
-        return {"query": query, "passage": passage}
+        rows = (self.plan.query_rows, self.plan.passage_rows)
+        return pair_specs(*rows, self.known_positives, self.teacher)
 
     def batch(self, step: int, rows: np.ndarray | None = None) -> stream.Batch:
         """These rows of the global batch of a step; no other texts are read.
@@ -130,8 +120,8 @@ class PairsPipeline:
         rows = stream.own_rows(rows, self._base)
         picked, documents = self.plan.choose(step)
         query_slots, passage_slots = self.plan.slots(step)
-        query_slots = _own(query_slots, rows, self._base)
-        passage_slots = _own(passage_slots, rows, self._base)
+        query_slots = slots_of(query_slots, rows, self._base)
+        passage_slots = slots_of(passage_slots, rows, self._base)
         query_id = self.pairs.queries[picked]  # [B]
         asked = packing.at(query_id, query_slots)
         document_id = packing.at(documents.reshape(-1), passage_slots)
@@ -203,23 +193,6 @@ def _check_length(name: str, length: int, rows: packing.Rows) -> None:
             f"PairsPipeline.{name}_length: expected room for [CLS] and [SEP], 2 or more tokens, "
             f"and at most {rows.length}, the length of a row; found {length}"
         )
-
-
-def _base_rows(query_rows: packing.Rows, passage_rows: packing.Rows) -> int:
-    """Rows of the smaller group, which the other's have to be a multiple of."""
-    base, other = sorted((query_rows.rows, passage_rows.rows))
-    if other % base:
-        raise ValueError(
-            f"PairsPipeline: {query_rows.rows} rows of queries, {passage_rows.rows} of passages: "
-            f"expected a multiple of {base}, so that both can be cut alike; the next is "
-            f"{other + base - other % base}"
-        )
-    return base
-
-
-def _own(slots: np.ndarray, rows: np.ndarray, base: int) -> np.ndarray:
-    """Of the slots of a group, those that go with these of `base` rows."""
-    return slots.reshape(base, -1, slots.shape[1])[rows].reshape(-1, slots.shape[1])
 
 
 def _group(

@@ -9,12 +9,11 @@ Next to the rows three tables are stored, which `pair_kinds` reads:
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Self
 
 import numpy as np
 
 from input_pipelines import blocks, tokenization
-from input_pipelines.layouts import TEXT, Rows
+from input_pipelines.layouts import TEXT, Plain, Rows
 from input_pipelines.sources import Record
 from input_pipelines.store_writer import StoreRecord
 
@@ -26,7 +25,7 @@ def document_of(name: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class TextsWithParts:
+class TextsWithParts(Plain):
     """A layout (`layouts.Layout`) with the rows of `layouts.WholeTexts`, and three tables.
 
     Attributes:
@@ -44,15 +43,6 @@ class TextsWithParts:
     def numbers(self) -> Mapping[str, str]:
         """See `Layout`."""
         return {"sentences": "rows"}
-
-    @property
-    def wants_titles(self) -> bool:
-        """See `Layout`."""
-        return False
-
-    def fitted(self, titles: Sequence[str] | None, folder: str) -> Self:
-        """See `Layout`."""
-        return self
 
     def rows(
         self,

@@ -58,7 +58,7 @@ class TextSource:
         return hashlib.sha256(repr((*parts, self.tokenizer_fingerprint)).encode()).hexdigest()
 
     def part(self, start: int, end: int) -> "TextSource":
-        """The texts start to end - 1 as a source of their own."""
+        """The texts start to end - 1 as a separate source."""
         return TextSource(
             self._tokenizer, self.ids[start:end], self._texts[start:end], self.segment_length,
             self.prefix, self._rows,

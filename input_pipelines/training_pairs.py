@@ -12,6 +12,7 @@ import numpy as np
 from input_pipelines import packing, pair_rows, stream
 from input_pipelines.negatives import NO_SCORE
 from input_pipelines.pair_mixture import PairMixture, StepPairs
+from input_pipelines.pair_plan import base_rows, pair_specs, slots_of
 from input_pipelines.pipeline import PREFETCH
 from input_pipelines.token_store import Passages
 
@@ -53,7 +54,12 @@ class TrainingPairs:
         self.query_rows, self.passage_rows = query_rows, passage_rows
         self.known_positives = known_positives
         rows = {"query": query_rows, "passage": passage_rows}
-        self._base = _base_rows(query_rows.rows, passage_rows.rows)
+        self._base = base_rows(
+            "TrainingPairs",
+            query_rows,
+            passage_rows,
+            ". pair_rows.fitting_rows gives both numbers.",
+        )
         pair_rows.check_lengths(self.pairs, rows, "TrainingPairs")
         pair_rows.check_rows(self.pairs, rows, "TrainingPairs")
         self._check_known()
@@ -62,17 +68,8 @@ class TrainingPairs:
 
     def specs(self) -> stream.Spec:
         """Group -> feature -> shape and dtype of the global batch."""
-        query = packing.group_spec(*dataclasses.astuple(self.query_rows))
-        passage = packing.group_spec(*dataclasses.astuple(self.passage_rows))
-        shape = (self.passage_rows.rows, self.passage_rows.segments)
-        for feature in ("relevance", "document_id"):
-            passage[feature] = (shape, np.dtype(np.int32))
-        if self.pairs.mixture.teacher:
-            passage["teacher_score"] = (shape, np.dtype(np.float32))
-        if self.known_positives:
-            known = (self.query_rows.rows, self.query_rows.segments, self.known_positives)
-            query["known"] = (known, np.dtype(np.int32))
-        return {"query": query, "passage": passage}
+        rows = (self.query_rows, self.passage_rows)
+        return pair_specs(*rows, self.known_positives, self.pairs.mixture.teacher)
 
     def batch(self, step: int, rows: np.ndarray | None = None) -> stream.Batch:
         """These rows of the global batch of a step.
@@ -93,7 +90,7 @@ class TrainingPairs:
         made = self.pairs.step(step)
         shapes = (self.query_rows, self.passage_rows)
         slots = pair_rows.placed(made, shapes, self.known_positives, f"TrainingPairs: step {step}")
-        query_slots, passage_slots = (self._own(one, rows) for one in slots)
+        query_slots, passage_slots = (slots_of(one, rows, self._base) for one in slots)
         query = _group(made.queries, query_slots, made.example, self.query_rows)
         passage = _group(made.passages, passage_slots, made.example[made.owner], self.passage_rows)
         relevant = packing.at(made.relevant.astype(np.int32), passage_slots, 0)
@@ -112,10 +109,6 @@ class TrainingPairs:
             lambda step: self.batch(step, rows), self.specs(), start_step, None, PREFETCH
         )
 
-    def _own(self, slots: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Of the slots of a group, those that go with these of the base rows."""
-        return slots.reshape(self._base, -1, slots.shape[1])[rows].reshape(-1, slots.shape[1])
-
     def _known(self, made: StepPairs) -> np.ndarray:
         """`known` with K columns; pairs that have more are in no row."""
         known = made.known[:, : self.known_positives]
@@ -131,18 +124,6 @@ class TrainingPairs:
                 f"{self.known_positives}. Bind KNOWN_POSITIVES = @pair_rows.known_positives() for "
                 "the pipeline and the objective."
             )
-
-
-def _base_rows(queries: int, passages: int) -> int:
-    """Rows of the smaller group, which the other's have to be a multiple of."""
-    base, other = sorted((queries, passages))
-    if other % base:
-        raise ValueError(
-            f"TrainingPairs: {queries} rows of queries, {passages} of passages: expected a "
-            f"multiple of {base}, so that both can be cut alike; the next is "
-            f"{other + base - other % base}. pair_rows.fitting_rows gives both numbers."
-        )
-    return base
 
 
 def _group(

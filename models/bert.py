@@ -38,9 +38,8 @@ class BertConfig:
         kernel_stddev: of fresh kernels; None: `initializer_range`. A narrow encoder wants D^-1/2,
             which keeps the length of what they multiply.
         residual_stddev: of the kernels whose output is added to the residual stream (attention
-            output, second feed-forward kernel); None: `kernel_stddev`. A large one lets what
-            attention gathers outweigh a token's own state, so that [CLS] starts as a mean of the
-            text instead of the same vector for all texts; 0 starts each layer as the identity.
+            output, second feed-forward kernel); None: `kernel_stddev`. With 0 each layer starts as
+            the identity, up to its LayerNorms.
         dtype: compute dtype; parameters are float32 always.
         remat: one of `layers.REMAT_POLICIES`.
         unroll: layers in one iteration of the loop over layers; more compile longer and, on CPUs,

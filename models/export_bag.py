@@ -7,30 +7,20 @@ of unit length are the same.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tokenizers
 from safetensors.numpy import save_file
 
 from models import bag, model_cards, sentence_modules
+from models.export_hf import ExportError, Weights
 from t5x_style.contract import Contract, Vocabulary
 
 _TABLE, _WEIGHT = "encoder/word/embedding", "encoder/token_weight"
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {"export": {"name": "export_bag", "version": 1}}
-
-
-class ExportError(ValueError):
-    """The weights cannot be written as asked."""
-
-
-class Weights(Protocol):
-    """Something with weights, such as the checkpoint of a training stage."""
-
-    def arrays(self) -> Mapping[str, np.ndarray]:
-        """Path -> array."""
 
 
 def export(

@@ -167,13 +167,13 @@ def measured_development_metric(
     if metric is None:
         return None
     evaluator, _, name = metric.partition("/")
-    told = evaluators.get(evaluator)
-    if told is not None and not told:
+    listed = evaluators.get(evaluator)
+    if listed is not None and not listed:
         logging.warning(
             "no query to compute %s on: the last checkpoint is kept, not the best", metric
         )
         return None
-    if evaluator not in evaluators or (told is not None and name not in told):
+    if evaluator not in evaluators or (listed is not None and name not in listed):
         found = [f"{e}/{m}" for e, names in evaluators.items() for m in names or ("...",)]
         raise ValueError(
             f"train.development_metric: expected 'evaluator/metric', found {metric!r}; "

@@ -99,7 +99,8 @@ def test_independent_crops_are_both_spans_of_one_passage(
     for query, passage, row in zip(split(made.queries), split(made.passages), rows, strict=True):
         whole = corpus.texts.take(np.array([row]))
         for side in (query, passage):
-            place_of(side, whole.tokens.tolist(), whole.word_starts, 7)
+            place = place_of(side, whole.tokens.tolist(), whole.word_starts, 7)
+            assert 1 <= place.start < place.stop <= corpus.ends[row]
 
 
 @settings(max_examples=60, deadline=None)
