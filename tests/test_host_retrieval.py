@@ -75,7 +75,9 @@ def test_it_trains_with_indexes_that_grow_older_and_are_replaced(whole):
     }
     for step, number in versions.items():
         assert 0 <= step - steps[number] <= 4
-    assert len(set(versions.values())) > 2 and steps[min(steps)] == 0
+    # A slow trainer sees every version, a fast one waits only when the age would pass 4 steps.
+    assert len(set(versions.values())) >= 2 and steps[min(steps)] == 0
+    assert any(step > steps[number] for step, number in versions.items())
     for line in lines:
         step = line["step"] - 1
         assert line["train/candidate_age_steps"] == step - steps[versions[step]]
