@@ -3,14 +3,14 @@
 `Part` holds development queries out of the training queries (gin_configs/runs/hold_out.gin).
 `Share` splits one set of judged queries into training, development and test queries, for
 collections that come with test queries only (gin_configs/runs/split_queries.gin).
+Both keep queries together that share a relevant passage.
 """
 
 import dataclasses
-import hashlib
 import math
 from collections.abc import Iterator, Mapping
 
-from input_pipelines import beir
+from input_pipelines import beir, query_families
 from input_pipelines.sources import BadRecords, SourceError
 from input_pipelines.to_beir import Judgements
 
@@ -32,6 +32,8 @@ class BeirJudgements:
 class Part:
     """The judgements of some queries, chosen by a hash of their ids.
 
+    Queries that share a relevant passage are on one side, see `query_families`.
+
     Attributes:
       of: all judgements.
       share: of the queries, between 0 and 1, that is held out.
@@ -48,21 +50,22 @@ class Part:
 
     def judgements(self, bad: BadRecords) -> Iterator[tuple[str, str, int, str]]:
         """Yields those of its queries, in order, telling `bad` of malformed lines."""
-        for row in self.of.judgements(bad):
-            if (_place(row[0]) < self.share) == self.held_out:
-                yield row
+        rows = list(self.of.judgements(bad))
+        shares = {"others": 1 - self.share, "held out": self.share}
+        held_out = query_families.divide(_relevant(rows), shares, 0)["held out"]
+        yield from (row for row in rows if (row[0] in held_out) == self.held_out)
 
 
 @dataclasses.dataclass(frozen=True)
 class Share:
     """The judgements of one of the splits that judged queries are divided into.
 
-    Queries are ordered by a hash of the seed and their ids; each split takes its share of that
-    order, so that the splits have no query in common and are the same on every machine.
+    No query is in two splits, and queries that share a relevant passage are in one, see
+    `query_families`. The splits are the same on every machine.
 
     Attributes:
       of: all judgements.
-      shares: split -> its share of the queries, in order; they add up to 1.
+      shares: split -> its share of the queries; they add up to 1.
       split: which of them is meant.
       seed: another one gives another division.
       least: a split with fewer queries is an error.
@@ -89,32 +92,18 @@ class Share:
           SourceError: there are too few queries to divide.
         """
         rows = list(self.of.judgements(bad))
-        chosen = self._queries(sorted({query for query, _, grade, _ in rows if grade > 0}))
-        yield from (row for row in rows if row[0] in chosen)
-
-    def _queries(self, answered: list[str]) -> set[str]:
-        """Those of the split, of all that have a relevant passage."""
-        order = sorted(answered, key=lambda query: _digest(f"{self.seed}:{query}"))
-        begins, ends, place = 0, 0, 0.0
-        for split, share in self.shares.items():
-            begins, place = ends, place + share
-            ends = round(place * len(order))
-            if split == self.split:
-                break
-        if ends - begins < self.least:
+        parts = query_families.divide(_relevant(rows), self.shares, self.seed)
+        chosen = parts[self.split]
+        if len(chosen) < self.least:
             raise SourceError(
                 f"split {self.split!r}: expected at least {self.least} queries, found "
-                f"{ends - begins}: {len(order)} queries with a relevant passage, divided as "
-                f"{dict(self.shares)}. Judge more queries, give this split a larger share, or "
-                "train on unsupervised pairs, which need no queries, and test on all of them"
+                f"{len(chosen)}: {sum(map(len, parts.values()))} queries with a relevant passage, "
+                f"divided as {dict(self.shares)}. Judge more queries, give this split a larger "
+                "share, or train on unsupervised pairs, which need no queries, and test on all of "
+                "them"
             )
-        return set(order[begins:ends])
+        yield from (row for row in rows if row[0] in chosen)
 
 
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()
-
-
-def _place(query: str) -> float:
-    """Where a query falls between 0 and 1; the same in every collection and on every machine."""
-    return int.from_bytes(_digest(query)[:8], "big") / 2**64
+def _relevant(rows: list[tuple[str, str, int, str]]) -> list[tuple[str, str]]:
+    return [(query, passage) for query, passage, grade, _ in rows if grade > 0]

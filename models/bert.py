@@ -16,6 +16,11 @@ from flax import nnx
 from models import attention, layers
 from t5x_style import partitioning
 
+STDDEVS = (
+    "initializer_range", "table_stddev", "position_stddev", "kernel_stddev", "attention_stddev",
+    "mlp_stddev",
+)  # fmt: skip
+
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
@@ -32,14 +37,17 @@ class BertConfig:
             they are as wide as the layers, and nothing is projected.
         activation: `gelu` (exact), `gelu_new` (tanh) or `relu`.
         dropout, attention_dropout: rates in training.
-        initializer_range: standard deviation of fresh kernels and tables, unless the next three say
+        initializer_range: standard deviation of fresh kernels and tables, unless the next five say
             otherwise.
         table_stddev: of the fresh word table; None: `initializer_range`.
+        position_stddev: of the fresh tables of positions and types; None: `initializer_range`. Well
+            below `table_stddev`, texts start as what their words say.
         kernel_stddev: of fresh kernels; None: `initializer_range`. A narrow encoder wants D^-1/2,
             which keeps the length of what they multiply.
-        residual_stddev: of the kernels whose output is added to the residual stream (attention
-            output, second feed-forward kernel); None: `kernel_stddev`. With 0 each layer starts as
-            the identity, up to its LayerNorms.
+        attention_stddev: of the kernel that adds attention's output to the residual stream; None:
+            `kernel_stddev`. A large one lets [CLS] start as a mean of the text.
+        mlp_stddev: of the kernel that adds the feed-forward part's output to it; None:
+            `kernel_stddev`. With 0 that part starts as the identity, up to its LayerNorm.
         dtype: compute dtype; parameters are float32 always.
         remat: one of `layers.REMAT_POLICIES`.
         unroll: layers in one iteration of the loop over layers; more compile longer and, on CPUs,
@@ -70,8 +78,10 @@ class BertConfig:
     position_offset: int = 0
     embedding_size: int | None = None
     table_stddev: float | None = None
+    position_stddev: float | None = None
     kernel_stddev: float | None = None
-    residual_stddev: float | None = None
+    attention_stddev: float | None = None
+    mlp_stddev: float | None = None
 
     def __post_init__(self) -> None:
         positive = ("vocab_size", "hidden", "layers", "heads", "mlp", "max_positions")
@@ -95,7 +105,7 @@ class BertConfig:
                     f"BertConfig.{name} must be at least 0 and below 1, "
                     f"found {getattr(self, name)}."
                 )
-        for name in ("initializer_range", "table_stddev", "kernel_stddev", "residual_stddev"):
+        for name in STDDEVS:
             if (getattr(self, name) or 0) < 0:
                 raise ValueError(
                     f"BertConfig.{name}: expected a standard deviation of 0 or more, "
@@ -137,7 +147,8 @@ class BertConfig:
             dropout=self.dropout,
             attention_dropout=self.attention_dropout,
             initializer_range=self.kernels,
-            residual_stddev=self.residual_stddev,
+            attention_stddev=self.attention_stddev,
+            mlp_stddev=self.mlp_stddev,
             dtype=self.dtype,
             attention=self.attention,
         )
@@ -187,8 +198,8 @@ class Embeddings(nnx.Module):
     def __init__(self, config: BertConfig, *, rngs: nnx.Rngs) -> None:
         self.word = table(config.padded_vocab, "vocab", config, rngs, config.table_stddev)
         rows = config.max_positions + config.position_offset
-        self.position = table(rows, "position", config, rngs)
-        self.type = table(config.type_vocab, "type", config, rngs)
+        self.position = table(rows, "position", config, rngs, config.position_stddev)
+        self.type = table(config.type_vocab, "type", config, rngs, config.position_stddev)
         self.norm = layers.layer_norm(config.table_width, config.layer_norm_eps, config.dtype, rngs)
         self.dropout = layers.Dropout(config.dropout)
         self.position_offset = config.position_offset

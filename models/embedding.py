@@ -113,6 +113,27 @@ _ENCODERS: dict[str, tuple[type, ...]] = {
 }
 
 
+def build(config: EncoderConfig, pooling: str, rngs: nnx.Rngs) -> Encoder:
+    """An encoder that gives this pooling, with fresh parameters from stream `params`.
+
+    Raises:
+        ValueError: there is none of this configuration.
+    """
+    if pooling == "pooler" and isinstance(config, bert.BertConfig):
+        return pooled.PooledEncoder(config, rngs=rngs)
+    encoder = config.build(rngs)
+    require_pooling(encoder, pooling)
+    return encoder
+
+
+def require_pooling(encoder: Encoder, pooling: str) -> None:
+    """Raises ValueError unless an encoder gives this pooling."""
+    if not isinstance(encoder, _ENCODERS[pooling]):
+        raise ValueError(
+            f"EmbeddingConfig.pooling: {type(encoder).__name__} does not give {pooling!r}"
+        )
+
+
 def embed(
     encoder: Encoder,
     group: Mapping[str, jax.Array],
@@ -135,10 +156,7 @@ def embed(
     """
     segment_ids, cls_at = group["segment_ids"], group["cls_at"]
     text = (group["tokens"], group["positions"], segment_ids, group.get("token_types"), key)
-    if not isinstance(encoder, _ENCODERS[config.pooling]):
-        raise ValueError(
-            f"EmbeddingConfig.pooling: {type(encoder).__name__} does not give {config.pooling!r}"
-        )
+    require_pooling(encoder, config.pooling)
     if isinstance(encoder, bag.BagEncoder):
         vectors = encoder(group["tokens"], segment_ids, cls_at.shape[1])
     elif config.pooling == "mean" and isinstance(encoder, bert.Encoder):

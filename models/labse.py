@@ -1,9 +1,10 @@
 """LaBSE: sentences of all languages in one space, by telling translations from all others.
 
 Feng et al. 2020, arXiv:2007.01852, with the facts of the official code (`official/projects/labse`).
-One encoder reads both sides; a sentence's vector is its pooled [CLS] at unit length. Each source is
-to tell its translation from the targets of the whole batch, and each target its own from the
-sources (Yang et al. 2019, arXiv:1902.08564):
+One encoder reads both sides; a sentence's vector is its pooled [CLS] at unit length, or another
+pooling, that of a bag of embeddings (`models/bag.py`) included. Each source is to tell its
+translation from the targets of the whole batch, and each target its own from the sources (Yang et
+al. 2019, arXiv:1902.08564):
 
     loss = sum over both directions of the mean of -log softmax( (cos - margin of the pair) x scale)
 
@@ -16,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models import bert, embedding, layers, pooled
+from models import embedding, layers, pooled
 from models.losses import contrastive
 from t5x_style.contract import Contract, Vocabulary
 from t5x_style.metrics import Mean
@@ -27,8 +28,9 @@ class LaBSE(Objective):
     """See the module's docstring. Pairs are matched by `example_id`; rows may be packed.
 
     Args:
-        config: the encoder.
-        embedding_config: lengths and temperature; pooling `pooler`, similarity `cosine`.
+        config: the encoder, BERT's or a bag of embeddings.
+        embedding_config: lengths, temperature, pooling (the paper's is `pooler`); similarity
+            `cosine`.
         vocabulary: of the tokenizer.
         source, target: sizes of the two token groups of a global batch. `target` carries
             `relevance` [B, S] int32, 1 for a translation and 0 for a hard negative of the source
@@ -43,7 +45,7 @@ class LaBSE(Objective):
 
     def __init__(
         self,
-        config: bert.BertConfig,
+        config: embedding.EncoderConfig,
         embedding_config: embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
         source: GroupShape,
@@ -62,7 +64,18 @@ class LaBSE(Objective):
         self.source, self.target = source, target
         self.contrastive_config = contrastive_config
         self.encode_chunks = encode_chunks
-        self.embedder = pooled.PooledEncoder(config, rngs=rngs)
+        network = embedding.build(config, embedding_config.pooling, rngs)
+        # Without a pooler the parameters have the names of `BiEncoder`, to be initialised and
+        # exported alike.
+        if isinstance(network, pooled.PooledEncoder):
+            self.embedder = network
+        else:
+            self.encoder = network
+
+    @property
+    def network(self) -> embedding.Encoder:
+        """What turns text into vectors."""
+        return self.embedder if self.embedding_config.pooling == "pooler" else self.encoder
 
     def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
         """See `Objective`."""
@@ -86,18 +99,17 @@ class LaBSE(Objective):
     def embed(self, group: Mapping[str, jax.Array], key: jax.Array | None = None) -> jax.Array:
         """[B * S, D] float32 of length 1, of a token group."""
         config = self.embedding_config
-        vectors = embedding.embed_in_chunks(self.embedder, group, config, self.encode_chunks, key)
+        vectors = embedding.embed_in_chunks(self.network, group, config, self.encode_chunks, key)
         return embedding.unit(vectors.reshape(-1, vectors.shape[-1]))
 
     def functions(self) -> dict[str, Fn]:
         """See `Objective`."""
-        return embedding.functions(self.embedder, self.embedding_config, self.source, self.target)
+        return embedding.functions(self.network, self.embedding_config, self.source, self.target)
 
 
 def _require_labse(config: embedding.EmbeddingConfig, encode_chunks: int) -> None:
-    found = (config.pooling, config.similarity)
-    if found != ("pooler", "cosine") or encode_chunks < 1:
+    if config.similarity != "cosine" or encode_chunks < 1:
         raise ValueError(
-            "LaBSE: expected pooling 'pooler', similarity 'cosine' and encode_chunks of 1 or more, "
-            f"found {found} and {encode_chunks}"
+            "LaBSE: expected similarity 'cosine' and encode_chunks of 1 or more, found "
+            f"{config.similarity!r} and {encode_chunks}"
         )

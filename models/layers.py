@@ -67,8 +67,8 @@ class BlockConfig:
         dropout: rate after the attention output and after the feed-forward part.
         attention_dropout: rate on the attention weights.
         initializer_range: standard deviation of the normal that kernels are drawn from.
-        residual_stddev: the same of the kernels whose output is added to the residual stream; None:
-            `initializer_range`.
+        attention_stddev: the same of the kernel of attention's output; None: `initializer_range`.
+        mlp_stddev: the same of the second feed-forward kernel; None: `initializer_range`.
         dtype: name of the compute dtype.
         attention: one of `attention.KINDS`: which form self-attention inside segments takes.
     """
@@ -83,7 +83,8 @@ class BlockConfig:
     initializer_range: float
     dtype: str
     attention: str
-    residual_stddev: float | None = None
+    attention_stddev: float | None = None
+    mlp_stddev: float | None = None
 
     def __post_init__(self) -> None:
         if self.hidden % self.heads:
@@ -100,10 +101,9 @@ class BlockConfig:
                 f"attention must be one of {attention.KINDS}, found {self.attention!r}."
             )
 
-    @property
-    def residual(self) -> float:
-        """Standard deviation of fresh kernels whose output is added to the residual stream."""
-        return self.initializer_range if self.residual_stddev is None else self.residual_stddev
+    def stddev(self, special: float | None) -> float:
+        """`special` where it is set, that of other kernels where it is None."""
+        return self.initializer_range if special is None else special
 
 
 class Dense(nnx.Module):
@@ -189,7 +189,9 @@ class Attention(nnx.Module):
         self.query = Dense(embed, heads, **options)
         self.key = Dense(embed, heads, **options)
         self.value = Dense(embed, heads, **options)
-        self.out = Dense(heads, embed, **options | {"stddev": config.residual})
+        self.out = Dense(
+            heads, embed, **options | {"stddev": config.stddev(config.attention_stddev)}
+        )
         self.dropout = Dropout(config.attention_dropout)
         self.kind = config.attention
 
@@ -269,7 +271,7 @@ class FeedForward(nnx.Module):
         embed, mlp = {"embed": config.hidden}, {"mlp": config.mlp}
         options = {"stddev": config.initializer_range, "dtype": config.dtype, "rngs": rngs}
         self.wi = Dense(embed, mlp, **options)
-        self.wo = Dense(mlp, embed, **options | {"stddev": config.residual})
+        self.wo = Dense(mlp, embed, **options | {"stddev": config.stddev(config.mlp_stddev)})
         self.activation = config.activation
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Callable
 
 import jax
@@ -272,3 +273,28 @@ def test_gelu_is_exact_in_both_dtypes() -> None:
     np.testing.assert_allclose(found.astype(jnp.float32), exact, rtol=2**-8, atol=1e-6)
     slopes = jax.vmap(jax.grad(layers.gelu))(jnp.asarray([-2.0, 0.0, 2.0]))
     np.testing.assert_allclose(slopes, [-0.085231, 0.5, 1.085232], atol=1e-5)
+
+
+SCALES = {
+    "table_stddev": "embeddings/word",
+    "position_stddev": "embeddings/(position|type)",
+    "attention_stddev": "layers/attention/out/kernel",
+    "mlp_stddev": "layers/mlp/wo/kernel",
+    "kernel_stddev": "layers/(attention/(query|key|value)|mlp/wi)/kernel",
+}
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_each_scale_is_that_of_the_parameters_that_it_names(name: str) -> None:
+    def scales(config: bert.BertConfig) -> dict[str, float]:
+        state = nnx.to_flat_state(nnx.state(config.build(nnx.Rngs(0)), nnx.Param))
+        return {"/".join(map(str, path)): float(leaf[...].std()) for path, leaf in state}
+
+    before = scales(CONFIG)
+    after = scales(dataclasses.replace(CONFIG, **{name: 3 * CONFIG.initializer_range}))
+    own = {path for path in before if re.match(SCALES[name], path)}
+    if name == "kernel_stddev":  # the two residual kernels follow it unless they are set
+        own |= {path for path in before if re.match("layers/.*(out|wo)/kernel", path)}
+    assert own
+    for path, scale in before.items():
+        assert after[path] == pytest.approx(scale * (3 if path in own else 1), rel=1e-5), path

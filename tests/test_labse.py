@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models import embedding, labse
+from models import bag, embedding, labse
 from models.losses import contrastive
 from t5x_style import partitioning
 from t5x_style.objective import GroupShape
@@ -42,11 +42,11 @@ def batch(segments, said=None):
     return {"source": group(1, segments), "target": group(2, segments, said)}
 
 
-def make(segments, way="gather", chunks=1, **changes):
+def make(segments, way="gather", chunks=1, encoder=CONFIG, **changes):
     shape = GroupShape(8 if segments > 1 else PAIRS, 8 * segments, segments)
     config = contrastive.ContrastiveConfig(both_directions=True, margin=0.3, way=way)
     return labse.LaBSE(
-        CONFIG, dataclasses.replace(EMBEDDING, **changes), tiny_models.VOCABULARY, shape, shape,
+        encoder, dataclasses.replace(EMBEDDING, **changes), tiny_models.VOCABULARY, shape, shape,
         config, chunks, rngs=nnx.Rngs(0),
     )  # fmt: skip
 
@@ -91,6 +91,22 @@ def assert_same(found, expected):
 )
 def test_packing_chunks_and_meshes_change_nothing(alone, segments, chunks, mesh, way):
     assert_same(loss_and_gradients(make(segments, way, chunks), batch(segments), mesh), alone)
+
+
+BAG = bag.BagConfig(CONFIG.vocab_size, CONFIG.hidden, tiny_models.VOCABULARY.special_ids)
+OTHERS = {"mean": CONFIG, "weighted_mean": BAG}
+
+
+@pytest.mark.parametrize("pooling", OTHERS)
+@pytest.mark.parametrize(
+    ("segments", "chunks", "mesh"), [(3, 1, (1, 1, 1)), (1, 3, (1, 1, 1)), (3, 1, (2, 2, 2))]
+)
+def test_other_poolings_and_a_bag_are_the_same_on_any_mesh(pooling, segments, chunks, mesh):
+    alone = loss_and_gradients(make(1, encoder=OTHERS[pooling], pooling=pooling), batch(1))
+    model = make(segments, chunks=chunks, encoder=OTHERS[pooling], pooling=pooling)
+    assert_same(loss_and_gradients(model, batch(segments), mesh), alone)
+    assert all(name.startswith("encoder/") for name in alone[2])
+    assert any(np.abs(gradient).max() > 0 for gradient in alone[2].values())
 
 
 def expected_loss(scores):
@@ -149,7 +165,7 @@ def test_it_asks_for_what_the_pipeline_gives():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"pooling": "cls"}, "LaBSE: expected pooling 'pooler'"),
+        ({"pooling": "weighted_mean"}, "Encoder does not give 'weighted_mean'"),
         ({"similarity": "dot"}, "similarity 'cosine'"),
     ],
 )

@@ -16,6 +16,8 @@ PARAMETERS: Mapping[str, str] = {}
 ADDED: Mapping[str, str] = {
     "tokenization.train_tokenizer.split_case": "False",
     "bert.BertConfig.table_stddev": "None",
+    "bert.BertConfig.position_stddev": "None",
     "bert.BertConfig.kernel_stddev": "None",
-    "bert.BertConfig.residual_stddev": "None",
+    "bert.BertConfig.attention_stddev": "None",
+    "bert.BertConfig.mlp_stddev": "None",
 }

@@ -1,0 +1,58 @@
+"""Queries that share a relevant passage stay in one part of a division."""
+
+import logging
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from input_pipelines import query_families
+
+SHARES = {"train": 0.5, "dev": 0.2, "test": 0.3}
+
+
+def test_queries_are_connected_through_passages() -> None:
+    relevant = [("a", "1"), ("b", "2"), ("c", "1"), ("c", "3"), ("d", "3"), ("e", "4")]
+    assert query_families.families(relevant) == [["a", "c", "d"], ["b"], ["e"]]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 80)), min_size=1, max_size=120),
+    st.integers(0, 3),
+)
+def test_every_query_is_in_one_part_and_no_passage_in_two(edges, seed) -> None:
+    relevant = [(f"q{query}", f"p{passage}") for query, passage in edges]
+    parts = query_families.divide(relevant, SHARES, seed)
+    assert sorted(query for part in parts.values() for query in part) == sorted(
+        {query for query, _ in relevant}
+    )
+    assert parts == query_families.divide(reversed(relevant), SHARES, seed)
+    total = sum(map(len, parts.values()))
+    largest = max(map(len, query_families.families(relevant)))
+    if largest > 1 and largest * 20 <= total:
+        passages = [
+            {passage for query, passage in relevant if query in part} for part in parts.values()
+        ]
+        assert sum(map(len, passages)) == len(set.union(*passages))
+
+
+def test_without_shared_passages_the_parts_have_their_shares() -> None:
+    relevant = [(f"q{n}", f"p{n}") for n in range(1000)]
+    parts = query_families.divide(relevant, SHARES, 0)
+    assert {part: len(queries) for part, queries in parts.items()} == {
+        "train": 500,
+        "dev": 200,
+        "test": 300,
+    }
+    assert parts != query_families.divide(relevant, SHARES, 1)
+
+
+def test_one_family_of_nearly_all_queries_is_broken_up_and_said(caplog) -> None:
+    relevant = [(f"q{n}", "p") for n in range(90)] + [(f"r{n}", f"p{n}") for n in range(10)]
+    with caplog.at_level(logging.WARNING):
+        parts = query_families.divide(relevant, SHARES, 0)
+    assert {part: len(queries) for part, queries in parts.items()} == {
+        "train": 50,
+        "dev": 20,
+        "test": 30,
+    }
+    assert "90 of 100 queries are connected" in caplog.text and "'dev'" in caplog.text
