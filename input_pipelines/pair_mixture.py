@@ -129,6 +129,7 @@ class OpenPairs:
     Attributes:
       mixture: what was asked for.
       corpus: the passages.
+      sizes: name -> examples there are, of the kinds with a weight.
       counts: name -> pairs in each batch, of the kinds that have any.
       batch: their sum.
     """
@@ -148,8 +149,9 @@ class OpenPairs:
             name: mixture.kinds[name].examples(self.corpus, mixture.group_size, mixture.teacher)
             for name in wanted
         }
+        self.sizes = {name: len(examples) for name, examples in found.items()}
         self.counts = counts_of(
-            {name: len(examples) for name, examples in found.items()},
+            self.sizes,
             {name: examples.found for name, examples in found.items()},
             wanted,
             mixture.batch,

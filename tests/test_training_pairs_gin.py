@@ -24,14 +24,16 @@ def clean() -> Iterator[None]:
     gin.clear_config()
 
 
-def built(folder: Path, passages: int, *more: str) -> tuple[TrainingPairs, list[GroupShape], int]:
+def built(
+    folder: Path, passages: int, *more: str, **changed: object
+) -> tuple[TrainingPairs, list[GroupShape], int]:
     """The pipeline, the objective's shapes and its known positives, as gin makes them."""
     (folder / "vocabulary.json").write_text(json.dumps({"fingerprint": FINGERPRINT}))
     store = write_texts(folder / "store", some_texts(passages))
     macros = {
         "STORE": store, "TOKENIZER": folder, "QUERIES": 16, "QUERY_LENGTH": 12,
         "PASSAGE_LENGTH": 24, "SEED": 1, "MODEL_DIR": folder / "out", "STEPS": 2,
-        "WARMUP_STEPS": 1, "LEARNING_RATE": 0.1, "TEMPERATURE": 0.1,
+        "WARMUP_STEPS": 1, "LEARNING_RATE": 0.1, "TEMPERATURE": 0.1, **changed,
     }  # fmt: skip
     flags = gin_utils.parse_flags(
         [f"--gin_file={REPOSITORY}/gin_configs/{name}.gin" for name in FILES]
