@@ -29,7 +29,7 @@ def semantic():
     return values
 
 
-@pytest.mark.parametrize("name", ["pretrain", "retromae"])
+@pytest.mark.parametrize("name", ["pretrain_retromae", "retromae"])
 @pytest.mark.parametrize(
     "setting",
     [
@@ -49,7 +49,7 @@ def test_how_checkpoints_are_written_makes_no_version(semantic):
 
 
 def test_evaluation_counts_where_it_selects_the_best_checkpoint(semantic):
-    assert semantic("pretrain", EVALUATE_EVERY=7) == semantic("pretrain")
+    assert semantic("pretrain_retromae", EVALUATE_EVERY=7) == semantic("pretrain_retromae")
     changed, before = semantic("retromae", EVALUATE_EVERY=7), semantic("retromae")
     assert before["development_metric"] == "'dev/MRR@10'"
     assert {name for name in changed if changed[name] != before[name]} == {"cadence.evaluate_every"}
@@ -65,5 +65,5 @@ def test_evaluation_counts_where_it_selects_the_best_checkpoint(semantic):
     ],
 )
 def test_what_decides_the_result_makes_a_version(semantic, setting, value, names):
-    changed, before = semantic("pretrain", **{setting: value}), semantic("pretrain")
+    changed, before = semantic("pretrain_retromae", **{setting: value}), semantic("pretrain_retromae")
     assert {name for name in changed if changed[name] != before.get(name)} == names

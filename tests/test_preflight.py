@@ -333,12 +333,12 @@ def test_one_stage_of_a_recipe(monkeypatch, tmp_path):
     monkeypatch.setattr(program, "examine", fake_cost)
     comparison = "--gin_file=gin_configs/recipes/quickstart_comparison.gin"
     recipe = [comparison, f"--gin.RUN_DIR={tmp_path}/run"]
-    code, out, _ = run(*recipe, f"--topology={SLICE}", "--json", "--stage=pretrain")
+    code, out, _ = run(*recipe, f"--topology={SLICE}", "--json", "--stage=pretrain_retromae")
     found = json.loads(out.splitlines()[-1])
-    assert code == 0 and found["fits"] is True and list(found["stages"]) == ["pretrain"]
-    code, _, err = run(*recipe, f"--topology={SLICE}", "--stage=pretrian")
-    assert code == 1 and "did you mean pretrain?" in err
-    code, _, err = run(*flags(), f"--topology={SLICE}", "--stage=pretrain")
+    assert code == 0 and found["fits"] is True and list(found["stages"]) == ["pretrain_retromae"]
+    code, _, err = run(*recipe, f"--topology={SLICE}", "--stage=pretrain_retroame")
+    assert code == 1 and "did you mean pretrain_retromae?" in err
+    code, _, err = run(*flags(), f"--topology={SLICE}", "--stage=pretrain_retromae")
     assert code == 1 and "describe no recipe" in err
 
 
