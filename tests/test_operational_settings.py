@@ -65,5 +65,6 @@ def test_evaluation_counts_where_it_selects_the_best_checkpoint(semantic):
     ],
 )
 def test_what_decides_the_result_makes_a_version(semantic, setting, value, names):
-    changed, before = semantic("pretrain_retromae", **{setting: value}), semantic("pretrain_retromae")
+    before = semantic("pretrain_retromae")
+    changed = semantic("pretrain_retromae", **{setting: value})
     assert {name for name in changed if changed[name] != before.get(name)} == names
