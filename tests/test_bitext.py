@@ -114,6 +114,16 @@ def test_equal_scores_are_taken_together():
     assert bitext.quality(mined, np.array([[0, 0]]), threshold).precision == 0.5
 
 
+def test_a_sentence_of_unknown_tokens_finds_nothing_and_harms_no_other():
+    targets = vectors(6)
+    sources = targets.copy()
+    sources[2] = 0
+    for found in (bitext.finds_own(sources, targets), *bitext.find_each_other(sources, targets)):
+        np.testing.assert_array_equal(found, [True, True, False, True, True, True])
+    with pytest.raises(ValueError, match="expected vectors with a length, found 6 that are all 0"):
+        bitext.finds_own(np.zeros_like(sources), targets)
+
+
 def test_documents_are_the_means_of_their_sentences():
     sentences = vectors(6)
     found = bitext.documents(sentences, np.array([0, 1, 1, 0, 2, 2]))

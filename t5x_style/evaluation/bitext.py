@@ -31,22 +31,27 @@ WAYS = ("forward", "backward", "intersection", "max")
 
 
 def unit(vectors: Vectors) -> Vectors:
-    """[N, D] float32 of length 1.
+    """[N, D] float32 of length 1; a zero vector stays zero, and is near to nothing.
+
+    A bag of embeddings gives one for a sentence of unknown tokens, TF-IDF for one without known
+    n-grams.
 
     Raises:
-      ValueError: a vector of an array that is not finite or has no length.
+      ValueError: a vector of an array that is not finite, or vectors that are all 0.
     """
     if scipy.sparse.issparse(vectors):
         return preprocessing.normalize(vectors)
     vectors = np.asarray(vectors, np.float32)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    bad = np.flatnonzero(~(np.isfinite(norms) & (norms > 0)))
+    bad = np.flatnonzero(~np.isfinite(norms))
     if len(bad):
         raise ValueError(
-            f"expected finite vectors that are not 0, found {len(bad)} of {len(vectors)} that are, "
-            f"the first in row {bad[0]}"
+            f"expected finite vectors, found {len(bad)} of {len(vectors)} that are not, the first "
+            f"in row {bad[0]}"
         )
-    return vectors / norms
+    if len(vectors) and not norms.any():
+        raise ValueError(f"expected vectors with a length, found {len(vectors)} that are all 0")
+    return np.divide(vectors, norms, np.zeros_like(vectors), where=norms > 0)
 
 
 def nearest(sources: Vectors, targets: Vectors, k: int) -> tuple[np.ndarray, np.ndarray]:
