@@ -30,7 +30,7 @@ class BeirJudgements:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The judgements of some queries, chosen by a hash of their ids.
+    """The judgements of the queries that are held out, or of the others.
 
     Queries that share a relevant passage are on one side, see `query_families`.
 

@@ -47,5 +47,5 @@ def fitting_steps(pairs: PairMixture, steps: int, passes: float) -> int:
 
 
 def fitting_warmup(steps: int, warmup_steps: int) -> int:
-    """`warmup_steps`, but no more than a quarter of a training of `steps`."""
+    """Steps of warmup: `warmup_steps`, at most a quarter of `steps`, the training's length."""
     return min(warmup_steps, steps // 4)

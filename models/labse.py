@@ -1,10 +1,9 @@
 """LaBSE: sentences of all languages in one space, by telling translations from all others.
 
 Feng et al. 2020, arXiv:2007.01852, with the facts of the official code (`official/projects/labse`).
-One encoder reads both sides; a sentence's vector is its pooled [CLS] at unit length, or another
-pooling, that of a bag of embeddings (`models/bag.py`) included. Each source is to tell its
-translation from the targets of the whole batch, and each target its own from the sources (Yang et
-al. 2019, arXiv:1902.08564):
+One encoder embeds both sides at unit length. The paper pools [CLS]; other poolings and a bag of
+embeddings (`models/bag.py`) are possible. The loss is a softmax over the targets of the whole batch
+for each source, and over the sources for each target (Yang et al. 2019, arXiv:1902.08564):
 
     loss = sum over both directions of the mean of -log softmax( (cos - margin of the pair) x scale)
 
