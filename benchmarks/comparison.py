@@ -1,21 +1,28 @@
-"""The tables of recipes/comparison.gin over several seeds, in Markdown.
+"""Evaluations of one recipe for several seeds, as tables in Markdown.
 
-    python -m benchmarks.comparison runs/squad_1 runs/squad_2 runs/squad_3
+    python -m benchmarks.comparison [--pairs=mlm-bm25,retromae-bm25] runs/squad_1 runs/squad_2 ...
 
 Each folder is a finished run of one seed, or what docs/results/squad keeps of it. A cell is the
-mean over the runs and, where they differ, the lowest and the highest.
+mean over the runs and, where they differ, the lowest and the highest. A pair, one system minus
+another, is tested on the pooled runs: a query's difference is its mean over the runs, and intervals
+and tests are over queries, or over groups of them where the evaluation had groups.
 """
 
 import json
 import statistics
 from pathlib import Path
 
-from absl import app
+import numpy as np
+from absl import app, flags
 
 from benchmarks import code_hash
+from t5x_style.evaluation import significance
+
+_PAIRS = flags.DEFINE_list("pairs", [], "Names of two systems each, with '-' between.")
 
 OWN = "evaluation"  # of the collection that the models were fine-tuned on; it comes first
 METRICS = ("MRR@10", "nDCG@10", "Recall@10", "Recall@100")
+SAMPLES = 10_000  # of the bootstrap and of the randomisation test
 
 
 def evaluations(run: Path) -> dict[str, dict]:
@@ -52,6 +59,65 @@ def table(results: list[dict]) -> list[str]:
     return lines
 
 
+def pooled(runs: list[dict], one: str, other: str, metric: str) -> tuple[float, ...]:
+    """One system minus another over all runs.
+
+    Args:
+      runs: per_query.json of each run.
+      one: name of a system.
+      other: of the one that it is compared with.
+      metric: one of METRICS.
+
+    Returns:
+      The mean difference, the ends of its 95 % interval, and the p-value.
+
+    Raises:
+      ValueError: the runs have different queries, or lack a system.
+    """
+    first = runs[0]
+    for run in runs:
+        if run["queries"] != first["queries"]:
+            raise ValueError("expected runs with the same queries in one order, found others")
+        for name in (one, other):
+            if name not in run["systems"]:
+                raise ValueError(f"expected one of {sorted(run['systems'])}, found {name!r}")
+    values = [
+        np.array(run["systems"][one][metric]) - np.array(run["systems"][other][metric])
+        for run in runs
+    ]
+    difference = np.mean(values, axis=0)
+    groups = None if first.get("groups") is None else np.array(first["groups"])
+    low, high = significance.bootstrap_interval(difference, SAMPLES, 0, groups=groups)
+    p_value = significance.randomisation_p_value(difference, SAMPLES, 0, groups)
+    return float(difference.mean()), low, high, p_value
+
+
+def differences(runs: list[dict], pairs: list[str]) -> list[str]:
+    """Lines of Markdown: each pair, tested on the pooled runs."""
+    lines = ["| pooled | " + " | ".join(METRICS) + " |", "|---" * (len(METRICS) + 1) + "|"]
+    for pair in pairs:
+        one, _, other = pair.partition("-")
+        cells = []
+        for metric in METRICS:
+            difference, low, high, p_value = pooled(runs, one, other, metric)
+            cells.append(f"{difference:+.3f} ({low:+.3f} to {high:+.3f}), p {p_value:.4f}")
+        lines.append(f"| {one} - {other} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def per_query(folders: list[str], name: str) -> list[dict]:
+    """per_query.json of evaluation stage `name` of each run.
+
+    Raises:
+      SystemExit: a run has none.
+    """
+    paths = [Path(folder) / name / "per_query.json" for folder in folders]
+    missing = [str(path) for path in paths if not path.is_file()]
+    if missing:
+        raise SystemExit(f"--pairs needs values of each query, found no {', '.join(missing)}")
+    return [json.loads(path.read_text("utf-8")) for path in paths]
+
+
 def main(argv: list[str]) -> None:
     """Prints a table for each evaluation that all runs have."""
     runs = [evaluations(Path(folder)) for folder in argv[1:]]
@@ -62,6 +128,8 @@ def main(argv: list[str]) -> None:
         if all(name in run for run in runs):
             heading = "own test questions" if name == OWN else name.removesuffix("_evaluation")
             print(f"\n### {heading}\n\n" + "\n".join(table([run[name] for run in runs])))
+            if _PAIRS.value:
+                print("\n" + "\n".join(differences(per_query(argv[1:], name), _PAIRS.value)))
 
 
 if __name__ == "__main__":

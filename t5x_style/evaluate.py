@@ -11,7 +11,7 @@ from t5x_style import runtime
 from t5x_style.evaluation import comparison, groups, ranking, systems
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"evaluate": {"name": "evaluate", "version": 2}}
+JOBS = {"evaluate": {"name": "evaluate", "version": 3}}
 
 
 def evaluate(
@@ -37,6 +37,9 @@ def evaluate(
     "systems": {system: {metric: value}}}}, "judged": {split: number of queries}, "facts": {system:
     ...}}. low and high bound a 95 % bootstrap interval over queries or groups of queries, p is of a
     paired randomisation test over the same.
+
+    per_query.json: {"queries": [n] ids, "groups": [n] numbers of their groups, or null, "systems":
+    {system: {metric: [n]}}}.
 
     Args:
       corpus: folder in BEIR's layout.
@@ -84,7 +87,7 @@ def evaluate(
         report |= {"grouped_by": repr(group_of) if group_of is not None else None}
         report |= {"development": _development(bench, split, depth, metrics)}
         report |= {"judged": bench.judged()}
-        comparison.write(folder, report, scores)
+        comparison.write(folder, report, scores, numbers)
     return {"metrics": "metrics.json", "per_query": "per_query.json", "runs": "runs"}
 
 

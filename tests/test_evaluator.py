@@ -162,7 +162,8 @@ def test_the_stage_compares_systems(corpus, tmp_path):
     runs = {path.stem: ranking.read_run(path) for path in (folder / "runs").glob("*.trec")}
     assert set(runs) == {"bm25", "dense", "poor", "fusion"}
     assert runs["dense"]["q1"][0][0] == "p1"
-    assert json.loads((folder / "per_query.json").read_text())["queries"] == ["q0", "q1"]
+    per_query = json.loads((folder / "per_query.json").read_text())
+    assert (per_query["queries"], per_query["groups"]) == (["q0", "q1"], None)
     console = Console(width=120, record=True)
     console.print(table(report))
     assert "test: 2 queries" in console.export_text()

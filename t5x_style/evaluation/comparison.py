@@ -68,12 +68,25 @@ def compare(
     }
 
 
-def write(folder: Path, report: dict[str, Any], scores: Mapping[str, ranking.Scores]) -> None:
-    """Writes metrics.json and per_query.json, and prints the tables."""
+def write(
+    folder: Path,
+    report: dict[str, Any],
+    scores: Mapping[str, ranking.Scores],
+    groups: np.ndarray | None = None,
+) -> None:
+    """Writes metrics.json and per_query.json, and prints the tables.
+
+    Args:
+      folder: where to.
+      report: what `compare` returned, and the fields that are printed with it.
+      scores: system -> scores, all on the same queries.
+      groups: [n] int64, as for `compare`.
+    """
     publish.write_atomically(folder / "metrics.json", json.dumps(report, indent=1) + "\n")
     queries = next(iter(scores.values())).queries
     per_query = {
         "queries": list(queries),
+        "groups": None if groups is None else groups.tolist(),
         "systems": {n: {m: v.tolist() for m, v in s.values.items()} for n, s in scores.items()},
     }
     publish.write_atomically(folder / "per_query.json", json.dumps(per_query) + "\n")
