@@ -82,6 +82,7 @@ def test_simlms_pipeline_fits_together(name, tmp_path):
             ("labse_filtered", "report"),
             ("labse_gpu", "report"),
             ("labse_starts", "starts"),
+            ("labse_starts_tests", "all_tests"),
             ("quickstart_comparison", "report"),
             ("squad_comparison", "report"),
         ),
