@@ -75,12 +75,18 @@ def pooled(runs: list[dict], one: str, other: str, metric: str) -> tuple[float, 
       ValueError: the runs have different queries, or lack a system.
     """
     first = runs[0]
-    for run in runs:
+    for number, run in enumerate(runs, start=1):
         if run["queries"] != first["queries"]:
-            raise ValueError("expected runs with the same queries in one order, found others")
+            raise ValueError(
+                f"run {number}: expected the queries of run 1 in the same order, found others: "
+                "compare seeds of one recipe on one collection and split"
+            )
         for name in (one, other):
             if name not in run["systems"]:
-                raise ValueError(f"expected one of {sorted(run['systems'])}, found {name!r}")
+                raise ValueError(
+                    f"run {number}: --pairs names {name!r}; its systems are "
+                    f"{sorted(run['systems'])}"
+                )
     values = [
         np.array(run["systems"][one][metric]) - np.array(run["systems"][other][metric])
         for run in runs

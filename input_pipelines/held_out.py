@@ -23,7 +23,7 @@ class BeirJudgements:
     split: str
 
     def judgements(self, bad: BadRecords) -> Iterator[tuple[str, str, int, str]]:
-        """Yields (query, passage, relevance, "file:line"), telling `bad` of malformed lines."""
+        """Yields (query, passage, relevance, "file:line"), reporting malformed lines to `bad`."""
         for qrel in beir.read_qrels(self.folder, self.split, bad):
             yield qrel.query, qrel.passage, qrel.score, qrel.where
 
@@ -49,7 +49,7 @@ class Part:
             raise ValueError(f"Part.share: expected between 0 and 1, found {self.share}")
 
     def judgements(self, bad: BadRecords) -> Iterator[tuple[str, str, int, str]]:
-        """Yields those of its queries, in order, telling `bad` of malformed lines."""
+        """Yields those of its queries, in order, reporting malformed lines to `bad`."""
         rows = list(self.of.judgements(bad))
         shares = {"others": 1 - self.share, "held out": self.share}
         held_out = query_families.divide(_relevant(rows), shares, 0)["held out"]
@@ -86,7 +86,7 @@ class Share:
             )
 
     def judgements(self, bad: BadRecords) -> Iterator[tuple[str, str, int, str]]:
-        """Yields those of its queries, in order, telling `bad` of malformed lines.
+        """Yields those of its queries, in order, reporting malformed lines to `bad`.
 
         Raises:
           SourceError: there are too few queries to divide.

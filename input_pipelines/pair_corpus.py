@@ -1,9 +1,11 @@
 """The passages that pairs are cut from, and what is known of them."""
 
+import collections
 import functools
 import itertools
 
 import numpy as np
+from absl import logging
 
 from input_pipelines import layouts, packing, plan
 from input_pipelines.pair_cuts import Words
@@ -12,6 +14,7 @@ from input_pipelines.text_parts import document_of
 from input_pipelines.token_store import StoreError, TokenStore
 
 PREPARE = "runs/prepare_parts.gin"
+_SAMPLE = 1000  # passages that are looked at for copies
 
 
 class PairCorpus:
@@ -41,6 +44,27 @@ class PairCorpus:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def warn_of_copies(self) -> None:
+        """Warns where half of the passages, or more, hold the same tokens.
+
+        Pairs of them cannot be told apart, and a crop of one is answered by all. Looks at
+        `_SAMPLE` passages at equal distances.
+        """
+        if len(self) < 2:
+            return
+        rows = np.unique(np.linspace(0, len(self) - 1, _SAMPLE).astype(np.int64))
+        passages = self.texts.take(rows)
+        texts = np.split(passages.tokens, np.cumsum(passages.lengths)[:-1])
+        ((text, count),) = collections.Counter(one.tobytes() for one in texts).most_common(1)
+        if 2 * count >= len(rows):
+            first = int(rows[[one.tobytes() for one in texts].index(text)])
+            logging.warning(
+                "pairs: %d of %d passages of %s hold the same tokens as row %d, cut to %d tokens: "
+                "no training can distinguish them. Remove the copies from the corpus, or allow "
+                "longer passages if they only begin alike",
+                *(count, len(rows), self.store.folder, first, self.passage_length),
+            )
 
     @property
     def ends(self) -> np.ndarray:

@@ -159,6 +159,7 @@ class OpenPairs:
         self.batch = sum(self.counts.values())
         self._parts = self._make_parts(found)
         self._check_negatives()
+        self.corpus.warn_of_copies()
         listed = (f"{count} {name} of {len(found[name]):,}" for name, count in self.counts.items())
         logging.info("pairs of %s, in each batch: %s", store.folder, ", ".join(listed))
 

@@ -30,7 +30,10 @@ def counts_of(
     usable = {name: weight for name, weight in weights.items() if sizes[name]}
     if not usable:
         listed = "; ".join(f"{name}: {found[name]}" for name in weights)
-        raise ValueError(f"pairs: expected examples of one kind at least, found {listed}")
+        raise ValueError(
+            f"pairs: expected examples of one kind at least, found {listed}. Give PairMixture."
+            "weights another kind, a store of longer passages, or labelled pairs"
+        )
     for name in weights:
         if name not in usable:
             logging.warning("pairs: no %s, the others get its share: %s", name, found[name])

@@ -6,6 +6,7 @@ a family is a connected component of the graph of queries and their relevant pas
 goes into one part whole.
 """
 
+import functools
 import hashlib
 import logging
 from collections import defaultdict
@@ -71,13 +72,18 @@ def divide(
     ]
     if not short:
         return parts
+    _warn_once(max(map(len, whole)), total, " and ".join(map(repr, short)))
+    return _filled([[query] for family in whole for query in family], shares, seed)
+
+
+@functools.cache  # the same judgements are divided once for each of the splits that are written
+def _warn_once(connected: int, total: int, short: str) -> None:
     _log.warning(
         "%d of %d queries are connected by passages that answer several of them, so that %s would "
-        "get less than half of its share if they stayed together: queries are divided one by one, "
-        "and queries of different parts have relevant passages in common",
-        *(max(map(len, whole)), total, " and ".join(map(repr, short))),
+        "get less than half of the queries meant for it if they stayed together: queries are "
+        "divided one by one, and queries of different parts have relevant passages in common",
+        *(connected, total, short),
     )
-    return _filled([[query] for family in whole for query in family], shares, seed)
 
 
 def _filled(groups: list[list[str]], shares: Mapping[str, float], seed: int) -> dict[str, set[str]]:

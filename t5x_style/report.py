@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from t5x_style import report_advice, report_curves, report_parts
+from t5x_style import report_advice, report_commands, report_curves, report_parts
 from t5x_style.evaluation import comparison
 from t5x_style.workflow.store import Version
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"report": {"name": "report", "version": 2}}
+JOBS = {"report": {"name": "report", "version": 3}}
 
 
 def report(
@@ -31,8 +31,10 @@ def report(
     further: Sequence[str] = (),
     bag: str = "bag_of_embeddings",
     development_metric: str | None = None,
-    recipe: str = "RECIPE",
-    run_dir: str = "RUN_DIR",
+    recipe: str | None = None,
+    run_dir: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    searchable: bool = False,
 ) -> dict[str, str]:
     """Writes summary.json, summary.md and curves.png, and prints the advice.
 
@@ -49,8 +51,11 @@ def report(
       bag: name of the system without layers, if there is one.
       development_metric: of the trainings, that is drawn against seconds, as 'eval/dev/MRR@10';
         None: the one that most of them logged.
-      recipe: gin file of the recipe, for the commands that the page advises.
-      run_dir: of the run, for the same.
+      recipe: gin file of the recipe, for the commands that the page advises; None: not known, and
+        commands that need it are left out. The same holds for
+      run_dir: of the run.
+      settings: macros that the recipe cannot run without, with their values.
+      searchable: whether the run has a stage that `t5x_style.search` finds.
 
     Raises:
       ValueError: a metric that no training logged, or a claim that was not tested.
@@ -65,12 +70,14 @@ def report(
     if metric is not None and not any(one.points(metric) for one in curves.values()):
         raise ValueError(
             f"report.development_metric: none of the trainings {sorted(trainings)} logged "
-            f"{metric!r}"
+            f"{metric!r}; {report_parts.metrics_of(lines)}"
         )
     marks = report_curves.marks(results, curves, metric)
     report_curves.draw(curves, folder / "curves.png", metric, marks)
     situation = report_advice.Situation(results, lines, claim, bag, metric or "")
-    advice = advise(situation, report_advice.commands(recipe, run_dir, budget))
+    run = report_commands.Run(recipe, run_dir, settings or {}, searchable, budget)
+    commands = report_commands.commands(run, report_advice.still_learning(situation))
+    advice = advise(situation, list(commands))
     said = summary(results, stages, budget, report_advice.next_steps(situation))
     (folder / "summary.json").write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
     text = page(
@@ -139,10 +146,7 @@ def advise(situation: report_advice.Situation, commands: Sequence[str]) -> list[
         *(f"- {one}" for one in steps),
         *([] if steps else ["- No rule applies: nothing in these figures asks for a change."]),
         "",
-        "```",
-        *commands,
-        "```",
-        "",
+        *(["```", *commands, "```", ""] if commands else []),
     ]
 
 

@@ -115,7 +115,7 @@ def _pair(one: str, other: str, metric: str, test: Mapping[str, float]) -> str:
     low, high = test.get("low"), test.get("high")
     amount = f"{metric} {test['difference']:+.3f}"
     if low is None or high is None:
-        word = "differs from" if test["p"] < 0.05 else "cannot be told from"
+        word = "differs from" if test["p"] < 0.05 else "is not known to differ from"
         return f"`{one}` {word} `{other}` ({amount}, p = {test['p']:.3g})."
     amount += f", 95 % interval {low:+.3f} to {high:+.3f}"
     if low > 0:
@@ -164,35 +164,37 @@ def _ship(of: Situation) -> Iterator[str]:
     if not _has_layers(of):
         best = of.retriever if retriever > bag else of.bag
         yield (
-            f"Ship `{best}`: {of.metric} of `{of.retriever}` is {retriever:.3f} {where}, of "
-            f"`{of.bag}` {bag:.3f}. Both are bags of embeddings; an encoder with layers may do "
-            "better with more text or more time (gin_configs/recipes/quickstart_comparison.gin)."
+            f"Of the two dense systems, ship `{best}`: {of.metric} of `{of.retriever}` is "
+            f"{retriever:.3f} {where}, of `{of.bag}` {bag:.3f}. Both are bags of embeddings; "
+            "an encoder with layers may do better with more text or more time "
+            "(gin_configs/recipes/quickstart_comparison.gin)."
         )
     elif retriever <= bag:
         yield (
             f"Layers do not pay here: `{of.retriever}` has {of.metric} {retriever:.3f} {where}, "
-            f"`{of.bag}`, which has none, {bag:.3f}. Ship `{of.bag}`, or train `{of.retriever}` "
-            "longer (a larger BUDGET)."
+            f"`{of.bag}`, which has none, {bag:.3f}. Of the two, ship `{of.bag}`."
         )
     else:
         word = "hardly pay" if retriever - bag < MARGIN else "pay"
         yield (
             f"Layers {word} here: `{of.retriever}` has {of.metric} {retriever:.3f} {where}, "
-            f"`{of.bag}`, which has none, {bag:.3f}. Ship `{of.retriever}`."
+            f"`{of.bag}`, which has none, {bag:.3f}. Of the two, ship `{of.retriever}`."
         )
 
 
 def _fuse(of: Situation) -> Iterator[str]:
-    """Whether to serve the fusion."""
-    tests = [of.test(of.fusion, other) for other in (of.lexical, of.retriever)]
-    lows = [test.get("low") for test in tests if test is not None]
-    if lows and lows[0] is not None and lows[0] > 0 and all(low is None or low > 0 for low in lows):
-        yield f"Serve `{of.fusion}`: nothing here is better. It needs both systems for each query."
-    elif lows and lows[0] is not None and lows[0] <= 0:
+    """Whether to serve the fusion, where it was tested against the system that matches words."""
+    against = of.test(of.fusion, of.lexical)
+    if against is None or against.get("low") is None:
+        return
+    retriever = of.test(of.fusion, of.retriever)
+    if against["low"] <= 0:
         yield (
             f"`{of.fusion}` adds nothing that these queries can show over `{of.lexical}`; "
             f"`{of.lexical}` alone is cheaper until the dense system is better."
         )
+    elif retriever is None or retriever.get("low", 1.0) > 0:
+        yield f"Serve `{of.fusion}`: nothing here is better. It needs both systems for each query."
 
 
 def _pairs(of: Situation) -> Iterator[str]:
@@ -217,6 +219,11 @@ def _curves(of: Situation) -> Iterator[tuple[str, list[tuple[int, float]]]]:
         points = [(line["step"], line[of.curve]) for line in lines if of.curve in line]
         if len(points) >= 3:
             yield name, points
+
+
+def still_learning(of: Situation) -> bool:
+    """Whether a training was still learning when it ended, so that a longer one may help."""
+    return any(True for _ in _rising(of))
 
 
 def _rising(of: Situation) -> Iterator[str]:
@@ -251,9 +258,9 @@ def _padding(of: Situation) -> Iterator[str]:
         shares = [line["train/padding_share"] for line in lines if "train/padding_share" in line]
         if shares and (mean := sum(shares) / len(shares)) > PADDING:
             yield (
-                f"{mean:.0%} of the positions in the batches of `{name}` were padding. Pack texts "
-                "into fewer rows: QUERY_ROWS, PASSAGE_ROWS and their lengths (docs/recipes.md, "
-                "packed fine-tuning)."
+                f"{mean:.0%} of the positions in the batches of `{name}` were padding. Pack more "
+                "texts into a row, or make rows shorter: the macros of its gin files that end in "
+                "ROWS, ROW_LENGTH and SEGMENTS (docs/recipes.md, packed fine-tuning)."
             )
 
 
@@ -275,20 +282,3 @@ def _intervals(of: Situation) -> Iterator[str]:
             f"The queries come from {groups} groups only; intervals from fewer than {FEW_GROUPS} "
             "are too narrow."
         )
-
-
-def commands(recipe: str, run_dir: str, budget: float) -> list[str]:
-    """The next commands: ask, train longer, and the same on another folder.
-
-    Args:
-      recipe: gin file of the recipe.
-      run_dir: of the run.
-      budget: of the run.
-    """
-    return [
-        f'python -m t5x_style.search --run={run_dir} "your question"',
-        f"python -m launch.recipe --gin_file={recipe} --gin.RUN_DIR={run_dir} "
-        f"--gin.BUDGET={3 * budget:g}",
-        "python -m launch.recipe --gin_file=gin_configs/recipes/beir.gin "
-        "--gin.CORPUS=path/to/your/folder --gin.RUN_DIR=runs/mine",
-    ]

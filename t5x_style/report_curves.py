@@ -66,11 +66,11 @@ def _seconds_before(version: Version) -> float:
 
     The log of a training that continues another holds the seconds of that one already.
     """
-    total = 0.0
+    total, continued = 0.0, _continued(version)
     for one in lineage([version.folder]):
         if one.folder.resolve() == version.folder.resolve():
             continue
-        if one.record["job"]["name"] == "train" and one.id not in _continued(version):
+        if one.record["job"]["name"] == "train" and one.id not in continued:
             total += float(one.record["seconds"])
     return total
 
@@ -260,10 +260,18 @@ def _draw_development(
             axis.scatter([points[-1][0]], [mark.value], label=label, **style)
     axis.set(title=f"{metric} against time", xlabel="seconds of training, evaluation included")
     axis.set_xlim(left=0)
-    axis.set_ylim(bottom=0)
+    drawn = [value for one in trainings.values() for _, value in one.timed(metric)]
+    _limit(axis, [*drawn, *(mark.value for mark in marked)])
     axis.grid(alpha=0.3)
     if axis.get_legend_handles_labels()[0]:
         axis.legend(fontsize=8, loc="lower right")
+
+
+def _limit(axis: Any, values: Sequence[float]) -> None:
+    """From 0 where values differ much, else from below the lowest, so that differences show."""
+    if values and (high := max(values)) > 0:
+        low = min(values)
+        axis.set_ylim(0 if low < high / 2 else low - 0.5 * (high - low) - 0.02 * high, 1.05 * high)
 
 
 def _line(axis: Any, points: Sequence[tuple[float, float]], label: str, colour: str) -> None:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from t5x_style import metric_log
 from t5x_style.workflow.lineage import lineage
 from t5x_style.workflow.store import Version
 
@@ -58,6 +59,13 @@ def times(stages: Mapping[str, Version], budget: float) -> list[str]:
     ]
 
 
+def metrics_of(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """What trainings logged of evaluations, in words, for messages."""
+    names = {name for lines in logs.values() for line in lines for name in line}
+    found = sorted(name for name in names if name.startswith(metric_log.EVALUATIONS))
+    return f"they logged {', '.join(found)}" if found else "they logged no evaluation"
+
+
 def by_step(metric: str, logged: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """A table of one metric in Markdown: steps down, the trainings that logged it across."""
     found = {
@@ -66,7 +74,10 @@ def by_step(metric: str, logged: Mapping[str, Sequence[Mapping[str, Any]]]) -> s
     }
     found = {name: points for name, points in found.items() if points}
     if not found:
-        raise ValueError(f"over_training: none of the trainings {sorted(logged)} logged {metric!r}")
+        raise ValueError(
+            f"over_training: none of the trainings {sorted(logged)} logged {metric!r}; "
+            f"{metrics_of(logged)}"
+        )
     rows = []
     for step in sorted({step for points in found.values() for step in points}):
         cells = [f"{points[step]:.4f}" if step in points else "" for points in found.values()]

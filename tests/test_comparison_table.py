@@ -32,9 +32,11 @@ def test_groups_of_queries_stay_together():
 def test_runs_that_do_not_compare_are_refused():
     other = run(1)
     other["queries"] = other["queries"][::-1]
-    with pytest.raises(ValueError, match="the same queries in one order"):
+    with pytest.raises(ValueError, match="run 2: expected the queries of run 1"):
         comparison.pooled([run(0), other], "good", "poor", "MRR@10")
-    with pytest.raises(ValueError, match=r"expected one of \['good', 'poor'\], found 'best'"):
+    with pytest.raises(
+        ValueError, match=r"run 1: --pairs names 'best'; its systems are \['good', 'poor'\]"
+    ):
         comparison.pooled([run(0)], "best", "poor", "MRR@10")
 
 

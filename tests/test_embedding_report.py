@@ -14,7 +14,7 @@ import pytest
 from flax import nnx
 
 from input_pipelines import import_tokenizer, question_tokens
-from models import bert, bi_encoder, embedding, hf_config, import_hf
+from models import bag, bert, bi_encoder, embedding, hf_config, import_hf
 from models.losses import contrastive
 from t5x_style import inference, partitioning
 from t5x_style.contract import Vocabulary, load_vocabulary
@@ -29,6 +29,11 @@ QUERIES, GROUP, LENGTH = 16, 2, 100
 VOCABULARY = Vocabulary(8192, 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), "random")
 COSINE = embedding.EmbeddingConfig("cls", True, "cosine", 0.05, LENGTH, LENGTH, "", "")
 OLD = bert.BertConfig(8192, 128, 2, 2, 512, 128, initializer_range=0.02)
+TINY_CLS = dataclasses.replace(  # gin_configs/models/tiny_cls.gin
+    OLD, table_stddev=0.02, position_stddev=0.002, kernel_stddev=0.0884, attention_stddev=0.1768,
+    mlp_stddev=0.02,
+)  # fmt: skip
+BAG = bag.BagConfig(8192, 256, (0, 1, 2, 3), 0.5)
 
 
 @dataclasses.dataclass
@@ -91,7 +96,7 @@ def random_texts() -> Fixed:
 
 def measured(
     pipeline: Fixed,
-    config: bert.BertConfig,
+    config: bert.BertConfig | bag.BagConfig,
     vectors: embedding.EmbeddingConfig,
     vocabulary: Vocabulary = VOCABULARY,
     published: Path | None = None,
@@ -122,7 +127,7 @@ def test_the_old_configuration_warns() -> None:
     for said in (
         "almost no gradient at step 0", "sqrt(2 ln 32)", "at least 0.01", "temperature 0.05",
         "mean cosine", "[CLS] in a shallow, randomly initialised", "Remedy: pooling 'mean';",
-        "initialise_from", "standard deviation of the fresh word table", "docs/contrastive.md",
+        "initialise_from", "gin_configs/models/tiny_cls.gin", "docs/contrastive.md",
     ):  # fmt: skip
         assert said in message, said
 
@@ -131,6 +136,8 @@ def test_the_old_configuration_warns() -> None:
     ("config", "pooling"),
     [
         (OLD, "mean"),
+        (TINY_CLS, "cls"),
+        (BAG, "weighted_mean"),
         (dataclasses.replace(OLD, initializer_range=0.09), "cls"),
         # BERT-base is slow; in half of its depth and width [CLS] differs as well, though less.
         (dataclasses.replace(OLD, hidden=384, layers=6, heads=6, mlp=1536), "cls"),
@@ -140,7 +147,7 @@ def test_the_old_configuration_warns() -> None:
         ),
     ],
 )  # fmt: skip
-def test_other_starts_are_silent(config: bert.BertConfig, pooling: str) -> None:
+def test_other_starts_are_silent(config: bert.BertConfig | bag.BagConfig, pooling: str) -> None:
     found = measured(random_texts(), config, dataclasses.replace(COSINE, pooling=pooling))
     assert found.problems == {}
     assert found.figures["possible_gain"] > 1.5 * LEAST_GAIN

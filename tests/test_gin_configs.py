@@ -77,6 +77,7 @@ def test_simlms_pipeline_fits_together(name, tmp_path):
         *(("realm_squad", "report"), ("realm_wiki", "report"), ("realm_squad_published", "report")),
         *(("realm_ablation_published", "report"), ("labse_tiny", "report")),
         *(
+            ("text", "export"),
             ("labse", "huggingface"),
             ("labse_stacked", "report"),
             ("labse_filtered", "report"),
@@ -96,7 +97,7 @@ def test_pipelines_for_a_folder_of_ones_own(name, last, tmp_path):
         argv.append(f"--gin.PUBLISHED={tmp_path}")
     elif own := {"labse": "OPUS", "marge": "DOCUMENTS"}.get(name):
         argv.append(f"--gin.{own}={tmp_path}")
-    elif name in ("realm_text", "realm", "simlm"):
+    elif name in ("text", "realm_text", "realm", "simlm"):
         argv.append(f"--gin.CORPUS={tmp_path}")
     flags = gin_utils.parse_flags(argv)
     recipe = recipe_file.load(flags)

@@ -15,7 +15,7 @@ from tests.pair_mixtures import (
     warnings_of,
     write_files,
 )
-from tests.pair_stores import Text, some_texts, write_texts
+from tests.pair_stores import FIRST, Text, some_texts, write_texts
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +36,24 @@ def test_three_passages_are_a_batch_of_three(
     assert pipeline.query_rows.rows <= 3 and pipeline.passage_rows.rows <= 3
     for step in range(5):
         assert len(texts_of(pipeline.batch(step)["query"])) == 3
+
+
+@pytest.mark.parametrize(("copies", "warned"), [(30, True), (15, True), (14, False)])
+def test_passages_that_are_all_equal_are_said(
+    copies: int, warned: bool, tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch does not tell: its copies differ in the crop that is removed from each."""
+    said = warnings_of(monkeypatch)
+    texts = [Text(f"p{i}", [[1] * 6]) for i in range(copies)]
+    texts += [Text(f"q{i}", [[1] * (7 + i)]) for i in range(30 - copies)]
+    equal = write_texts(tmp_path / "equal", texts, vocabulary=FIRST + 6)
+    pipeline = make(mixture(files, passages=equal, weights={"crops": 1}, batch=16))
+    assert len({str(text[-1]) for text in texts_of(pipeline.batch(0)["passage"])}) > 1
+    found = [one for one in said if "hold the same tokens" in one]
+    if warned:
+        assert found and f"{copies} of 30 passages" in found[0] and "Remove the copies" in found[0]
+    else:
+        assert not found
 
 
 def test_kinds_without_examples_give_their_share_to_others(

@@ -79,12 +79,14 @@ def test_a_run_that_went_well_is_told_to_serve_the_fusion():
     found = steps(evaluation(GOOD), retriever=curve(0.2, 0.4, 0.5, 0.5, 0.5))
     assert len(found) == 2
     assert found[0].startswith("Layers pay here: `retriever` has MRR@10 0.500 on the test queries")
-    assert found[0].endswith("Ship `retriever`.") and found[1].startswith("Serve `fusion`")
+    assert found[0].endswith("Of the two, ship `retriever`.") and found[1].startswith(
+        "Serve `fusion`"
+    )
 
 
 def test_a_retriever_below_the_bag_does_not_ship():
     found = steps(evaluation((0.40, 0.45, 0.42, 0.5)))
-    assert has(found, "Layers do not pay here", "Ship `bag_of_embeddings`", "a larger BUDGET")
+    assert has(found, "Layers do not pay here", "Of the two, ship `bag_of_embeddings`")
 
 
 def test_development_queries_decide_where_both_were_measured_there():
@@ -108,6 +110,11 @@ def test_a_fusion_that_adds_nothing():
     assert not has(found, "Serve")
 
 
+def test_a_fusion_without_a_system_that_matches_words_is_not_judged():
+    results = evaluation(GOOD, facts={"fusion": FACTS["fusion"]})
+    assert not has(steps(results), "`fusion`")
+
+
 def test_few_training_queries():
     few = steps(evaluation(GOOD, judged={"train": 120, "test": 300}))
     assert has(few, "There are 120 training queries", "unsupervised pairs")
@@ -127,7 +134,7 @@ def test_curves_that_rise_or_fall_at_the_end():
 
 def test_padding():
     found = steps(evaluation(GOOD), pretrain=curve(padding=0.42))
-    assert has(found, "42% of the positions in the batches of `pretrain`", "PASSAGE_ROWS")
+    assert has(found, "42% of the positions in the batches of `pretrain`", "ROW_LENGTH")
 
 
 def test_few_queries_and_few_groups():
@@ -144,7 +151,7 @@ def test_few_queries_and_few_groups():
         (difference(0.001), "`a` is not worse than `b` by more than 0.02"),
         (difference(0.0, half=0.05), "These queries do not show which of `a` and `b` is better"),
         ({"difference": 0.1, "p": 0.01}, "`a` differs from `b` (m +0.100, p = 0.01)."),
-        ({"difference": 0.1, "p": 0.2}, "`a` cannot be told from `b`"),
+        ({"difference": 0.1, "p": 0.2}, "`a` is not known to differ from `b`"),
     ],
 )
 def test_pairs_in_words(test, said):
@@ -185,7 +192,7 @@ def test_the_page_and_the_screen_end_with_advice(tmp_path, capsys):
     out = tmp_path / "report"
     report.report(
         metrics, {"retriever": str(model.folder)}, 0.5, "retriever", str(out),
-        recipe="my.gin", run_dir="runs/mine",
+        recipe="my.gin", run_dir="runs/mine", settings={"CORPUS": "my texts"}, searchable=True,
     )  # fmt: skip
     page, screen = (out / "summary.md").read_text(), capsys.readouterr().out
     summary = json.loads((out / "summary.json").read_text())
@@ -193,7 +200,9 @@ def test_the_page_and_the_screen_end_with_advice(tmp_path, capsys):
         assert "## What this means" in text and "## What to try next" in text
         assert all(f"- {step}" in text for step in summary["advice"])
         assert 'python -m t5x_style.search --run=runs/mine "your question"' in text
-        assert "--gin_file=my.gin --gin.RUN_DIR=runs/mine --gin.BUDGET=1.5" in text
+        assert (
+            "--gin_file=my.gin --gin.RUN_DIR=runs/mine --gin.CORPUS='my texts' --gin.BUDGET=1.5"
+        ) in text
     assert len(summary["claims"]) == 5 and summary["groups"] == 300
     with pytest.raises(ValueError, match="none of the trainings .'retriever'. logged 'eval/x'"):
         report.report(
@@ -205,5 +214,8 @@ def test_the_page_and_the_screen_end_with_advice(tmp_path, capsys):
 def test_two_bags_are_compared_without_a_word_on_layers():
     bag = {"contract": {"pooling": "weighted_mean"}}
     results = evaluation(GOOD, facts=FACTS | {"retriever": bag})
-    (step,) = (one for one in report_advice.next_steps(situation(results)) if "Ship" in one)
-    assert step.startswith("Ship `retriever`") and "Both are bags of embeddings" in step
+    (step,) = (one for one in report_advice.next_steps(situation(results)) if " ship " in one)
+    assert (
+        step.startswith("Of the two dense systems, ship `retriever`")
+        and "Both are bags of embeddings" in step
+    )

@@ -177,9 +177,10 @@ def _no_gradient(
             f"the vectors of all texts are nearly equal, mean cosine {cosine:.4f}, as those of "
             "[CLS] in a shallow, randomly initialised encoder"
         )
-        mean = "" if contract.pooling == "mean" else "pooling 'mean'; "
-        remedy = (
-            f"{mean}a start from a pre-trained encoder or from a trained word table "
-            "(initialise_from); a larger standard deviation of the fresh word table"
-        )
+        remedy = "a start from a pre-trained encoder or from a trained word table (initialise_from)"
+        if contract.pooling != "mean":
+            remedy = (
+                f"pooling 'mean'; {remedy}; or scales of fresh parameters that suit [CLS] "
+                "(gin_configs/models/tiny_cls.gin, docs/results/initialisation.md)"
+            )
     return f"{found} Cause: {cause}. Remedy: {remedy}. See docs/contrastive.md."
