@@ -1,4 +1,4 @@
-"""Which queries stand in which step, and with which passages: a pure function of (seed, step).
+"""Which queries are in which step, and with which passages: a pure function of (seed, step).
 
 An epoch orders the queries by a hash of (seed, epoch); that order is cut into blocks of thousands
 of queries, and a block is dealt out to its steps by length: the queries whose passages are about
@@ -87,7 +87,9 @@ class PairChoice:
         if not self.steps_per_epoch:
             raise ValueError(
                 f"pairs: a batch of {self.batch} queries needs as many different ones, found "
-                f"{len(self.pairs.queries)}; make the batch smaller"
+                f"{len(self.pairs.queries)}. Set QUERIES to {len(self.pairs.queries)} or fewer, and "
+                f"PASSAGES to {self.group_size} times as many; data/training_pairs.gin, as in "
+                "recipes/beir.gin, does it by itself"
             )
         needed = self.pairs.positives.shape[1] + self.group_size - 1
         if len(self._passage_lengths) < needed:

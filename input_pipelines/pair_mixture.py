@@ -21,13 +21,13 @@ from input_pipelines.negatives import NO_SCORE
 from input_pipelines.pair_choice import PairChoice
 from input_pipelines.pair_corpus import PairCorpus
 from input_pipelines.pair_kinds import Examples, LabelledPairs, PairKind
+from input_pipelines.pair_plan import PROBE
 from input_pipelines.pair_shares import counts_of
 from input_pipelines.pipeline import open_stores
 from input_pipelines.store_writer import MANIFEST
 from input_pipelines.token_store import Passages
 
 VERSION = 1  # part of every fingerprint: raise it when the same arguments give other pairs
-PROBE = 32  # steps that are looked at to see how many rows they need
 _KIND = 1 << 34  # streams of random numbers: the seed of a kind,
 _CUT = 1 << 33  # + which one: how pairs are cut
 

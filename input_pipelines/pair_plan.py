@@ -1,4 +1,4 @@
-"""In which rows the queries and passages of a step stand: a pure function of (seed, step)."""
+"""In which rows the queries and passages of a step are: a pure function of (seed, step)."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +48,7 @@ class RowPlan(PairChoice):
         self._check_rows()
 
     def slots(self, step: int) -> list[np.ndarray]:
-        """Where a step's texts stand, as places in what `choose` gives; -1 where free.
+        """Where a step's texts are, as places in what `choose` gives; -1 where free.
 
         A query that does not fit, or whose passages do not, is left out with all of them, and it is
         reported. Those with the longest passages go first, and may go again in another epoch: give
@@ -152,7 +152,7 @@ class JointPlan(RowPlan):
 def fitted(
     sizes: Sequence[np.ndarray], rows: Sequence[packing.Rows], where: str, what: str
 ) -> list[np.ndarray]:
-    """Where the texts of a step stand, in the rows of each group; -1 where free.
+    """Where the texts of a step are, in the rows of each group; -1 where free.
 
     What comes last is left out, in all groups, where not all fit, and that is reported: the rows
     should have room for all.
@@ -267,14 +267,19 @@ def require_rows(
         if need > shape.rows:
             raise ValueError(
                 f"{owner}.{name}_rows: {about} need up to {need} rows of {shape.length} tokens and "
-                f"{shape.segments} segments, found {shape.rows}. Give it {need + 1 + need // 32}, "
+                f"{shape.segments} segments, found {shape.rows}. Give it {with_room(need)}, "
                 "which leaves room for steps that need more than the first, or make the batch "
                 "smaller."
             )
 
 
+def with_room(needed: int) -> int:
+    """Rows for steps that need more than the first `PROBE`, which needed so many."""
+    return needed + 1 + needed // 32
+
+
 def place(sizes: np.ndarray, rows: packing.Rows) -> np.ndarray | None:
-    """Which text stands where: int64 [rows, segments], -1 where free; None if they do not fit."""
+    """Which text is where: int64 [rows, segments], -1 where free; None if they do not fit."""
     if rows.segments == 1:
         slots = np.arange(len(sizes))[:, None]  # in order: a query and its passages stay together
     else:

@@ -1,7 +1,7 @@
 """Rows for the texts of a step: which text is where, and how many rows a batch needs.
 
-`fitting_rows`, `known_positives` and `passages_of` are for gin: the pipeline and the objective bind
-the same number, which follows from the data.
+`fitting_rows` and `known_positives` are for gin: the pipeline and the objective bind the same number,
+which follows from the data.
 """
 
 import dataclasses
@@ -64,12 +64,6 @@ def known_positives(pairs: PairMixture) -> int:
     """
     opened = pairs.open()
     return 2 * max(known for *_, known in opened.probe) + 2 if opened.may_know else 0
-
-
-def passages_of(queries: int, group_size: int) -> int:
-    """Passages of so many queries, one a row; for PASSAGES of objectives/bi_encoder.gin."""
-    plan.check_sizes("passages_of", queries=queries, group_size=group_size)
-    return queries * group_size
 
 
 def check_lengths(pairs: OpenPairs, rows: Mapping[str, packing.Rows], owner: str) -> None:
@@ -184,7 +178,7 @@ def _needed(pairs: OpenPairs, shapes: Mapping[str, packing.Rows]) -> dict[str, i
     for side, (name, shape) in enumerate(shapes.items()):
         texts = max(len(step[:2][side]) for step in pairs.probe)
         most = max(_count(step[:2][side], shape) for step in pairs.probe)
-        found[name] = min(texts, most + 1 + most // 32)  # as `pair_plan.require_rows` advises
+        found[name] = min(texts, pair_plan.with_room(most))
     return found
 
 

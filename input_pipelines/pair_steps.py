@@ -1,4 +1,4 @@
-"""How many steps a collection is worth: for STEPS of a recipe that runs on any collection."""
+"""How many steps suit a collection, by its size: for recipes that run on any collection."""
 
 import math
 

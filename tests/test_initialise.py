@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5x_style import checkpointing, initialise, optim, partitioning, train_state
+from models import bag, bi_encoder
+from models.losses import contrastive
+from t5x_style import checkpointing, gin_utils, initialise, optim, partitioning, train_state
 from t5x_style.checkpointing import Checkpointer, Checkpointing
 from t5x_style.initialise import Checkpoint, Initialise, InitialiseError
-from t5x_style.objective import Objective
+from t5x_style.objective import GroupShape, Objective
 from t5x_style.optim import path_string
+from tests import tiny_models
 
 
 class Tower(nnx.Module):
@@ -204,3 +207,36 @@ def test_all_that_does_not_match_is_listed():
 def test_another_number_of_layers_needs_a_choice():
     with pytest.raises(InitialiseError, match=r"expected shape \(2, 4, 6\), found \(4, 4, 6\)"):
         taken(Initialise(Arrays(tower()), {"": ""}), encoder=(8, 2))
+
+
+def test_a_bags_table_starts_an_encoders_word_table(tmp_path):
+    """gin_configs/runs/initialise_bag.gin on the two networks that it is for."""
+    config = gin_utils.parse_flags(["--gin_file=gin_configs/runs/initialise_bag.gin"]).read()
+    target = "t5x_style.initialise.Initialise"
+    settings = {
+        name: config.bindings["", target, name].value for name in ("paths", "unused", "missing")
+    }
+    words, width = tiny_models.CONFIG.vocab_size, tiny_models.CONFIG.hidden
+    bag_config = bag.BagConfig(words, width, (0, 1, 2, 3, 4), vocab_multiple=32)
+    weighted = dataclasses.replace(tiny_models.EMBEDDING, pooling="weighted_mean")
+    before = bi_encoder_state(bag_config, weighted)[0]
+    checkpointer = Checkpointer(tmp_path / "checkpoints", Checkpointing(keep=1))
+    checkpointer.save(before, {})
+    checkpointer.close()
+    fresh, shardings = bi_encoder_state(tiny_models.CONFIG, tiny_models.EMBEDDING)
+    source = Initialise(Checkpoint(str(tmp_path)), **settings)
+    found = parameters(initialise.apply(fresh, [source], shardings))
+    expected = parameters(fresh)
+    expected["encoder/embeddings/word/embedding"] = parameters(before)["encoder/word/embedding"]
+    assert found.keys() == expected.keys()
+    for path, array in expected.items():
+        assert_equal(found[path], array)
+
+
+def bi_encoder_state(config, vectors):
+    make = functools.partial(
+        bi_encoder.BiEncoder, config, vectors, tiny_models.VOCABULARY, GroupShape(2, 8, 1),
+        GroupShape(2, 8, 1), contrastive.ContrastiveConfig(),
+    )  # fmt: skip
+    partitioner = partitioning.Partitioner(devices=jax.devices()[:1])
+    return train_state.create(make, optim.AdamW(0.05, 2, 12, no_decay=()), partitioner, 0)[1:]

@@ -1,4 +1,4 @@
-"""A training is no longer than its collection is worth."""
+"""A small collection gets fewer steps."""
 
 from pathlib import Path
 

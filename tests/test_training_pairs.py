@@ -225,9 +225,6 @@ def test_rows_that_cannot_be_are_refused(files: Files) -> None:
         make(pairs, passage_rows=packing.Rows(2, 24, 1), query_rows=packing.Rows(20, 24, 1))
     with pytest.raises(ValueError, match=r"7 rows of queries, 20 .*the next is 21\. pair_rows"):
         make(pairs, query_rows=packing.Rows(7, 24, 4), passage_rows=packing.Rows(20, 48, 6))
-    assert pair_rows.passages_of(64, 3) == 192
-    with pytest.raises(ValueError, match=r"passages_of\.group_size: expected a whole number"):
-        pair_rows.passages_of(64, 0)
 
 
 def test_a_bi_encoder_learns_from_a_batch(files: Files) -> None:
