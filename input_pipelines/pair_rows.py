@@ -1,7 +1,7 @@
 """Rows for the texts of a step: which text is where, and how many rows a batch needs.
 
-`fitting_rows` and `known_positives` are for gin: the pipeline and the objective bind the same number,
-which follows from the data.
+`fitting_rows` and `known_positives` are for gin: the pipeline and the objective bind the same
+number, which follows from the data.
 """
 
 import dataclasses
