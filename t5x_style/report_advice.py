@@ -166,8 +166,8 @@ def _ship(of: Situation) -> Iterator[str]:
         yield (
             f"Of the two dense systems, ship `{best}`: {of.metric} of `{of.retriever}` is "
             f"{retriever:.3f} {where}, of `{of.bag}` {bag:.3f}. Both are bags of embeddings; "
-            "an encoder with layers may do better with more text or more time "
-            "(gin_configs/recipes/quickstart_comparison.gin)."
+            "an encoder with layers needs far more than minutes to do better "
+            "(docs/results/pretraining.md)."
         )
     elif retriever <= bag:
         yield (
