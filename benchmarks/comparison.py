@@ -63,13 +63,14 @@ def pooled(runs: list[dict], one: str, other: str, metric: str) -> tuple[float, 
     """One system minus another over all runs.
 
     Args:
-      runs: per_query.json of each run.
+      runs: per_query.json of each run, as `t5x_style.evaluate` writes it.
       one: name of a system.
-      other: of the one that it is compared with.
-      metric: one of METRICS.
+      other: name of the system that is subtracted.
+      metric: one of METRICS, between 0 and 1.
 
     Returns:
-      The mean difference, the ends of its 95 % interval, and the p-value.
+      The mean difference, the low and high end of its 95 % bootstrap interval, and the p-value of a
+      paired randomisation test (see `significance`).
 
     Raises:
       ValueError: the runs have different queries, or lack a system.

@@ -46,19 +46,20 @@ class PairCorpus:
         return len(self.texts)
 
     def warn_of_copies(self) -> None:
-        """Warns where half of the passages, or more, hold the same tokens.
+        """Log a warning if half of the passages, or more, have the same tokens.
 
-        Pairs of them cannot be told apart, and a crop of one is answered by all. Looks at
-        `_SAMPLE` passages at equal distances.
+        No model can distinguish equal passages, so a crop of one has many correct answers. Checks
+        at most `_SAMPLE` passages at equal distances, each cut to `passage_length` tokens.
         """
         if len(self) < 2:
             return
         rows = np.unique(np.linspace(0, len(self) - 1, _SAMPLE).astype(np.int64))
         passages = self.texts.take(rows)
-        texts = np.split(passages.tokens, np.cumsum(passages.lengths)[:-1])
-        ((text, count),) = collections.Counter(one.tobytes() for one in texts).most_common(1)
+        tokens = np.split(passages.tokens, np.cumsum(passages.lengths)[:-1])
+        texts = [one.tobytes() for one in tokens]
+        ((text, count),) = collections.Counter(texts).most_common(1)
         if 2 * count >= len(rows):
-            first = int(rows[[one.tobytes() for one in texts].index(text)])
+            first = int(rows[texts.index(text)])
             logging.warning(
                 "pairs: %d of %d passages of %s hold the same tokens as row %d, cut to %d tokens: "
                 "no training can distinguish them. Remove the copies from the corpus, or allow "

@@ -1,4 +1,4 @@
-"""The next commands of a summary page: ask, train longer, and the same for another folder."""
+"""The commands that a summary page ends with: search, train longer, use one's own folder."""
 
 import dataclasses
 import os

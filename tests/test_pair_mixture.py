@@ -42,7 +42,7 @@ def test_three_passages_are_a_batch_of_three(
 def test_passages_that_are_all_equal_are_said(
     copies: int, warned: bool, tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch does not tell: its copies differ in the crop that is removed from each."""
+    """The first batch does not show it: a different crop is removed from each copy."""
     said = warnings_of(monkeypatch)
     texts = [Text(f"p{i}", [[1] * 6]) for i in range(copies)]
     texts += [Text(f"q{i}", [[1] * (7 + i)]) for i in range(30 - copies)]

@@ -1,4 +1,4 @@
-"""The commands that a summary page advises: as they are printed, they can be planned."""
+"""The commands that a summary page advises: each of them loads as printed."""
 
 import shlex
 import sys
@@ -47,8 +47,8 @@ def test_nothing_is_advised_that_is_not_known():
     no_search = report_commands.Run(
         f"{RECIPES}/quickstart_comparison.gin", "runs/q", {}, False, 1.0
     )
-    (own,) = advised(no_search, longer=False)
-    assert f"--gin_file={RECIPES}/beir.gin" in own
+    (command,) = advised(no_search, longer=False)
+    assert f"--gin_file={RECIPES}/beir.gin" in command
 
 
 def test_python_is_named_as_it_is_called(monkeypatch, tmp_path):
