@@ -12,7 +12,7 @@ from t5x_style.evaluation import comparison, qa, ranking, systems
 from t5x_style.retrieval import publish
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"evaluate_answers": {"name": "evaluate_answers", "version": 2}}
+JOBS = {"evaluate_answers": {"name": "evaluate_answers", "version": 3}}
 
 
 def evaluate_answers(

@@ -51,9 +51,9 @@ def report(
       bag: name of the system without layers, if there is one.
       development_metric: of the trainings, that is drawn against seconds, as 'eval/dev/MRR@10';
         None: the one that most of them logged.
-      recipe: gin file of the recipe, for the commands that the page advises; None: not known, and
-        commands that need it are left out. The same holds for
-      run_dir: of the run.
+      recipe: gin file of the recipe, for the commands that the page prints; None: those that need
+        it are left out.
+      run_dir: folder of the run; None: as for `recipe`.
       settings: macros that the recipe cannot run without, with their values.
       searchable: whether the run has a stage that `t5x_style.search` finds.
 
