@@ -1,6 +1,6 @@
 """Evaluations of one recipe for several seeds, as tables in Markdown.
 
-    python -m benchmarks.comparison [--pairs=mlm-bm25,retromae-bm25] runs/squad_1 runs/squad_2 ...
+    python -m benchmarks.comparison [--differences=mlm-bm25] runs/squad_1 runs/squad_2 ...
 
 Each folder is a finished run of one seed, or what docs/results/squad keeps of it. A cell is the
 mean over the runs and, where they differ, the lowest and the highest. A pair, one system minus
@@ -18,7 +18,7 @@ from absl import app, flags
 from benchmarks import code_hash
 from t5x_style.evaluation import significance
 
-_PAIRS = flags.DEFINE_list("pairs", [], "Names of two systems each, with '-' between.")
+_DIFFERENCES = flags.DEFINE_list("differences", [], "Names of two systems each, with '-' between.")
 
 OWN = "evaluation"  # of the collection that the models were fine-tuned on; it comes first
 METRICS = ("MRR@10", "nDCG@10", "Recall@10", "Recall@100")
@@ -85,7 +85,7 @@ def pooled(runs: list[dict], one: str, other: str, metric: str) -> tuple[float, 
         for name in (one, other):
             if name not in run["systems"]:
                 raise ValueError(
-                    f"run {number}: --pairs names {name!r}; its systems are "
+                    f"run {number}: --differences names {name!r}; its systems are "
                     f"{sorted(run['systems'])}"
                 )
     values = [
@@ -121,7 +121,7 @@ def per_query(folders: list[str], name: str) -> list[dict]:
     paths = [Path(folder) / name / "per_query.json" for folder in folders]
     missing = [str(path) for path in paths if not path.is_file()]
     if missing:
-        raise SystemExit(f"--pairs needs values of each query, found no {', '.join(missing)}")
+        raise SystemExit(f"--differences needs values of each query, found no {', '.join(missing)}")
     return [json.loads(path.read_text("utf-8")) for path in paths]
 
 
@@ -135,8 +135,8 @@ def main(argv: list[str]) -> None:
         if all(name in run for run in runs):
             heading = "own test questions" if name == OWN else name.removesuffix("_evaluation")
             print(f"\n### {heading}\n\n" + "\n".join(table([run[name] for run in runs])))
-            if _PAIRS.value:
-                print("\n" + "\n".join(differences(per_query(argv[1:], name), _PAIRS.value)))
+            if _DIFFERENCES.value:
+                print("\n" + "\n".join(differences(per_query(argv[1:], name), _DIFFERENCES.value)))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ _OUTPUT = flags.DEFINE_string("output", "", "A jsonl file that lines are appende
 
 QUERY_LENGTH, PASSAGE_LENGTH, QUERIES, WIDTH = 32, 128, 64, 128
 UNIT = WIDTH**-0.5  # keeps the length of what a square kernel multiplies
-LEARNING_RATES = (5e-4, 1e-3, 2e-3)
+LEARNING_RATES = (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -262,6 +262,35 @@ def test_sizes():
     assert problems == []
 
 
+def test_commands_that_are_tested_define_different_flags():
+    """absl's flags are one table in a process, and one process may run all tests."""
+    imported = {
+        f"{node.module}.{alias.name}"
+        for path in sources("tests")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    defined = {}
+    for path in sources("benchmarks"):
+        name = module_name(path)
+        if any(found == name or found.startswith(f"{name}.") for found in imported):
+            for flag in flags_of(ast.parse(path.read_text())):
+                defined.setdefault(flag, []).append(path.name)
+    assert defined, "no test imports a command"
+    twice = {flag: paths for flag, paths in defined.items() if len(paths) > 1}
+    assert twice == {}
+
+
+def flags_of(tree):
+    """Names that a file gives to `flags.DEFINE_...`."""
+    return {
+        node.args[0].value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("flags.DEFINE_")
+    }
+
+
 def test_no_pickle_and_no_eval():
     forbidden_modules = {"pickle", "cloudpickle", "dill", "shelve", "joblib"}
     problems = []

@@ -35,7 +35,7 @@ def test_runs_that_do_not_compare_are_refused():
     with pytest.raises(ValueError, match="run 2: expected the queries of run 1"):
         comparison.pooled([run(0), other], "good", "poor", "MRR@10")
     with pytest.raises(
-        ValueError, match=r"run 1: --pairs names 'best'; its systems are \['good', 'poor'\]"
+        ValueError, match=r"run 1: --differences names 'best'; its systems are \['good', 'poor'\]"
     ):
         comparison.pooled([run(0)], "best", "poor", "MRR@10")
 
