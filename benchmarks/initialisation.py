@@ -8,7 +8,7 @@ scales and pooling by MRR@10 of development queries, over their passages and oth
 --sample=0 the whole corpus); the other seeds are trained at that rate alone. Prints one line for
 each training of the first seed, then one for each pair: mean over seeds, and range. Writes what it
 measures to --output at once, and does not measure again what is there, so that it can be stopped,
-and two of them (--poolings=cls, --poolings=mean) can run side by side.
+and two of them (--poolings=cls, --poolings=mean) can run at the same time.
 """
 
 import dataclasses
@@ -27,6 +27,7 @@ from benchmarks import code_hash
 _RUN = flags.DEFINE_string("run", "runs/quickstart", "A finished run folder of quickstart.gin.")
 _SEEDS = flags.DEFINE_list("seeds", ["1", "2", "3"], "Of parameters and of the order of pairs.")
 _POOLINGS = flags.DEFINE_list("poolings", ["cls", "mean"], "What a text's vector is.")
+_SCALES = flags.DEFINE_list("scales", [], "Names of sets of scales; none given: all.")
 _STEPS = flags.DEFINE_integer("steps", 120, "Of each training.")
 _SAMPLE = flags.DEFINE_integer("sample", 2000, "Passages besides the relevant ones; 0: all.")
 _OUTPUT = flags.DEFINE_string("output", "", "A jsonl file that lines are appended to.")
@@ -52,6 +53,8 @@ SCALES = {
     "D^-1/2 everywhere": Scales(UNIT, 0.02, UNIT, UNIT, UNIT),
     "small positions": Scales(0.02, 0.002, 0.02, 0.02, 0.02),
     "small positions and MLP": Scales(0.02, 0.002, UNIT, 2 * UNIT, 0.02),
+    "large MLP": Scales(0.02, 0.002, UNIT, 2 * UNIT, UNIT),
+    "large attention": Scales(0.02, 0.002, UNIT, 1.0, 0.02),
 }
 
 
@@ -207,7 +210,7 @@ def _line(name: str, setting: Setting, found: list[dict[str, float]]) -> None:
     mrr = np.array([one["MRR@10"] for one in found])
     recall = np.mean([one["Recall@100"] for one in found])
     print(
-        f"{name:24}{setting.pooling:6}{setting.learning_rate:8.0e}   MRR@10 {mrr.mean():.4f} "
+        f"{name:24}{setting.pooling:6}{setting.learning_rate:8g}   MRR@10 {mrr.mean():.4f} "
         f"({mrr.min():.3f} to {mrr.max():.3f})   Recall@100 {recall:.3f}   seeds {len(found)}",
         flush=True,
     )
@@ -218,12 +221,15 @@ def main(argv: list[str]) -> None:
     del argv
     code_hash.announce("initialisation")
     logging.set_verbosity(logging.WARNING)  # orbax says much of each checkpoint
+    names = _SCALES.value or list(SCALES)
+    if unknown := sorted(set(names) - set(SCALES)):
+        raise SystemExit(f"--scales: expected names of {list(SCALES)}, found {unknown}")
     output = Path(_OUTPUT.value) if _OUTPUT.value else None
     measured = Measured(Study(Path(_RUN.value), _SAMPLE.value), output)
     first, *others = map(int, _SEEDS.value)
     chosen = [
         (name, _tuned(measured, name, pooling, first))
-        for name, pooling in itertools.product(SCALES, _POOLINGS.value)
+        for name, pooling in itertools.product(names, _POOLINGS.value)
     ]
     print("\nat the rate that is best with the first seed")
     for name, setting in chosen:
