@@ -100,10 +100,16 @@ def pooled(runs: list[dict], one: str, other: str, metric: str) -> tuple[float, 
 
 
 def differences(runs: list[dict], pairs: list[str]) -> list[str]:
-    """Lines of Markdown: each pair, tested on the pooled runs."""
+    """Each pair 'ONE-OTHER', tested on the pooled runs, as lines of a Markdown table.
+
+    Raises:
+      ValueError: a pair in another form, or an error of `pooled`.
+    """
     lines = ["| pooled | " + " | ".join(METRICS) + " |", "|---" * (len(METRICS) + 1) + "|"]
     for pair in pairs:
         one, _, other = pair.partition("-")
+        if not (one and other):
+            raise ValueError(f"--differences: expected ONE-OTHER, two systems, found {pair!r}")
         cells = []
         for metric in METRICS:
             difference, low, high, p_value = pooled(runs, one, other, metric)
@@ -136,7 +142,11 @@ def main(argv: list[str]) -> None:
             heading = "own test questions" if name == OWN else name.removesuffix("_evaluation")
             print(f"\n### {heading}\n\n" + "\n".join(table([run[name] for run in runs])))
             if _DIFFERENCES.value:
-                print("\n" + "\n".join(differences(per_query(argv[1:], name), _DIFFERENCES.value)))
+                try:
+                    lines = differences(per_query(argv[1:], name), _DIFFERENCES.value)
+                except ValueError as error:
+                    raise SystemExit(str(error)) from error
+                print("\n" + "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -28,13 +28,15 @@ _RUN = flags.DEFINE_string("run", "runs/quickstart", "A finished run folder of q
 _SEEDS = flags.DEFINE_list("seeds", ["1", "2", "3"], "Of parameters and of the order of pairs.")
 _POOLINGS = flags.DEFINE_list("poolings", ["cls", "mean"], "What a text's vector is.")
 _SCALES = flags.DEFINE_list("scales", [], "Names of sets of scales; none given: all.")
+_RATES = flags.DEFINE_list(
+    "rates", ["2.5e-4", "5e-4", "1e-3", "2e-3", "4e-3"], "Learning rates that are tried."
+)
 _STEPS = flags.DEFINE_integer("steps", 120, "Of each training.")
 _SAMPLE = flags.DEFINE_integer("sample", 2000, "Passages besides the relevant ones; 0: all.")
 _OUTPUT = flags.DEFINE_string("output", "", "A jsonl file that lines are appended to.")
 
 QUERY_LENGTH, PASSAGE_LENGTH, QUERIES, WIDTH = 32, 128, 64, 128
 UNIT = WIDTH**-0.5  # keeps the length of what a square kernel multiplies
-LEARNING_RATES = (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +201,7 @@ class Measured:
 
 def _tuned(measured: Measured, name: str, pooling: str, seed: int) -> Setting:
     """The best learning rate of a pair of scales and pooling, by one seed."""
-    settings = [Setting(pooling, rate, SCALES[name]) for rate in LEARNING_RATES]
+    settings = [Setting(pooling, rate, SCALES[name]) for rate in map(float, _RATES.value)]
     for setting in settings:
         found = measured.of(setting, seed)
         _line(name, setting, [found])

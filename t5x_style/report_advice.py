@@ -166,7 +166,7 @@ def _ship(of: Situation) -> Iterator[str]:
         yield (
             f"Of the two dense systems, ship `{best}`: {of.metric} of `{of.retriever}` is "
             f"{retriever:.3f} {where}, of `{of.bag}` {bag:.3f}. Both are bags of embeddings; "
-            "an encoder with layers needs far more than minutes to do better "
+            "after minutes of training an encoder with layers was far below a bag "
             "(docs/results/pretraining.md)."
         )
     elif retriever <= bag:

@@ -1,4 +1,4 @@
-"""The commands that a summary page ends with: search, train longer, use one's own folder."""
+"""The commands that a summary page ends with: search, train longer, use another folder."""
 
 import dataclasses
 import os

@@ -8,6 +8,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGES = ("t5x_style", "models", "input_pipelines", "gin_configs", "launch")
+OURS = (*PACKAGES, "benchmarks")
 FILE_LINES, FUNCTION_LINES = 400, 80
 
 # What models may import of the engine.
@@ -84,7 +85,7 @@ def module_name(path):
 
 @functools.cache
 def known_modules():
-    return {module_name(path) for path in sources(*PACKAGES)}
+    return {module_name(path) for path in sources(*OURS)}
 
 
 def imports_of(tree, package=""):
@@ -99,7 +100,7 @@ def imports_of(tree, package=""):
                 base = ".".join(filter(None, (package, base)))
             full = {f"{base}.{alias.name}" for alias in node.names}
             names |= {name if name in known else base for name in full}
-    return {name for name in names if name.split(".")[0] in PACKAGES}
+    return {name for name in names if name.split(".")[0] in OURS}
 
 
 @functools.cache
@@ -264,17 +265,10 @@ def test_sizes():
 
 def test_commands_that_are_tested_define_different_flags():
     """absl's flags are one table in a process, and one process may run all tests."""
-    imported = {
-        f"{node.module}.{alias.name}"
-        for path in sources("tests")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
+    imported = set().union(*map(our_imports, sources("tests")))
     defined = {}
     for path in sources("benchmarks"):
-        name = module_name(path)
-        if any(found == name or found.startswith(f"{name}.") for found in imported):
+        if module_name(path) in imported:
             for flag in flags_of(ast.parse(path.read_text())):
                 defined.setdefault(flag, []).append(path.name)
     assert defined, "no test imports a command"

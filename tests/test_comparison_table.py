@@ -38,6 +38,8 @@ def test_runs_that_do_not_compare_are_refused():
         ValueError, match=r"run 1: --differences names 'best'; its systems are \['good', 'poor'\]"
     ):
         comparison.pooled([run(0)], "best", "poor", "MRR@10")
+    with pytest.raises(ValueError, match="expected ONE-OTHER, two systems, found 'good'"):
+        comparison.differences([run(0)], ["good"])
 
 
 def test_a_run_without_values_of_each_query_is_named(tmp_path):
