@@ -1,0 +1,180 @@
+"""The plans of the recipes that Kennel ships: stages, jobs, inputs, the value of every parameter.
+
+    python -m tests.recipe_plans            compare with tests/golden/plans.json
+    python -m tests.recipe_plans --write    record the plans of today
+
+A plan is what identifies the results of a recipe's stages. Moving code, renaming it or writing a
+recipe in another way leaves all plans as they are; what is renamed keeps its old name in plans (see
+`t5x_style.workflow.renames`). Whoever changes a recipe on purpose records its new plan and reads
+the difference.
+
+Parameters that many stages share are listed once, under the hash of their text.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from t5x_style import gin_utils, recipe_file, stage
+from t5x_style.workflow import parameters, signatures
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+RECIPES = REPOSITORY / "gin_configs/recipes"
+GOLDEN = Path(__file__).parent / "golden/plans.json"
+COMMAND = "python -m tests.recipe_plans --write"
+
+# What recipes ask of the user; nothing is read from these folders.
+MACROS = {
+    "CORPUS": "corpus",
+    "PUBLISHED": "published",
+    "OPUS": "opus",
+    "DOCUMENTS": "documents",
+    "BUCC": "bucc",
+    "TOKENIZER": "tokenizer",
+    "CHECKPOINT": "checkpoint",
+    "LABSE": "labse",
+    "QUESTIONS": "questions",
+}
+# Lists of stages that other recipes include.
+PARTS = {
+    "comparison",
+    "labse_data",
+    "labse_tatoeba",
+    "labse_tests",
+    "pretraining_comparison",
+    "realm_published",
+    "simlm_published",
+}
+Plan = dict[str, Any]
+Plans = dict[str, dict[str, Plan]]  # recipe -> stage -> plan
+
+
+def names() -> list[str]:
+    """The recipes that run on their own."""
+    return sorted(path.stem for path in RECIPES.glob("*.gin") if path.stem not in PARTS)
+
+
+def of_recipe(name: str) -> dict[str, Plan]:
+    """Stage -> its plan, for one recipe."""
+    flags = _flags(name)
+    recipe = recipe_file.load(flags)
+    pending = recipe_file.all_pending(recipe)
+    plans = {}
+    for item in recipe.stages:
+        config = recipe_file.stage_flags(recipe, item, flags, pending).read()
+        job = recipe_file.job_of(item, flags)
+        inputs = stage.input_macros(config)
+        values = parameters.of_job(config, job, {macro: macro for macro in inputs})
+        declared = signatures.job(job)
+        plans[item.name] = {
+            "entry": item.entry,
+            "job": f"{declared.name} {declared.version}",
+            "inputs": {macro: _text(item.inputs[macro]) for macro in sorted(item.inputs)},
+            "parameters": values.semantic,
+            "operational": values.operational,
+        }
+    return plans
+
+
+def _flags(name: str) -> gin_utils.Flags:
+    """The command line of a recipe, with the macros that it asks for."""
+    argv = [f"--gin_file={RECIPES / name}.gin", "--gin.RUN_DIR=run"]
+    text = gin_utils.parse_flags(argv).read()
+    asked = gin_utils.macros_in_use(text) - text.macros.keys()
+    return gin_utils.parse_flags(
+        argv + [f"--gin.{macro}={MACROS[macro]}" for macro in sorted(asked & MACROS.keys())]
+    )
+
+
+def _text(value: Any) -> Any:
+    """An input as JSON: `%stage.output`, or the path that the recipe says."""
+    if isinstance(value, Mapping):
+        return {str(key): _text(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_text(one) for one in value]
+    return f"%{value.stage}.{value.name}" if isinstance(value, recipe_file.Output) else value
+
+
+def pack(plans: Plans) -> dict[str, Any]:
+    """JSON in which equal groups of parameters are listed once."""
+    groups: dict[str, dict[str, str]] = {}
+
+    def packed(values: Mapping[str, str]) -> list[str]:
+        by_head: dict[str, dict[str, str]] = defaultdict(dict)
+        for path, text in values.items():
+            by_head[path.partition(".")[0].partition("[")[0]][path] = text
+        return [_add(groups, group) for _, group in sorted(by_head.items())]
+
+    recipes = {
+        recipe: {
+            name: plan | {part: packed(plan[part]) for part in ("parameters", "operational")}
+            for name, plan in stages.items()
+        }
+        for recipe, stages in plans.items()
+    }
+    return {"groups": groups, "recipes": recipes}
+
+
+def _add(groups: dict[str, dict[str, str]], group: dict[str, str]) -> str:
+    key = hashlib.sha256(json.dumps(group, sort_keys=True).encode()).hexdigest()[:12]
+    groups[key] = dict(sorted(group.items()))
+    return key
+
+
+def read() -> Plans:
+    """The recorded plans."""
+    stored = json.loads(GOLDEN.read_text(encoding="utf-8"))
+
+    def unpacked(keys: list[str]) -> dict[str, str]:
+        return {path: text for key in keys for path, text in stored["groups"][key].items()}
+
+    return {
+        recipe: {
+            name: plan | {part: unpacked(plan[part]) for part in ("parameters", "operational")}
+            for name, plan in stages.items()
+        }
+        for recipe, stages in stored["recipes"].items()
+    }
+
+
+def differences(found: Mapping[str, Plan], recorded: Mapping[str, Plan]) -> Iterator[str]:
+    """One line for each value of a recipe that differs."""
+    new, old = (dict(_values(one)) for one in (found, recorded))
+    for path in sorted(new.keys() | old.keys()):
+        if new.get(path) != old.get(path):
+            yield f"{path}: recorded {old.get(path)}, found {new.get(path)}"
+
+
+def _values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _values(one, f"{path} {key}".strip())
+    else:
+        yield path, value
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("--write", action="store_true")
+    plans = {name: of_recipe(name) for name in names()}
+    if options.parse_args().write:
+        text = json.dumps(pack(plans), ensure_ascii=False, indent=0, sort_keys=True)
+        GOLDEN.write_text(text + "\n", encoding="utf-8")
+        return
+    recorded = read()
+    wrong = [
+        f"{name}: {line}"
+        for name in sorted(plans.keys() | recorded.keys())
+        for line in differences(plans.get(name, {}), recorded.get(name, {}))
+    ]
+    print("\n".join(wrong))
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
