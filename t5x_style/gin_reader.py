@@ -16,7 +16,9 @@ from typing import Any
 
 from gin import config_parser
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from t5x_style.workflow import renames
+from t5x_style.workflow.sources import REPOSITORY as REPOSITORY
+
 ALLOWED = ("t5x_style", "models", "input_pipelines", "gin_configs", "launch")
 FOLDER_MACRO = "MODEL_DIR"  # the folder a stage writes; set from outside, known to every file
 COMMAND_LINE = "command line"
@@ -69,12 +71,14 @@ class Binding:
 
 @dataclass(frozen=True)
 class Import:
-    """One import of a gin file: `symbol` is the name it binds, `path` what that name stands for."""
+    """One import of a gin file: `symbol` is the name it binds, `path` what that name stands for.
+
+    `module` and `path` are present names, see `workflow.renames`.
+    """
 
     module: str
     symbol: str
     path: str
-    statement: str
     where: str
 
 
@@ -163,29 +167,52 @@ def to_gin(value: Any) -> str:
 
 
 class _Delegate(config_parser.ParserDelegate):
-    """Turns references into our dataclasses, resolving names with one file's imports."""
+    """Turns references into our dataclasses, resolving names with one file's imports.
+
+    `renamed`: (old, present) name of what was met since it was last emptied.
+    """
 
     def __init__(self, symbols: dict[str, str]):
         self.symbols = symbols
+        self.renamed: list[tuple[str, str]] = []
 
     def resolve(self, text: str) -> str:
         """`prepare.prepare` -> `input_pipelines.prepare.prepare`; "" when not imported."""
         head, _, rest = text.partition(".")
         if head not in self.symbols:
             return ""
-        return ".".join(filter(None, (self.symbols[head], rest)))
+        return self.present(".".join(filter(None, (self.symbols[head], rest))))
+
+    def present(self, path: str) -> str:
+        found = renames.present(path)
+        if found != path:
+            self.renamed.append((path, found))
+        return found
+
+    def present_macro(self, name: str) -> str:
+        scope, _, last = name.rpartition("/")
+        found = renames.MACROS.get(last, last)
+        if found != last:
+            self.renamed.append((last, found))
+        return f"{scope}/{found}" if scope else found
+
+    def note(self, where: str) -> None:
+        """Says which names have changed, at the place where they were met."""
+        for old, new in self.renamed:
+            renames.note(where, old, new)
+        self.renamed.clear()
 
     def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Reference:
         scope, _, text = scoped_configurable_name.rpartition("/")
         return Reference(text, scope, self.resolve(text), evaluate)
 
     def macro(self, macro_name: str) -> Macro:
-        return Macro(macro_name)
+        return Macro(self.present_macro(macro_name))
 
 
-def parse_value(text: str, symbols: dict[str, str] | None = None) -> Any:
+def parse_value(text: str, delegate: _Delegate | None = None) -> Any:
     """Parses one gin value; raises SyntaxError when `text` is not exactly one value."""
-    parser = config_parser.ConfigParser(text, _Delegate(symbols or {}))
+    parser = config_parser.ConfigParser(text, delegate or _Delegate({}))
     value = parser.parse_value()
     rest = parser.current_token.string.strip()
     if rest:
@@ -200,6 +227,9 @@ def find_file(name: str, search_paths: Sequence[Path], where: str) -> Path:
         if path.is_file():
             return path
     around = {str(p.relative_to(f)) for f in search_paths for p in f.glob("gin_configs/**/*.gin")}
+    if name in renames.FILES:
+        renames.note(where, name, renames.FILES[name])
+        return find_file(renames.FILES[name], search_paths, where)
     raise GinError(
         f"{where}: no gin file {name!r} under {', '.join(str(p) for p in search_paths)}"
         f"{closest(name, around)}. Give a path from there, or add --gin_search_paths."
@@ -230,15 +260,17 @@ class _Reader:
         for statement in _statements(text, delegate, label):
             where = f"{label}:{statement.location.line_num}"
             if isinstance(statement, config_parser.ImportStatement):
-                self._import(statement, symbols, where)
+                self._import(statement, delegate, where)
             elif isinstance(statement, config_parser.IncludeStatement):
                 self.read_file(statement.filename, where)
             elif isinstance(statement, config_parser.BindingStatement):
                 self.bind(statement, delegate, seen, where)
+            delegate.note(where)
 
     def _import(
-        self, statement: config_parser.ImportStatement, symbols: dict[str, str], where: str
+        self, statement: config_parser.ImportStatement, delegate: _Delegate, where: str
     ) -> None:
+        symbols = delegate.symbols
         if statement.module == "__gin__.dynamic_registration":
             symbols["gin"] = "gin"
             return
@@ -254,11 +286,10 @@ class _Reader:
             )
         symbol = statement.bound_name()
         whole = statement.is_from or statement.alias
-        path = statement.module if whole else statement.module.split(".")[0]
+        module = delegate.present(statement.module)
+        path = module if whole else statement.module.split(".")[0]
         symbols[symbol] = path
-        self.config.imports.append(
-            Import(statement.module, symbol, path, statement.format(), where)
-        )
+        self.config.imports.append(Import(module, symbol, path, where))
 
     def bind(
         self,
@@ -270,8 +301,11 @@ class _Reader:
         """Records one binding or macro; the same name twice in one file is an error."""
         text, parameter = statement.selector, statement.arg_name
         if not parameter:
-            text, parameter = "", statement.selector
+            text, parameter = "", delegate.present_macro(statement.selector)
         target = delegate.resolve(text) if text else ""
+        if target and (present := renames.parameter(target, parameter)) != parameter:
+            delegate.renamed.append((f"{text}.{parameter}", f"{text}.{present}"))
+            parameter = present
         binding = Binding(statement.scope, text, target, parameter, statement.value, where)
         key = (statement.scope, target or text, parameter)
         if key in seen:
@@ -327,26 +361,27 @@ def read(
     for name in files:
         reader.read_file(name, COMMAND_LINE)
     symbols = {item.symbol: item.path for item in reader.config.imports}
-    symbols = {"stage": STAGE_MODULE, "gin": "gin"} | symbols
+    symbols = {"stage": STAGE_MODULE, "gin": "gin"} | renames.aliases(symbols) | symbols
     delegate = _Delegate(symbols)
     seen: dict[tuple[str, str, str], Binding] = {}
     for name, text in overrides:
         where = f"{COMMAND_LINE} --gin.{name}"
         scope, selector, parameter = config_parser.parse_binding_key(name)
-        value = override_value(text, symbols, where)
+        value = override_value(text, delegate, where)
         statement = config_parser.BindingStatement(scope, selector, parameter, value, None)
         reader.bind(statement, delegate, seen, where)
+        delegate.note(where)
     return reader.config
 
 
-def override_value(text: str, symbols: dict[str, str], where: str) -> Any:
+def override_value(text: str, delegate: _Delegate | None, where: str) -> Any:
     """Reads VALUE of `--gin.NAME=VALUE`: a gin value, or else the bare text itself.
 
-    >>> override_value("3", {}, ""), override_value("runs/mine", {}, "")
+    >>> override_value("3", None, ""), override_value("runs/mine", None, "")
     (3, 'runs/mine')
     """
     try:
-        return parse_value(text, symbols)
+        return parse_value(text, delegate)
     except (SyntaxError, tokenize.TokenError) as error:
         if text[:1] in tuple("%@\"'[({"):
             raise GinError(f"{where}: {text!r} is not a gin value: {error.args[0]}") from error

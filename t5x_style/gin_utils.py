@@ -19,7 +19,7 @@ from typing import Any
 
 from gin import config as gin_config
 
-from t5x_style import gin_types, processes
+from t5x_style import gin_text, gin_types, processes
 from t5x_style.gin_reader import (
     COMMAND_LINE,
     FOLDER_MACRO,
@@ -338,40 +338,17 @@ def _parameters(thing: Any) -> dict[str, inspect.Parameter]:
         return {"kwargs": inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)}
 
 
-def parse(config: Config, flags: Flags, job: str = "", more: str = "") -> None:
-    """Hands files and command line to gin itself, then locks the configuration.
+def parse(config: Config, job: str = "", more: str = "") -> None:
+    """Hands a checked configuration to gin itself, then locks it.
 
     Args:
-      config: the checked configuration of the same flags.
-      flags: files, overrides, search paths.
+      config: what `read` returned.
       job: dotted path that is bound to `stage.run.job` when no file does.
       more: gin text of the caller's own that wins over everything.
     """
-    for folder in search_folders(flags.search_paths):
-        gin_config.add_config_file_search_path(str(folder))
-    for name in flags.files:
-        gin_config.parse_config_file(name)
-    gin_config.parse_config(_override_text(config, flags, job))
+    gin_config.parse_config(gin_text.text_of(config, job))
     gin_config.parse_config(more)
     gin_config.finalize()
-
-
-def _override_text(config: Config, flags: Flags, job: str) -> str:
-    """The command line as one more gin file, which may use every name the files imported."""
-    imports = {item.symbol: item.statement for item in config.imports}
-    imports.setdefault("stage", "from t5x_style import stage")
-    lines = ["from __gin__ import dynamic_registration", *imports.values()]
-    for name, _ in flags.overrides:
-        binding = next(
-            b
-            for b in (*config.macros.values(), *config.bindings.values())
-            if b.name == name and b.where.endswith(f"--gin.{name}")
-        )
-        lines.append(f"{name} = {to_gin(binding.value)}")
-    if job:
-        lines += ["import t5x_style.stage", f"import {job.rpartition('.')[0]}"]
-        lines.append(f"t5x_style.stage.run.job = @{job}")
-    return "\n".join(lines) + "\n"
 
 
 def configured(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ from t5x_style.gin_reader import (
     to_gin,
     transform,
 )
-from t5x_style.workflow import links, space
+from t5x_style.workflow import links, renames, space
 from t5x_style.workflow.links import DEFAULT_NAME
 from t5x_style.workflow.plans import Decision
 from t5x_style.workflow.store import Store, Version
@@ -119,7 +119,7 @@ def load(flags: gin_utils.Flags) -> Recipe:
         float(_typed(settings.get("budget", 1.0), (int, float), "recipe.run.budget")),
         settings.get("publish", {}),
         _merged(settings.get("macros", {}), "recipe.run.macros"),
-        _typed(settings.get("inputs", {}), dict, "recipe.run.inputs"),
+        _merged(settings.get("inputs", {}), "recipe.run.inputs"),
         Store(Path(_typed(root, str, STORE_MACRO))) if root else links.of_run(run_dir),
         limit,
     )
@@ -131,10 +131,11 @@ def load(flags: gin_utils.Flags) -> Recipe:
 
 
 def _merged(value: Any, where: str) -> dict[str, Any]:
-    """A dictionary, or a list of them, of which later ones win."""
+    """A dictionary by macro, or a list of them, of which later ones win."""
     found: dict[str, Any] = {}
     for part in value if isinstance(value, (list, tuple)) else [value]:
-        found.update(_typed(part, dict, where))
+        for name, one in _typed(part, dict, where).items():
+            found[renames.macro(name, where)] = one
     return found
 
 
@@ -195,7 +196,9 @@ def _stage(config: Config, item: Any) -> Stage:
     for key, value in values["scaled"].items():
         _typed(value, int, f"{name}.scaled[{key!r}]")
     values["gin_files"] = tuple(values["gin_files"])
-    return Stage(item.scope, where=config.bindings[keys["entry"]].where, **values)
+    where = config.bindings[keys["entry"]].where
+    values["entry"] = renames.entry(values["entry"], where)
+    return Stage(item.scope, where=where, **values)
 
 
 def _check_references(recipe: Recipe, names: list[str], flags: gin_utils.Flags) -> None:

@@ -318,7 +318,7 @@ def open_searcher(flags: gin_utils.Flags) -> Searcher:
     config = flags.read()
     gin_utils.check_names(config, ("t5x_style.stage.run", JOB, "t5x_style.search.Searcher"))
     gin_utils.check_code(config)
-    gin_utils.parse(config, flags)
+    gin_utils.parse(config)
     searcher: Searcher = gin_utils.configured(Searcher)()
     return searcher
 

@@ -279,7 +279,7 @@ def _call(
     """
     fixed = flags.with_macros(planned.inputs.paths)
     config = fixed.read()
-    gin_utils.parse(config, fixed, planned.entry)
+    gin_utils.parse(config, planned.entry)
     _check_unchanged(fixed, planned)
     if not first:
         return gin_utils.configured(stage.run)(model_dir=str(folder))

@@ -85,7 +85,7 @@ def main(argv: Sequence[str]) -> int:
         config = flags.read()
         gin_utils.check_names(config, ("t5x_style.watch_index.watch",))
         gin_utils.check_code(config)
-        gin_utils.parse(config, flags)
+        gin_utils.parse(config)
         gin_utils.configured(watch)()
         return 0
 

@@ -111,7 +111,7 @@ def configured(kind: type, gin_file: str, folder: Path, *flags: str) -> Iterator
     gin_utils.check_code(config)
     gin.clear_config()
     try:
-        gin_utils.parse(config, parsed)
+        gin_utils.parse(config)
         yield gin_utils.configured(kind)
     finally:
         gin.clear_config()

@@ -172,12 +172,12 @@ def test_missing_modules_are_named():
     ],
 )
 def test_bare_strings_on_the_command_line(text, value):
-    assert gin_reader.override_value(text, {}, "") == value
+    assert gin_reader.override_value(text, None, "") == value
 
 
 def test_half_a_value_is_no_string():
     with pytest.raises(GinError, match=r"command line: '\[1,' is not a gin value"):
-        gin_reader.override_value("[1,", {}, "command line")
+        gin_reader.override_value("[1,", None, "command line")
 
 
 def test_flags_round_trip():

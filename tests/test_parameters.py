@@ -144,7 +144,7 @@ def test_scopes_are_gins_own(values, tmp_path):
     gin_config.clear_config()
     flags = gin_utils.Flags(("a.gin",), (), allow=("toyhouse",))
     try:
-        gin_utils.parse(flags.read(), flags)
+        gin_utils.parse(flags.read())
         from toyhouse import house
 
         made = gin_utils.configured(house.job)(model_dir="")
@@ -171,9 +171,9 @@ def test_a_bare_function_may_be_called_outside_of_its_scope(values):
 
 def test_renames_and_added_parameters_keep_fingerprints(values, monkeypatch):
     before = values("house.job.size = @house.Size()\n").semantic
-    monkeypatch.setattr(renames, "KINDS", {"house.Size": "house.Extent"})
-    monkeypatch.setattr(renames, "PARAMETERS", {"house.Size.width": "breadth"})
-    monkeypatch.setattr(renames, "ADDED", {"house.Size.table": "{}"})
+    monkeypatch.setattr(renames, "NAMES", {"toyhouse.house.Extent": "toyhouse.house.Size"})
+    monkeypatch.setattr(renames, "PARAMETERS", {"house.Extent.width": "breadth"})
+    monkeypatch.setattr(renames, "ADDED", {"house.Extent.table": "{}"})
     after = values("house.job.size = @house.Size()\n").semantic
     assert after["size"] == "@house.Extent()" and after["size.breadth"] == before["size.width"]
     assert "size.table" not in after and "size.width" not in after

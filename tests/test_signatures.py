@@ -8,7 +8,7 @@ import pytest
 
 from t5x_style import gin_reader, gin_utils
 from t5x_style.gin_reader import Reference, leaves
-from t5x_style.workflow import signatures
+from t5x_style.workflow import renames, signatures
 
 ALL = sorted(gin_reader.REPOSITORY.glob("gin_configs/**/*.gin"))
 
@@ -47,7 +47,7 @@ def test_what_is_read_is_what_is_there(target):
 
 def test_kinds_are_unique():
     """A fingerprint holds the last two names of a path: no two functions may share them."""
-    kinds = [signatures.kind(target) for target in targets()]
+    kinds = [renames.kind(target) for target in targets()]
     assert len(kinds) == len(set(kinds))
 
 

@@ -42,7 +42,7 @@ def built(
     )
     config = flags.read()
     gin_utils.check_names(config, ("t5x_style.stage.run", "t5x_style.train.train"))
-    gin_utils.parse(config, flags)
+    gin_utils.parse(config)
     shapes = []
     for side in ("query", "passage"):
         with gin.config_scope(side):

@@ -78,7 +78,7 @@ def resolve(
     gin_utils.check_job(config, job)
     lines, assumed = _stand_ins(config, vocabulary)
     gin_config.clear_config()
-    gin_utils.parse(config, flags, job, "\n".join([*_devices(topology), *lines]) + "\n")
+    gin_utils.parse(config, job, "\n".join([*_devices(topology), *lines]) + "\n")
     bound = gin_config.get_bindings(train.train, resolve_references=False)
     # A copy of one binding makes gin build what it refers to, and nothing else: no store is opened.
     names = [field.name for field in dataclasses.fields(Training) if field.name in bound]

@@ -87,13 +87,13 @@ class _Walk:
             *signature.parameters,
             *(name for name in bound if name not in signature.parameters),
         ]
-        kind = signatures.kind(target)
+        kind = renames.kind(target)
         for name in names:
             if name in without:
                 continue
             parameter = signature.parameters.get(name, Parameter(None))
-            full = f"{kind}.{name}"
-            here = f"{path}.{renames.PARAMETERS.get(full, name)}".lstrip(".")
+            first = renames.PARAMETERS.get(f"{kind}.{name}", name)
+            here = f"{path}.{first}".lstrip(".")
             before = set(self.found)
             mark = marker or parameter.marker
             if name in bound:
@@ -101,7 +101,7 @@ class _Walk:
                 self.value(here, value, scope, where, mark, depth, "float" in parameter.annotation)
             elif parameter.default is not None:
                 self.default(here, parameter.default, mark, depth, "float" in parameter.annotation)
-            added = renames.ADDED.get(full)
+            added = renames.ADDED.get(f"{kind}.{first}")
             if added is not None and self.found.get(here, ("", ""))[0] == added:
                 for key in set(self.found) - before:
                     del self.found[key]
@@ -158,8 +158,7 @@ class _Walk:
         self, path: str, reference: Reference, scope: str, marker: str, depth: int
     ) -> None:
         target = reference.target
-        kind = signatures.kind(target)
-        name = f"@{renames.KINDS.get(kind, kind)}{'()' if reference.call else ''}"
+        name = f"@{renames.kind(target)}{'()' if reference.call else ''}"
         self.found[path] = (name, marker)
         nothing: frozenset[str] = frozenset()
         inner = reference.scope or scope
@@ -198,8 +197,7 @@ class _Walk:
         found = signatures.define(target) if target else None
         if target is None or found is None:
             return False
-        kind = signatures.kind(target)
-        self.found[path] = (f"@{renames.KINDS.get(kind, kind)}()", marker)
+        self.found[path] = (f"@{renames.kind(target)}()", marker)
         names = list(signatures.signature(target).parameters)
         given = dict(zip(names, node.args, strict=False))
         given |= {word.arg: word.value for word in node.keywords if word.arg}

@@ -119,15 +119,6 @@ def signature(target: str) -> Signature:
     return Signature(_of_function(node, module))
 
 
-def kind(target: str) -> str:
-    """The last two names of a dotted path: what stays when a module moves to another package.
-
-    >>> kind("t5x_style.retrieval.exact.load")
-    'exact.load'
-    """
-    return ".".join(target.split(".")[-2:])
-
-
 Definition = tuple[ast.FunctionDef | ast.ClassDef, str]
 
 

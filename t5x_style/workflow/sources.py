@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from t5x_style.gin_reader import REPOSITORY
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 
 @dataclass(frozen=True)
