@@ -20,8 +20,8 @@ from pathlib import Path
 from absl import app, flags
 
 from benchmarks import code_hash, corpora
-from t5x_style import gin_utils, recipe_file, stage
-from t5x_style.workflow import links, making
+from t5x_style import gin_utils, recipe_file
+from t5x_style.workflow import links, making, stages
 from t5x_style.workflow.space import in_words
 from t5x_style.workflow.store import Store, bytes_of
 
@@ -39,8 +39,8 @@ def pretend(recipe: recipe_file.Recipe, command: gin_utils.Flags) -> None:
     for item in recipe.stages:
         planned = recipe_file.plan(recipe, item, command, known)
         lease = planned.store.leases.acquire(planned.id, lambda holder: None, lambda: None)
-        folder = making.begin(planned, stage.decide(planned), lease)
-        names = stage.declared_outputs(planned.entry) or set()
+        folder = making.begin(planned, stages.decide(planned), lease)
+        names = stages.declared_outputs(planned.entry) or set()
         names |= {one.name for other in recipe.stages for one in other.needs()}
         for name in names:
             (folder / name).write_text(name)

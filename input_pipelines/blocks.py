@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from input_pipelines import plan, tokenization
+from input_pipelines import mixing, tokenization
 from input_pipelines.layouts import TITLE_AND_BODY, Plain, Rows
 from input_pipelines.salient_spans import Finder, Span
 from input_pipelines.sources import Record
@@ -291,5 +291,5 @@ def minhash(text: str) -> int:
         return 0
     mixed = np.zeros(len(words) - size + 1, np.uint64)
     for place in range(size):
-        mixed = plan.mix64(mixed + words[place : len(words) - size + 1 + place])
+        mixed = mixing.mix64(mixed + words[place : len(words) - size + 1 + place])
     return int(mixed.min() >> np.uint64(1))

@@ -11,8 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from input_pipelines import beir, query_families
-from input_pipelines.sources import BadRecords, SourceError
-from input_pipelines.to_beir import Judgements
+from input_pipelines.sources import BadRecords, Judgements, SourceError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,8 +10,7 @@ import json
 from collections.abc import Iterator
 
 from input_pipelines import places, sources
-from input_pipelines.sources import BadRecords, Record, SourceError
-from input_pipelines.to_beir import Judgements
+from input_pipelines.sources import BadRecords, Judgements, Record, SourceError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 from absl import logging
 
-from input_pipelines import layouts, packing, plan
+from input_pipelines import layouts, mixing, packing
 from input_pipelines.pair_cuts import Words
 from input_pipelines.text_arrays import TextArrays
 from input_pipelines.text_parts import document_of
@@ -118,7 +118,8 @@ class PairCorpus:
             first = np.cumsum(passages.lengths) - passages.lengths
             start, end = (first[:, None] + titles[rows]).T
             place = packing.within(passages.lengths)
-            mixed = plan.mix64(passages.tokens.astype(np.uint64) + (place.astype(np.uint64) << 32))
+            words = passages.tokens.astype(np.uint64)
+            mixed = mixing.mix64(words + (place.astype(np.uint64) << 32))
             sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])
             hashes[rows] = sums[end] - sums[start]
         _, numbers = np.unique(hashes, return_inverse=True)

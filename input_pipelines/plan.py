@@ -21,6 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from input_pipelines.mixing import mix64
+
 # Part of every fingerprint: raise it when the same arguments would give other rows.
 PLAN_VERSION = 1
 
@@ -37,13 +39,6 @@ def hashed(seed: int, stream: int, epoch: int, count: int) -> np.ndarray:
         state = mix64(mix64(state) ^ np.uint64(part & 0xFFFFFFFFFFFFFFFF))
     steps = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     return mix64(state + steps)
-
-
-def mix64(x: np.ndarray) -> np.ndarray:
-    """splitmix64's finalizer: uint64 numbers well mixed, each by itself."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 def permutation(seed: int, stream: int, epoch: int, count: int) -> np.ndarray:

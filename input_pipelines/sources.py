@@ -99,6 +99,14 @@ class Source(Protocol):
         ...
 
 
+class Judgements(Protocol):
+    """Which passages answer which queries."""
+
+    def judgements(self, bad: BadRecords) -> Iterator[tuple[str, str, int, str]]:
+        """Yields (query, passage, relevance, place), telling `bad` of malformed ones."""
+        ...
+
+
 class UniqueIds:
     """Refuses an id that was seen before, naming both places.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from input_pipelines.token_store import hidden_tensorflow
+from input_pipelines.cpu_only_tensorflow import hidden_tensorflow
 
 Batch = dict[str, dict[str, np.ndarray]]
 Spec = dict[str, dict[str, tuple[tuple[int, ...], np.dtype]]]

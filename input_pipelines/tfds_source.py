@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from input_pipelines import sources
+from input_pipelines.cpu_only_tensorflow import hidden_tensorflow
 from input_pipelines.sources import BadRecords, FieldError, Record, SourceError
-from input_pipelines.token_store import hidden_tensorflow
 
 _BATCH = 256  # examples read ahead
 

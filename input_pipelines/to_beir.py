@@ -3,10 +3,9 @@
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Mapping
 
-from input_pipelines.sources import BadRecords, Record, Source, SourceError, UniqueIds
+from input_pipelines.sources import BadRecords, Judgements, Record, Source, SourceError, UniqueIds
 from input_pipelines.token_store import TokenStore
 
 _log = logging.getLogger(__name__)
@@ -16,14 +15,6 @@ JOBS = {
     "write_collection": {"name": "collection", "version": 2},
     "write_blocks": {"name": "block_collection", "version": 1},
 }
-
-
-class Judgements(Protocol):
-    """Which passages answer which queries."""
-
-    def judgements(self, bad: BadRecords) -> Iterator[tuple[str, str, int, str]]:
-        """Yields (query, passage, relevance, place), telling `bad` of malformed ones."""
-        ...
 
 
 def write_collection(

@@ -17,6 +17,7 @@ import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader
 
 from input_pipelines import example_proto
+from input_pipelines.cpu_only_tensorflow import hidden_tensorflow
 from input_pipelines.store_writer import FORMAT, FORMAT_VERSION, MANIFEST, file_sha256
 
 Verify = Literal["auto", "sizes", "full"]
@@ -51,17 +52,6 @@ class Text:
     title: str
     text: str
     source: str
-
-
-@functools.cache
-def hidden_tensorflow() -> Any:
-    """TensorFlow, imported on first use (it takes seconds) and kept away from accelerators."""
-    import tensorflow as tf
-
-    for kind in ("GPU", "TPU"):
-        if tf.config.list_physical_devices(kind):
-            tf.config.set_visible_devices([], kind)
-    return tf
 
 
 class TokenStore:

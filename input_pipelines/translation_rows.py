@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from input_pipelines import layouts, packing, places, plan, sources, tokenization
+from input_pipelines import layouts, mixing, packing, places, sources, tokenization
 from input_pipelines.layouts import Rows
 from input_pipelines.sources import BadRecords, FieldError, Record, UniqueIds
 from input_pipelines.store_writer import StoreRecord
@@ -148,7 +148,7 @@ def meanings(sources: Passages) -> np.ndarray:
     weights = np.uint64(0x9E3779B97F4A7C15) * (
         2 * packing.within(sources.lengths).astype(np.uint64) + np.uint64(1)
     )
-    mixed = plan.mix64(sources.tokens.astype(np.uint64) * weights + weights)
+    mixed = mixing.mix64(sources.tokens.astype(np.uint64) * weights + weights)
     starts = np.cumsum(sources.lengths) - sources.lengths
     return (np.add.reduceat(mixed, starts) >> np.uint64(33)).astype(np.int32)
 

@@ -58,10 +58,10 @@ from types import FrameType
 from rich.console import Console
 from rich.table import Table
 
-from t5x_style import fingerprints, gin_utils, processes, recipe_file, stage, stage_main
+from t5x_style import fingerprints, gin_utils, processes, recipe_file, stage_main
 from t5x_style.gin_reader import REPOSITORY, closest
 from t5x_style.recipe_file import Recipe, Stage
-from t5x_style.workflow import files, making, plans
+from t5x_style.workflow import files, making, plans, stages
 from t5x_style.workflow.plans import Decision
 from t5x_style.workflow.store import Version
 
@@ -150,7 +150,7 @@ def execute(recipe: Recipe, flags: gin_utils.Flags) -> int:
     known = recipe_file.Known()
     for number, item in enumerate(recipe.stages, start=1):
         planned = recipe_file.plan(recipe, item, flags, known)
-        decision = stage.decide(planned)
+        decision = stages.decide(planned)
         CONSOLE.rule(
             f"stage {number}/{len(recipe.stages)}: {item.name}, {decision.status}: "
             f"{decision.reason}",
@@ -200,7 +200,7 @@ def _run(
     recipe: Recipe,
     item: Stage,
     flags: gin_utils.Flags,
-    planned: stage.Plan,
+    planned: stages.Plan,
     known: recipe_file.Known,
 ) -> Version | int:
     """Runs one stage as planned; its version when it is done, else the exit code to stop with.
@@ -219,7 +219,7 @@ def _run(
         return 1
     else:
         now = recipe_file.plan(recipe, item, replace(flags, rerun=()), known)
-        decision = stage.decide(now)
+        decision = stages.decide(now)
         if decision.status == "done" and decision.version is not None:
             return decision.version
         if changes := _changes_meanwhile(planned, now):
@@ -232,7 +232,7 @@ def _run(
     return 0 if children.stopping else STOPPED
 
 
-def _changes_meanwhile(before: stage.Plan, now: stage.Plan) -> str:
+def _changes_meanwhile(before: stages.Plan, now: stages.Plan) -> str:
     changes = plans.changes_between(before.record(), now)
     code = fingerprints.differences(before.code, now.code) if now.strict else []
     return plans.in_words(changes | ({"code": code} if code else {}))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from t5x_style import gin_utils, stage
+from t5x_style import gin_utils
 from t5x_style.gin_reader import (
     FOLDER_MACRO,
     Config,
@@ -23,7 +23,7 @@ from t5x_style.gin_reader import (
     to_gin,
     transform,
 )
-from t5x_style.workflow import links, renames, space
+from t5x_style.workflow import links, renames, space, stages
 from t5x_style.workflow.links import DEFAULT_NAME
 from t5x_style.workflow.plans import Decision
 from t5x_style.workflow.store import Store, Version
@@ -208,7 +208,7 @@ def _check_references(recipe: Recipe, names: list[str], flags: gin_utils.Flags) 
     @functools.cache
     def outputs_of(producer: str) -> set[str] | None:
         item = next(one for one in recipe.stages if one.name == producer)
-        return stage.declared_outputs(job_of(item, flags))
+        return stages.declared_outputs(job_of(item, flags))
 
     for item in recipe.stages:
         for output in item.needs():
@@ -288,7 +288,7 @@ def _check_output(
 def job_of(item: Stage, flags: gin_utils.Flags) -> str:
     """The dotted path of the job that a stage runs."""
     config = _files(item, flags).read()
-    return stage.job_of(config, stage.entry_job(item.entry))
+    return stages.job_of(config, stages.entry_job(item.entry))
 
 
 @dataclass(frozen=True)
@@ -332,11 +332,11 @@ def stage_flags(
     values |= {**transform(dict(item.inputs), path), **item.bindings, **scaled}
     values[FOLDER_MACRO] = str(recipe.link(item.name))
     own = [name for name in recipe.inputs if name in free]
-    inputs = dict.fromkeys([*stage.input_macros(config), *item.inputs, *own])
-    values[stage.INPUTS] = [Macro(name) for name in inputs]
-    values[stage.STORE_SETTING] = str(recipe.store.root)
+    inputs = dict.fromkeys([*stages.input_macros(config), *item.inputs, *own])
+    values[stages.INPUTS] = [Macro(name) for name in inputs]
+    values[stages.STORE_SETTING] = str(recipe.store.root)
     if recipe.limit is not None:
-        values[stage.LIMIT_SETTING] = recipe.limit
+        values[stages.LIMIT_SETTING] = recipe.limit
     overrides = tuple((name, to_gin(value)) for name, value in values.items())
     rerun = tuple(name for name in flags.rerun if name == item.name)
     return replace(flags, files=item.gin_files, overrides=overrides, dry_run=False, rerun=rerun)
@@ -356,7 +356,7 @@ def output_path(recipe: Recipe, output: Output, known: Known) -> str:
     return str(version.output(output.name))
 
 
-def plan(recipe: Recipe, item: Stage, flags: gin_utils.Flags, known: Known) -> stage.Plan:
+def plan(recipe: Recipe, item: Stage, flags: gin_utils.Flags, known: Known) -> stages.Plan:
     """A stage's plan; what it reads from pending stages counts as `still to be made`."""
     command = stage_flags(recipe, item, flags, known)
     pending = {
@@ -364,7 +364,7 @@ def plan(recipe: Recipe, item: Stage, flags: gin_utils.Flags, known: Known) -> s
         for output in item.needs()
         if output.stage in known.pending
     }
-    return stage.plan(command, stage.entry_job(item.entry), pending)
+    return stages.plan(command, stages.entry_job(item.entry), pending)
 
 
 def look_up(recipe: Recipe, flags: gin_utils.Flags) -> tuple[Known, dict[str, Decision]]:
@@ -381,7 +381,7 @@ def look_up(recipe: Recipe, flags: gin_utils.Flags) -> tuple[Known, dict[str, De
             links.check(planned.store, planned.link)
             decision = Decision("new", f"after {', '.join(waits_for)}")
         else:
-            decision = stage.decide(planned)
+            decision = stages.decide(planned)
         if decision.status == "done" and decision.version is not None:
             known.done[item.name] = decision.version
         else:

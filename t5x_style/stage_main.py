@@ -23,9 +23,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from t5x_style import gin_utils, processes, stage
+from t5x_style import gin_utils, processes
 from t5x_style.gin_reader import REPOSITORY
-from t5x_style.workflow import making, plans
+from t5x_style.workflow import making, plans, stages
 from t5x_style.workflow.leases import Holder, Lease
 
 if TYPE_CHECKING:  # imports JAX
@@ -113,8 +113,8 @@ def run_stage(flags: gin_utils.Flags, job: str) -> int:
         return _run_among(peers, flags, job)
     try:
         flags = flags.without_links()
-        planned = stage.plan(flags, job)
-        decision = stage.decide(planned)
+        planned = stages.plan(flags, job)
+        decision = stages.decide(planned)
         _say(planned, decision)
         if flags.dry_run:
             return 0
@@ -125,24 +125,24 @@ def run_stage(flags: gin_utils.Flags, job: str) -> int:
         with _lease(planned) as lease:
             _make(flags, planned, lease)
         return 0
-    except stage.Interrupted:
+    except stages.Interrupted:
         print("stopped; the same command starts or continues the stage", flush=True)
         return 0
 
 
-def _say(planned: stage.Plan, decision: plans.Decision) -> None:
+def _say(planned: stages.Plan, decision: plans.Decision) -> None:
     print(f"[{planned.link}] {decision.status}: {decision.reason}", flush=True)
     if decision.note:
         print(f"[{planned.link}] {decision.note}", flush=True)
 
 
-def _use(planned: stage.Plan, decision: plans.Decision) -> None:
+def _use(planned: stages.Plan, decision: plans.Decision) -> None:
     assert decision.version is not None
     making.use(planned, decision.version)
 
 
 @contextlib.contextmanager
-def _lease(planned: stage.Plan) -> Iterator[Lease]:
+def _lease(planned: stages.Plan) -> Iterator[Lease]:
     """Waits for whoever makes the same version; nobody else makes it inside."""
 
     def waiting(holder: Holder) -> None:
@@ -163,13 +163,13 @@ def _run_among(peers: "Peers", flags: gin_utils.Flags, job: str) -> int:
     """As `run_stage`, among several processes: all end when one does."""
     try:
         flags = flags.without_links()
-        planned = stage.plan(flags, job)
+        planned = stages.plan(flags, job)
         peers.compare(_identity(planned))
         if peers.number == 0:
             peers.close(_lead(peers, flags, planned))
         else:
             _follow(peers, flags, planned)
-    except stage.Signalled as signalled:
+    except stages.Signalled as signalled:
         peers.end(0, f"was stopped by {signalled}; the same command continues")
     except Exception as error:
         if flags.traceback or not is_users(error):
@@ -182,7 +182,7 @@ def _run_among(peers: "Peers", flags: gin_utils.Flags, job: str) -> int:
     return 0
 
 
-def _identity(planned: stage.Plan) -> dict[str, dict[str, str]]:
+def _identity(planned: stages.Plan) -> dict[str, dict[str, str]]:
     """What must be the same on all processes of a stage."""
     return {
         "job": {f"{planned.job.name} {planned.job.version}": ""},
@@ -193,9 +193,9 @@ def _identity(planned: stage.Plan) -> dict[str, dict[str, str]]:
     }
 
 
-def _lead(peers: "Peers", flags: gin_utils.Flags, planned: stage.Plan) -> str:
+def _lead(peers: "Peers", flags: gin_utils.Flags, planned: stages.Plan) -> str:
     """Process 0: decides, keeps lease and records, runs the job; what the others say at the end."""
-    decision = stage.decide(planned)
+    decision = stages.decide(planned)
     _say(planned, decision)
     if decision.status == "done" and not flags.dry_run:
         _use(planned, decision)
@@ -205,19 +205,19 @@ def _lead(peers: "Peers", flags: gin_utils.Flags, planned: stage.Plan) -> str:
     _check_code(flags, planned)
     with _lease(planned) as lease:
         _make(flags, planned, lease, peers)
-    return "" if stage.decide(replace(planned, rerun=False)).status == "done" else "stopped early"
+    return "" if stages.decide(replace(planned, rerun=False)).status == "done" else "stopped early"
 
 
-def _follow(peers: "Peers", flags: gin_utils.Flags, planned: stage.Plan) -> None:
+def _follow(peers: "Peers", flags: gin_utils.Flags, planned: stages.Plan) -> None:
     """Any other process: runs the job where all do, and waits until process 0 has ended."""
     folder = peers.verdict().removeprefix("run ")
     runs = folder != "done"
     if runs and peers.together:
         try:
             _call(flags, planned, Path(folder), first=False)
-        except stage.Signalled:
+        except stages.Signalled:
             raise
-        except stage.Interrupted:
+        except stages.Interrupted:
             pass  # all have agreed on it; process 0 says so
     outcome = None
     while outcome is None:
@@ -225,14 +225,14 @@ def _follow(peers: "Peers", flags: gin_utils.Flags, planned: stage.Plan) -> None
             if runs and not peers.together:
                 print(f"process {peers.number} waits: process 0 runs this stage", flush=True)
             outcome = peers.wait_for_the_end()
-        except stage.Signalled:
+        except stages.Signalled:
             peers.ask_to_stop()
     if outcome:
         print(f"[{planned.link}] {outcome}; the same command continues it", flush=True)
     peers.close()
 
 
-def _check_code(flags: gin_utils.Flags, planned: stage.Plan) -> None:
+def _check_code(flags: gin_utils.Flags, planned: stages.Plan) -> None:
     """Finds wrong names and types before a version is begun."""
     config = flags.read()
     gin_utils.check_code(config)
@@ -240,10 +240,10 @@ def _check_code(flags: gin_utils.Flags, planned: stage.Plan) -> None:
 
 
 def _make(
-    flags: gin_utils.Flags, planned: stage.Plan, lease: Lease, peers: "Peers | None" = None
+    flags: gin_utils.Flags, planned: stages.Plan, lease: Lease, peers: "Peers | None" = None
 ) -> None:
     """Makes the version, or finds that it was made while this process waited for the lease."""
-    decision = stage.decide(planned)
+    decision = stages.decide(planned)
     if decision.status == "done":
         _say(planned, decision)
         _use(planned, decision)
@@ -257,8 +257,8 @@ def _make(
     begin = time.monotonic()
     try:
         outputs = _call(flags, planned, folder, first=True)
-    except stage.Interrupted as interrupted:
-        if peers is not None and peers.together and isinstance(interrupted, stage.Signalled):
+    except stages.Interrupted as interrupted:
+        if peers is not None and peers.together and isinstance(interrupted, stages.Signalled):
             raise  # the others have not agreed to stop here
         outputs = None
     seconds = time.monotonic() - begin
@@ -271,8 +271,8 @@ def _make(
 
 
 def _call(
-    flags: gin_utils.Flags, planned: stage.Plan, folder: Path, *, first: bool
-) -> stage.Outputs | None:
+    flags: gin_utils.Flags, planned: stages.Plan, folder: Path, *, first: bool
+) -> stages.Outputs | None:
     """Lets gin read the configuration, locks it, and calls the job with its bindings.
 
     Inputs are bound to the versions of the plan, where a link may point elsewhere by now.
@@ -282,20 +282,20 @@ def _call(
     gin_utils.parse(config, planned.entry)
     _check_unchanged(fixed, planned)
     if not first:
-        return gin_utils.configured(stage.run)(model_dir=str(folder))
+        return gin_utils.configured(stages.run)(model_dir=str(folder))
     gin_utils.save_config(folder)
     try:
-        return gin_utils.configured(stage.run)(model_dir=str(folder))
+        return gin_utils.configured(stages.run)(model_dir=str(folder))
     finally:
         gin_utils.save_operative_config(folder)
 
 
-def _check_unchanged(flags: gin_utils.Flags, planned: stage.Plan) -> None:
+def _check_unchanged(flags: gin_utils.Flags, planned: stages.Plan) -> None:
     """After gin has read the files: they must say what was planned, perhaps hours ago."""
-    now = stage.plan(flags, planned.entry)
+    now = stages.plan(flags, planned.entry)
     if now.fingerprint != planned.fingerprint:
         changes = plans.in_words(plans.changes_between(planned.record(), now))
-        raise stage.StageError(
+        raise stages.StageError(
             f"{planned.link}: gin files or inputs changed since this command read them: {changes}. "
             "Nothing was run. Run the same command again."
         )
@@ -304,7 +304,7 @@ def _check_unchanged(flags: gin_utils.Flags, planned: stage.Plan) -> None:
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Stops a job that has no handler of its own; jobs that save first install theirs."""
     del frame
-    raise stage.Signalled(signal.Signals(number).name)
+    raise stages.Signalled(signal.Signals(number).name)
 
 
 def _die_with_parent() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 from absl import logging
 
-from t5x_style import checkpoint_folder, hooks, initialise, longer_training, metric_log, stage
+from t5x_style import checkpoint_folder, hooks, initialise, longer_training, metric_log
 from t5x_style.checkpointing import Checkpointer, Checkpointing, together
 from t5x_style.optim import AdamW
 from t5x_style.partitioning import Partitioner
@@ -21,6 +21,7 @@ from t5x_style.replanning import Replanning
 from t5x_style.retrieval.retriever import HostRetrieval
 from t5x_style.train_state import MakeObjective
 from t5x_style.trainer import Cadence, Pipeline, Trainer
+from t5x_style.workflow import stages
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
@@ -74,13 +75,13 @@ def train(
     Raises:
       ValueError: no evaluator gives the development metric.
       CheckpointError: a checkpoint is damaged, its own or that of the training that it continues.
-      stage.Interrupted: SIGTERM came; everything is saved.
+      stages.Interrupted: SIGTERM came; everything is saved.
     """
     development_metric = measured_development_metric(
         development_metric, {e.name: getattr(e, "metrics", None) for e in evaluators}
     )
     folder = Path(model_dir)
-    shown = stage.name_of(model_dir)
+    shown = stages.name_of(model_dir)
     main = jax.process_index() == 0
     every = replanning.every if replanning else None
     together(lambda: continue_parent(folder, optimizer, cadence, retrieval is not None, every))
@@ -105,7 +106,7 @@ def train(
     best = checkpointer.best()
     checkpointer.close()
     if not finished:
-        raise stage.Interrupted(f"stopped at step {int(trainer.state.step)}, having saved")
+        raise stages.Interrupted(f"stopped at step {int(trainer.state.step)}, having saved")
     checkpointer.thin()
     if main:
         jsonl = folder / metric_log.JSONL
@@ -115,7 +116,7 @@ def train(
 
 
 def _require_room(model_dir: str, needed: int) -> int:
-    stage.require_room(model_dir, needed)
+    stages.require_room(model_dir, needed)
     return needed
 
 
@@ -138,14 +139,14 @@ def continue_parent(
     """
     if checkpoint_folder.resumable_steps(folder / "checkpoints"):
         return 0
-    parent = stage.parent_of(str(folder))
+    parent = stages.parent_of(str(folder))
     if parent is None:
         return 0
     step, said = longer_training.how(parent, optimizer, cadence.steps, retrieves)
-    print(f"[{stage.name_of(str(folder))}] {said}", flush=True)
+    print(f"[{stages.name_of(str(folder))}] {said}", flush=True)
     if step is None:
         return 0
-    stage.continues(str(folder), parent)
+    stages.continues(str(folder), parent)
     longer_training.seed(parent, folder, step, cadence.evaluate_every, replan_every)
     return step
 
@@ -207,4 +208,6 @@ if __name__ == "__main__":
     from t5x_style import runtime
 
     runtime.start()
+    from t5x_style import stage
+
     stage.main("t5x_style.train.train")

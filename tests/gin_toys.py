@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol
 
-from t5x_style import stage
+from t5x_style.workflow import stages
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
@@ -89,7 +89,7 @@ def stops(model_dir: str) -> None:
 def interrupts(model_dir: str) -> dict[str, str]:
     """The same, by exception."""
     del model_dir
-    raise stage.Interrupted("saved")
+    raise stages.Interrupted("saved")
 
 
 def promises(model_dir: str, outputs: Any) -> Any:
@@ -107,4 +107,6 @@ def fails(model_dir: str, ours: bool) -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    from t5x_style import stage
+
     stage.main("tests.gin_toys.make")

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from t5x_style import gin_utils, recipe_file, stage
-from t5x_style.workflow import parameters, signatures
+from t5x_style import gin_utils, recipe_file
+from t5x_style.workflow import parameters, signatures, stages
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RECIPES = REPOSITORY / "gin_configs/recipes"
@@ -68,7 +68,7 @@ def of_recipe(name: str) -> dict[str, Plan]:
     for item in recipe.stages:
         config = recipe_file.stage_flags(recipe, item, flags, pending).read()
         job = recipe_file.job_of(item, flags)
-        inputs = stage.input_macros(config)
+        inputs = stages.input_macros(config)
         values = parameters.of_job(config, job, {macro: macro for macro in inputs})
         declared = signatures.job(job)
         plans[item.name] = {

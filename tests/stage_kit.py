@@ -7,7 +7,8 @@ import signal
 import pytest
 from gin import config as gin_config
 
-from t5x_style import gin_utils, stage, stage_main
+from t5x_style import gin_utils, stage_main
+from t5x_style.workflow import stages
 
 HEAD = (
     "from __gin__ import dynamic_registration\nfrom t5x_style import stage\n"
@@ -53,7 +54,7 @@ def run(text, tmp_path, **overrides):
 def decision(text, tmp_path, rerun=(), strict_code=False, **overrides):
     flags = flags_of(text, tmp_path, **overrides)
     flags = dataclasses.replace(flags, rerun=rerun, strict_code=strict_code)
-    return stage.decide(stage.plan(flags))
+    return stages.decide(stages.plan(flags))
 
 
 def record(tmp_path, name="out"):

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from t5x_style import fingerprints, stage
-from t5x_style.workflow import links, making
+from t5x_style import fingerprints
+from t5x_style.workflow import links, making, stages
 from t5x_style.workflow.leases import Holder
 from t5x_style.workflow.parameters import Effective
 from t5x_style.workflow.signatures import Job
@@ -20,7 +20,7 @@ def plan(
     code: str = "1",
     rerun: bool = False,
     **parameters: object,
-) -> stage.Plan:
+) -> stages.Plan:
     """A plan of a job that exists only in a test, made without gin files.
 
     Args:
@@ -35,7 +35,7 @@ def plan(
     """
     found = fingerprints.of_inputs({"INPUTS": [str(path) for path in inputs]})
     semantic = {name: str(value) for name, value in parameters.items()} | found.flat()
-    return stage.Plan(
+    return stages.Plan(
         link=link,
         store=links.of_stage(link) if store is None else Store(store),
         entry=entry or f"tests.{job}",
@@ -48,7 +48,7 @@ def plan(
 
 
 def finished(
-    planned: stage.Plan,
+    planned: stages.Plan,
     files: Mapping[str, str],
     outputs: Mapping[str, str],
     seconds: float = 1.0,
@@ -67,7 +67,7 @@ def finished(
     Returns:
       The version; `version.output(name)` is the path of an output.
     """
-    decision = stage.decide(planned)
+    decision = stages.decide(planned)
     if decision.status == "done" and decision.version is not None:
         links.point(planned.store, planned.link, decision.version.folder)
         return decision.version
@@ -87,11 +87,11 @@ def finished(
     return planned.store.read(folder)
 
 
-def started(planned: stage.Plan) -> Path:
+def started(planned: stages.Plan) -> Path:
     """The folder of a version that was begun and stopped: linked to, without a manifest."""
     lease = planned.store.leases.acquire(planned.id, _nobody, _lost)
     try:
-        return making.begin(planned, stage.decide(planned), lease)
+        return making.begin(planned, stages.decide(planned), lease)
     finally:
         lease.release()
 

@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
-from t5x_style import fingerprints, gin_utils, runs, stage
-from t5x_style.workflow import adoption, links
-from t5x_style.workflow.store import StoreError
+from t5x_style import fingerprints, gin_utils, runs
+from t5x_style.workflow import adoption, links, stages
+from t5x_style.workflow.store import Store, StoreError
 from tests.stage_kit import COUNT, MAKE
 
 MADE, COUNTED = "runs/old/made", "runs/old/counted"
@@ -27,9 +27,9 @@ def old_stage(folder, text, values, inputs, outputs, finished="2026-11-01 10:00:
         with open(f"{folder}/{name}", "w") as file:
             file.write(content)
     flags = gin_utils.Flags((f"{folder}/config.gin",), (), allow=("tests",))
-    code = fingerprints.of_code([stage.job_of(flags.read())], flags.read(), ["tests"])
+    code = fingerprints.of_code([stages.job_of(flags.read())], flags.read(), ["tests"])
     record = {
-        "name": os.path.basename(folder), "entry": stage.job_of(flags.read()),
+        "name": os.path.basename(folder), "entry": stages.job_of(flags.read()),
         "fingerprint": f"old fingerprint of {folder}", "fingerprints": {}, "bindings": {},
         "inputs": inputs, "code": code, "seconds": 0.0,
     }  # fmt: skip
@@ -57,12 +57,12 @@ def plan(link, text, **values):
     with open("a.gin", "w") as file:
         file.write(text)
     flags = gin_utils.Flags(("a.gin",), (("MODEL_DIR", link), *values.items()), allow=("tests",))
-    return stage.plan(flags)
+    return stages.plan(flags)
 
 
 def test_an_old_folder_is_recognised_and_left_alone(old):
     with pytest.raises(StoreError, match="made without a store.* Nothing was changed") as error:
-        stage.decide(plan(MADE, MAKE))
+        stages.decide(plan(MADE, MAKE))
     assert "python -m t5x_style.runs adopt runs/old" in str(error.value)
     assert sorted(os.listdir(MADE)) == ["config.gin", "out.txt", "stage.json", "stage.started.json"]
 
@@ -78,17 +78,17 @@ def test_adopted_folders_are_the_versions_of_their_configuration(old, capsys):
     assert runs.main(["adopt", "runs/old", "--gin_allow=tests"]) == 0
     output = capsys.readouterr().out.splitlines()
     assert output[0].startswith(f"{MADE} -> runs/.store/versions/toy_make-")
-    made = stage.decide(plan(MADE, MAKE))
+    made = stages.decide(plan(MADE, MAKE))
     assert (made.status, made.note) == ("done", "")
     assert made.reason == "7 s, finished 2026-11-01 10:00:00"
-    counted = stage.decide(plan(COUNTED, COUNT, SOURCE=f"{MADE}/out.txt"))
+    counted = stages.decide(plan(COUNTED, COUNT, SOURCE=f"{MADE}/out.txt"))
     assert counted.status == "done" and counted.version.record["made_from"] == [made.version.id]
     with open(f"{MADE}/out.txt") as file:
         assert file.read() == "years of work"
     assert counted.version.manifest["libraries"] == {"python": "3.11.1"}
     assert json.loads((counted.version.folder / adoption.OLD_RECORD).read_text())["seconds"] == 7.0
     assert os.path.islink(MADE) and os.path.islink(COUNTED)
-    assert stage.decide(plan("runs/new/made", MAKE)).version.id == made.version.id
+    assert stages.decide(plan("runs/new/made", MAKE)).version.id == made.version.id
 
 
 def test_what_was_made_from_other_inputs_stays(old, capsys):
@@ -121,7 +121,7 @@ def test_a_stopped_old_stage_continues(tmp_path, monkeypatch):
     inputs = {"SOURCE": fingerprints.content(tmp_path / "source")}
     old_stage(COUNTED, COUNT, {"SOURCE": "source"}, inputs, {"steps.txt": "0 1\n"}, None)
     assert runs.main(["adopt", "runs/old", "--gin_allow=tests"]) == 0
-    assert stage.decide(plan(COUNTED, COUNT, SOURCE="source")).status == "resume"
+    assert stages.decide(plan(COUNTED, COUNT, SOURCE="source")).status == "resume"
     with open(f"{COUNTED}/steps.txt") as file:
         assert file.read() == "0 1\n"
 
@@ -135,14 +135,14 @@ def test_a_kill_between_the_record_and_the_move_is_repaired_by_the_same_command(
         runs.main(["adopt", "runs/old", "--gin_allow=tests"])
     assert not os.path.islink(MADE)
     assert runs.main(["adopt", "runs/old", "--gin_allow=tests"]) == 0
-    assert stage.decide(plan(MADE, MAKE)).status == "done"
+    assert stages.decide(plan(MADE, MAKE)).status == "done"
 
 
 def test_a_copy_of_versions_is_adopted_where_their_store_is_not(old, tmp_path, capsys):
     assert runs.main(["adopt", "runs/old", "--gin_allow=tests"]) == 0
     shutil.copytree("runs/old", "far/away")  # links are followed
     assert runs.main(["adopt", "far/away", f"--store={tmp_path}/far/.store"]) == 0
-    found = links.all_of(stage.Store(tmp_path / "far/.store"))
+    found = links.all_of(Store(tmp_path / "far/.store"))
     assert {link.name for link in found} == {"made", "counted"}
     capsys.readouterr()
     shutil.copytree("runs/old", "runs/again")

@@ -21,11 +21,11 @@ from t5x_style import (
     metric_log,
     optim,
     partitioning,
-    stage,
     train,
     trainer,
 )
 from t5x_style.checkpointing import CheckpointError
+from t5x_style.workflow import stages
 from tests import test_replanning
 from tests.checkpoint_helpers import data_file, flip, names
 from tests.test_checkpoint_retention import values
@@ -68,7 +68,7 @@ def finish(folder, steps, optimizer):
 
 def run(folder, optimizer, monkeypatch, parent=None, steps=None, values=None, **settings):
     """Trains to the end, by the job of a training stage."""
-    monkeypatch.setattr(stage, "parent_of", lambda model_dir: parent, raising=False)
+    monkeypatch.setattr(stages, "parent_of", lambda model_dir: parent)
     monkeypatch.setattr(metric_log, "draw_curves", lambda *_: None)
     steps = steps or optimizer.total_steps
     train.train(

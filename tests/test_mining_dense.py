@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_style import gin_utils, runtime, stage
+from t5x_style import gin_utils, runtime
 from t5x_style.build_index import build_index
 from t5x_style.contract import ContractError
 from t5x_style.encode_corpus import encode_corpus
@@ -29,6 +29,7 @@ from t5x_style.retrieval import (
 )
 from t5x_style.retrieval.passages import Passages
 from t5x_style.trained import Trained
+from t5x_style.workflow import stages
 from tests import process_group
 from tests import retrieval_helpers as helpers
 
@@ -275,7 +276,7 @@ def test_the_configurations_fit_the_code(tmp_path, name, index):
         [f"--gin_file={REPOSITORY}/gin_configs/{file}.gin" for file in files]
         + [f"--gin.{macro}={value!r}" for macro, value in macros.items()]
     )
-    planned = stage.plan(flags, "t5x_style.mine.mine")
+    planned = stages.plan(flags, "t5x_style.mine.mine")
     assert set(planned.inputs.identities) == set(inputs)
     gin_utils.check_code(flags.read())
     gin_utils.check_job(flags.read(), "t5x_style.mine.mine")

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from t5x_style import gin_utils, recipe_file, stage
-from t5x_style.workflow import parameters
+from t5x_style import gin_utils, recipe_file
+from t5x_style.workflow import parameters, stages
 
 RECIPE = "--gin_file=gin_configs/recipes/quickstart_comparison.gin"
 
@@ -23,7 +23,7 @@ def semantic():
         kept = tuple(pair for pair in own.overrides if pair[0] not in overrides)
         texts = tuple((macro, str(value)) for macro, value in overrides.items())
         config = dataclasses.replace(own, overrides=(*kept, *texts)).read()
-        inputs = {macro: f"version of {macro}" for macro in stage.input_macros(config)}
+        inputs = {macro: f"version of {macro}" for macro in stages.input_macros(config)}
         return parameters.of_job(config, recipe_file.job_of(items[name], flags), inputs).semantic
 
     return values

@@ -2,7 +2,8 @@
 
 import pytest
 
-from t5x_style import gin_utils, recipe_file, stage
+from t5x_style import gin_utils, recipe_file
+from t5x_style.workflow import stages
 from tests import published_folders as folders
 
 RECIPES = ["untouched", "untouched_fusion", "untouched_squad"]
@@ -23,7 +24,7 @@ def read(name: str, tmp_path) -> dict[str, gin_utils.Config]:
     found = {}
     for one in recipe.stages:
         config = recipe_file.stage_flags(recipe, one, flags, pending).read()
-        job = stage.job_of(config, stage.entry_job(one.entry))
+        job = stages.job_of(config, stages.entry_job(one.entry))
         gin_utils.check_names(config, ("t5x_style.stage.run", job))
         gin_utils.check_code(config)
         gin_utils.check_job(config, job)

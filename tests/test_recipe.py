@@ -5,8 +5,9 @@ import os
 import pytest
 
 from launch import recipe
-from t5x_style import fingerprints, gin_reader, gin_utils, recipe_file, stage
+from t5x_style import fingerprints, gin_reader, gin_utils, recipe_file
 from t5x_style.recipe_file import RecipeError
+from t5x_style.workflow import stages
 from t5x_style.workflow.store import StoreError
 from tests import store_kit
 from tests.recipe_kit import COUNT, HEAD, RECIPE, make_house  # noqa: F401  a fixture
@@ -232,7 +233,7 @@ def test_budget_scales_whole_numbers(house):
 )
 def test_what_does_not_fit_is_refused(house, old, new, message):
     assert old in RECIPE
-    with pytest.raises((RecipeError, gin_reader.GinError, stage.StageError), match=message):
+    with pytest.raises((RecipeError, gin_reader.GinError, stages.StageError), match=message):
         survey(house(RECIPE.replace(old, new)))
 
 

@@ -9,8 +9,8 @@ import os
 import pytest
 from gin import config as gin_config
 
-from t5x_style import fingerprints, gin_reader, gin_utils, stage, stage_main
-from t5x_style.workflow import links, signatures, sources
+from t5x_style import fingerprints, gin_reader, gin_utils, stage_main
+from t5x_style.workflow import links, signatures, sources, stages
 from t5x_style.workflow.store import Store, StoreError
 from tests.stage_kit import (  # noqa: F401  a fixture for every test here
     COUNT,
@@ -249,7 +249,7 @@ def test_none_and_interrupted_write_no_record(tmp_path, job):
 )
 def test_outputs_must_exist(tmp_path, outputs, message):
     text = HEAD + f"stage.run.job = @gin_toys.promises\ngin_toys.promises.outputs = {outputs}\n"
-    with pytest.raises(stage.StageError, match=message):
+    with pytest.raises(stages.StageError, match=message):
         run(text, tmp_path)
     assert not (tmp_path / "out" / "stage.json").exists()
 
@@ -282,7 +282,7 @@ def test_changed_code_is_reported_in_one_line_and_reruns_on_request(tmp_path, mo
     assert capsys.readouterr().out.count("code has changed since it was made") == 1
     assert decision(MAKE, tmp_path, strict_code=True).status == "code"
     assert decision(MAKE, tmp_path, rerun=("out",)).status == "rerun"
-    with pytest.raises(stage.StageError, match="--rerun=other: this stage is called 'out'"):
+    with pytest.raises(stages.StageError, match="--rerun=other: this stage is called 'out'"):
         decision(MAKE, tmp_path, rerun=("other",))
     gin_config._set_config_is_locked(False)
     flags = dataclasses.replace(flags_of(MAKE, tmp_path), strict_code=True)
@@ -331,7 +331,7 @@ def test_two_stages_bound_to_one_folder(tmp_path):
     (tmp_path / "source").write_text("x")
     run(MAKE, tmp_path)
     with pytest.raises(
-        stage.StageError, match="job 'toy_make', and this one runs 'toy_count': two"
+        stages.StageError, match="job 'toy_make', and this one runs 'toy_count': two"
     ):
         run(COUNT, tmp_path, SOURCE="source")
     assert record(tmp_path)["job"]["name"] == "toy_make"
@@ -355,7 +355,7 @@ def test_a_job_without_its_configuration_costs_no_data(tmp_path):
 def test_the_gin_file_of_a_version_may_be_read_for_another(tmp_path):
     assert run(MAKE, tmp_path) == 0
     own = gin_utils.Flags((str(tmp_path / "out" / "config.gin"),), (), allow=("tests",))
-    assert stage.decide(stage.plan(own)).status == "done"
+    assert stages.decide(stages.plan(own)).status == "done"
     changed = dataclasses.replace(own, overrides=(("WIDTH", "4"),))
     gin_config._set_config_is_locked(False)
     assert stage_main.run_stage(changed, "") == 0

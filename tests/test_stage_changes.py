@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from t5x_style import fingerprints, stage
-from t5x_style.workflow import making, records, signatures
+from t5x_style import fingerprints
+from t5x_style.workflow import making, records, signatures, stages
 from tests import store_kit
 from tests.stage_kit import (  # noqa: F401  a fixture for every test here
     COUNT,
@@ -28,7 +28,7 @@ def test_a_gin_file_that_is_edited_while_a_stage_waits(tmp_path, monkeypatch):
         return real(*arguments)
 
     monkeypatch.setattr(making, "begin", meanwhile)
-    with pytest.raises(stage.StageError, match="since this command read them: size.width 3 -> 4"):
+    with pytest.raises(stages.StageError, match="since this command read them: size.width 3 -> 4"):
         run(MAKE, tmp_path)
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
@@ -45,7 +45,7 @@ def test_an_input_that_changes_while_a_stage_runs(tmp_path, monkeypatch):
         return real(*arguments)
 
     monkeypatch.setattr(making, "check_outputs", meanwhile)
-    with pytest.raises(stage.StageError, match="inputs changed while the stage ran: SOURCE"):
+    with pytest.raises(stages.StageError, match="inputs changed while the stage ran: SOURCE"):
         run(COUNT, tmp_path, SOURCE="source")
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
@@ -66,7 +66,7 @@ def test_a_version_that_is_edited_while_its_reader_runs(tmp_path, monkeypatch):
         return real(*arguments)
 
     monkeypatch.setattr(making, "check_outputs", meanwhile)
-    with pytest.raises(stage.StageError, match=r"inputs changed .*out.txt changed since"):
+    with pytest.raises(stages.StageError, match=r"inputs changed .*out.txt changed since"):
         run(COUNT, tmp_path, SOURCE="made/out.txt")
 
 
@@ -166,12 +166,12 @@ def test_a_run_continued_from_other_code_is_of_no_one_code(tmp_path):
 
     def plan(steps, code):
         made = store_kit.plan(link, "toy", store=tmp_path / "store", code=code, steps=steps)
-        return stage.Plan(**vars(made) | {"job": job})
+        return stages.Plan(**vars(made) | {"job": job})
 
     store_kit.finished(plan(1, "old"), {}, {})
     folder = store_kit.started(plan(2, "new"))
     making.continues(str(folder), making.parent_of(str(folder)))
     longer = store_kit.finished(plan(2, "new"), {}, {})
     assert longer.manifest["mixed_code"] and longer.manifest["parent"]
-    strict = stage.Plan(**vars(plan(2, "new")) | {"strict": True})
-    assert stage.decide(strict).status == "code"
+    strict = stages.Plan(**vars(plan(2, "new")) | {"strict": True})
+    assert stages.decide(strict).status == "code"

@@ -7,7 +7,8 @@ import textwrap
 
 import pytest
 
-from t5x_style import gin_reader, gin_utils, stage, stage_main
+from t5x_style import gin_reader, gin_utils, stage_main
+from t5x_style.workflow import stages
 from tests import gin_toys
 from tests.stage_kit import (  # noqa: F401  a fixture for every test here
     COUNT,
@@ -23,26 +24,26 @@ from tests.stage_kit import (  # noqa: F401  a fixture for every test here
 
 def test_which_job(tmp_path):
     with pytest.raises(gin_reader.GinError, match="No job: bind"):
-        stage.plan(flags_of("", tmp_path))
+        stages.plan(flags_of("", tmp_path))
     with pytest.raises(gin_reader.GinError, match="but this entry point runs tests.x.y"):
-        stage.plan(flags_of(MAKE, tmp_path), "tests.x.y")
+        stages.plan(flags_of(MAKE, tmp_path), "tests.x.y")
     with pytest.raises(gin_reader.GinError, match="stage.run.job must be a reference"):
-        stage.plan(flags_of(MAKE.replace("@gin_toys.make\n", "'make'\n"), tmp_path))
+        stages.plan(flags_of(MAKE.replace("@gin_toys.make\n", "'make'\n"), tmp_path))
     with pytest.raises(gin_reader.GinError, match="No folder to write to"):
-        stage.plan(gin_utils.Flags((flags_of(MAKE, tmp_path).files), (), allow=("tests",)))
+        stages.plan(gin_utils.Flags((flags_of(MAKE, tmp_path).files), (), allow=("tests",)))
     with pytest.raises(gin_reader.GinError, match="MODEL_DIR must be a path, found 3"):
-        stage.plan(flags_of(MAKE, tmp_path, MODEL_DIR="3"))
+        stages.plan(flags_of(MAKE, tmp_path, MODEL_DIR="3"))
 
 
 def test_entry_points_are_read_without_importing():
-    assert stage.entry_job("tests.gin_toys") == "tests.gin_toys.make"
-    assert stage.entry_job("t5x_style.stage") == ""
-    assert stage.declared_outputs("tests.gin_toys.make") == {"text"}
-    assert stage.declared_outputs("tests.gin_toys.promises") is None
-    with pytest.raises(stage.StageError, match="No module 't5x_style.trian'"):
-        stage.entry_job("t5x_style.trian")
-    with pytest.raises(stage.StageError, match="not an entry point"):
-        stage.entry_job("t5x_style.gin_types")
+    assert stages.entry_job("tests.gin_toys") == "tests.gin_toys.make"
+    assert stages.entry_job("t5x_style.stage") == ""
+    assert stages.declared_outputs("tests.gin_toys.make") == {"text"}
+    assert stages.declared_outputs("tests.gin_toys.promises") is None
+    with pytest.raises(stages.StageError, match="No module 't5x_style.trian'"):
+        stages.entry_job("t5x_style.trian")
+    with pytest.raises(stages.StageError, match="not an entry point"):
+        stages.entry_job("t5x_style.gin_types")
 
 
 def test_an_entry_point_with_its_own_job(tmp_path):

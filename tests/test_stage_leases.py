@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from t5x_style import stage, stage_main
-from t5x_style.workflow import making
+from t5x_style import stage_main
+from t5x_style.workflow import making, stages
 from t5x_style.workflow.leases import FileLeases, LeaseLost
 from t5x_style.workflow.store import Store
 from tests.stage_kit import (  # noqa: F401  a fixture for every test here
@@ -20,9 +20,9 @@ from tests.stage_kit import (  # noqa: F401  a fixture for every test here
 
 def test_a_second_process_waits_and_finds_it_made(tmp_path, capsys):
     """The other process holds the lease until it has made the version."""
-    planned = stage.plan(flags_of(MAKE, tmp_path))
+    planned = stages.plan(flags_of(MAKE, tmp_path))
     lease = planned.store.leases.acquire(planned.id, lambda holder: None, lambda: None)
-    folder = making.begin(planned, stage.decide(planned), lease)
+    folder = making.begin(planned, stages.decide(planned), lease)
     (folder / "out.txt").write_text("made elsewhere")
 
     def meanwhile(seconds):
@@ -44,20 +44,20 @@ def test_a_silent_holder_is_followed_in_a_copy_and_its_result_is_refused(tmp_pat
     """It may wake up and write: what it writes is not what the second one makes."""
     (tmp_path / "source").write_text("x")
     options = {"SOURCE": "source", "gin_toys.count.stop_at": "1"}
-    planned = stage.plan(flags_of(COUNT, tmp_path, **options))
+    planned = stages.plan(flags_of(COUNT, tmp_path, **options))
     free = FileLeases(tmp_path / ".store" / "leases", expiry=0.0)
     sleeper = free.acquire(planned.id, lambda holder: None, lambda: None)
-    asleep = making.begin(planned, stage.decide(planned), sleeper)
+    asleep = making.begin(planned, stages.decide(planned), sleeper)
     (asleep / "steps.txt").write_text("0 1\n1 1\n")
     second = free.acquire(planned.id, lambda holder: None, lambda: None)
     assert second.before == "silent"
-    folder = making.begin(planned, stage.decide(planned), second)
+    folder = making.begin(planned, stages.decide(planned), second)
     assert folder != asleep and (folder / "steps.txt").read_text() == "0 1\n1 1\n"
     (asleep / "steps.txt").write_text("woke up")
     with pytest.raises(LeaseLost, match="took over while this process was stopped"):
         making.finish(planned, asleep, {"steps": "steps.txt"}, 1.0, sleeper)
     assert not (asleep / "stage.json").exists()
     making.finish(planned, folder, {"steps": "steps.txt"}, 1.0, second)
-    assert stage.decide(planned).version.folder == folder and record(tmp_path)["token"] == 2
+    assert stages.decide(planned).version.folder == folder and record(tmp_path)["token"] == 2
     for lease in (sleeper, second):
         lease.release()

@@ -6,8 +6,7 @@ import shutil
 
 import pytest
 
-from t5x_style import stage
-from t5x_style.workflow import collection, files, links, records
+from t5x_style.workflow import collection, files, links, records, stages
 from t5x_style.workflow.store import Store, StoreError, version_at
 from tests import store_kit
 
@@ -69,7 +68,7 @@ def test_a_manifest_that_is_missing_or_half_written_does_not_count(house, tmp_pa
     found = store().read(version.folder)
     assert found.manifest is None and bool(found.damage) == bool(damage)
     assert store().summaries()[version.id]["finished"] == ""
-    decision = stage.decide(planned(tmp_path))
+    decision = stages.decide(planned(tmp_path))
     assert decision.status == "resume" and decision.version.id == version.id
     again = house()
     assert again.id == version.id and again.manifest is not None
@@ -82,7 +81,7 @@ def test_a_version_of_another_format_is_left_alone(house, tmp_path):
     records.write_json(version.folder / "stage.json", manifest)
     found = store().read(version.folder)
     assert found.foreign and found.damage == "manifest: expected format 2, found 3"
-    assert stage.decide(planned(tmp_path)).status != "resume"
+    assert stages.decide(planned(tmp_path)).status != "resume"
     again = house()
     assert again.id == f"{version.id}.2"
     assert records.read_json(version.folder / "stage.json") == manifest
@@ -93,7 +92,7 @@ def test_a_version_of_another_format_is_left_alone(house, tmp_path):
 def test_an_empty_folder_of_a_version_that_was_never_begun_is_taken(house, tmp_path):
     plan = planned(tmp_path)
     (tmp_path / "runs/.store/versions" / plan.id).mkdir(parents=True)
-    assert stage.decide(plan).status == "new"
+    assert stages.decide(plan).status == "new"
     assert house().id == plan.id
 
 
@@ -101,7 +100,7 @@ def test_a_run_that_is_moved_with_its_store(house, tmp_path):
     version = house()
     os.rename("runs", "elsewhere")
     moved = planned(tmp_path, "elsewhere/a/made")
-    decision = stage.decide(moved)
+    decision = stages.decide(moved)
     assert decision.status == "done"
     assert decision.version.folder == tmp_path / "elsewhere/.store/versions" / version.id
     links.point(moved.store, moved.link, decision.version.folder)
@@ -114,7 +113,7 @@ def test_a_run_that_is_moved_away_from_its_store_finds_it(house, tmp_path):
     os.rename("runs/a", "far/away/a")
     moved = planned(tmp_path, "far/away/a/made")
     assert moved.store.root == tmp_path / "runs/.store"
-    decision = stage.decide(moved)
+    decision = stages.decide(moved)
     assert decision.status == "done" and decision.version.id == version.id
     links.point(moved.store, moved.link, decision.version.folder)
     assert (tmp_path / "far/away/a/made/out.txt").read_text() == "width 3"
@@ -126,7 +125,7 @@ def test_a_run_that_lost_its_store_says_so(house, tmp_path):
     (tmp_path / "far").mkdir()
     os.rename("runs/a", "far/a")
     shutil.rmtree("runs")
-    decision = stage.decide(planned(tmp_path, "far/a/made"))
+    decision = stages.decide(planned(tmp_path, "far/a/made"))
     assert decision.status == "new"
     assert f"{version.id}, is not in the store {tmp_path}/far/.store" in decision.reason
 
@@ -134,18 +133,18 @@ def test_a_run_that_lost_its_store_says_so(house, tmp_path):
 def test_a_copied_run_uses_the_same_versions(house, tmp_path):
     version = house()
     shutil.copytree("runs/a", "runs/b", symlinks=True)
-    assert stage.decide(planned(tmp_path, "runs/b/made")).version.id == version.id
+    assert stages.decide(planned(tmp_path, "runs/b/made")).version.id == version.id
     names = {path.parent.name for path in links.all_of(store())}
     assert names == {"a", "b"}  # before it was ever run
     house("runs/b/made", width=4)
-    assert stage.decide(planned(tmp_path)).status == "done"
+    assert stages.decide(planned(tmp_path)).status == "done"
 
 
 def test_a_run_that_was_copied_with_what_links_lead_to(house, tmp_path):
     house()
     shutil.copytree("runs/a", "runs/b")
     with pytest.raises(StoreError, match="or a copy of a version. Nothing was changed in it"):
-        stage.decide(planned(tmp_path, "runs/b/made"))
+        stages.decide(planned(tmp_path, "runs/b/made"))
     assert (tmp_path / "runs/b/made/out.txt").read_text() == "width 3"
 
 
@@ -191,7 +190,7 @@ def test_two_fingerprints_that_begin_alike(house, tmp_path):
     other = started["fingerprint"][:-1] + "x"
     records.write_json(version.folder / "stage.json", manifest | {"fingerprint": other})
     with pytest.raises(StoreError, match="starts the same. Move that folder out of the store"):
-        stage.decide(planned(tmp_path))
+        stages.decide(planned(tmp_path))
 
 
 def test_files_that_changed(house):
@@ -227,7 +226,7 @@ def test_a_read_only_store_still_answers(house, tmp_path, monkeypatch):
 
     monkeypatch.setattr(records, "write_json", refuse)
     monkeypatch.setattr(links.Path, "touch", refuse)
-    decision = stage.decide(planned(tmp_path))
+    decision = stages.decide(planned(tmp_path))
     links.point(
         decision.version and planned(tmp_path).store, tmp_path / "runs/a/made", version.folder
     )

@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from t5x_style import gin_reader, stage
-from t5x_style.workflow import space
+from t5x_style import gin_reader
+from t5x_style.workflow import space, stages
 from t5x_style.workflow.store import Store
 from tests import store_kit
 from tests.kill import filling
 
 STAGE = """from __gin__ import dynamic_registration
-from t5x_style import stage
+from t5x_style.workflow import stages
 from tests.kill import filling
 stage.run.job = @filling.fill
 filling.fill.chunks = %CHUNKS
@@ -103,7 +103,7 @@ def house(tmp_path, monkeypatch):
     def plan(width, limit=None, name="made"):
         link = tmp_path / "runs/a" / name
         made = store_kit.plan(link, "toy", store=root, width=width)
-        return stage.Plan(**vars(made) | {"limit": limit})
+        return stages.Plan(**vars(made) | {"limit": limit})
 
     store_kit.finished(plan(1), {"out.txt": "x" * 5000}, {"text": "out.txt"})
     return plan

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from t5x_style import fingerprints, gin_utils, stage, stage_main
-from t5x_style.workflow import files, leases, records
+from t5x_style import fingerprints, gin_utils, stage_main
+from t5x_style.workflow import files, leases, records, stages
+from t5x_style.workflow.store import Store
 from tests.stage_kit import COUNT, MAKE
 
 HISTORIES, EVENTS = 200, 7
@@ -54,7 +55,7 @@ class World:
             files_, tuple(values.items()), ("/",), ("tests",), strict_code=strict
         )
 
-    def work(self, planned: stage.Plan, folder: Path) -> stage.Outputs:
+    def work(self, planned: stages.Plan, folder: Path) -> stages.Outputs:
         """The jobs: a line a step, from which input, with which code; may be killed between two."""
         path, name = folder / "out.txt", "text" if planned.job.name == "toy_make" else "steps"
         count = int(planned.values.semantic.get("steps", "1"))
@@ -73,8 +74,8 @@ class World:
         """Runs both stages; False if it was killed."""
         self.local.kill = kill
         for name in ("made", "counted"):
-            planned = stage.plan(self.flags(run, name, strict))
-            decision = stage.decide(planned)
+            planned = stages.plan(self.flags(run, name, strict))
+            decision = stages.decide(planned)
             if decision.status == "done":
                 stage_main._use(planned, decision)
                 continue
@@ -113,7 +114,7 @@ class World:
 
     def finished(self) -> dict[str, str]:
         """Id of each finished version -> hash of its output."""
-        store = stage.Store(self.folder / "store")
+        store = Store(self.folder / "store")
         return {
             version.id: files.sha256(version.folder / "out.txt")
             for version in store.all()
@@ -166,7 +167,7 @@ def history(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[
         assert seen.items() <= now.items(), f"seed {seed}: a finished version was lost or changed"
         seen = now
     assert live.run("a", strict=True)
-    store = stage.Store(live.folder / "store")
+    store = Store(live.folder / "store")
     for version in store.all():
         if version.manifest is not None:
             assert files.changed_files(version, thorough=True) == [], f"seed {seed}: {version.id}"

@@ -8,7 +8,8 @@ import pytest
 
 from input_pipelines import negatives, token_store, triples
 from input_pipelines.sources import BadRecords, SourceError
-from t5x_style import gin_utils, stage
+from t5x_style import gin_utils
+from t5x_style.workflow import stages
 from tests import tiny_stores
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -120,5 +121,5 @@ def test_shipped_configurations_are_whole(tmp_path, files, macros):
             Path(macros[name]).touch()
     argv = [f"--gin_file={REPOSITORY}/gin_configs/{name}.gin" for name in files]
     argv += [f"--gin.{name}={value}" for name, value in macros.items()]
-    planned = stage.plan(gin_utils.parse_flags([*argv, f"--gin.MODEL_DIR={tmp_path}/out"]), "")
+    planned = stages.plan(gin_utils.parse_flags([*argv, f"--gin.MODEL_DIR={tmp_path}/out"]), "")
     assert planned.inputs.identities.keys() <= {"CORPUS", "TOKENIZER", "TRIPLES"}

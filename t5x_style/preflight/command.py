@@ -24,11 +24,12 @@ from collections.abc import Sequence
 
 import jax
 
-from t5x_style import fingerprints, gin_utils, recipe_file, stage, stage_main
+from t5x_style import fingerprints, gin_utils, recipe_file, stage_main
 from t5x_style.gin_reader import closest
 from t5x_style.preflight import configuration, program, report, topology
 from t5x_style.preflight.configuration import VocabularySize
 from t5x_style.preflight.topology import Topology
+from t5x_style.workflow import stages
 from t5x_style.workflow.plans import StageError
 from t5x_style.workflow.store import StoreError
 
@@ -150,7 +151,7 @@ def _known(recipe: recipe_file.Recipe, flags: gin_utils.Flags) -> recipe_file.Kn
     known = recipe_file.Known()
     for item in recipe.stages:
         try:
-            decision = stage.decide(recipe_file.plan(recipe, item, flags, known))
+            decision = stages.decide(recipe_file.plan(recipe, item, flags, known))
         except (fingerprints.InputError, StageError, StoreError):
             decision = None
         if decision is None or decision.status != "done" or decision.version is None:

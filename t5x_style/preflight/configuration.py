@@ -14,12 +14,13 @@ from typing import Any
 
 from gin import config as gin_config
 
-from t5x_style import gin_utils, stage, train
+from t5x_style import gin_utils, train
 from t5x_style.contract import Vocabulary
 from t5x_style.gin_reader import FOLDER_MACRO, RUN, Config, to_gin
 from t5x_style.optim import AdamW
 from t5x_style.partitioning import Partitioner
 from t5x_style.train_state import MakeObjective
+from t5x_style.workflow import stages
 
 JOB = "t5x_style.train.train"
 _CONTRACT = "t5x_style.contract"
@@ -72,7 +73,7 @@ def resolve(
         overrides = (*flags.overrides, (FOLDER_MACRO, "preflight"))
         flags = dataclasses.replace(flags, overrides=overrides)
         config = flags.read()
-    job = stage.job_of(config, JOB)
+    job = stages.job_of(config, JOB)
     gin_utils.check_names(config, (RUN, job))
     gin_utils.check_code(config)
     gin_utils.check_job(config, job)

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from t5x_style import fingerprints, gin_utils, stage
+from t5x_style import fingerprints, gin_utils
 from t5x_style.gin_reader import FOLDER_MACRO, GinError
-from t5x_style.workflow import files, links, parameters, plans, records, signatures
+from t5x_style.workflow import files, links, parameters, plans, records, signatures, stages
 from t5x_style.workflow.store import FORMAT, STAGE_FILE, STARTED_FILE, Store, StoreError, version_at
 
 OLD_RECORD = "stage.before_store.json"  # the record that an adopted folder had
@@ -73,10 +73,10 @@ def _convert(folder: Path, store: Store, allow: Sequence[str]) -> None:
         return
     flags = gin_utils.Flags(
         (str(folder / CONFIG),),
-        ((FOLDER_MACRO, repr(str(folder))), (stage.STORE_SETTING, repr(str(store.root)))),
+        ((FOLDER_MACRO, repr(str(folder))), (stages.STORE_SETTING, repr(str(store.root)))),
         allow=tuple(allow),
     )
-    planned = stage.plan(flags)
+    planned = stages.plan(flags)
     _check_inputs(planned, old)
     _check_defaults(planned, folder, flags)
     started = planned.record() | {

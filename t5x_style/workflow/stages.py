@@ -1,0 +1,204 @@
+"""A stage: one job, one gin configuration, and the version of its results in the store.
+
+The job is a callable with a parameter `model_dir: str` that returns its outputs, a dict from name
+to path relative to that folder; None, or `Interrupted` raised, means saved and stopped early. Its
+module declares it (`workflow.signatures`). An entry point ends with
+`stage.main("t5x_style.train.train")`; a job of another package is run by
+
+    python -m t5x_style.stage --gin_file=... --gin.MODEL_DIR=...
+
+whose gin file says which: `stage.run.job = @prepare.prepare`.
+
+The gin file names the macros that are paths of inputs, and thereby what a changed input changes:
+
+    stage.run.inputs = [%STORE, %TOKENIZER]          # a recipe adds the inputs it names
+
+`MODEL_DIR` becomes a link to the version that the configuration describes, see `workflow.store`.
+If that version is finished, nothing runs; if it was stopped, it continues where it was; else it is
+made next to the others. No version is changed or deleted by a run.
+"""
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from t5x_style import fingerprints, gin_utils
+from t5x_style.gin_reader import FOLDER_MACRO, RUN, Config, GinError, Macro
+from t5x_style.workflow import links, parameters, signatures, sources
+from t5x_style.workflow.making import continues as continues
+from t5x_style.workflow.making import name_of as name_of
+from t5x_style.workflow.making import parent_of as parent_of
+from t5x_style.workflow.plans import Plan as Plan
+from t5x_style.workflow.plans import StageError as StageError
+from t5x_style.workflow.plans import decide as decide
+from t5x_style.workflow.space import require_room as require_room
+from t5x_style.workflow.store import Store
+
+INPUTS = "stage.run.inputs"
+STORE_SETTING, LIMIT_SETTING = "stage.run.store", "stage.run.store_limit"
+Outputs = dict[str, str]
+
+
+class Interrupted(BaseException):  # not an Exception: a job's `except Exception` must not eat it
+    """The job was asked to stop, has saved what it needs to continue, and stops."""
+
+
+class Signalled(Interrupted):
+    """A signal stopped the job wherever it was; no other process has agreed to it."""
+
+
+def run(
+    job: Callable[..., Outputs | None],
+    model_dir: str,
+    inputs: Sequence[Any] = (),
+    store: str | None = None,
+    store_limit: str | int | None = None,
+) -> Outputs | None:
+    """What gin binds; all but the job is read before anything runs.
+
+    Args:
+      job: the stage's job.
+      model_dir: the folder that it writes.
+      inputs: macros that are paths of inputs.
+      store: folder of the store; by default that of the run, see `store_setting`.
+      store_limit: most bytes that the store may hold, such as '200GB'; None: what the disk holds.
+    """
+    del inputs, store, store_limit
+    return job(model_dir=model_dir)
+
+
+def job_of(config: Config, entry_job: str = "") -> str:
+    """The job's dotted path: what the entry point passes to `main`, else `stage.run.job`."""
+    binding = config.bindings.get(("", RUN, "job"))
+    if binding is None:
+        if entry_job:
+            return entry_job
+        raise GinError(
+            "No job: bind `stage.run.job = @module.function`, or run the module of an engine "
+            "entry point, such as `python -m t5x_style.train`."
+        )
+    target = getattr(config.expand(binding.value, binding.where), "target", None)
+    if not target:
+        raise GinError(f"{binding.where}: stage.run.job must be a reference: @module.function.")
+    if entry_job and target != entry_job:
+        raise GinError(
+            f"{binding.where}: stage.run.job is {target}, but this entry point runs {entry_job}. "
+            "Remove the binding, or use `python -m t5x_style.stage`."
+        )
+    return str(target)
+
+
+def input_macros(config: Config) -> list[str]:
+    """Names of the macros listed in `stage.run.inputs`."""
+    binding = config.bindings.get(("", RUN, "inputs"))
+    if binding is None:
+        return []
+    value = binding.value
+    if not isinstance(value, list | tuple) or not all(isinstance(m, Macro) for m in value):
+        raise GinError(
+            f"{binding.where}: stage.run.inputs must be a list of macros, such as "
+            "[%STORE, %TOKENIZER]; write the paths into the macros."
+        )
+    return [macro.name for macro in value]
+
+
+def setting(config: Config, name: str) -> Any:
+    """The value of `stage.run.NAME`; None if it is not bound."""
+    binding = config.bindings.get(("", RUN, name))
+    return None if binding is None else config.expand(binding.value, binding.where)
+
+
+def plan(
+    flags: gin_utils.Flags, entry_job: str = "", known: Mapping[str, str] | None = None
+) -> Plan:
+    """Reads and checks the configuration, and finds out what identifies its version.
+
+    Imports no job.
+
+    Args:
+      flags: gin files and overrides.
+      entry_job: the job that an entry point passes to `main`, or "".
+      known: path -> identity of inputs that are still to be written (a recipe's dry run).
+
+    Raises:
+      GinError: a name that is unknown, unused or unset.
+      fingerprints.InputError: an input that is missing, unfinished or not as it was.
+      signatures.DeclarationError: the job is not declared.
+    """
+    config = flags.read()
+    job = job_of(config, entry_job)
+    gin_utils.check_names(config, (RUN, job))
+    names = input_macros(config)
+    fingerprints.check_declared(config, names)
+    values = {name: config.expand(Macro(name), INPUTS) for name in names}
+    inputs = fingerprints.of_inputs(values, known)
+    link = _link(config)
+    if unknown := [name for name in flags.rerun if name != link.name]:
+        raise StageError(f"--rerun={unknown[0]}: this stage is called {link.name!r}")
+    return Plan(
+        link=link,
+        store=_store(config, link),
+        limit=setting(config, "store_limit"),
+        entry=job,
+        job=signatures.job(job),
+        values=parameters.of_job(config, job, inputs.identities),
+        inputs=inputs,
+        code=fingerprints.of_code([job], config, flags.allow),
+        strict=flags.strict_code,
+        rerun=bool(flags.rerun),
+    )
+
+
+def _link(config: Config) -> Path:
+    if FOLDER_MACRO not in config.macros:
+        raise GinError(f"No folder to write to: pass --gin.{FOLDER_MACRO}=PATH.")
+    folder = config.expand(Macro(FOLDER_MACRO), FOLDER_MACRO)
+    if not isinstance(folder, str) or not folder:
+        raise GinError(f"{FOLDER_MACRO} must be a path, found {folder!r}.")
+    return Path(folder)
+
+
+def _store(config: Config, link: Path) -> Store:
+    """The store that is set, else that of the link's run, see `links.of_stage`."""
+    root = setting(config, "store")
+    if root is not None and (not isinstance(root, str) or not root):
+        raise GinError(f"{STORE_SETTING} must be a path, found {root!r}.")
+    return Store(Path(root)) if root else links.of_stage(link)
+
+
+def declared_outputs(job: str) -> set[str] | None:
+    """Names of the outputs a job returns, read from its source; None when they cannot be told."""
+    path = sources.path_of(job.split(".")[:-1])
+    if path is None:
+        return None
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == job.split(".")[-1]:
+            values = [item.value for item in ast.walk(node) if isinstance(item, ast.Return)]
+            for value in values:
+                if isinstance(value, ast.Dict):
+                    names |= {str(k.value) for k in value.keys if isinstance(k, ast.Constant)}
+                    if not all(isinstance(k, ast.Constant) for k in value.keys):
+                        return None
+                elif not (value is None or isinstance(value, ast.Constant)):
+                    return None
+    return names or None
+
+
+def entry_job(entry: str) -> str:
+    """The job that `python -m entry` runs: the text in its `stage.main("...")`; "" for gin's job.
+
+    Raises:
+      StageError: no such module, or it never calls `stage.main`.
+    """
+    path = sources.path_of(entry.split("."))
+    if path is None:
+        raise StageError(f"No module {entry!r}: an entry is a module run by `python -m`.")
+    if entry == "t5x_style.stage":
+        return ""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "stage.main":
+            return str(ast.literal_eval(node.args[0])) if node.args else ""
+    raise StageError(f"{path} is not an entry point: it never calls stage.main(...).")
