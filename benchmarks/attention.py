@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from benchmarks import code_hash
-from models import bert
-from t5x_style.partitioning import MeshShape, Partitioner
+from models.networks import bert
+from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.preflight import topology
 
 LENGTHS = (128, 256, 384, 512, 1024, 2048)

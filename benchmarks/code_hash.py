@@ -2,8 +2,8 @@
 
 import sys
 
-from t5x_style import fingerprints
-from t5x_style.gin_reader import Config
+from t5x_style.configuration.gin_reader import Config
+from t5x_style.workflow import fingerprints
 from t5x_style.workflow.plans import code_hash
 
 

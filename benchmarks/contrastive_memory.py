@@ -16,7 +16,7 @@ from absl import app, flags
 from benchmarks import code_hash
 from models.losses import contrastive
 from models.losses.contrastive import BLOCKS, ContrastiveConfig, Passages, Queries
-from t5x_style.partitioning import Partitioner
+from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.preflight import topology
 
 _TOPOLOGY = flags.DEFINE_string("topology", "v5e:8x8", "A slice, see docs/tpu.md.")

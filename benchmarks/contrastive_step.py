@@ -29,9 +29,10 @@ from absl import app, flags
 
 from benchmarks import code_hash, corpora, turns
 from benchmarks.shapes import SIZES, Round
-from input_pipelines import packing, pair_plan, plan
-from input_pipelines.pairs import PairsPipeline
-from input_pipelines.token_store import TokenStore
+from input_pipelines.batches import packing, plan
+from input_pipelines.pairs import pair_plan
+from input_pipelines.pairs.pairs import PairsPipeline
+from input_pipelines.store.token_store import TokenStore
 
 _SIZE = flags.DEFINE_enum("size", "mini", list(SIZES), "Of the encoder; Turc et al. 2019.")
 _VOCABULARY = flags.DEFINE_integer("vocabulary", 30522, "Rows of the word table.")
@@ -117,17 +118,12 @@ def ours() -> turns.Contestant:
     import jax
 
     from benchmarks.retromae_step import encoder_config
-    from models import bi_encoder, embedding
     from models.losses import contrastive
-    from t5x_style import (
-        contract,
-        objective,
-        optim,
-        partitioning,
-        runtime,
-        step_program,
-        train_state,
-    )
+    from models.networks import embedding
+    from models.objectives import bi_encoder
+    from t5x_style.distributed import partitioning, runtime
+    from t5x_style.interfaces import contract, objective
+    from t5x_style.step import optim, step_program, train_state
 
     runtime.schedule_for_memory()  # as every command that trains or encodes does
     chunks = -(-_PAIRS.value // _MINI_BATCH.value)
@@ -182,8 +178,8 @@ def export(module: Any) -> None:
     """Writes the encoder for sentence-transformers, as runs/export_hf.gin does."""
     from flax import nnx
 
-    from models import export_hf
-    from t5x_style import optim
+    from models.interop import export_hf
+    from t5x_style.step import optim
 
     class Weights:
         def arrays(self) -> dict[str, np.ndarray]:

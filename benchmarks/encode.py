@@ -25,10 +25,10 @@ from flax import nnx
 from benchmarks import code_hash, corpora
 from benchmarks.retromae_step import encoder_config
 from benchmarks.shapes import SIZES
-from input_pipelines.pipeline import EncodeSource
-from input_pipelines.token_store import TokenStore
-from models import bert, embedding
-from t5x_style import contract
+from input_pipelines.batches.pipeline import EncodeSource
+from input_pipelines.store.token_store import TokenStore
+from models.networks import bert, embedding
+from t5x_style.interfaces import contract
 from t5x_style.retrieval import encoding
 
 _SIZE = flags.DEFINE_enum("size", "mini", list(SIZES), "Of the encoder; Turc et al. 2019.")

@@ -19,8 +19,8 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks import code_hash
+from t5x_style.interfaces import index as index_lib
 from t5x_style.retrieval import encoding, exact, scann_index
-from t5x_style.retrieval import index as index_lib
 
 _EMBEDDINGS = flags.DEFINE_string("embeddings", None, "Vectors of passages.", required=True)
 _QUERIES = flags.DEFINE_string("queries", None, "Vectors of queries.", required=True)

@@ -73,9 +73,12 @@ class Study:
     """The data of a run folder, opened once, and trainings on it."""
 
     def __init__(self, run: Path, sample: int):
-        from input_pipelines import beir, packing, pairs, pipeline
-        from t5x_style import contract, partitioning
+        from input_pipelines.batches import packing, pipeline
+        from input_pipelines.pairs import pairs
+        from input_pipelines.sources import beir
+        from t5x_style.distributed import partitioning
         from t5x_style.evaluation.evaluator import RetrievalEvaluator
+        from t5x_style.interfaces import contract
 
         corpus = str(run / "collection/corpus")
         stores = {name: str(run / name / "store") for name in ("queries", "passages")}
@@ -112,7 +115,8 @@ class Study:
 
     def train(self, setting: Setting, seed: int, steps: int) -> dict[str, float]:
         """Development metrics after `steps`, and `seconds`."""
-        from t5x_style import checkpointing, metric_log, progress, trainer
+        from t5x_style.checkpoints import checkpointing
+        from t5x_style.training import metric_log, progress, trainer
 
         started = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
@@ -138,9 +142,10 @@ class Study:
         return found | {"seconds": time.perf_counter() - started}
 
     def _objective(self, setting: Setting) -> functools.partial[object]:
-        from models import bert, bi_encoder, embedding
         from models.losses import contrastive
-        from t5x_style.objective import GroupShape
+        from models.networks import bert, embedding
+        from models.objectives import bi_encoder
+        from t5x_style.interfaces.objective import GroupShape
 
         config = bert.BertConfig(
             vocab_size=self.vocabulary.size,
@@ -172,7 +177,7 @@ class Study:
 
 
 def _optimizer(setting: Setting, steps: int) -> object:
-    from t5x_style import optim
+    from t5x_style.step import optim
 
     return optim.AdamW(setting.learning_rate, steps // 10, steps)
 

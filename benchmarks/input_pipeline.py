@@ -17,8 +17,8 @@ from absl import app, flags
 from benchmarks import code_hash, corpora
 from benchmarks.retromae_step import RetroMaeStep
 from benchmarks.shapes import SIZES, Shape
-from input_pipelines.pipeline import Pipeline
-from input_pipelines.token_store import TokenStore
+from input_pipelines.batches.pipeline import Pipeline
+from input_pipelines.store.token_store import TokenStore
 
 _STORE = flags.DEFINE_string("store", "", "A token store.")
 _TOKENIZER = flags.DEFINE_string("tokenizer", "", "Its tokenizer's folder.")

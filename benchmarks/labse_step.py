@@ -38,8 +38,8 @@ WAYS = ("local", "gather", "ring")
 
 def batch(pairs: int, length: int, vocabulary: int) -> dict[str, dict[str, np.ndarray]]:
     """Sentences of random words, as the pipeline gives them, a sentence a row."""
-    from input_pipelines import packing
-    from input_pipelines.token_store import Passages
+    from input_pipelines.batches import packing
+    from input_pipelines.store.token_store import Passages
 
     rng = np.random.default_rng(0)
 
@@ -64,9 +64,12 @@ class LabseStep:
         from flax import nnx
 
         from benchmarks.retromae_step import encoder_config
-        from models import embedding, labse
         from models.losses import contrastive
-        from t5x_style import contract, objective, optim, partitioning, step_program, train_state
+        from models.networks import embedding
+        from models.objectives import labse
+        from t5x_style.distributed import partitioning
+        from t5x_style.interfaces import contract, objective
+        from t5x_style.step import optim, step_program, train_state
 
         config = encoder_config(_SIZE.value, _VOCABULARY.value, _LENGTH.value)
         if _TOPOLOGY.value:
@@ -113,7 +116,7 @@ def main(_: list[str]) -> None:
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
     import jax
 
-    from t5x_style import runtime
+    from t5x_style.distributed import runtime
     from t5x_style.preflight import topology
 
     runtime.schedule_for_memory()

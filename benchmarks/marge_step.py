@@ -62,8 +62,8 @@ Groups = dict[str, dict[str, np.ndarray]]
 
 def batch(number: int) -> Groups:
     """A step's `target` and `evidence`, as the pipeline gives them."""
-    from input_pipelines import packing
-    from input_pipelines.token_store import Passages
+    from input_pipelines.batches import packing
+    from input_pipelines.store.token_store import Passages
 
     rng = np.random.default_rng(number)
     made = {}
@@ -102,8 +102,9 @@ def timed(step: Callable[[Any], Any], first: int, count: int, placed: Callable[.
 def objective(vocabulary: Any) -> Callable[..., Any]:
     """A factory of our objective, as the trainer wants one."""
     from benchmarks.retromae_step import encoder_config
-    from models import embedding, generation, marge, seq2seq
-    from t5x_style.objective import GroupShape
+    from models.networks import embedding, generation, seq2seq
+    from models.objectives import marge
+    from t5x_style.interfaces.objective import GroupShape
 
     chunk = _CHUNK.value
     config = encoder_config(_SIZE.value, vocabulary.size, chunk)
@@ -129,7 +130,9 @@ def ours() -> turns.Contestant:
     import jax
     from flax import nnx
 
-    from t5x_style import contract, optim, partitioning, runtime, step_program, train_state
+    from t5x_style.distributed import partitioning, runtime
+    from t5x_style.interfaces import contract
+    from t5x_style.step import optim, step_program, train_state
 
     runtime.schedule_for_memory()  # as every command that trains does
     words = contract.Vocabulary(_VOCABULARY.value, 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), "random words")

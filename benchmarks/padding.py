@@ -15,9 +15,10 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks import code_hash, corpora
-from input_pipelines import packing, pair_plan, pipeline, plan
-from input_pipelines.negatives import Pairs
-from input_pipelines.token_store import TokenStore
+from input_pipelines.batches import packing, pipeline, plan
+from input_pipelines.batches.negatives import Pairs
+from input_pipelines.pairs import pair_plan
+from input_pipelines.store.token_store import TokenStore
 
 _STORES = flags.DEFINE_multi_string("store", [], "Token store folders.")
 _LENGTH = flags.DEFINE_integer("length", 256, "Tokens in a row.")

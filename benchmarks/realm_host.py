@@ -27,16 +27,18 @@ import numpy as np
 from flax import nnx
 
 from benchmarks import code_hash, realm_step
-from input_pipelines import store_writer
-from input_pipelines.corpus_table import StoreCorpus
-from models import evidence
-from t5x_style import host_retrieval, optim, partitioning, tables, train_state, train_step
-from t5x_style.contract import TITLE_AND_BODY
-from t5x_style.optim import path_string
-from t5x_style.retrieval import index_versions, publish, version_record
+from input_pipelines.batches.corpus_table import StoreCorpus
+from input_pipelines.store import store_writer
+from models.corruption import evidence
+from t5x_style.distributed import partitioning
+from t5x_style.interfaces.contract import TITLE_AND_BODY
+from t5x_style.model_dependent_data import host_retrieval, index_versions, version_record
+from t5x_style.model_dependent_data.retriever import Batch, HostRetrieval, Spec
+from t5x_style.retrieval import publish
 from t5x_style.retrieval.encoding import Embeddings
-from t5x_style.retrieval.retriever import Batch, HostRetrieval, Spec
 from t5x_style.retrieval.scann_index import ScannSettings
+from t5x_style.step import optim, tables, train_state, train_step
+from t5x_style.step.optim import path_string
 
 SETTINGS = ScannSettings(brute_force_below=20_000, leaves=0, searched_share=0.3, reorder=200)
 

@@ -20,12 +20,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import code_hash
-from models import bert, embedding, evidence, projected, realm, span_masks
-from t5x_style import optim, partitioning, tables, train_state, train_step
-from t5x_style.contract import Vocabulary
-from t5x_style.objective import GroupShape
+from models.corruption import evidence, span_masks
+from models.networks import bert, embedding, projected
+from models.objectives import realm
+from t5x_style.distributed import partitioning
+from t5x_style.interfaces.contract import Vocabulary
+from t5x_style.interfaces.objective import GroupShape
 from t5x_style.retrieval import device_index
 from t5x_style.retrieval.device_index import DeviceIndexConfig
+from t5x_style.step import optim, tables, train_state, train_step
 
 VOCABULARY = Vocabulary(
     size=8192, pad=0, unk=1, cls=2, sep=3, mask=4, special_ids=(0, 1, 2, 3, 4), fingerprint="random"

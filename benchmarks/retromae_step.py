@@ -6,11 +6,14 @@ import time
 import jax
 
 from benchmarks.shapes import SIZES, Round, Shape
-from input_pipelines.pipeline import Pipeline
-from input_pipelines.token_store import TokenStore
-from models import bert, embedding, retromae
-from t5x_style import contract, objective, optim, partitioning, runtime, step_program, train_state
+from input_pipelines.batches.pipeline import Pipeline
+from input_pipelines.store.token_store import TokenStore
+from models.networks import bert, embedding
+from models.objectives import retromae
+from t5x_style.distributed import partitioning, runtime
+from t5x_style.interfaces import contract, objective
 from t5x_style.preflight import flops
+from t5x_style.step import optim, step_program, train_state
 
 SEGMENTS = 8
 CHUNK = 256  # positions whose logits exist at a time

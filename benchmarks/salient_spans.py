@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import code_hash
-from input_pipelines import blocks, salient_spans
-from input_pipelines.salient_spans import Span
+from input_pipelines.store import blocks, salient_spans
+from input_pipelines.store.salient_spans import Span
 
 SAMPLE = Path(__file__).with_suffix(".json")
 

@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import code_hash
-from t5x_style.contract import Contract
+from t5x_style.interfaces import index as index_lib
+from t5x_style.interfaces.contract import Contract
 from t5x_style.retrieval import bm25, exact, scann_index
-from t5x_style.retrieval import index as index_lib
 
 K = 10
 Search = Callable[[Any, int], tuple[np.ndarray, np.ndarray]]

@@ -20,8 +20,8 @@ from pathlib import Path
 from absl import app, flags
 
 from benchmarks import code_hash, corpora
-from t5x_style import gin_utils, recipe_file
-from t5x_style.workflow import links, making, stages
+from t5x_style.configuration import gin_utils
+from t5x_style.workflow import links, making, recipe_file, stages
 from t5x_style.workflow.space import in_words
 from t5x_style.workflow.store import Store, bytes_of
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from transformers import BertConfig, BertForMaskedLM
 
 from benchmarks.shapes import SIZES
-from input_pipelines.token_store import TokenStore
+from input_pipelines.store.token_store import TokenStore
 
 IGNORED = -100
 

@@ -24,8 +24,8 @@ from absl import app, flags
 
 from benchmarks import code_hash, corpora, turns
 from benchmarks.shapes import SIZES, Round, Shape
-from input_pipelines.token_store import TokenStore
-from input_pipelines.tokenization import Tokenizer
+from input_pipelines.store.token_store import TokenStore
+from input_pipelines.tokenizers.tokenization import Tokenizer
 
 _SIZE = flags.DEFINE_enum("size", "mini", list(SIZES), "Of the encoder; Turc et al. 2019.")
 _LENGTH = flags.DEFINE_integer("length", 128, "Tokens at which passages are cut, and of a row.")

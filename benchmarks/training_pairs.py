@@ -18,17 +18,18 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks import code_hash, corpora
-from input_pipelines import packing, pair_rows
-from input_pipelines.pair_kinds import (
+from input_pipelines.batches import packing
+from input_pipelines.pairs import pair_rows
+from input_pipelines.pairs.pair_kinds import (
     Neighbours,
     PairKind,
     RandomCrops,
     Sentences,
     TitleToBody,
 )
-from input_pipelines.pair_mixture import PairMixture
-from input_pipelines.token_store import TokenStore
-from input_pipelines.training_pairs import TrainingPairs
+from input_pipelines.pairs.pair_mixture import PairMixture
+from input_pipelines.pairs.training_pairs import TrainingPairs
+from input_pipelines.store.token_store import TokenStore
 
 _STORE = flags.DEFINE_string("store", "", "A token store that runs/prepare_parts.gin made.")
 _PAIRS = flags.DEFINE_integer("pairs", 512, "Pairs in a batch.")

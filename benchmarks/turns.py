@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from benchmarks import corpora
 from benchmarks.shapes import Round
-from t5x_style import stage_main
+from t5x_style.workflow import stage_main
 
 WARMUP = 2  # steps
 

@@ -43,8 +43,9 @@ anywhere (Ctrl-C, SIGTERM): the running stage saves if it can, and the same comm
 `--dry_run` says what would run.
 
 Exit code: 0 done, or stopped as asked; 1 an error; 143 the running stage was stopped by a signal
-that did not come through the recipe. Flags of several processes (`t5x_style.processes`) go to every
-stage; the same recipe is started once for each process.
+that did not come through the recipe. Flags of several processes (see
+`t5x_style.distributed.processes`) go to every stage; the same recipe is started once for each
+process.
 """
 
 import os
@@ -58,11 +59,12 @@ from types import FrameType
 from rich.console import Console
 from rich.table import Table
 
-from t5x_style import fingerprints, gin_utils, processes, recipe_file, stage_main
-from t5x_style.gin_reader import REPOSITORY, closest
-from t5x_style.recipe_file import Recipe, Stage
-from t5x_style.workflow import files, making, plans, stages
+from t5x_style.configuration import gin_utils
+from t5x_style.configuration.gin_reader import REPOSITORY, closest
+from t5x_style.distributed import processes
+from t5x_style.workflow import files, fingerprints, making, plans, recipe_file, stage_main, stages
 from t5x_style.workflow.plans import Decision
+from t5x_style.workflow.recipe_file import Recipe, Stage
 from t5x_style.workflow.store import Version
 
 STOPPED = 128 + signal.SIGTERM  # exit code: someone else stopped the stage; see `_run`

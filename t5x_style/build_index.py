@@ -56,7 +56,8 @@ if __name__ == "__main__":
 
         words = [word for word in sys.argv[1:] if word != "--watch"]
         sys.exit(import_module("t5x_style.watch_index").main(words))
-    from t5x_style import runtime, stage
+    from t5x_style import stage
+    from t5x_style.distributed import runtime
 
     runtime.tolerate_absent_tpu()
     stage.main("t5x_style.build_index.build_index")

@@ -11,7 +11,8 @@ import sys
 import jax
 from jax.experimental import multihost_utils
 
-from t5x_style import runtime, trained
+from t5x_style.checkpoints import trained
+from t5x_style.distributed import runtime
 from t5x_style.retrieval import embedding_shards, encoding, parts
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.

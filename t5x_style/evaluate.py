@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from t5x_style import runtime
+from t5x_style.distributed import runtime
 from t5x_style.evaluation import comparison, groups, ranking, systems
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 
-from t5x_style import runtime
+from t5x_style.distributed import runtime
 from t5x_style.evaluation import comparison, qa, ranking, systems
 from t5x_style.retrieval import publish
 

@@ -11,9 +11,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from t5x_style import runtime
-from t5x_style.evaluation import language_groups
-from t5x_style.evaluation.sentence_systems import Embedder, SentenceSystem
+from t5x_style.distributed import runtime
+from t5x_style.multilingual import language_groups
+from t5x_style.multilingual.sentence_systems import Embedder, SentenceSystem
 from t5x_style.retrieval import publish
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.

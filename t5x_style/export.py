@@ -19,12 +19,14 @@ from typing import Any, Protocol
 
 import jax
 
-from t5x_style import runtime, saved_model, saved_model_check, trained
-from t5x_style.contract import FILE_NAME, Vocabulary
-from t5x_style.partitioning import MeshShape, Partitioner
+from t5x_style.checkpoints import trained
+from t5x_style.distributed import runtime
+from t5x_style.distributed.partitioning import MeshShape, Partitioner
+from t5x_style.interfaces.contract import FILE_NAME, Vocabulary
 from t5x_style.retrieval import publish
-from t5x_style.saved_model import ExportError
-from t5x_style.train_state import MakeObjective
+from t5x_style.serving import saved_model, saved_model_check
+from t5x_style.serving.saved_model import ExportError
+from t5x_style.step.train_state import MakeObjective
 
 _PACKAGES = ("jax", "flax", "orbax-export", "tensorflow-cpu")
 

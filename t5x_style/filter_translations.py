@@ -16,9 +16,10 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from t5x_style import runtime, trained
-from t5x_style.evaluation import bitext
-from t5x_style.evaluation.translation_sets import TranslationSet
+from t5x_style.checkpoints import trained
+from t5x_style.distributed import runtime
+from t5x_style.multilingual import bitext
+from t5x_style.multilingual.translation_sets import TranslationSet
 from t5x_style.retrieval import publish
 
 _log = logging.getLogger(__name__)

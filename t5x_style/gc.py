@@ -12,8 +12,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from t5x_style import stage_main
-from t5x_style.workflow import collection, links
+from t5x_style.workflow import collection, links, stage_main
 from t5x_style.workflow.collection import Entry
 from t5x_style.workflow.space import in_words
 from t5x_style.workflow.store import Store, StoreError
@@ -75,7 +74,7 @@ def _optimizer_bytes(entry: Entry) -> int:
 
 
 def _slim(store: Store, entry: Entry, days: float) -> int:
-    from t5x_style import checkpoint_folder, integrity  # import JAX
+    from t5x_style.checkpoints import checkpoint_folder, integrity  # import JAX
 
     names = (entry.version.manifest or {})["files"]
     touched = tuple(n for n in names if OPTIMIZER in n or n.endswith(f"/{integrity.FILE_NAME}"))

@@ -18,9 +18,11 @@ import numpy as np
 import tqdm
 from jax.experimental import multihost_utils
 
-from t5x_style import fingerprints, runtime, trained
-from t5x_style.contract import Contract
+from t5x_style.checkpoints import trained
+from t5x_style.distributed import runtime
+from t5x_style.interfaces.contract import Contract
 from t5x_style.retrieval import parts
+from t5x_style.workflow import fingerprints
 
 WRITTEN = "written.jsonl"
 

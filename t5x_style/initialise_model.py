@@ -9,9 +9,12 @@ from pathlib import Path
 
 import jax
 
-from t5x_style import checkpointing, initialise, optim, runtime, train_state
-from t5x_style.partitioning import Partitioner
-from t5x_style.train_state import MakeObjective
+from t5x_style.checkpoints import checkpointing
+from t5x_style.distributed import runtime
+from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.step import optim, train_state
+from t5x_style.step.train_state import MakeObjective
+from t5x_style.training import initialise
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {"initialise_model": {"name": "initialise_model", "version": 1}}

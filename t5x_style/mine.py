@@ -1,6 +1,6 @@
 """Stage: hard negatives for the queries of a split, as negatives.jsonl.
 
-They are hits of BM25 or of a trained bi-encoder (`retrieval.candidates`). Queries are mined for in
+They are hits of BM25 or of a trained bi-encoder (`mining.candidates`). Queries are mined for in
 parts; stopped and started again, the stage mines for the parts that are missing, and ends with the
 bytes of a run that was not stopped. In several processes each mines for its share of a part, and
 process 0 writes.
@@ -16,10 +16,12 @@ import tqdm
 from absl import logging
 from jax.experimental import multihost_utils
 
-from t5x_style import fingerprints, runtime
-from t5x_style.retrieval import mining, origin, parts, publish
-from t5x_style.retrieval.candidates import Candidates, MakeCandidates
+from t5x_style.distributed import runtime
+from t5x_style.mining import mining, origin
+from t5x_style.mining.candidates import Candidates, MakeCandidates
+from t5x_style.retrieval import parts, publish
 from t5x_style.retrieval.passages import Passages, has_judgements, read_qrels, read_queries
+from t5x_style.workflow import fingerprints
 
 NEGATIVES = "negatives.jsonl"
 

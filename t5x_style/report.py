@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from t5x_style import report_advice, report_commands, report_curves, report_parts
 from t5x_style.evaluation import comparison
+from t5x_style.reporting import report_advice, report_commands, report_curves, report_parts
 from t5x_style.workflow.store import Version
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.

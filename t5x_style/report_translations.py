@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from t5x_style import report_curves, report_parts
-from t5x_style.evaluation.language_groups import ALL, TRAINED, ZERO_SHOT
+from t5x_style.multilingual.language_groups import ALL, TRAINED, ZERO_SHOT
+from t5x_style.reporting import report_curves, report_parts
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {"report_translations": {"name": "report_translations", "version": 2}}

@@ -18,9 +18,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from t5x_style import fingerprints, stage_main
-from t5x_style.gin_reader import closest
-from t5x_style.workflow import adoption, collection, files, links, plans
+from t5x_style.configuration.gin_reader import closest
+from t5x_style.workflow import adoption, collection, files, fingerprints, links, plans, stage_main
 from t5x_style.workflow.collection import Entry
 from t5x_style.workflow.space import in_words
 from t5x_style.workflow.store import Store, StoreError, Version, store_of

@@ -15,8 +15,11 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
-from t5x_style import fingerprints, runtime, trained
-from t5x_style.retrieval import origin, parts, publish, scoring
+from t5x_style.checkpoints import trained
+from t5x_style.distributed import runtime
+from t5x_style.mining import origin, scoring
+from t5x_style.retrieval import parts, publish
+from t5x_style.workflow import fingerprints
 
 SCORED = "scored.jsonl"
 

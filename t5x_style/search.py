@@ -18,10 +18,13 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from t5x_style import gin_utils, runtime, stage_main, trained
-from t5x_style.retrieval import index as index_lib
+from t5x_style.checkpoints import trained
+from t5x_style.configuration import gin_utils
+from t5x_style.distributed import runtime
+from t5x_style.interfaces import index as index_lib
 from t5x_style.retrieval.passages import Passage, Passages
 from t5x_style.retrieval.reader import Reading, reader_of
+from t5x_style.workflow import stage_main
 from t5x_style.workflow.store import STAGE_FILE
 
 JOB = "t5x_style.search.search"

@@ -12,15 +12,16 @@ from pathlib import Path
 import jax
 from absl import logging
 
-from t5x_style import checkpoint_folder, hooks, initialise, longer_training, metric_log
-from t5x_style.checkpointing import Checkpointer, Checkpointing, together
-from t5x_style.optim import AdamW
-from t5x_style.partitioning import Partitioner
-from t5x_style.progress import TrainingProgress
-from t5x_style.replanning import Replanning
-from t5x_style.retrieval.retriever import HostRetrieval
-from t5x_style.train_state import MakeObjective
-from t5x_style.trainer import Cadence, Pipeline, Trainer
+from t5x_style.checkpoints import checkpoint_folder
+from t5x_style.checkpoints.checkpointing import Checkpointer, Checkpointing, together
+from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.model_dependent_data.replanning import Replanning
+from t5x_style.model_dependent_data.retriever import HostRetrieval
+from t5x_style.step.optim import AdamW
+from t5x_style.step.train_state import MakeObjective
+from t5x_style.training import hooks, initialise, longer_training, metric_log
+from t5x_style.training.progress import TrainingProgress
+from t5x_style.training.trainer import Cadence, Pipeline, Trainer
 from t5x_style.workflow import stages
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
@@ -205,7 +206,7 @@ def summary(name: str, trainer: Trainer, best: tuple[int, float] | None, metric:
 
 
 if __name__ == "__main__":
-    from t5x_style import runtime
+    from t5x_style.distributed import runtime
 
     runtime.start()
     from t5x_style import stage

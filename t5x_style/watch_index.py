@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from t5x_style import checkpointing, gin_utils, runtime, stage_main, trained
-from t5x_style.partitioning import Partitioner
-from t5x_style.retrieval import version_record
-from t5x_style.retrieval.refresher import Refresher, RefreshError, Training
-from t5x_style.train_state import MakeObjective
+from t5x_style.checkpoints import checkpointing, trained
+from t5x_style.configuration import gin_utils
+from t5x_style.distributed import runtime
+from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.model_dependent_data import version_record
+from t5x_style.model_dependent_data.refresher import Refresher, RefreshError, Training
+from t5x_style.step.train_state import MakeObjective
+from t5x_style.workflow import stage_main
 from t5x_style.workflow.store import STAGE_FILE, version_at
 
 

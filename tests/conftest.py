@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests import virtual_devices
+from tests.kits import virtual_devices
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -31,23 +31,19 @@ from unittest import mock
 
 import jax
 
-from input_pipelines import (
-    answer_forms,
+from input_pipelines.gather import (
     documents,
-    import_tokenizer,
-    language_sentences,
-    prepare,
     python_docs,
     question_collection,
     to_beir,
-    tokenization,
     translations,
-    triples,
-    vocabulary_report,
 )
+from input_pipelines.sources import language_sentences, triples
+from input_pipelines.store import answer_forms, prepare
+from input_pipelines.tokenizers import import_tokenizer, tokenization, vocabulary_report
 from t5x_style import mine
-from t5x_style.workflow import signatures
-from tests import job_inputs
+from t5x_style.configuration import signatures
+from tests.kits import job_inputs
 
 GOLDEN = Path(__file__).parent / "golden/job_outputs.json"
 COMMAND = "python -m tests.job_outputs --write"

@@ -4,9 +4,9 @@
     python -m tests.recipe_plans --write    record the plans of today
 
 A plan is what identifies the results of a recipe's stages. Moving code, renaming it or writing a
-recipe in another way leaves all plans as they are; what is renamed keeps its old name in plans (see
-`t5x_style.workflow.renames`). Whoever changes a recipe on purpose records its new plan and reads
-the difference.
+recipe in another way leaves all plans as they are; what is renamed keeps its first name in plans,
+see `t5x_style.configuration.renames`. Whoever changes a recipe on purpose records its new plan and
+reads the difference.
 
 Parameters that many stages share are listed once, under the hash of their text.
 """
@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from t5x_style import gin_utils, recipe_file
-from t5x_style.workflow import parameters, signatures, stages
+from t5x_style.configuration import gin_utils, parameters, signatures
+from t5x_style.workflow import recipe_file, stages
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RECIPES = REPOSITORY / "gin_configs/recipes"

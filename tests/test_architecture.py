@@ -1,72 +1,50 @@
 """Who may import whom, sizes of files and functions, and what no source may contain (with ast)."""
 
 import ast
+import collections
 import functools
 from pathlib import Path
 
 import pytest
 
+from benchmarks import code_layout
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGES = ("t5x_style", "models", "input_pipelines", "gin_configs", "launch")
 OURS = (*PACKAGES, "benchmarks")
-FILE_LINES, FUNCTION_LINES = 400, 80
+FILE_LINES, FUNCTION_LINES, FOLDER_FILES = 400, 80, 26  # 25 and __init__
 
-# What models may import of the engine.
-SEAM = (
-    "t5x_style.objective",
-    "t5x_style.contract",
-    "t5x_style.partitioning",
-    "t5x_style.collectives",
-    "t5x_style.metrics",
-    "t5x_style.retrieval.index",
-    "t5x_style.retrieval.device_index",
-    "t5x_style.retrieval.probes",
-)
-# What launchers may import of the engine: how stages are read and run.
-STAGES = (
-    "t5x_style.stage",
-    "t5x_style.stage_main",
-    "t5x_style.recipe_file",
-    "t5x_style.gin_utils",
-    "t5x_style.gin_reader",
-    "t5x_style.fingerprints",
-    "t5x_style.processes",
-)
-WORKFLOW = "t5x_style.workflow"
-# Floors of the engine: a module imports its own floor and those below. Files that are on no list
-# stand where the first file that needs them stands; add them when it matters.
-ENGINE_FLOORS = (
-    ("objective", "contract", "metrics", "partitioning", "collectives", "optim"),
-    ("train_state", "retrieval", "evaluation"),
-    ("train_step", "checkpointing"),
-    ("hooks",),
-    ("trainer",),
-    ("train", "evaluate", "encode_corpus", "build_index", "mine", "score", "search", "export")
-    + ("evaluate_bitext", "report", "report_translations", "generate", "evaluate_generation")
-    + ("initialise_model",),
-)
-MODEL_FLOORS = (
-    ("attention", "generation"),
-    ("layers",),
-    ("bag", "bert", "seq2seq", "electra", "heads", "pooled", "embedding", "losses")
-    + ("corruption", "sampling"),
-    ("pretraining", "projected", "evidence", "span_masks", "span_head"),
-)
-# Files in models that are no objectives.
-NOT_OBJECTIVES = {
-    *(name for floor in MODEL_FLOORS for name in floor),
-    *(
-        "import_hf",
-        "export_hf",
-        "export_bag",
-        "hf_names",
-        "hf_config",
-        "sentence_modules",
-        "model_cards",
+# Packages in layers: a file imports its own package and those before it in the list. "" holds the
+# files of the top folder itself; a file that no layer names fails the test.
+LAYERS = {
+    "t5x_style": (
+        *("interfaces", "distributed", "configuration", "step", "retrieval", "mining"),
+        *("model_dependent_data", "checkpoints", "evaluation", "multilingual", "workflow"),
+        *("serving", "training", "reporting", "", "preflight"),
     ),
-    "published_contract",
-    "__init__",
+    "models": ("losses", "corruption", "networks", "objectives", "interop"),
+    "input_pipelines": ("sources", "tokenizers", "store", "batches", "pairs", "gather", "marge"),
+    "launch": ("",),
 }
+# What each top package may import of the others.
+ALLOWED = {
+    "t5x_style": (),
+    "models": (
+        "t5x_style.interfaces",
+        "t5x_style.distributed",
+        "t5x_style.retrieval.device_index",  # these two run inside a step
+        "t5x_style.retrieval.probes",
+    ),
+    "input_pipelines": (),
+    "launch": (
+        "t5x_style.configuration",
+        "t5x_style.workflow",
+        "t5x_style.distributed.processes",
+    ),
+}
+# What decides whether a stage runs knows nothing of what stages do, and starts in a blink.
+WITHOUT_JAX = ("t5x_style.configuration", "t5x_style.workflow", "t5x_style.distributed.processes")
+OBJECTIVE_BASE = "models.objectives.pretraining"
 
 
 def sources(*folders):
@@ -110,29 +88,57 @@ def our_imports(path):
     return imports_of(ast.parse(path.read_text()), package)
 
 
-def floor_of(part, floors):
-    found = [number for number, names in enumerate(floors) if part in names]
-    return found[0] if found else None
+def package_of(path):
+    """(top package, package below it or "") of a file."""
+    parts = path.relative_to(REPOSITORY).parts
+    return parts[0], parts[1] if len(parts) > 2 else ""
 
 
-def test_models_import_only_the_seam():
+def inside(name, packages):
+    return any(f"{name}.".startswith(f"{package}.") for package in packages)
+
+
+@pytest.mark.parametrize("top", LAYERS)
+def test_every_file_is_in_a_layer(top):
     problems = [
-        f"{path}: {name}"
-        for path in sources("models")
-        for name in our_imports(path)
-        if not name.startswith("models") and name not in SEAM
+        f"{path}: {package_of(path)[1] or 'the top folder'} is no layer of {top}"
+        for path in sources(top)
+        if package_of(path)[1] not in LAYERS[top] and path.parent != REPOSITORY / top
+    ]
+    problems += [
+        f"{path}: no file lies in {top} itself"
+        for path in sources(top)
+        if path.parent == REPOSITORY / top and "" not in LAYERS[top] and path.name != "__init__.py"
     ]
     assert problems == []
 
 
-def test_input_pipelines_import_nothing_of_ours():
-    problems = [
-        f"{path}: {name}"
-        for path in sources("input_pipelines")
-        for name in our_imports(path)
-        if not name.startswith("input_pipelines")
-    ]
+@pytest.mark.parametrize("top", LAYERS)
+def test_files_import_their_own_layer_and_lower_ones(top):
+    layers = LAYERS[top]
+    problems = []
+    for path in sources(top):
+        own = package_of(path)[1]
+        for name in our_imports(path):
+            if name.split(".")[0] == top:
+                file = REPOSITORY.joinpath(*name.split("."))
+                other = package_of(file.with_suffix(".py"))[1] if name != top else own
+                if other in layers and layers.index(other) > layers.index(own):
+                    problems.append(f"{path}: {name} is in a higher layer")
+            elif not inside(name, ALLOWED[top]):
+                problems.append(f"{path}: {top} may not import {name}")
     assert problems == []
+
+
+def test_no_circles():
+    trees = code_layout.modules(REPOSITORY)
+    graph = code_layout.imports(trees)
+    assert code_layout.circles(graph) == []
+    assert code_layout.circles(code_layout.of_folders(graph)) == []
+
+
+def test_circles_are_found():
+    assert code_layout.circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c"]]
 
 
 def test_input_pipelines_do_not_touch_jax():
@@ -152,90 +158,44 @@ def test_input_pipelines_do_not_touch_jax():
     assert problems == []
 
 
-def test_engine_imports_neither_models_nor_pipelines():
+def test_what_plans_stages_imports_no_more_than_it_needs():
     problems = [
         f"{path}: {name}"
         for path in sources("t5x_style")
+        if inside(module_name(path), WITHOUT_JAX)
         for name in our_imports(path)
-        if not name.startswith("t5x_style")
+        if name.startswith("t5x_style.")
+        and not inside(name, (*WITHOUT_JAX, "t5x_style.distributed"))
     ]
-    assert problems == []
-
-
-def test_launch_imports_only_stages():
-    problems = [
-        f"{path}: {name}"
-        for path in sources("launch")
-        if path.name != "serve.py"
-        for name in our_imports(path)
-        if not name.startswith(("launch", WORKFLOW)) and name not in (*STAGES, "t5x_style")
-    ]
-    assert problems == []
-
-
-def test_workflow_imports_only_stages():
-    """What decides whether a stage runs knows nothing of what stages do, and starts in a blink."""
-    problems = [
-        f"{path}: {name}"
-        for path in sources("t5x_style/workflow")
-        for name in our_imports(path)
-        if not name.startswith(WORKFLOW) and name not in STAGES
-    ]
-    assert problems == []
-
-
-def test_engine_floors():
-    problems = []
-    for path in sources("t5x_style"):
-        own = floor_of(
-            path.relative_to(REPOSITORY / "t5x_style").parts[0].removesuffix(".py"), ENGINE_FLOORS
-        )
-        for name in our_imports(path):
-            other = floor_of((name.split(".") + [""])[1], ENGINE_FLOORS)
-            if own is not None and other is not None and other > own:
-                problems.append(f"{path}: {name} is on a higher floor")
     assert problems == []
 
 
 def test_entry_points_do_not_import_each_other():
-    entries = {f"t5x_style.{name}" for name in ENGINE_FLOORS[-1]}
+    """But `stage`, with which they end, and `train`, which preflight compiles."""
     problems = [
         f"{path}: {name}"
-        for path in sources("t5x_style")
-        if module_name(path) in entries
-        for name in (our_imports(path) & entries) - {module_name(path)}
+        for path in (REPOSITORY / "t5x_style").glob("*.py")
+        for name in our_imports(path)
+        if name.count(".") == 1
+        and (REPOSITORY / (name.replace(".", "/") + ".py")).is_file()
+        and name not in ("t5x_style.stage", module_name(path))
     ]
     assert problems == []
 
 
-def test_model_floors_and_objectives():
-    problems = []
-    for path in sources("models"):
-        part = path.relative_to(REPOSITORY / "models").parts[0].removesuffix(".py")
-        own = floor_of(part, MODEL_FLOORS)
-        for name in our_imports(path):
-            other_part = (name.split(".") + [""])[1]
-            if not name.startswith("models.") or other_part == part:
-                continue
-            other = floor_of(other_part, MODEL_FLOORS)
-            if other_part not in NOT_OBJECTIVES and part != "__init__":
-                problems.append(f"{path}: imports {name}, which is an objective")
-            elif own is not None and other is not None and other > own:
-                problems.append(f"{path}: {name} is on a higher floor")
-    assert problems == []
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_no_two_modules_import_each_other(package):
-    """Pairs of files, and pairs of files with their own folder's __init__ left out."""
-    found = {module_name(path): our_imports(path) - {package} for path in sources(package)}
+def test_objectives_do_not_import_each_other():
     problems = [
-        f"{one} and {other} import each other"
-        for one, names in found.items()
-        for other in names
-        if one < other and one in found.get(other, ())
+        f"{path}: {name}"
+        for path in sources("models/objectives")
+        for name in our_imports(path)
+        if name.startswith("models.objectives") and name != OBJECTIVE_BASE
     ]
     assert problems == []
+
+
+def test_folders_hold_at_most_25_files():
+    sizes = collections.Counter(path.parent for path in sources(*PACKAGES, "tests"))
+    assert {str(folder): size for folder, size in sizes.items() if size > FOLDER_FILES} == {}
 
 
 def test_no_drawers():
@@ -318,5 +278,11 @@ def test_every_raise_is_raised():
 
 def test_imports_are_found_in_every_form():
     """The checks above are only as good as this."""
-    code = "import models.bert\ndef f():\n  from t5x_style import stage\n  from .x import y\n"
-    assert imports_of(ast.parse(code), "models") == {"models.bert", "t5x_style.stage", "models.x"}
+    code = (
+        "import models.networks.bert\ndef f():\n  from t5x_style import stage\n  from .x import y\n"
+    )
+    assert imports_of(ast.parse(code), "models") == {
+        "models.networks.bert",
+        "t5x_style.stage",
+        "models.x",
+    }

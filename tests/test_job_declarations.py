@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from t5x_style import gin_reader
+from t5x_style.configuration import gin_reader
 from tests.test_architecture import PACKAGES, REPOSITORY, sources
 
 JOB = ("", gin_reader.RUN, "job")
@@ -42,7 +42,11 @@ def declared():
 
 def test_every_job_has_a_declaration():
     jobs = set(bound())
-    assert {"t5x_style.train.train", "models.export_hf.export", "tests.gin_toys.make"} <= jobs
+    assert {
+        "t5x_style.train.train",
+        "models.interop.export_hf.export",
+        "tests.kits.gin_toys.make",
+    } <= jobs
     assert sorted(jobs - dict(declared()).keys()) == []
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from input_pipelines import to_beir
-from t5x_style.workflow import signatures
+from input_pipelines.gather import to_beir
+from t5x_style.configuration import signatures
 from tests import job_outputs
 from tests.test_job_declarations import declared
 
@@ -71,8 +71,8 @@ def test_a_changed_output_is_reported_with_what_to_do(changed, tmp_path):
         f"{NAME}: expected the outputs of version {version} in job_outputs.json, found with "
         f"version {version}:",
         f"  differs: {FILE}",
-        f"Raise the version in JOBS of input_pipelines/to_beir.py to {version + 1} if the change "
-        "is meant, so that earlier results are not reused; then run: "
+        f"Raise the version in JOBS of input_pipelines/gather/to_beir.py to {version + 1} if the "
+        "change is meant, so that earlier results are not reused; then run: "
         "python -m tests.job_outputs --write",
         "If only the inputs changed, which job_inputs.py makes, run: "
         "python -m tests.job_outputs --write --force",
@@ -88,8 +88,9 @@ def test_new_and_missing_outputs_are_reported(tmp_path):
 def test_a_raised_version_fails_until_it_is_recorded(changed, raised, golden, tmp_path):
     version = RECORDED[NAME].version
     expected = (
-        f"{NAME}: input_pipelines/to_beir.py declares version {version + 1}, outputs are recorded "
-        f"of version {version}. Run python -m tests.job_outputs --write to record the new outputs"
+        f"{NAME}: input_pipelines/gather/to_beir.py declares version {version + 1}, outputs are "
+        f"recorded of version {version}. Run python -m tests.job_outputs --write to record the new "
+        "outputs"
     )
     assert problem_of(tmp_path / "before") == expected
     assert job_outputs.main([]).splitlines()[0] == expected

@@ -24,8 +24,8 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from models.losses import cross_entropy
-from t5x_style.metrics import Mean
-from t5x_style.partitioning import BATCH_AXES
+from t5x_style.distributed.partitioning import BATCH_AXES
+from t5x_style.interfaces.metrics import Mean
 
 _VOCABULARY_AXIS = "tensor"
 

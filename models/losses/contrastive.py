@@ -24,9 +24,9 @@ import jax.numpy as jnp
 
 from models.losses import groups, negatives
 from models.losses.negatives import NOBODY, Columns, Rows
-from t5x_style import collectives
-from t5x_style.metrics import Mean
-from t5x_style.objective import GroupShape
+from t5x_style.distributed import collectives
+from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.objective import GroupShape
 
 BLOCKS = ("query_passage", "positive_query", "query_query", "positive_positive")
 

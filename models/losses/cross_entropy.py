@@ -26,7 +26,7 @@ import numpy as np
 
 from models.losses import chunked
 from models.losses.output_layer import Arrays, Head, Split, split_of
-from t5x_style.metrics import Mean
+from t5x_style.interfaces.metrics import Mean
 
 IGNORED = -100
 

@@ -8,7 +8,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from t5x_style.metrics import Mean
+from t5x_style.interfaces.metrics import Mean
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from models.losses import distillation
-from t5x_style.metrics import Mean
+from t5x_style.interfaces.metrics import Mean
 
 
 def cross_entropy(scores: jax.Array, valid: jax.Array) -> Mean:

@@ -10,7 +10,7 @@ Letters: B examples, K candidates, M masked tokens of an example.
 import jax
 import jax.numpy as jnp
 
-from t5x_style.metrics import Mean
+from t5x_style.interfaces.metrics import Mean
 
 MARGINALS = ("token", "span")
 

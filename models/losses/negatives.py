@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from models.losses import chunked
-from t5x_style import collectives
+from t5x_style.distributed import collectives
 
 NOBODY = -1  # an owner that no row has, a document that no column has
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from t5x_style.partitioning import BATCH_AXES
+from t5x_style.distributed.partitioning import BATCH_AXES
 
 _VOCABULARY_AXIS, _FEATURE_AXIS = "tensor", "fsdp"
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from t5x_style.metrics import Mean
+from t5x_style.interfaces.metrics import Mean
 
 NO_TOKEN = -1  # behind the end of an answer, and in an answer that is none
 

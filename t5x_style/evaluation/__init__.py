@@ -1,0 +1,1 @@
+"""Rankings, their metrics and their significance; evaluations during training."""

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from t5x_style.contract import Contract
 from t5x_style.evaluation import embedding_diagnostics as diagnostics
+from t5x_style.interfaces.contract import Contract
 
 QUERY, PASSAGE = "embed_query", "embed_passage"
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from t5x_style.distributed.partitioning import BATCH_AXES, Partitioner
 from t5x_style.evaluation.embedding_diagnostics import MOST_TEXTS
 from t5x_style.evaluation.embedding_report import PASSAGE, QUERY, Report, Vectors, report
-from t5x_style.objective import Fn, Objective, Spec
-from t5x_style.partitioning import BATCH_AXES, Partitioner
+from t5x_style.interfaces.objective import Fn, Objective, Spec
 from t5x_style.retrieval import encoding
 
 ROWS_AT_ONCE = 32  # of a group on a device: bounds the memory of long texts

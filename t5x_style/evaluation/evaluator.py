@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.evaluation import ranking
-from t5x_style.partitioning import Partitioner
 from t5x_style.retrieval import documents, encoding, exact
 from t5x_style.retrieval.documents import Documents
 from t5x_style.retrieval.passages import Qrels, has_judgements, read_qrels

@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.evaluation import qa
-from t5x_style.partitioning import Partitioner
 from t5x_style.retrieval import encoding, reader
 
 

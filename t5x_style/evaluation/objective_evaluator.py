@@ -10,10 +10,10 @@ from typing import Any, Protocol, cast
 import jax
 import numpy as np
 
-from t5x_style import inference, step_program
-from t5x_style import metrics as metrics_lib
-from t5x_style.metrics import Mean
-from t5x_style.partitioning import Partitioner
+from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.interfaces import metrics as metrics_lib
+from t5x_style.interfaces.metrics import Mean
+from t5x_style.step import inference, step_program
 
 
 class Pipeline(Protocol):

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from sklearn import metrics
 
-from t5x_style.partitioning import Partitioner
+from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.retrieval import encoding
 
 

@@ -4,9 +4,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.evaluation import ranking
-from t5x_style.partitioning import Partitioner
-from t5x_style.retrieval import scoring
+from t5x_style.mining import scoring
 
 METRICS = ("MRR@10", "nDCG@10")
 

@@ -8,14 +8,15 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from t5x_style.contract import TEXT, Contract
 from t5x_style.evaluation import fusion, pseudo_queries, ranking
 from t5x_style.evaluation.bench import Bench as Bench
 from t5x_style.evaluation.bench import System as System
 from t5x_style.evaluation.ranking import Run
-from t5x_style.retrieval import bm25, documents, exact, scoring
+from t5x_style.interfaces import index as index_lib
+from t5x_style.interfaces.contract import TEXT, Contract
+from t5x_style.mining import scoring
+from t5x_style.retrieval import bm25, documents, exact
 from t5x_style.retrieval import encoding as encoding_lib
-from t5x_style.retrieval import index as index_lib
 from t5x_style.retrieval.documents import Documents
 from t5x_style.retrieval.passages import Passage
 

@@ -24,12 +24,12 @@ from collections.abc import Sequence
 
 import jax
 
-from t5x_style import fingerprints, gin_utils, recipe_file, stage_main
-from t5x_style.gin_reader import closest
+from t5x_style.configuration import gin_utils
+from t5x_style.configuration.gin_reader import closest
 from t5x_style.preflight import configuration, program, report, topology
 from t5x_style.preflight.configuration import VocabularySize
 from t5x_style.preflight.topology import Topology
-from t5x_style.workflow import stages
+from t5x_style.workflow import fingerprints, recipe_file, stage_main, stages
 from t5x_style.workflow.plans import StageError
 from t5x_style.workflow.store import StoreError
 

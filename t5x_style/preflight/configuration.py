@@ -14,16 +14,17 @@ from typing import Any
 
 from gin import config as gin_config
 
-from t5x_style import gin_utils, train
-from t5x_style.contract import Vocabulary
-from t5x_style.gin_reader import FOLDER_MACRO, RUN, Config, to_gin
-from t5x_style.optim import AdamW
-from t5x_style.partitioning import Partitioner
-from t5x_style.train_state import MakeObjective
+from t5x_style import train
+from t5x_style.configuration import gin_utils
+from t5x_style.configuration.gin_reader import FOLDER_MACRO, RUN, Config, to_gin
+from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.interfaces.contract import Vocabulary
+from t5x_style.step.optim import AdamW
+from t5x_style.step.train_state import MakeObjective
 from t5x_style.workflow import stages
 
 JOB = "t5x_style.train.train"
-_CONTRACT = "t5x_style.contract"
+_CONTRACT = "t5x_style.interfaces.contract"
 _FOLDER_PARAMETER = "tokenizer_folder"
 _SPECIAL = ("pad", "unk", "cls", "sep", "mask")
 
@@ -90,11 +91,12 @@ def _devices(topology: str) -> list[str]:
     """gin text that gives every mesh the devices of a slice."""
     return [
         "from __gin__ import dynamic_registration",
-        "import t5x_style.contract",
-        "import t5x_style.partitioning",
+        "import t5x_style.interfaces.contract",
+        "import t5x_style.distributed.partitioning",
         "import t5x_style.preflight.topology",
         f"t5x_style.preflight.topology.devices.name = {topology!r}",
-        "t5x_style.partitioning.Partitioner.devices = @t5x_style.preflight.topology.devices()",
+        "t5x_style.distributed.partitioning.Partitioner.devices = "
+        "@t5x_style.preflight.topology.devices()",
     ]
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import jax
 
-from t5x_style import objective, step_program, train_state, train_step
+from t5x_style.interfaces import objective
 from t5x_style.preflight import collectives, flops, hlo, largest, traffic
 from t5x_style.preflight.configuration import Training
 from t5x_style.preflight.topology import Topology
+from t5x_style.step import step_program, train_state, train_step
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _REFUSALS = (

@@ -9,7 +9,7 @@ import os
 import jax
 from jax.experimental import topologies
 
-from t5x_style import runtime
+from t5x_style.distributed import runtime
 
 GIB = 2**30
 

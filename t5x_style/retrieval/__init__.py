@@ -1,0 +1,1 @@
+"""Encoding, vectors on disk, indexes, BM25."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from t5x_style import runtime
-from t5x_style.retrieval import index as index_lib
+from t5x_style.distributed import runtime
+from t5x_style.interfaces import index as index_lib
 from t5x_style.retrieval.passages import Passages
 
 K1 = 0.9

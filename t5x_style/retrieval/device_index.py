@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from t5x_style.objective import Table, TableSource
+from t5x_style.interfaces.index import NO_ROW
+from t5x_style.interfaces.objective import Table, TableSource
 from t5x_style.retrieval import sharded_rows
-from t5x_style.retrieval.index import NO_ROW
 from t5x_style.retrieval.sharded_rows import NEVER
 
 EXCLUSIONS = ("row", "page", "duplicate")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from t5x_style.retrieval.index import NO_ROW
+from t5x_style.interfaces.index import NO_ROW
 
 Search = Callable[[int], tuple[np.ndarray, np.ndarray]]  # k -> scores and rows [Q, k], best first
 

@@ -26,10 +26,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from t5x_style.contract import Contract
+from t5x_style.interfaces.contract import Contract
+from t5x_style.interfaces.index import IndexDamaged
 from t5x_style.retrieval import parts as parts_lib
 from t5x_style.retrieval import publish
-from t5x_style.retrieval.index import IndexDamaged
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 VECTORS, IDS = "vectors.npy", "ids.json"

@@ -12,10 +12,10 @@ import jax
 import numpy as np
 import tqdm
 
-from t5x_style.contract import TEXT, Contract, ContractError
-from t5x_style.partitioning import Partitioner
+from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.interfaces import index as index_lib
+from t5x_style.interfaces.contract import TEXT, Contract, ContractError
 from t5x_style.retrieval import embedding_shards
-from t5x_style.retrieval import index as index_lib
 
 Group = Mapping[str, Any]
 Embed = Callable[[Group], jax.Array]  # token group -> [B, S, D] float32

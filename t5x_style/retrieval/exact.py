@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_style.contract import Contract
+from t5x_style.interfaces import index as index_lib
+from t5x_style.interfaces.contract import Contract
 from t5x_style.retrieval import encoding
-from t5x_style.retrieval import index as index_lib
 
 PASSAGE_BLOCK = 65_536
 QUERY_BLOCK = 256

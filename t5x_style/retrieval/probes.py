@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from t5x_style.interfaces.index import NO_ROW
 from t5x_style.retrieval.device_index import IndexArray
-from t5x_style.retrieval.index import NO_ROW
 
 Answers = tuple[jax.Array, jax.Array]  # rows [probes, hits] and recall [] float32
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from t5x_style.retrieval.index import IndexDamaged
+from t5x_style.interfaces.index import IndexDamaged
 
 MANIFEST = "manifest.json"
 CURRENT = "CURRENT"

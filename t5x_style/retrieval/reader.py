@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_style.contract import Contract
-from t5x_style.partitioning import Partitioner
+from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.interfaces.contract import Contract
 from t5x_style.retrieval import encoding
 
 NOTHING = float(jnp.finfo(jnp.float32).min)  # score of a text in which there is nothing to point at

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from t5x_style.contract import Contract
+from t5x_style.interfaces import index as index_lib
+from t5x_style.interfaces.contract import Contract
 from t5x_style.retrieval import exact, publish
-from t5x_style.retrieval import index as index_lib
 
 _PICKLE = "scann_docids.pkl"
 _SAMPLE = 256  # passages whose neighbours measure the recall of a new index

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
-from t5x_style.partitioning import AXES, BATCH_AXES
-from t5x_style.retrieval.index import NO_ROW
+from t5x_style.distributed.partitioning import AXES, BATCH_AXES
+from t5x_style.interfaces.index import NO_ROW
 
 NEVER = -1  # the step of a row that has not been embedded, and is not found
 

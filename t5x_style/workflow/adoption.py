@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from t5x_style import fingerprints, gin_utils
-from t5x_style.gin_reader import FOLDER_MACRO, GinError
-from t5x_style.workflow import files, links, parameters, plans, records, signatures, stages
+from t5x_style.configuration import gin_utils, parameters, signatures
+from t5x_style.configuration.gin_reader import FOLDER_MACRO, GinError
+from t5x_style.workflow import files, fingerprints, links, plans, records, stages
 from t5x_style.workflow.store import FORMAT, STAGE_FILE, STARTED_FILE, Store, StoreError, version_at
 
 OLD_RECORD = "stage.before_store.json"  # the record that an adopted folder had

@@ -5,7 +5,7 @@ that differs in nothing else, and is shorter, becomes the parent of the new one;
 where the job can really continue is the job's to decide (`longer_training`).
 """
 
-from t5x_style import fingerprints
+from t5x_style.workflow import fingerprints
 from t5x_style.workflow.plans import Plan, is_of_code
 from t5x_style.workflow.store import Version
 

@@ -8,9 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from t5x_style import fingerprints
-from t5x_style.gin_reader import FOLDER_MACRO, closest
-from t5x_style.workflow import continuation, files, links, records, space, store
+from t5x_style.configuration.gin_reader import FOLDER_MACRO, closest
+from t5x_style.workflow import continuation, files, fingerprints, links, records, space, store
 from t5x_style.workflow.leases import Lease
 from t5x_style.workflow.plans import Decision, Plan, StageError, is_of_code, some
 from t5x_style.workflow.store import STAGE_FILE, STARTED_FILE, Version

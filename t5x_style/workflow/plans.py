@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from t5x_style import fingerprints
-from t5x_style.workflow import links
-from t5x_style.workflow.parameters import Effective, Values
-from t5x_style.workflow.signatures import Job
+from t5x_style.configuration.parameters import Effective, Values
+from t5x_style.configuration.signatures import Job
+from t5x_style.workflow import fingerprints, links
 from t5x_style.workflow.store import FORMAT, Store, Version, version_id
 
 Status = Literal["done", "new", "changed", "resume", "rerun", "code", "damaged"]

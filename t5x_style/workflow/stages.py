@@ -2,7 +2,7 @@
 
 The job is a callable with a parameter `model_dir: str` that returns its outputs, a dict from name
 to path relative to that folder; None, or `Interrupted` raised, means saved and stopped early. Its
-module declares it (`workflow.signatures`). An entry point ends with
+module declares it (`configuration.signatures`). An entry point ends with
 `stage.main("t5x_style.train.train")`; a job of another package is run by
 
     python -m t5x_style.stage --gin_file=... --gin.MODEL_DIR=...
@@ -23,9 +23,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from t5x_style import fingerprints, gin_utils
-from t5x_style.gin_reader import FOLDER_MACRO, RUN, Config, GinError, Macro
-from t5x_style.workflow import links, parameters, signatures, sources
+from t5x_style.configuration import gin_utils, parameters, signatures, sources
+from t5x_style.configuration.gin_reader import FOLDER_MACRO, RUN, Config, GinError, Macro
+from t5x_style.workflow import fingerprints, links
 from t5x_style.workflow.making import continues as continues
 from t5x_style.workflow.making import name_of as name_of
 from t5x_style.workflow.making import parent_of as parent_of

@@ -15,9 +15,9 @@ import sys
 import threading
 from pathlib import Path
 
-from t5x_style import runtime
+from t5x_style.distributed import runtime
 
-VOCABULARY_SIZE = 300  # of tests.tiny_stores
+VOCABULARY_SIZE = 300  # of tests.kits.tiny_stores
 
 
 def mark(*words):
@@ -48,7 +48,8 @@ def watch():
     """Wraps what a kill may interrupt."""
     import jax
 
-    from t5x_style import checkpoint_folder, checkpointing, hooks, integrity, trainer
+    from t5x_style.checkpoints import checkpoint_folder, checkpointing, integrity
+    from t5x_style.training import hooks, trainer
 
     def updated(_, moment):
         jax.block_until_ready(moment.state.step)  # a step counts once it is computed
@@ -82,14 +83,18 @@ def arguments(folder, store, steps, save_every):
     import jax.numpy as jnp
     import numpy as np
 
-    from input_pipelines import example_proto
-    from input_pipelines.pipeline import Pipeline
-    from input_pipelines.token_store import Passages, TokenStore
-    from models import bert, retromae
-    from t5x_style import checkpointing, optim, partitioning, trainer
-    from t5x_style.contract import Vocabulary
-    from t5x_style.objective import GroupShape
-    from tests import tiny_models
+    from input_pipelines.batches.pipeline import Pipeline
+    from input_pipelines.store import example_proto
+    from input_pipelines.store.token_store import Passages, TokenStore
+    from models.networks import bert
+    from models.objectives import retromae
+    from t5x_style.checkpoints import checkpointing
+    from t5x_style.distributed import partitioning
+    from t5x_style.interfaces.contract import Vocabulary
+    from t5x_style.interfaces.objective import GroupShape
+    from t5x_style.step import optim
+    from t5x_style.training import trainer
+    from tests.kits import tiny_models
 
     class PlainStore(TokenStore):
         def read(self, rows):
@@ -154,7 +159,7 @@ def digests(state, folder):
     import jax
     import numpy as np
 
-    from t5x_style import metric_log
+    from t5x_style.training import metric_log
 
     def digest(tree):
         found = hashlib.sha256()
@@ -181,7 +186,8 @@ def digests(state, folder):
 def main(folder, store, steps, save_every):
     mark("process")
     runtime.start()
-    from t5x_style import metric_log, train, trainer
+    from t5x_style import train
+    from t5x_style.training import metric_log, trainer
 
     watch()
     metric_log.draw_curves = lambda *_: None  # spares each process matplotlib

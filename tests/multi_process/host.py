@@ -12,9 +12,11 @@ import signal
 import sys
 from pathlib import Path
 
-from t5x_style import checkpointing, runtime
-from t5x_style.retrieval import publish, retriever
-from tests import host_kit as host
+from t5x_style.checkpoints import checkpointing
+from t5x_style.distributed import runtime
+from t5x_style.model_dependent_data import retriever
+from t5x_style.retrieval import publish
+from tests.kits import host_kit as host
 
 
 def die_publishing(version: int) -> None:

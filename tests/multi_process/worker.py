@@ -9,16 +9,19 @@ import json
 import sys
 from pathlib import Path
 
-from t5x_style import runtime
+from t5x_style.distributed import runtime
 
 if __name__ == "__main__":
     runtime.start()
 
     import jax
 
-    from t5x_style import checkpointing, metric_log, optim, partitioning, progress, trainer
-    from t5x_style.objective import GroupShape
-    from tests.toy_objective import Toy, ToyPipeline
+    from t5x_style.checkpoints import checkpointing
+    from t5x_style.distributed import partitioning
+    from t5x_style.interfaces.objective import GroupShape
+    from t5x_style.step import optim
+    from t5x_style.training import metric_log, progress, trainer
+    from tests.kits.toy_objective import Toy, ToyPipeline
 
     folder, steps = Path(sys.argv[1]), int(sys.argv[2])
     text = GroupShape(rows=16, length=12, segments=1)

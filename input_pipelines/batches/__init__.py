@@ -1,0 +1,1 @@
+"""Plans of rows and steps, and batches made from them."""

@@ -1,0 +1,1 @@
+"""Jobs that write a collection, or split one."""

@@ -1,0 +1,1 @@
+"""MARGE's data: documents in sub-batches."""

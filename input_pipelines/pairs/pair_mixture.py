@@ -1,0 +1,329 @@
+"""Which pairs of which kinds are in a step, and their texts: a pure function of (seed, step).
+
+Each kind orders its examples by `PairChoice`, with a separate seed; how a pair is cut is a hash of
+(seed, kind, number of the draw). So a step needs no state, and every process computes the same one.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from absl import logging
+
+from input_pipelines.batches import packing, plan
+from input_pipelines.batches.negatives import NO_SCORE
+from input_pipelines.batches.pipeline import open_stores
+from input_pipelines.pairs import pair_cuts
+from input_pipelines.pairs.pair_choice import PairChoice
+from input_pipelines.pairs.pair_corpus import PairCorpus
+from input_pipelines.pairs.pair_kinds import Examples, LabelledPairs, PairKind
+from input_pipelines.pairs.pair_plan import PROBE
+from input_pipelines.pairs.pair_shares import counts_of
+from input_pipelines.store.store_writer import MANIFEST
+from input_pipelines.store.token_store import Passages
+
+VERSION = 1  # part of every fingerprint: raise it when the same arguments give other pairs
+_KIND = 1 << 34  # streams of random numbers: the seed of a kind,
+_CUT = 1 << 33  # + which one: how pairs are cut
+
+
+class StepPairs(NamedTuple):
+    """The B pairs of a step and their P passages.
+
+    Attributes:
+      queries: B texts.
+      passages: P texts; those of a query are together, its positive first.
+      owner: int64 [P], which of the B each passage came with.
+      document: int64 [P], its row in the passage store.
+      relevant: bool [P], whether it answers its query.
+      teacher: float32 [P], the teacher's scores, -inf where there is none.
+      example: int64 [B], which example of which kind: different for all pairs of a step.
+      known: int64 [B, K], other passages of this step that answer a query; -1 where fewer.
+    """
+
+    queries: Passages
+    passages: Passages
+    owner: np.ndarray
+    document: np.ndarray
+    relevant: np.ndarray
+    teacher: np.ndarray
+    example: np.ndarray
+    known: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class PairMixture:
+    """A mixture of kinds of pairs over one passage store; `open` makes the pairs.
+
+    Attributes:
+      passages: token store folder of the passages.
+      kinds: name -> how pairs are made; those without a weight are not looked at.
+      weights: name -> share of the pairs of a batch, any numbers of 0 or more.
+      batch: B, pairs in a batch. Where there are fewer examples it shrinks, with a warning.
+      group_size: G, passages of a labelled query: 1 positive and G - 1 negatives. Other pairs have
+        one passage: any other that chance would add is a negative from the batch already.
+      query_length, passage_length: tokens at which texts are cut, specials included.
+      seed: decides order and cuts.
+      tokenizer: a tokenizer's folder that the stores have to fit; None compares them only.
+      teacher: whether labelled pairs bring a teacher's scores, which their file has to have.
+    """
+
+    passages: str
+    kinds: Mapping[str, PairKind]
+    weights: Mapping[str, float]
+    batch: int
+    group_size: int
+    query_length: int
+    passage_length: int
+    seed: int
+    tokenizer: str | None = None
+    teacher: bool = False
+
+    def __post_init__(self) -> None:
+        plan.check_sizes("PairMixture", batch=self.batch, group_size=self.group_size)
+        for name in ("query_length", "passage_length"):
+            if getattr(self, name) < 3:
+                raise ValueError(
+                    f"PairMixture.{name}: expected 3 tokens or more, [CLS], one and [SEP]; found "
+                    f"{getattr(self, name)}"
+                )
+        _check_weights(self.kinds, self.weights)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def open(self) -> "OpenPairs":
+        """The pairs; the same object again while the files are the same."""
+        files = [os.path.join(self.passages, MANIFEST)]
+        for kind in self.kinds.values():
+            if isinstance(kind, LabelledPairs) and kind.queries and kind.negatives:
+                files += [os.path.join(kind.queries, MANIFEST), kind.negatives]
+        stamps = [os.stat(file).st_mtime_ns if os.path.exists(file) else 0 for file in files]
+        return _opened(self, tuple(stamps))
+
+
+@functools.lru_cache(maxsize=2)  # gin builds the pipeline and counts rows for the objective
+def _opened(mixture: PairMixture, stamps: tuple[int, ...]) -> "OpenPairs":
+    return OpenPairs(mixture)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """A kind that has a share in batches."""
+
+    kind: PairKind
+    examples: Examples
+    choice: PairChoice
+    seed: int
+    offset: int  # of its example ids
+
+
+class OpenPairs:
+    """The pairs of a mixture.
+
+    Attributes:
+      mixture: what was asked for.
+      corpus: the passages.
+      sizes: name -> examples there are, of the kinds with a weight.
+      counts: name -> pairs in each batch, of the kinds that have any.
+      batch: their sum.
+    """
+
+    def __init__(self, mixture: PairMixture):
+        """
+        Raises:
+          ValueError, StoreError, PairsError: not two examples of any kind, stores or a file that
+            do not fit, or without what a kind needs.
+        """
+        self.mixture = mixture
+        (store,) = open_stores([mixture.passages], mixture.tokenizer)
+        self.corpus = PairCorpus(store, mixture.query_length, mixture.passage_length)
+        wanted = {name: weight for name, weight in mixture.weights.items() if weight}
+        _check_prefix(self.corpus, mixture.kinds, wanted)
+        found = {
+            name: mixture.kinds[name].examples(self.corpus, mixture.group_size, mixture.teacher)
+            for name in wanted
+        }
+        self.sizes = {name: len(examples) for name, examples in found.items()}
+        self.counts = counts_of(
+            self.sizes,
+            {name: examples.found for name, examples in found.items()},
+            wanted,
+            mixture.batch,
+        )
+        self.batch = sum(self.counts.values())
+        self._parts = self._make_parts(found)
+        self._check_negatives()
+        self.corpus.warn_of_copies()
+        listed = (f"{count} {name} of {len(found[name]):,}" for name, count in self.counts.items())
+        logging.info("pairs of %s, in each batch: %s", store.folder, ", ".join(listed))
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """sha256 hex of everything that decides the pairs of a step."""
+        mixture = self.mixture
+        parts: dict[str, Any] = {
+            "version": VERSION,
+            "store": self.corpus.store.fingerprint,
+            "kinds": {name: part.examples.about for name, part in self._parts.items()},
+            "counts": self.counts,
+            "group_size": mixture.group_size,
+            "lengths": [mixture.query_length, mixture.passage_length],
+            "seed": mixture.seed,
+            "teacher": mixture.teacher,
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def may_know(self) -> bool:
+        """Whether a query may be answered by passages of a step that other pairs bring."""
+        return any(part.examples.shared for part in self._parts.values())
+
+    @functools.cached_property
+    def probe(self) -> list[tuple[np.ndarray, np.ndarray, int]]:
+        """Of the first steps: tokens of queries [B] and passages [P], and K of `known`."""
+        found = []
+        for number in range(PROBE):
+            step = self.step(number)
+            found.append((step.queries.lengths, step.passages.lengths, step.known.shape[1]))
+        return found
+
+    def step(self, step: int) -> StepPairs:
+        """The pairs of a step.
+
+        Args:
+          step: 0 or more.
+        """
+        cuts, chosen, documents, scores, examples = [], [], [], [], []
+        for part in self._parts.values():
+            picked, rows = part.choice.choose(step)
+            number = step * len(picked)  # of the first draw of this step
+
+            def uniform(stream: int, part: _Part = part, number: int = number) -> np.ndarray:
+                numbers = plan.hashed(part.seed, _CUT + stream, number, part.choice.batch)
+                return (numbers >> np.uint64(11)) * 2.0**-53
+
+            cuts.append(part.kind.cut(self.corpus, part.examples, picked, rows, uniform))
+            chosen.append(picked)
+            documents.append(rows)
+            examples.append(part.offset + picked)
+            scores.append(self._scores(part.examples, picked, rows))
+        sizes = np.concatenate([np.full(len(rows), rows.shape[1]) for rows in documents])
+        document = np.concatenate([rows.reshape(-1) for rows in documents])
+        first = np.cumsum(sizes) - sizes
+        relevant = np.zeros(len(document), np.bool_)
+        relevant[first] = True
+        source = np.concatenate([cut.source for cut in cuts])
+        return StepPairs(
+            pair_cuts.joined([cut.queries for cut in cuts]),
+            pair_cuts.joined([cut.passages for cut in cuts]),
+            np.repeat(np.arange(len(sizes)), sizes),
+            document,
+            relevant,
+            np.concatenate(scores),
+            np.concatenate(examples),
+            self._known(chosen, document, document[first], source),
+        )
+
+    def _make_parts(self, found: Mapping[str, Examples]) -> dict[str, _Part]:
+        parts, offset = {}, 0
+        for name, count in self.counts.items():
+            examples = found[name]
+            stream = _KIND + zlib.crc32(name.encode())
+            seed = int(plan.hashed(self.mixture.seed, stream, 0, 1)[0])
+            choice = PairChoice(  # only `choose` is called, which asks for no query's length
+                examples.pairs, np.zeros(0), self.corpus.texts.lengths, batch=count,
+                group_size=examples.group_size, seed=seed,
+            )  # fmt: skip
+            parts[name] = _Part(self.mixture.kinds[name], examples, choice, seed, offset)
+            offset += len(examples)
+        if offset > np.iinfo(np.int32).max:
+            raise ValueError(f"pairs: expected fewer than 2^31 examples in all, found {offset:,}")
+        return parts
+
+    def _check_negatives(self) -> None:
+        alone = all(part.examples.group_size == 1 for part in self._parts.values())
+        if self.batch == 1 and alone:
+            found = "; ".join(f"{n}: {part.examples.found}" for n, part in self._parts.items())
+            raise ValueError(
+                "pairs: a batch of one pair has no negative, and its loss would be 0: expected two "
+                f"examples or more, and PairMixture.batch of 2 or more. Found {found}"
+            )
+
+    def _scores(self, examples: Examples, picked: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        if examples.pairs.teacher is None:
+            return np.full(rows.size, NO_SCORE, np.float32)
+        return examples.pairs.teacher_scores(picked, rows).reshape(-1)
+
+    def _known(
+        self, chosen: list[np.ndarray], document: np.ndarray, positive: np.ndarray,
+        source: np.ndarray,
+    ) -> np.ndarray:  # fmt: skip
+        """Passages of the step that answer a query, its positive aside: int64 [B, K].
+
+        These are other positives of a labelled query; passages with the title that is asked for;
+        and, where a query was cut from another passage than its positive (neighbours), that
+        passage, and for queries that this passage answers, the positive.
+        """
+        if not self.may_know:
+            return np.full((len(positive), 0), packing.NONE)
+        here = np.unique(document)  # [U]
+        table = np.zeros((len(positive), len(here)), np.bool_)  # [B, U]
+        first = 0
+        for part, picked in zip(self._parts.values(), chosen, strict=True):
+            rows = slice(first, first + len(picked))
+            first += len(picked)
+            if part.examples.same is not None:
+                titles = self.corpus.title_numbers[here]
+                table[rows] = part.examples.same[picked][:, None] == titles
+            elif part.examples.queries is not None:
+                answers = part.examples.pairs.positives[picked]  # [n, most]
+                at = np.minimum(np.searchsorted(here, answers), len(here) - 1)
+                pair, column = np.nonzero(here[at] == answers)
+                table[rows.start + pair, at[pair, column]] = True
+        moved = np.flatnonzero((source != packing.NONE) & (source != positive))
+        answered_by = np.searchsorted(here, positive)
+        table[moved] |= source[moved][:, None] == here
+        pair, which = np.nonzero(positive[:, None] == source[moved])
+        table[pair, answered_by[moved[which]]] = True
+        table[np.arange(len(positive)), answered_by] = False
+        counts = table.sum(axis=1)
+        known = np.full((len(positive), int(counts.max())), packing.NONE)
+        pair, column = np.nonzero(table)
+        known[pair, packing.within(counts)] = here[column]
+        return known
+
+
+def _check_weights(kinds: Mapping[str, PairKind], weights: Mapping[str, float]) -> None:
+    unknown = sorted(weights.keys() - kinds.keys())
+    if unknown:
+        raise ValueError(
+            f"PairMixture.weights: expected names of kinds, {sorted(kinds)}, found {unknown}"
+        )
+    wrong = {name: w for name, w in weights.items() if not 0 <= w < float("inf")}
+    if wrong:
+        raise ValueError(f"PairMixture.weights: expected numbers of 0 or more, found {wrong}")
+    if not any(weights.values()):
+        raise ValueError(
+            "PairMixture.weights: expected a weight above 0, since batches have to be made of "
+            f"something; found {dict(weights)}. Kinds: {sorted(kinds)}"
+        )
+
+
+def _check_prefix(
+    corpus: PairCorpus, kinds: Mapping[str, PairKind], wanted: Mapping[str, float]
+) -> None:
+    prefix = corpus.store.manifest["prefix"]
+    cutting = [name for name in wanted if not isinstance(kinds[name], LabelledPairs)]
+    if prefix and cutting:
+        raise ValueError(
+            f"{corpus.store.folder} was prepared with the prefix {prefix!r}: queries that are cut "
+            f"from its passages ({', '.join(cutting)}) would begin with it, or have none. Expected "
+            "a store without a prefix, or labelled pairs alone."
+        )

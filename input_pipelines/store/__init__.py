@@ -1,0 +1,1 @@
+"""Token stores: how they are prepared, written and read."""

@@ -1,0 +1,1 @@
+"""Tokenizers: trained, imported, and what they make of words."""

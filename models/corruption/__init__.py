@@ -1,0 +1,1 @@
+"""What is masked, removed or replaced before a loss."""

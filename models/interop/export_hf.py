@@ -1,0 +1,286 @@
+"""Writes a trained model as folders that transformers and sentence-transformers open.
+
+From the checkpoint of a training stage: `encoder/`; `masked_lm/` where it has an MLM head;
+`pretraining/`, RetroMAE's whole state under the official names (`lm.*`, `c_head.*`), where it has a
+decoder.  Of a re-ranker, `cross_encoder/` alone.  All four can be read again by `import_hf`, so
+that anyone can continue.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import tokenizers
+from safetensors.numpy import save_file
+
+from models.interop import hf_config, hf_names, import_hf, model_cards, sentence_modules
+from models.networks import bert
+from t5x_style.interfaces.contract import Contract, Vocabulary
+
+_BASE_MODEL = {"bert": "BertModel", "roberta": "RobertaModel", "electra": "ElectraModel"}
+_MASKED_LM = {
+    "bert": "BertForMaskedLM",
+    "roberta": "RobertaForMaskedLM",
+    "electra": "ElectraForMaskedLM",
+}
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocabulary.json")
+# What is written of a model: part -> whether it must be there.
+_RETRIEVER = {"encoder": True, "head": False, "decoder": False}
+_POOLED = {"encoder": True, "pooler": True}
+_RERANKER = {"encoder": True, "pooler": True, "classifier": True}
+
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"export": {"name": "export_huggingface", "version": 1}}
+
+
+class ExportError(ValueError):
+    """The weights cannot be written as asked; the message lists each problem."""
+
+
+class Weights(Protocol):
+    """Something with weights, such as the checkpoint of a training stage."""
+
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """Path -> array."""
+
+
+def export(
+    model_dir: str,
+    checkpoint: str,
+    weights: Weights,
+    config: bert.BertConfig,
+    vocabulary: Vocabulary,
+    tokenizer: str,
+    unused: Sequence[str] = (),
+) -> dict[str, str]:
+    """Writes what a training stage left for other libraries.
+
+    Args:
+        model_dir: stage folder.
+        checkpoint: folder of the training stage, for its contract.
+        weights: of that stage.
+        config: the encoder that was trained.
+        vocabulary, tokenizer: of the tokenizer that it was trained with, and its folder.
+        unused: regular expressions for paths of parameters that may be left out.
+
+    Returns:
+        name -> folder in model_dir, of `encoder` and those of `masked_lm` and `pretraining` that
+        there are; of a re-ranker, of `cross_encoder`.
+
+    Raises:
+        ExportError: the weights have other shapes than config says, or parts that Hugging Face
+            files have no place for, or the tokenizer is another than in training; or a re-ranker's
+            encoder is not of BERT's family, or its tokenizer joins pairs in another way than ours.
+        ValueError: see `hf_config.config_to_hf`.
+    """
+    contract = Contract.load(checkpoint)
+    arrays = {
+        path: array
+        for path, array in _of_embedder(weights.arrays(), contract).items()
+        if not any(re.search(pattern, path) for pattern in unused)
+    }
+    _require_fit(arrays, config, contract, vocabulary)
+    writer = _Writer(config, contract, vocabulary, Path(tokenizer))
+    folder, parts = Path(model_dir), {path.split("/")[0] for path in arrays}
+    if _is_reranker(contract):
+        _require_pairs(config, Path(tokenizer))
+        writer.cross_encoder(folder / "cross_encoder", arrays)
+        return {"cross_encoder": "cross_encoder"}
+    writer.encoder(folder / "encoder", _parts(arrays, "encoder", "pooler"))
+    written = {"encoder": "encoder"}
+    if "head" in parts:
+        writer.masked_lm(folder / "masked_lm", _parts(arrays, "encoder", "head"))
+        written["masked_lm"] = "masked_lm"
+    if "decoder" in parts:
+        writer.pretraining(folder / "pretraining", arrays)
+        written["pretraining"] = "pretraining"
+    return written
+
+
+def _of_embedder(arrays: Mapping[str, np.ndarray], contract: Contract) -> Mapping[str, np.ndarray]:
+    """Encoder and pooler, which an embedder holds, as parts of their own."""
+    if contract.pooling != "pooler":
+        return arrays
+    return {path.removeprefix("embedder/"): array for path, array in arrays.items()}
+
+
+def _parts(arrays: Mapping[str, np.ndarray], *parts: str) -> dict[str, np.ndarray]:
+    return {path: array for path, array in arrays.items() if path.split("/")[0] in parts}
+
+
+def _is_reranker(contract: Contract) -> bool:
+    return contract.similarity == "score"
+
+
+def _require_fit(
+    arrays: Mapping[str, np.ndarray],
+    config: bert.BertConfig,
+    contract: Contract,
+    vocabulary: Vocabulary,
+) -> None:
+    """Raises ExportError unless weights, sizes, contract and tokenizer belong together."""
+    shapes = import_hf.part_shapes(config)
+    kind, parts = "retriever", _RETRIEVER
+    if _is_reranker(contract):
+        kind, parts = "re-ranker", _RERANKER
+    elif contract.pooling == "pooler":
+        kind, parts = "retriever with a pooler", _POOLED
+    problems = []
+    for path, array in sorted(arrays.items()):
+        if path not in shapes:
+            problems.append(f"{path}: Hugging Face files have no such parameter")
+        elif path.split("/")[0] not in parts:
+            problems.append(f"{path}: not a part of a {kind}, as the training's contract has it")
+        elif array.shape != shapes[path]:
+            problems.append(f"{path}: BertConfig says {shapes[path]}, found {array.shape}")
+    problems += [
+        f"{path}: missing"
+        for path in shapes
+        if parts.get(path.split("/")[0]) and path not in arrays
+    ]
+    if contract.vocabulary_size != config.vocab_size:
+        problems.append(
+            f"vocabulary: trained with {contract.vocabulary_size} tokens, BertConfig.vocab_size is "
+            f"{config.vocab_size}"
+        )
+    if contract.tokenizer_fingerprint != vocabulary.fingerprint:
+        problems.append(
+            f"tokenizer: trained with {contract.tokenizer_fingerprint[:12]}, found "
+            f"{vocabulary.fingerprint[:12]}"
+        )
+    if problems:
+        raise ExportError(
+            "cannot be exported:\n  "
+            + "\n  ".join(problems)
+            + "\nGive the model file and the tokenizer of the training, and list in export.unused "
+            "what may be left out."
+        )
+
+
+def _require_pairs(config: bert.BertConfig, tokenizer: Path) -> None:
+    """Raises ExportError unless other libraries read a query and a passage as our re-ranker does.
+
+    `[CLS] query [SEP] passage [SEP]`, token types 1 from the passage on, then BERT's pooler.
+    """
+    family = hf_config.family_of(config)
+    if family != "bert":
+        raise ExportError(
+            f"a re-ranker can only be exported over an encoder of BERT's family, found {family}: "
+            "its sequence classification has another head than BERT's pooler and classifier, which "
+            "ours has."
+        )
+    backend = tokenizers.Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    one, pair = backend.encode("a"), backend.encode("a", "a")
+    ids, types = one.ids + one.ids[1:], [0] * len(one.ids) + [1] * (len(one.ids) - 1)
+    if pair.ids != ids or (config.type_vocab > 1 and pair.type_ids != types):
+        raise ExportError(
+            f"{tokenizer / 'tokenizer.json'}: a re-ranker's pairs are [CLS] query [SEP] passage "
+            f"[SEP]: expected the ids {ids} with the types {types} for the pair of 'a' and 'a', "
+            f"found {pair.ids} with {pair.type_ids}. Use a tokenizer whose post_processor joins "
+            "pairs like BERT's."
+        )
+
+
+class _Writer:
+    """Writes folders for one encoder, under its contract and with its tokenizer."""
+
+    def __init__(
+        self, config: bert.BertConfig, contract: Contract, vocabulary: Vocabulary, tokenizer: Path
+    ) -> None:
+        self.config, self.contract, self.tokenizer = config, contract, tokenizer
+        self.pad = vocabulary.pad
+        self.family = hf_config.family_of(config)
+
+    @property
+    def max_tokens(self) -> int:
+        """One length for queries and passages, since sentence-transformers has one.
+
+        A re-ranker reads both in one text, with one [CLS].
+        """
+        lengths = self.contract.query_length, self.contract.passage_length
+        return sum(lengths) - 1 if _is_reranker(self.contract) else max(lengths)
+
+    def encoder(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
+        """A sentence-transformers folder, whose root is one of transformers.
+
+        A pooler is in both: transformers' model returns what it gives as `pooler_output`.
+        """
+        base = hf_names.spelled("bert.", self.family)
+        named = self._named(arrays)
+        pooler = {
+            name: named[hf_names.spelled(name, self.family)]
+            for name in sentence_modules.POOLER.values()
+            if self.contract.pooling == "pooler"
+        }
+        # ELECTRA's model has no pooler in transformers.
+        left = self.family == "electra"
+        tensors = {
+            name.removeprefix(base): array
+            for name, array in named.items()
+            if not (left and name.startswith(f"{base}pooler."))
+        }
+        self._model(folder, tensors, _BASE_MODEL[self.family])
+        # Or transformers would make one up, and sentence-transformers warn of it.
+        arguments = {} if left or pooler else {"add_pooling_layer": False}
+        sentence_modules.write(folder, self.contract, self.max_tokens, arguments, pooler)
+        card = model_cards.retriever(self.contract, self.max_tokens)
+        (folder / "README.md").write_text(card, encoding="utf-8")
+
+    def masked_lm(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
+        """A folder that transformers opens with its MLM head, tied to the word table."""
+        self._model(folder, self._named(arrays), _MASKED_LM[self.family])
+
+    def pretraining(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
+        """RetroMAE's state: encoder and head under `lm.`, the decoder as `c_head.`."""
+        tensors = {
+            name if name.startswith("c_head.") else f"lm.{name}": array
+            for name, array in self._named(arrays).items()
+        }
+        self._model(folder, tensors, "RetroMAEForPretraining")
+
+    def cross_encoder(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
+        """A folder that sentence-transformers opens as a CrossEncoder, transformers as well."""
+        architecture = "BertForSequenceClassification"
+        self._model(folder, self._named(arrays), architecture, hf_config.score_fields())
+        card = model_cards.reranker(self.contract, self.max_tokens)
+        (folder / "README.md").write_text(card, encoding="utf-8")
+
+    def _named(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        canonical = hf_names.export_arrays(arrays, self.config.vocab_size)
+        return {hf_names.spelled(name, self.family): array for name, array in canonical.items()}
+
+    def _model(
+        self,
+        folder: Path,
+        tensors: Mapping[str, np.ndarray],
+        architecture: str,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Weights, config.json (with the fields `more`) and tokenizer."""
+        folder.mkdir(parents=True)
+        whole = {
+            name: np.ascontiguousarray(array, np.float32) for name, array in sorted(tensors.items())
+        }
+        save_file(whole, folder / "model.safetensors", {"format": "pt"})
+        fields = hf_config.config_to_hf(self.config, self.pad, architecture)
+        sentence_modules.write_json(folder / "config.json", fields | dict(more or {}))
+        self._tokenizer(folder)
+
+    def _tokenizer(self, folder: Path) -> None:
+        for name in _TOKENIZER_FILES:
+            shutil.copyfile(self.tokenizer / name, folder / name)
+        settings = json.loads((self.tokenizer / "tokenizer_config.json").read_text("utf-8"))
+        inputs = ["input_ids", "attention_mask"]
+        if self.config.type_vocab > 1:
+            inputs.insert(1, "token_type_ids")
+        settings |= {
+            "model_max_length": self.max_tokens,
+            "model_input_names": inputs,
+            # "[SEP]" in a text is text to our tokenizer; only it places special tokens.
+            "split_special_tokens": True,
+        }
+        sentence_modules.write_json(folder / "tokenizer_config.json", settings)

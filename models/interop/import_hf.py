@@ -1,0 +1,291 @@
+"""Reads BERT, RoBERTa, ELECTRA and RetroMAE weights from Hugging Face safetensors.
+
+Old (`gamma`, `beta`) and new names, with or without prefixes (`hf_names`).  All names, shapes and
+dtypes are compared with `config.json` before any weight is read, and every disagreement is reported
+at once.  Pickles (`.bin`) are never opened: loading one runs the code inside it.
+"""
+
+import dataclasses
+import fnmatch
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import safetensors
+from flax import nnx
+
+from models.interop import hf_config, hf_names, sentence_modules
+from models.networks import bert, heads, layers
+
+Shape = tuple[int, ...]
+
+_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+
+class WeightsError(ValueError):
+    """Weights do not fit; the message lists each tensor missing, unexpected or misshapen."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """Where a tensor lies, and what the file's header says of it; `dtype` in safetensors' words."""
+
+    file: Path
+    name: str
+    shape: Shape
+    dtype: str
+
+    def read(self) -> np.ndarray:
+        """The tensor, in its own dtype."""
+        with safetensors.safe_open(self.file, "numpy") as handle:
+            return handle.get_tensor(self.name)
+
+
+class HuggingFace:
+    """Weights in a folder (`model.safetensors`, or shards and their index) or in one file.
+
+    Args:
+        path: folder or `.safetensors` file; `config.json` lies beside the weights.
+        vocab_size: of the tokenizer. Rows of the word table beyond it are cut off; where the file
+            has fewer, it gives those that it has. Either is a warning.
+        ignore: glob patterns of canonical tensor names that stay in the file (`classifier.*`),
+            besides `hf_names.MAY_STAY`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        WeightsError: a file is damaged, or a pickle.
+    """
+
+    def __init__(self, path: str, vocab_size: int, ignore: tuple[str, ...] = ()) -> None:
+        self.path = Path(path)
+        self.vocab_size = vocab_size
+        self.ignore = (*hf_names.MAY_STAY, *ignore)
+        self._where = _locate(self.path)
+
+    def __str__(self) -> str:
+        return f"HuggingFace({str(self.path)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        """Two that read alike are one source, of which each may take a part."""
+        return isinstance(other, HuggingFace) and vars(self) == vars(other)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All parts that the file holds: the encoder; MLM head, decoder, pooler, classifier and
+        projection where there.
+
+        Returns:
+            Our path -> float32 array; stacked layers have the layers first.
+
+        Raises:
+            FileNotFoundError, ValueError: see `hf_config.config_from_hf`.
+            WeightsError: names everything that is missing, unexpected, of another shape or dtype.
+        """
+        folder = self.path if self.path.is_dir() else self.path.parent
+        fields = hf_config.read_fields(folder)
+        family = hf_config.family(fields)
+        config = hf_config.config_from_hf(str(folder), "float32", "none", vocab_multiple=1)
+        shapes = self._held(config, fields.get("retriever_proj_size", 128))
+        names = {path: hf_names.BY_PATH[path].names(config.layers) for path in shapes}
+        problems = [
+            problem
+            for path, shape in shapes.items()
+            for problem in self._differences(path, names[path], shape, family)
+        ]
+        problems += self._unexpected(names) + self._no_score() + self._untied()
+        if problems:
+            raise WeightsError(
+                f"{self.path} does not fit {folder / 'config.json'} ({len(problems)} problems):\n  "
+                + "\n  ".join(problems)
+                + "\nMend the file, or list what may stay in it in HuggingFace.ignore."
+            )
+        self._warn_of_resizing(config.vocab_size)
+        sentence_modules.warn_of(folder)
+        return {path: self._read(path, names[path], shape) for path, shape in shapes.items()}
+
+    def _held(self, config: bert.BertConfig, projection: int) -> dict[str, Shape]:
+        """Our path -> shape, for every part of which the file has anything, and the encoder."""
+        names = {entry.name.format(layer=0): entry.part for entry in hf_names.TABLE}
+        parts = {names[name] for name in names.keys() & self._where if not self._may_stay(name)}
+        return {
+            path: shape
+            for path, shape in part_shapes(config, projection).items()
+            if hf_names.BY_PATH[path].part in {"encoder", *parts}
+        }
+
+    def _differences(self, path: str, names: Sequence[str], shape: Shape, family: str) -> list[str]:
+        """What is wrong with the tensors of one parameter."""
+        entry = hf_names.BY_PATH[path]
+        expected = entry.their_shape(_inner(entry, shape), shape[0])
+        problems = []
+        for name in names:
+            found = self._where.get(name)
+            if found is None:
+                spelled = hf_names.spelled(name, family)
+                problems.append(f"{spelled}: missing (expected {expected})")
+            elif found.shape != expected:
+                problems.append(f"{found.name}: expected {expected}, found {found.shape}")
+            elif found.dtype not in _DTYPES:
+                allowed = ", ".join(_DTYPES.values())
+                problems.append(f"{found.name}: expected one of {allowed}, found {found.dtype}")
+        return problems
+
+    def _unexpected(self, names: Mapping[str, Sequence[str]]) -> list[str]:
+        used = {name for each in names.values() for name in each}
+        extra = [name for name in sorted(set(self._where) - used) if not self._may_stay(name)]
+        found = [self._where[name] for name in extra]
+        return [f"{stored.name}: unexpected {stored.shape}" for stored in found]
+
+    def _no_score(self) -> list[str]:
+        """Says so if a classifier is another than a re-ranker's."""
+        found = {
+            name: stored.shape
+            for name, stored in sorted(self._where.items())
+            if name.startswith("classifier.") and not self._may_stay(name)
+        }
+        one_label = found.get("classifier.weight", ())[:1] == (1,)
+        if not found or (one_label and "bert.pooler.dense.weight" in self._where):
+            return []
+        return [
+            "classifier: expected that of a re-ranker, BERT's with one label, behind a pooler; "
+            f"found {found}. To take all else, list 'classifier.*' in HuggingFace.ignore."
+        ]
+
+    def _untied(self) -> list[str]:
+        """Output tensors that old files repeat; ours are tied, so they must be copies."""
+        problems = []
+        for copy, original in hf_names.TIED:
+            if copy in self._where and original in self._where:
+                repeated, table = self._where[copy], self._where[original]
+                if not np.array_equal(repeated.read(), table.read()):
+                    problems.append(
+                        f"{repeated.name}: expected a copy of {table.name}, found other values"
+                    )
+        return problems
+
+    def _may_stay(self, name: str) -> bool:
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.ignore)
+
+    def _warn_of_resizing(self, rows: int) -> None:
+        added = self.vocab_size - rows
+        if added:
+            what = f"{added} rows start fresh" if added > 0 else f"the last {-added} rows are cut"
+            warnings.warn(
+                f"{self.path} has {rows} tokens, the tokenizer {self.vocab_size}: {what}. Is it "
+                "the tokenizer that the weights were trained with, with tokens added or removed?",
+                stacklevel=3,
+            )
+
+    def _read(self, path: str, names: Sequence[str], shape: Shape) -> np.ndarray:
+        entry = hf_names.BY_PATH[path]
+        parts = [
+            entry.from_theirs(self._where[name].read(), _inner(entry, shape)) for name in names
+        ]
+        if entry.layout == hf_names.VOCAB:
+            return parts[0][: self.vocab_size]
+        return np.stack(parts) if entry.stacked else parts[0]
+
+
+class _Parts(nnx.Module):
+    """Every part that the table of names knows."""
+
+    def __init__(self, config: bert.BertConfig, projection: int) -> None:
+        rngs = nnx.Rngs(0)
+        self.encoder = bert.Encoder(config, rngs=rngs)
+        self.head = heads.MlmHead(config, rngs=rngs)
+        self.decoder = layers.BertLayer(config.block, rngs=rngs)
+        self.pooler = heads.Pooler(config, rngs=rngs)
+        self.classifier = heads.score_head(config, rngs=rngs)
+        self.next_sentence = layers.Dense(
+            {"embed": config.hidden}, {"type": 2}, stddev=1.0, dtype=config.dtype, rngs=rngs
+        )
+        self.project = heads.projection(config, projection, rngs)
+        self.norm = layers.layer_norm(projection, 1e-12, config.dtype, rngs)
+
+
+def part_shapes(config: bert.BertConfig, projection: int = 128) -> dict[str, Shape]:
+    """Our path -> shape of every parameter that the table of names knows, at these sizes.
+
+    Args:
+        config: of the encoder.
+        projection: size of REALM's vectors.
+    """
+    parts = nnx.eval_shape(lambda: _Parts(config, projection))
+    flat = nnx.to_flat_state(nnx.state(parts, nnx.Param))
+    return {"/".join(map(str, path)): tuple(variable.shape) for path, variable in flat}
+
+
+def _inner(entry: hf_names.Entry, shape: Shape) -> Shape:
+    """The shape without the layer axis."""
+    return shape[1:] if entry.stacked else shape
+
+
+def _files(path: Path) -> list[Path]:
+    """The safetensors files that make up `path`."""
+    if path.is_file() and path.suffix == ".safetensors":
+        return [path]
+    if (path / "model.safetensors").is_file():
+        return [path / "model.safetensors"]
+    index = path / "model.safetensors.index.json"
+    if index.is_file():
+        return _shards(index)
+    there = [path] if path.is_file() else sorted(path.glob("*"))
+    for file in there:
+        if file.suffix in _PICKLES:
+            raise WeightsError(
+                f"{file} is a pickle; loading one runs the code inside it, so it is not opened. "
+                "Convert it with PyTorch's reader of bare tensors, torch.load(..., weights_only="
+                "True), and safetensors.torch.save_file; docs/weights.md has the line."
+            )
+    raise FileNotFoundError(
+        f"expected {path} to be a .safetensors file, or a folder with model.safetensors or "
+        "model.safetensors.index.json; found neither."
+    )
+
+
+def _shards(index: Path) -> list[Path]:
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightsError(
+            f"{index}: expected a JSON object with weight_map, tensor name -> file: {error!r}"
+        ) from error
+    for name in names:
+        if not (index.parent / name).is_file():
+            raise FileNotFoundError(f"{index.parent / name}: named in {index.name}, but not there.")
+    return [index.parent / name for name in names]
+
+
+def _locate(path: Path) -> dict[str, Stored]:
+    """Canonical name -> what the files say of it."""
+    where: dict[str, Stored] = {}
+    for stored in (stored for file in _files(path) for stored in _header(file)):
+        key = hf_names.canonical(stored.name)
+        if key in where:
+            raise WeightsError(
+                f"{path}: {stored.name!r} and {where[key].name!r} both mean {key!r}."
+            )
+        where[key] = stored
+    pooler = sentence_modules.pooler_weights(path) if path.is_dir() else None
+    if pooler is not None:  # what sentence-transformers takes, whatever pooler the encoder has
+        for stored in _header(pooler):
+            where[sentence_modules.POOLER.get(stored.name, stored.name)] = stored
+    return where
+
+
+def _header(file: Path) -> list[Stored]:
+    """What the header of one file says; safetensors checks it, offsets included."""
+    try:
+        with safetensors.safe_open(file, "numpy") as handle:
+            slices = {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118
+            return [
+                Stored(file, name, tuple(found.get_shape()), found.get_dtype())
+                for name, found in slices.items()
+            ]
+    except (safetensors.SafetensorError, OSError) as error:
+        raise WeightsError(
+            f"{file}: expected a whole safetensors file: {error}. Copy it again; one of some "
+            "hundred bytes is a pointer of Git LFS, which `git lfs pull` replaces."
+        ) from error

@@ -1,0 +1,58 @@
+"""README.md of what we export: model cards to fill in."""
+
+from t5x_style.interfaces.contract import Contract
+
+
+def retriever(contract: Contract, max_tokens: int) -> str:
+    """README.md of an encoder folder."""
+    pooler = "The weights hold no pooler: vectors are pooled token states."
+    if contract.pooling == "pooler":
+        pooler = "Vectors are tanh(P . h[CLS] + b), P and b those of `2_Dense`."
+    return f"""---
+library_name: sentence-transformers
+tags: [sentence-transformers, feature-extraction, sentence-similarity]
+---
+# A retriever trained with Kennel
+
+{contract.dimension} dimensions, {contract.pooling} pooling, {contract.similarity} similarity, at
+most {max_tokens} tokens a text (training: queries {contract.query_length}, passages
+{contract.passage_length}).
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")
+queries = model.encode_query(["..."])      # puts {contract.query_prefix!r} before each
+passages = model.encode_document(["..."])  # puts {contract.passage_prefix!r} before each
+scores = model.similarity(queries, passages)
+```
+
+{pooler}
+"""
+
+
+def reranker(contract: Contract, max_tokens: int) -> str:
+    """README.md of a re-ranker's folder."""
+    return f"""---
+library_name: sentence-transformers
+pipeline_tag: text-ranking
+tags: [sentence-transformers, cross-encoder, reranker]
+---
+# A re-ranker trained with Kennel
+
+It reads a query and a passage in one text of at most {max_tokens} tokens, and gives one score, any
+real number: higher is better. Scores rank the passages of one query; they are no probabilities.
+
+```python
+from sentence_transformers import CrossEncoder
+
+model = CrossEncoder("path/to/this/folder")
+scores = model.predict([("a query", "a passage"), ("a query", "another passage")])
+ranking = model.rank("a query", ["a passage", "another passage"])
+```
+
+In training, a query was cut to {contract.query_length} tokens and a passage (title, space, text) to
+{contract.passage_length}, special tokens included, before they were joined. sentence-transformers
+cuts the pair as a whole, the longer text first, so scores can differ from those of the training
+library for pairs of which a text is longer than that.
+"""

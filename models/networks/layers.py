@@ -1,0 +1,393 @@
+"""Blocks of which networks are built: projections, attention, feed-forward, one post-LN layer.
+
+Every parameter is float32 and carries logical axis names; matrix products run in the block's
+compute dtype, softmax and LayerNorm in float32.  Letters in shapes and einsums: B batch, L length,
+Q query length, K key length, D hidden, H heads, d head dimension, M feed-forward width.
+"""
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from models.networks import attention
+
+# Imported for an effect too: parameters carry logical names and are placed by the engine's rules;
+# flax's own eager placement would refuse to create them outside a mesh.
+from t5x_style.distributed import partitioning
+
+
+def gelu(x: jax.Array) -> jax.Array:
+    """x/2 (1 + erf(x / sqrt 2)), Hendrycks & Gimpel 2016; in float32, returned in x's dtype.
+
+    `jax.nn.gelu` has erfc instead, so that bfloat16 keeps its tail. Float32 does as well, and
+    spares the TPU compiler a third of its work on a BERT-base step.
+    """
+    if not all(isinstance(size, int) for size in x.shape):  # exported: TensorFlow 2.20 cannot read
+        return jax.nn.gelu(x, approximate=False)  # erf of sizes that are unknown, but erfc
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return (0.5 * wide * (1.0 + jax.lax.erf(wide * math.sqrt(0.5)))).astype(x.dtype)
+
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "gelu": gelu,
+    "gelu_new": lambda x: jax.nn.gelu(x, approximate=True),
+    "relu": jax.nn.relu,
+}
+
+DTYPES = ("float32", "bfloat16")
+
+KeysAndValues = tuple[jax.Array, jax.Array]
+Visible = jax.Array | attention.Segments | attention.Local
+
+REMAT_POLICIES = (
+    "none",
+    "full",
+    "dots_saveable",
+    "dots_with_no_batch_dims_saveable",
+    "everything_saveable",
+    "nothing_saveable",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockConfig:
+    """What one transformer layer needs to know.
+
+    Attributes:
+        hidden: width D of the residual stream.
+        heads: number of attention heads; divides `hidden`.
+        mlp: width M of the feed-forward part.
+        activation: a key of `ACTIVATIONS`.
+        layer_norm_eps: added to the variance.
+        dropout: rate after the attention output and after the feed-forward part.
+        attention_dropout: rate on the attention weights.
+        initializer_range: standard deviation of the normal that kernels are drawn from.
+        attention_stddev: the same of the kernel of attention's output; None: `initializer_range`.
+        mlp_stddev: the same of the second feed-forward kernel; None: `initializer_range`.
+        dtype: name of the compute dtype.
+        attention: one of `attention.KINDS`: which form self-attention inside segments takes.
+    """
+
+    hidden: int
+    heads: int
+    mlp: int
+    activation: str
+    layer_norm_eps: float
+    dropout: float
+    attention_dropout: float
+    initializer_range: float
+    dtype: str
+    attention: str
+    attention_stddev: float | None = None
+    mlp_stddev: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.hidden % self.heads:
+            raise ValueError(
+                f"hidden must be a multiple of heads, found hidden={self.hidden} and "
+                f"heads={self.heads}: change one of them in the model's gin file."
+            )
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(
+                f"activation must be one of {sorted(ACTIVATIONS)}, found {self.activation!r}."
+            )
+        if self.attention not in attention.KINDS:
+            raise ValueError(
+                f"attention must be one of {attention.KINDS}, found {self.attention!r}."
+            )
+
+    def stddev(self, special: float | None) -> float:
+        """`special` where it is set, that of other kernels where it is None."""
+        return self.initializer_range if special is None else special
+
+
+class Dense(nnx.Module):
+    """y = x . kernel + bias over one or several trailing axes.
+
+    Args:
+        inputs: trailing axes of x that are contracted, name -> size.
+        outputs: axes that take their place, name -> size.
+        stddev: of the normal that the kernel is drawn from.
+        dtype: compute dtype, one of `DTYPES`.
+        rngs: stream `params`.
+    """
+
+    def __init__(
+        self,
+        inputs: dict[str, int],
+        outputs: dict[str, int],
+        *,
+        stddev: float,
+        dtype: str,
+        rngs: nnx.Rngs,
+    ) -> None:
+        init = nnx.with_partitioning(nnx.initializers.normal(stddev), (*inputs, *outputs))
+        zeros = nnx.with_partitioning(nnx.initializers.zeros_init(), tuple(outputs))
+        shape = (*inputs.values(), *outputs.values())
+        self.kernel = nnx.Param(init(rngs.params(), shape, jnp.float32))
+        self.bias = nnx.Param(zeros(rngs.params(), tuple(outputs.values()), jnp.float32))
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self.dtype = dtype
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[..., *inputs] -> [..., *outputs] in the compute dtype."""
+        kernel, bias = self.kernel[...].astype(self.dtype), self.bias[...].astype(self.dtype)
+        kernel = partitioning.gathered(kernel, (*self.inputs, *self.outputs))
+        y = jnp.tensordot(x.astype(self.dtype), kernel, axes=len(self.inputs))
+        return y + partitioning.gathered(bias, self.outputs)
+
+
+def layer_norm(size: int, eps: float, dtype: str, rngs: nnx.Rngs) -> nnx.LayerNorm:
+    """(x - mean) / sqrt(biased variance + eps) . scale + bias, in float32, returned in `dtype`.
+
+    The fast variance E[x^2] - E[x]^2 loses too many bits for parity with the published numbers.
+    """
+    return nnx.LayerNorm(
+        size,
+        epsilon=eps,
+        dtype=jnp.float32 if dtype == "float32" else jnp.dtype(dtype),
+        param_dtype=jnp.float32,
+        use_fast_variance=False,
+        scale_init=nnx.with_partitioning(nnx.initializers.ones_init(), ("norm",)),
+        bias_init=nnx.with_partitioning(nnx.initializers.zeros_init(), ("norm",)),
+        rngs=rngs,
+    )
+
+
+class Dropout(nnx.Dropout):
+    """Dropout without a stored generator: the key is passed in, and None means off."""
+
+    def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:  # type: ignore[override]
+        """`x` with entries dropped, unless `key` is None or the module is in evaluation mode."""
+        if key is None or self.deterministic or self.rate == 0.0:
+            return x
+        kept = 1.0 - self.rate
+        # The barrier keeps the generator apart from what uses its bits. Without it the TPU compiler
+        # spreads the generator's round keys over arrays of x's size: 40 of 51 GB that a BERT-base
+        # step moved on a v5e chip with 4 rows of 512 tokens.
+        mask = jax.lax.optimization_barrier(jax.random.bernoulli(key, kept, x.shape))
+        return jnp.where(mask, x / kept, jnp.zeros_like(x))
+
+
+def split_key(key: jax.Array | None, count: int) -> list[jax.Array | None]:
+    """`count` independent keys, or that many Nones (dropout off)."""
+    return [None] * count if key is None else list(jax.random.split(key, count))
+
+
+class Attention(nnx.Module):
+    """Multi-head attention: projections around the forms of `models.networks.attention`."""
+
+    def __init__(self, config: BlockConfig, *, rngs: nnx.Rngs) -> None:
+        heads = {"heads": config.heads, "kv": config.hidden // config.heads}
+        embed = {"embed": config.hidden}
+        options = {"stddev": config.initializer_range, "dtype": config.dtype, "rngs": rngs}
+        self.query = Dense(embed, heads, **options)
+        self.key = Dense(embed, heads, **options)
+        self.value = Dense(embed, heads, **options)
+        self.out = Dense(
+            heads, embed, **options | {"stddev": config.stddev(config.attention_stddev)}
+        )
+        self.dropout = Dropout(config.attention_dropout)
+        self.kind = config.attention
+
+    def __call__(
+        self, query: jax.Array, memory: jax.Array, visible: Visible, key: jax.Array | None = None
+    ) -> jax.Array:
+        """Attends from `query` [B, Q, D] to `memory` [B, K, D].
+
+        Args:
+            visible: bool [B, Q, K] or [B, 1 or H, Q, K], or, from `within`, segments, or
+                `attention.Local`. A query that sees nothing gets the uniform average of all keys:
+                meaningless but finite, and so is its gradient.
+            key: for attention dropout; None turns it off.
+
+        Returns:
+            [B, Q, D] in the compute dtype.
+        """
+        k, v = self.keys_and_values(memory)
+        if isinstance(visible, attention.Segments):
+            return self.out(attention.fused(self.query(query), k, v, visible, self.kind))
+        if isinstance(visible, attention.Local):
+            attended = attention.local(self.query(query), k, v, visible, self._drop(key))
+            return self.out(attended)
+        return self.to(query, (k, v), visible, key)
+
+    def keys_and_values(self, memory: jax.Array) -> KeysAndValues:
+        """What is attended to in `memory` [B, K, D]: [B, K, H, d] twice, in the compute dtype."""
+        return self.key(memory), self.value(memory)
+
+    def to(
+        self,
+        query: jax.Array,
+        known: KeysAndValues,
+        visible: jax.Array,
+        key: jax.Array | None = None,
+        bias: jax.Array | None = None,
+    ) -> jax.Array:
+        """As when called, to keys and values that are known already.
+
+        Args:
+            query: [B, Q, D].
+            known: from `keys_and_values`.
+            visible: bool [B, Q, K].
+            key: for attention dropout; None turns it off.
+            bias: float32 [B, Q, K], added to the scores of all heads.
+        """
+        k, v = known
+        return self.out(attention.plain(self.query(query), k, v, visible, self._drop(key), bias))
+
+    def _drop(self, key: jax.Array | None) -> Callable[[jax.Array], jax.Array]:
+        return lambda weights: self.dropout(weights, key)
+
+    def within(self, segment_ids: jax.Array, key: jax.Array | None) -> Visible:
+        """What self-attention inside segments is called with: a mask, or segments where fused.
+
+        Args:
+            segment_ids: [B, L] int32, 0 = padding.
+            key: as it will be called with.
+
+        Raises:
+            attention.AttentionError: the configuration says 'fused', which is impossible here.
+        """
+        drops = key is not None and self.dropout.rate > 0 and not self.dropout.deterministic
+        length = segment_ids.shape[1]
+        choice = attention.choose(self.kind, length, drops)
+        if choice.fused:
+            return attention.Segments(segment_ids)
+        if self.kind == "auto" and isinstance(length, int) and length >= attention.AUTO_LENGTH:
+            warnings.warn(f"attention of {length} tokens is plain: {choice.why}", stacklevel=2)
+        return attention.visibility(segment_ids, segment_ids)
+
+
+class FeedForward(nnx.Module):
+    """W2 . activation(W1 . x)."""
+
+    def __init__(self, config: BlockConfig, *, rngs: nnx.Rngs) -> None:
+        embed, mlp = {"embed": config.hidden}, {"mlp": config.mlp}
+        options = {"stddev": config.initializer_range, "dtype": config.dtype, "rngs": rngs}
+        self.wi = Dense(embed, mlp, **options)
+        self.wo = Dense(mlp, embed, **options | {"stddev": config.stddev(config.mlp_stddev)})
+        self.activation = config.activation
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[..., D] -> [..., D]."""
+        return self.wo(ACTIVATIONS[self.activation](self.wi(x)))
+
+
+class BertLayer(nnx.Module):
+    """One post-LN layer: a = LN(query + O(attention)), y = LN(a + FFN(a)).
+
+    Queries and keys may differ (RetroMAE's decoder); the residual is always on the query.
+    """
+
+    def __init__(self, config: BlockConfig, *, rngs: nnx.Rngs) -> None:
+        norm = (config.hidden, config.layer_norm_eps, config.dtype, rngs)
+        self.attention = Attention(config, rngs=rngs)
+        self.attention_norm = layer_norm(*norm)
+        self.mlp = FeedForward(config, rngs=rngs)
+        self.mlp_norm = layer_norm(*norm)
+        self.dropout = Dropout(config.dropout)
+
+    def __call__(
+        self, query: jax.Array, memory: jax.Array, visible: Visible, key: jax.Array | None = None
+    ) -> jax.Array:
+        """Attends from `query` to `memory`, then feeds forward.
+
+        Args:
+            query: [B, Q, D].
+            memory: [B, K, D], keys and values.
+            visible: see `Attention`.
+            key: drives the three dropouts; None turns them off.
+
+        Returns:
+            [B, Q, D] in the compute dtype.
+        """
+        inside, after_attention, after_mlp = split_key(key, 3)
+        attended = self.attention(query, memory, visible, inside)
+        a = self.attention_norm(query + self.dropout(attended, after_attention))
+        return self.mlp_norm(a + self.dropout(self.mlp(a), after_mlp))
+
+
+def stack(config: BlockConfig, count: int, rngs: nnx.Rngs) -> BertLayer:
+    """`count` layers as one module whose parameters have a leading axis named `layers`."""
+
+    @nnx.split_rngs(splits=count)
+    @nnx.vmap(in_axes=0, out_axes=0, transform_metadata={nnx.PARTITION_NAME: "layers"})
+    def make(rngs: nnx.Rngs) -> BertLayer:
+        return BertLayer(config, rngs=rngs)
+
+    return make(rngs)
+
+
+def part_of(layers: BertLayer, start: int, end: int) -> BertLayer:
+    """Layers `start` to `end` - 1 of a stack, as a stack."""
+    graph, state = nnx.split(layers)
+    return nnx.merge(graph, jax.tree.map(lambda array: array[start:end], state))
+
+
+def with_remat(f: Callable[..., jax.Array], policy: str) -> Callable[..., jax.Array]:
+    """`f`, recomputed in the backward pass as `policy` (one of `REMAT_POLICIES`) says."""
+    if policy not in REMAT_POLICIES:
+        raise ValueError(f"remat must be one of {REMAT_POLICIES}, found {policy!r}.")
+    if policy == "none":
+        return f
+    chosen = None if policy == "full" else getattr(jax.checkpoint_policies, policy)
+    return nnx.remat(f, policy=chosen, prevent_cse=False)
+
+
+def run_stack(
+    layers: BertLayer,
+    count: int,
+    hidden: jax.Array,
+    visible: Visible,
+    *,
+    key: jax.Array | None,
+    remat: str,
+    unroll: int = 1,
+) -> jax.Array:
+    """Self-attention through stacked `layers`, one after the other.
+
+    Args:
+        layers: from `stack(config, count, rngs)`.
+        hidden: [B, L, D].
+        visible: see `Attention`, with Q = K = L.
+        key: for dropout; None turns it off.
+        remat: one of `REMAT_POLICIES`.
+        unroll: layers in one iteration of the loop.
+
+    Returns:
+        [B, L, D].
+    """
+
+    def one(x: jax.Array, layer: BertLayer, visible: Visible, key: jax.Array | None) -> jax.Array:
+        return layer(x, x, visible, key)
+
+    keys = None if key is None else jax.random.split(key, count)
+    scan = nnx.scan(
+        with_remat(one, remat),
+        in_axes=(nnx.Carry, 0, None, 0),
+        out_axes=nnx.Carry,
+        length=count,
+        unroll=unroll,
+    )
+    return scan(hidden, layers, visible, keys)
+
+
+def run_layer(
+    layers: BertLayer,
+    number: int,
+    query: jax.Array,
+    memory: jax.Array,
+    visible: Visible,
+    key: jax.Array | None,
+    remat: str,
+) -> jax.Array:
+    """One of stacked `layers` from `query` [B, Q, D] to `memory` [B, K, D], see `BertLayer`."""
+    graph, state = nnx.split(layers)
+    layer = nnx.merge(graph, jax.tree.map(lambda array: array[number], state))
+    return with_remat(lambda q, m: layer(q, m, visible, key), remat)(query, memory)

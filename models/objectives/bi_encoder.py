@@ -1,0 +1,132 @@
+"""Bi-encoder fine-tuning: one encoder for queries and passages, InfoNCE over the global batch.
+
+Each query sees its positive, its own hard negatives, and every passage that the other queries of
+the batch brought; and it may learn from a teacher's scores of its own passages.  Pairs are matched
+by `example_id`, so that rows may be packed and in any order.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from models.losses import contrastive, distillation
+from models.networks import embedding, layers
+from t5x_style.interfaces.contract import Contract, Vocabulary
+from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.objective import Batch, Fn, GroupShape, Objective
+
+
+class BiEncoder(Objective):
+    """See the module's docstring.
+
+    Args:
+        config: the encoder, BERT's or a bag of embeddings.
+        embedding_config: pooling, similarity, temperature, lengths.
+        vocabulary: of the tokenizer.
+        query, passage: sizes of the two token groups of a global batch.
+        contrastive_config: blocks of the loss, and how devices share it.
+        encode_chunks: pieces in which a batch is encoded, one after another, to save memory; the
+            rows of both groups have to divide by it times the devices.
+        known_positives: K, how many documents known to answer it a query names in `known`
+            [B, S, K]; they are none of its negatives.
+        distillation_config: how it learns from a teacher, whose scores passages then carry in
+            `teacher_score` [B, S], -inf where there is none; None: from the batch alone.
+        rngs: stream `params`.
+    """
+
+    couples_examples = True
+
+    def __init__(
+        self,
+        config: embedding.EncoderConfig,
+        embedding_config: embedding.EmbeddingConfig,
+        vocabulary: Vocabulary,
+        query: GroupShape,
+        passage: GroupShape,
+        contrastive_config: contrastive.ContrastiveConfig,
+        encode_chunks: int = 1,
+        known_positives: int = 0,
+        distillation_config: distillation.DistillationConfig | None = None,
+        *,
+        rngs: nnx.Rngs,
+    ) -> None:
+        embedding.require_fit(config, embedding_config, vocabulary)
+        contrastive.require_all_devices(contrastive_config)
+        self.config = config
+        self.embedding_config = embedding_config
+        self.query = query
+        self.passage = passage
+        self.contrastive_config = contrastive_config
+        self.known_positives = known_positives
+        self.distillation_config = distillation_config
+        self.encode_chunks = _at_least_one(encode_chunks)
+        self.vocabulary = vocabulary
+        self.encoder = config.build(rngs)
+
+    def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
+        """See `Objective`."""
+        per_segment = (self.passage.rows, self.passage.segments)
+        extra = {
+            name: jax.ShapeDtypeStruct(per_segment, jnp.int32)
+            for name in ("relevance", "document_id")
+        }
+        if self.distillation_config is not None:
+            extra["teacher_score"] = jax.ShapeDtypeStruct(per_segment, jnp.float32)
+        query = self.query.spec()
+        if self.known_positives:
+            shape = (self.query.rows, self.query.segments, self.known_positives)
+            query["known"] = jax.ShapeDtypeStruct(shape, jnp.int32)
+        return [{"query": query, "passage": {**self.passage.spec(), **extra}}]
+
+    def contract(self) -> Contract:
+        """See `Objective`."""
+        return self.embedding_config.contract(self.config.hidden, self.vocabulary)
+
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
+        """See `contrastive.info_nce`; with a teacher, and metric `distillation`, see there."""
+        queries, passages = self.embed(batch, key)
+        temperature = self.embedding_config.temperature
+        loss, metrics = contrastive.info_nce(
+            queries, passages, temperature, self.contrastive_config
+        )
+        config = self.distillation_config
+        if config is None:
+            return loss, metrics
+        student, own = contrastive.own_scores(
+            queries, passages, config.group_size, temperature, self.contrastive_config.way
+        )
+        taught = batch["passage"]["teacher_score"].reshape(-1)
+        teacher = jnp.take(taught, own, mode="fill", fill_value=-jnp.inf)
+        told = jnp.isfinite(teacher)
+        divergence = distillation.kl_divergence(jnp.where(told, teacher, 0.0), student, told)
+        metrics |= {"distillation": divergence, "contrastive": loss}
+        return divergence + config.contrastive_weight * loss, metrics
+
+    def embed(
+        self, batch: Batch, key: jax.Array | None = None
+    ) -> tuple[contrastive.Queries, contrastive.Passages]:
+        """What the loss compares; vectors have unit length where similarity is `cosine`."""
+        query, passage = batch["query"], batch["passage"]
+        query_key, passage_key = layers.split_key(key, 2)
+        known = query["known"] if self.known_positives else None
+        queries = contrastive.Queries.of(self._vectors(query, query_key), query, known)
+        return queries, contrastive.Passages.of(self._vectors(passage, passage_key), passage)
+
+    def _vectors(self, group: Mapping[str, jax.Array], key: jax.Array | None) -> jax.Array:
+        """[B*S, D] float32."""
+        config = self.embedding_config
+        vectors = embedding.embed_in_chunks(self.encoder, group, config, self.encode_chunks, key)
+        vectors = vectors.reshape(-1, vectors.shape[-1])
+        return embedding.unit(vectors) if config.similarity == "cosine" else vectors
+
+    def functions(self) -> dict[str, Fn]:
+        """See `Objective`."""
+        return embedding.functions(self.encoder, self.embedding_config, self.query, self.passage)
+
+
+def _at_least_one(encode_chunks: int) -> int:
+    if encode_chunks < 1:
+        raise ValueError(f"BiEncoder.encode_chunks: expected 1 or more, found {encode_chunks}")
+    return encode_chunks

@@ -1,0 +1,1 @@
+"""Gin files: read, checked, renamed, and what parameters they give a job."""

@@ -1,0 +1,388 @@
+"""Reads gin files without executing them: no import runs, no configurable is called.
+
+gin executes what it reads, ignores a mistyped macro in silence and lets the last of two equal
+bindings win. Here gin's own parser only yields statements; they become one `Config`, in which
+every name carries the file and line it came from. `gin_utils` checks it; `stage` takes
+fingerprints of it; `launch.recipe` reads recipes with it. Nothing here imports JAX.
+"""
+
+import difflib
+import os
+import tokenize
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gin import config_parser
+
+from t5x_style.configuration import renames
+from t5x_style.configuration.sources import REPOSITORY as REPOSITORY
+
+ALLOWED = ("t5x_style", "models", "input_pipelines", "gin_configs", "launch")
+FOLDER_MACRO = "MODEL_DIR"  # the folder a stage writes; set from outside, known to every file
+COMMAND_LINE = "command line"
+STAGE_MODULE = "t5x_style.stage"
+RUN = f"{STAGE_MODULE}.run"  # the configurable that calls a stage's job
+
+
+class GinError(ValueError):
+    """A configuration that was refused; the message names the file, the line and the remedy."""
+
+
+@dataclass(frozen=True)
+class Macro:
+    """`%NAME` inside a value."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Reference:
+    """`@scope/module.thing` or, with `call`, `@scope/module.thing()` inside a value.
+
+    `target` is the absolute dotted path (`models.objectives.retromae.RetroMAE`), or "" when the
+    file that holds the reference imports nothing of that name.
+    """
+
+    text: str
+    scope: str
+    target: str
+    call: bool
+
+
+@dataclass(frozen=True)
+class Binding:
+    """`scope/target.parameter = value`; a macro has only a `parameter`, its name."""
+
+    scope: str
+    text: str
+    target: str
+    parameter: str
+    value: Any
+    where: str
+
+    @property
+    def name(self) -> str:
+        """The name as the user wrote it: `train.train.steps`, `STEPS`."""
+        prefix = f"{self.scope}/" if self.scope else ""
+        return f"{prefix}{self.text}.{self.parameter}" if self.text else prefix + self.parameter
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import of a gin file: `symbol` is the name it binds, `path` what that name stands for.
+
+    `module` and `path` are present names, see `renames`.
+    """
+
+    module: str
+    symbol: str
+    path: str
+    where: str
+
+
+@dataclass
+class Config:
+    """What the files and the command line say together; later statements have won."""
+
+    bindings: dict[tuple[str, str, str], Binding] = field(default_factory=dict)
+    macros: dict[str, Binding] = field(default_factory=dict)
+    imports: list[Import] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
+
+    def macro(self, name: str, where: str) -> Any:
+        """Returns the unexpanded value of macro `name`; unknown names are a `GinError`."""
+        if name == "gin.REQUIRED":
+            return Macro(name)
+        if name not in self.macros:
+            hint = "" if name == FOLDER_MACRO else closest(name, self.macros)
+            raise GinError(f"{where}: %{name} has no value: pass --gin.{name}=VALUE{hint}")
+        return self.macros[name].value
+
+    def expand(self, value: Any, where: str, keep: Iterable[str] = (), _open: tuple = ()) -> Any:
+        """Replaces macros inside `value` by their values, but for the names in `keep`."""
+
+        def leaf(item: Any) -> Any:
+            if not isinstance(item, Macro) or item.name in keep or item.name == "gin.REQUIRED":
+                return item
+            if item.name in _open:
+                chain = " -> ".join(f"%{name}" for name in (*_open, item.name))
+                raise GinError(f"{where}: macros refer to each other in a circle: {chain}.")
+            inside = self.macro(item.name, where)
+            return self.expand(inside, where, keep, (*_open, item.name))
+
+        return transform(value, leaf)
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Returns `; did you mean X?`, or what there is to choose from, or nothing.
+
+    >>> closest("STPES", ["STEPS", "SEED"])
+    '; did you mean STEPS?'
+    """
+    names = sorted(set(known))
+    match = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if match:
+        return f"; did you mean {match[0]}?"
+    return f"; known here: {', '.join(names[:12])}" if names else ""
+
+
+def transform(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """Rebuilds a gin value with every literal, macro and reference in it passed through `leaf`."""
+    if isinstance(value, dict):
+        return {transform(k, leaf): transform(v, leaf) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(transform(item, leaf) for item in value)
+    return leaf(value)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Yields every literal, macro and reference inside a gin value."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(key)
+            yield from leaves(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from leaves(item)
+    else:
+        yield value
+
+
+def to_gin(value: Any) -> str:
+    """Writes a value as gin text; `parse_value` reads it back."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{to_gin(k)}: {to_gin(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, tuple):
+        return "(" + "".join(f"{to_gin(item)}, " for item in value).rstrip() + ")"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(to_gin, value)) + "]"
+    if isinstance(value, Macro):
+        return f"%{value.name}"
+    if isinstance(value, Reference):
+        scope = f"{value.scope}/" if value.scope else ""
+        return f"@{scope}{value.text}{'()' if value.call else ''}"
+    return repr(value)
+
+
+class _Delegate(config_parser.ParserDelegate):
+    """Turns references into our dataclasses, resolving names with one file's imports.
+
+    `renamed`: (old, present) name of what was met since it was last emptied.
+    """
+
+    def __init__(self, symbols: dict[str, str]):
+        self.symbols = symbols
+        self.renamed: list[tuple[str, str]] = []
+
+    def resolve(self, text: str) -> str:
+        """`prepare.prepare` -> `input_pipelines.store.prepare.prepare`; "" when not imported."""
+        head, _, rest = text.partition(".")
+        if head not in self.symbols:
+            return ""
+        return self.present(".".join(filter(None, (self.symbols[head], rest))))
+
+    def present(self, path: str) -> str:
+        found = renames.present(path)
+        if found != path:
+            self.renamed.append((path, found))
+        return found
+
+    def present_macro(self, name: str) -> str:
+        scope, _, last = name.rpartition("/")
+        found = renames.MACROS.get(last, last)
+        if found != last:
+            self.renamed.append((last, found))
+        return f"{scope}/{found}" if scope else found
+
+    def note(self, where: str) -> None:
+        """Says which names have changed, at the place where they were met."""
+        for old, new in self.renamed:
+            renames.note(where, old, new)
+        self.renamed.clear()
+
+    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Reference:
+        scope, _, text = scoped_configurable_name.rpartition("/")
+        return Reference(text, scope, self.resolve(text), evaluate)
+
+    def macro(self, macro_name: str) -> Macro:
+        return Macro(self.present_macro(macro_name))
+
+
+def parse_value(text: str, delegate: _Delegate | None = None) -> Any:
+    """Parses one gin value; raises SyntaxError when `text` is not exactly one value."""
+    parser = config_parser.ConfigParser(text, delegate or _Delegate({}))
+    value = parser.parse_value()
+    rest = parser.current_token.string.strip()
+    if rest:
+        raise SyntaxError(f"{rest!r} is left over after a value")
+    return value
+
+
+def find_file(name: str, search_paths: Sequence[Path], where: str) -> Path:
+    """Returns the first existing file called `name` along `search_paths`."""
+    for folder in search_paths:
+        path = Path(name) if os.path.isabs(name) else folder / name
+        if path.is_file():
+            return path
+    around = {str(p.relative_to(f)) for f in search_paths for p in f.glob("gin_configs/**/*.gin")}
+    if name in renames.FILES:
+        renames.note(where, name, renames.FILES[name])
+        return find_file(renames.FILES[name], search_paths, where)
+    raise GinError(
+        f"{where}: no gin file {name!r} under {', '.join(str(p) for p in search_paths)}"
+        f"{closest(name, around)}. Give a path from there, or add --gin_search_paths."
+    )
+
+
+@dataclass
+class _Reader:
+    search_paths: Sequence[Path]
+    allowed: Sequence[str]
+    config: Config = field(default_factory=Config)
+    open_files: tuple[Path, ...] = ()
+
+    def read_file(self, name: str, where: str) -> None:
+        path = find_file(name, self.search_paths, where)
+        if path in self.open_files:
+            raise GinError(f"{where}: {name!r} includes itself.")
+        self.open_files += (path,)
+        self.config.files.append(path)
+        self.read_text(path.read_text(encoding="utf-8"), str(path))
+        self.open_files = self.open_files[:-1]
+
+    def read_text(self, text: str, label: str) -> None:
+        """Adds the statements of one file; `label` stands before the line number in messages."""
+        symbols: dict[str, str] = {}
+        seen: dict[tuple[str, str, str], Binding] = {}
+        delegate = _Delegate(symbols)
+        for statement in _statements(text, delegate, label):
+            where = f"{label}:{statement.location.line_num}"
+            if isinstance(statement, config_parser.ImportStatement):
+                self._import(statement, delegate, where)
+            elif isinstance(statement, config_parser.IncludeStatement):
+                self.read_file(statement.filename, where)
+            elif isinstance(statement, config_parser.BindingStatement):
+                self.bind(statement, delegate, seen, where)
+            delegate.note(where)
+
+    def _import(
+        self, statement: config_parser.ImportStatement, delegate: _Delegate, where: str
+    ) -> None:
+        symbols = delegate.symbols
+        if statement.module == "__gin__.dynamic_registration":
+            symbols["gin"] = "gin"
+            return
+        if statement.module.split(".")[0] not in self.allowed:
+            raise GinError(
+                f"{where}: a gin file may not import {statement.module!r}; allowed are "
+                f"{', '.join(self.allowed)}. If you trust that code, pass "
+                f"--gin_allow={statement.module.split('.')[0]}."
+            )
+        if "gin" not in symbols:
+            raise GinError(
+                f"{where}: write `from __gin__ import dynamic_registration` above the first import."
+            )
+        symbol = statement.bound_name()
+        whole = statement.is_from or statement.alias
+        module = delegate.present(statement.module)
+        path = module if whole else statement.module.split(".")[0]
+        symbols[symbol] = path
+        self.config.imports.append(Import(module, symbol, path, where))
+
+    def bind(
+        self,
+        statement: config_parser.BindingStatement,
+        delegate: _Delegate,
+        seen: dict[tuple[str, str, str], Binding],
+        where: str,
+    ) -> None:
+        """Records one binding or macro; the same name twice in one file is an error."""
+        text, parameter = statement.selector, statement.arg_name
+        if not parameter:
+            text, parameter = "", delegate.present_macro(statement.selector)
+        target = delegate.resolve(text) if text else ""
+        if target and (present := renames.parameter(target, parameter)) != parameter:
+            delegate.renamed.append((f"{text}.{parameter}", f"{text}.{present}"))
+            parameter = present
+        binding = Binding(statement.scope, text, target, parameter, statement.value, where)
+        key = (statement.scope, target or text, parameter)
+        if key in seen:
+            raise GinError(
+                f"{where}: {binding.name} is already bound at {seen[key].where}. Keep one of them "
+                "(a later --gin_file or --gin.NAME=VALUE may override it)."
+            )
+        seen[key] = binding
+        if text:
+            self.config.bindings[key] = binding
+        else:
+            self.config.macros[binding.name] = binding
+
+
+def _statements(text: str, delegate: _Delegate, label: str) -> Iterator[Any]:
+    """What gin parses; its syntax errors become `GinError`s that name file and line."""
+    try:
+        yield from config_parser.ConfigParser(text, delegate)
+    except (SyntaxError, tokenize.TokenError) as error:
+        location = error.args[1] if len(error.args) > 1 else None
+        if isinstance(error, SyntaxError):
+            line = location[1] if location else "?"
+        else:  # a TokenError holds (line, column)
+            line = location[0] if location else "?"
+        raise GinError(f"{label}:{line}: not gin: {error.args[0].strip()}") from error
+
+
+def search_folders(search_paths: Sequence[str]) -> list[Path]:
+    """The user's search paths, then the repository and its gin_configs."""
+    folders = [Path(path) for path in search_paths]
+    return [*folders, REPOSITORY, REPOSITORY / "gin_configs"]
+
+
+def read(
+    files: Sequence[str],
+    overrides: Sequence[tuple[str, str]] = (),
+    *,
+    search_paths: Sequence[str] = (".",),
+    allow: Sequence[str] = (),
+) -> Config:
+    """Reads gin files and command-line overrides into one `Config`, executing nothing.
+
+    Args:
+      files: paths or names along the search paths; later files win.
+      overrides: (name, value) pairs of `--gin.NAME=VALUE`; they win over every file.
+      search_paths: folders in which files and includes are looked for.
+      allow: top-level modules that files may import besides Kennel's own packages.
+
+    Raises:
+      GinError: a missing file, a syntax error, a forbidden import, a duplicate binding.
+    """
+    reader = _Reader(search_folders(search_paths), (*ALLOWED, *allow))
+    for name in files:
+        reader.read_file(name, COMMAND_LINE)
+    symbols = {item.symbol: item.path for item in reader.config.imports}
+    symbols = {"stage": STAGE_MODULE, "gin": "gin"} | renames.aliases(symbols) | symbols
+    delegate = _Delegate(symbols)
+    seen: dict[tuple[str, str, str], Binding] = {}
+    for name, text in overrides:
+        where = f"{COMMAND_LINE} --gin.{name}"
+        scope, selector, parameter = config_parser.parse_binding_key(name)
+        value = override_value(text, delegate, where)
+        statement = config_parser.BindingStatement(scope, selector, parameter, value, None)
+        reader.bind(statement, delegate, seen, where)
+        delegate.note(where)
+    return reader.config
+
+
+def override_value(text: str, delegate: _Delegate | None, where: str) -> Any:
+    """Reads VALUE of `--gin.NAME=VALUE`: a gin value, or else the bare text itself.
+
+    >>> override_value("3", None, ""), override_value("runs/mine", None, "")
+    (3, 'runs/mine')
+    """
+    try:
+        return parse_value(text, delegate)
+    except (SyntaxError, tokenize.TokenError) as error:
+        if text[:1] in tuple("%@\"'[({"):
+            raise GinError(f"{where}: {text!r} is not a gin value: {error.args[0]}") from error
+        return text

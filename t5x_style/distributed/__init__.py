@@ -1,0 +1,1 @@
+"""Meshes, collectives, and how several processes start, meet and fail together."""

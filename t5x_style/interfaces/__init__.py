@@ -1,0 +1,1 @@
+"""What the engine asks of models, of metrics and of indexes."""

@@ -1,0 +1,144 @@
+"""What must agree between the model that was trained and every program that uses its vectors.
+
+A contract is saved beside the weights. Encoding, indexing, searching, exporting and serving compare
+it with what they are about to use, so that 'the loss is fine and the evaluation is garbage'
+(another tokenizer, another pooling, a forgotten prefix) is an error instead of a bad table.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+
+FILE_NAME = "contract.json"
+# How titles stand in passages; stores say the same (`input_pipelines.store.layouts`).
+TEXT = "text"
+TITLE_AND_BODY = "title_and_body"
+
+
+class ContractError(ValueError):
+    """Two sides that must agree do not; the message lists every field that differs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """The facts about a tokenizer that a network needs; read from the tokenizer's folder."""
+
+    size: int
+    pad: int
+    unk: int
+    cls: int
+    sep: int
+    mask: int
+    special_ids: tuple[int, ...]
+    fingerprint: str
+
+    def __post_init__(self) -> None:
+        named = {n: getattr(self, n) for n in ("pad", "unk", "cls", "sep", "mask")}
+        for name, token in [*named.items(), *(("special_ids", i) for i in self.special_ids)]:
+            if not 0 <= token < self.size:
+                raise ValueError(
+                    f"vocabulary: {name} is {token}, but ids run from 0 to {self.size - 1}"
+                )
+
+    @classmethod
+    def load(cls, tokenizer_folder: str) -> "Vocabulary":
+        """Reads `vocabulary.json`, which lies beside `tokenizer.json`."""
+        path = Path(tokenizer_folder) / "vocabulary.json"
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path}: not found. Expected the folder of a trained or imported tokenizer "
+                "(stage train_tokenizer writes it)."
+            )
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        names = {field.name for field in dataclasses.fields(cls)}
+        if set(fields) != names:
+            raise ValueError(f"{path}: expected the fields {sorted(names)}, found {sorted(fields)}")
+        return cls(**{**fields, "special_ids": tuple(fields["special_ids"])})
+
+
+@dataclasses.dataclass(frozen=True)
+class Contract:
+    """How text becomes a vector.
+
+    Attributes:
+      pooling: 'cls', 'mean', 'pooler' or 'weighted_mean'.
+      normalise: whether vectors have unit length.
+      similarity: 'dot' or 'cosine'; of models without vectors 'score' for a re-ranker, 'class' for
+        a classifier, 'span' for a reader.
+      temperature: what scores are divided by in training; ranking does not depend on it.
+      dimension: of a vector.
+      query_length, passage_length: in tokens, specials included; longer texts are cut.
+      query_prefix, passage_prefix: text put before every query or passage.
+      passage_layout: 'text', a title, a space and a text; or 'title_and_body', [SEP] between them.
+      vocabulary_size: the true size; tables may be padded beyond it.
+      tokenizer_fingerprint: sha256 of the tokenizer, as in `Vocabulary`.
+    """
+
+    pooling: str
+    normalise: bool
+    similarity: str
+    temperature: float
+    dimension: int
+    query_length: int
+    passage_length: int
+    query_prefix: str
+    passage_prefix: str
+    passage_layout: str
+    vocabulary_size: int
+    tokenizer_fingerprint: str
+
+    def save(self, folder: str | Path) -> None:
+        path = Path(folder) / FILE_NAME
+        path.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Contract":
+        """Reads the contract saved in `folder`.
+
+        Raises:
+          FileNotFoundError: there is none.
+          ContractError: its fields are not those of this version.
+        """
+        path = Path(folder) / FILE_NAME
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path}: not found. Expected the folder of a trained model, of embeddings or "
+                "of an index; each of these carries its contract."
+            )
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        names = {field.name for field in dataclasses.fields(cls)}
+        if set(fields) != names:
+            raise ContractError(
+                f"{path}: expected the fields {sorted(names)}, found {sorted(fields)}"
+            )
+        return cls(**fields)
+
+    def require(self, other: "Contract", where: str) -> None:
+        """Raises ContractError unless `other` (found at `where`) says the same as this one."""
+        differing = [
+            f"  {field.name}: expected {getattr(self, field.name)!r}, "
+            f"found {getattr(other, field.name)!r}"
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != getattr(other, field.name)
+        ]
+        if differing:
+            raise ContractError(
+                f"{where} was made under another contract than the model in use:\n"
+                + "\n".join(differing)
+                + "\nUse the model that made it, or make it again with this model."
+            )
+
+
+def load_vocabulary(tokenizer_folder: str) -> Vocabulary:
+    """`Vocabulary.load`, as a name that gin can bind."""
+    return Vocabulary.load(tokenizer_folder)
+
+
+def vocabulary_size(tokenizer_folder: str) -> int:
+    """The true size, for an encoder's configuration."""
+    return Vocabulary.load(tokenizer_folder).size
+
+
+def special_ids(tokenizer_folder: str) -> tuple[int, ...]:
+    """Tokens that are no text, such as [CLS] and [UNK]."""
+    return Vocabulary.load(tokenizer_folder).special_ids

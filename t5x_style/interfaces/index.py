@@ -1,0 +1,181 @@
+"""What every index answers, and the checks they share.
+
+An index answers `search(queries, k) -> (scores, rows)` over vectors, row by row of the passages it
+was built from; `ids[row]` is the passage. Places past the last hit (k larger than the corpus, or an
+approximate search that found fewer) hold row NO_ROW and score -inf, so results are always [Q, k].
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from t5x_style.interfaces.contract import Contract, ContractError
+
+NO_ROW = -1
+
+
+class QueryError(ValueError):
+    """Queries that an index cannot answer: wrong shape, wrong type, or not finite."""
+
+
+class IndexDamaged(ValueError):
+    """The files of an index or of embeddings are not what its manifest says."""
+
+
+class Vectors(Protocol):
+    """[N, D] float32 in memory, or on disk until it is sliced."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, D)"""
+        ...
+
+    @property
+    def ndim(self) -> int:
+        """2"""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype:
+        """float32"""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any, /) -> np.ndarray: ...
+
+
+@runtime_checkable
+class Index(Protocol):
+    """Nearest neighbours by inner product.
+
+    Attributes:
+      contract: of the model whose passages are inside.
+      recall: share of the exact top k that `search` finds, measured on a sample when it was built.
+      checkpoint: fingerprint of the one that embedded them, '' where that was not recorded.
+    """
+
+    contract: Contract
+    recall: float
+    checkpoint: str
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Passage ids, by row."""
+        ...
+
+    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Best passages of each query, best first, ties by row.
+
+        Args:
+          queries: [Q, D] float32, embedded under `contract`.
+          k: at least 1.
+
+        Returns:
+          scores [Q, k] float32 and rows [Q, k] int32; -inf and NO_ROW where there is no hit.
+
+        Raises:
+          QueryError: queries are not [Q, D] float32 and finite, or k < 1.
+        """
+        ...
+
+
+def check_contract(index: Index, contract: Contract, where: str) -> None:
+    """Raises ContractError if queries under `contract` do not fit the passages of the index."""
+    contract.require(index.contract, where)
+
+
+def check_checkpoint(index: Index, checkpoint: str, where: str) -> None:
+    """Raises ContractError if another checkpoint embedded the passages of the index.
+
+    Equal contracts do not make equal vectors. An index that does not say is let pass.
+
+    Args:
+      index: whose passages are compared with queries.
+      checkpoint: fingerprint of the one that embeds the queries.
+      where: names the index.
+    """
+    if index.checkpoint and index.checkpoint != checkpoint:
+        raise ContractError(
+            f"{where} holds vectors of checkpoint {index.checkpoint[:12]}, but checkpoint "
+            f"{checkpoint[:12]} embeds the queries: their vectors cannot be compared. Run "
+            "encode_corpus and build_index with this one, or name the other."
+        )
+
+
+def check_inner_product(contract: Contract, dimension: int) -> None:
+    """Raises ValueError unless inner products of vectors rank as the contract says."""
+    if contract.dimension != dimension:
+        raise ValueError(
+            f"the contract says {contract.dimension} dimensions, the embeddings have {dimension}"
+        )
+    if contract.similarity == "cosine" and not contract.normalise:
+        raise ValueError(
+            "similarity is 'cosine' but vectors are not normalised: an index compares inner "
+            "products. Set normalise=True in the objective."
+        )
+
+
+def check_queries(queries: np.ndarray, dimension: int, k: int) -> np.ndarray:
+    """Queries as a contiguous numpy array, or a QueryError that says what is wrong with them."""
+    queries = np.asarray(queries)
+    if queries.ndim != 2 or queries.shape[1] != dimension:
+        raise QueryError(
+            f"expected queries of shape [Q, {dimension}], the dimension of the index, "
+            f"found {list(queries.shape)}"
+        )
+    if queries.dtype != np.float32:
+        raise QueryError(f"expected float32 queries, found {queries.dtype.name}; cast them first")
+    finite = np.isfinite(queries).all(axis=1)
+    if not finite.all():
+        raise QueryError(
+            f"expected finite queries, found NaN or Inf in row {int(np.argmin(finite))} "
+            f"({int((~finite).sum())} of {len(queries)} rows); the embedding is broken"
+        )
+    if not isinstance(k, (int, np.integer)) or k < 1:
+        raise QueryError(f"expected k of at least 1, found {k!r}")
+    return np.ascontiguousarray(queries)
+
+
+def check_embeddings(embeddings: Vectors, ids: Sequence[str]) -> None:
+    """Raises ValueError unless embeddings are [N, D] float32, finite, one for each distinct id."""
+    if embeddings.ndim != 2 or embeddings.dtype != np.float32 or len(embeddings) == 0:
+        raise ValueError(
+            "expected embeddings [N, D] float32 of at least one passage, found "
+            f"{embeddings.dtype.name}{list(embeddings.shape)}"
+        )
+    if len(ids) != len(embeddings):
+        raise ValueError(f"expected {len(embeddings)} ids, one for each row, found {len(ids)}")
+    if len(set(ids)) != len(ids):
+        raise ValueError(f"expected distinct ids, found {len(ids) - len(set(ids))} repeated ones")
+    for start in range(0, len(embeddings), 1 << 16):  # a memory-mapped file stays on disk
+        finite = np.isfinite(embeddings[start : start + (1 << 16)]).all(axis=1)
+        if not finite.all():
+            row = start + int(np.argmin(finite))
+            raise ValueError(f"embedding of passage {ids[row]!r} (row {row}) holds NaN or Inf")
+
+
+def padded(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Results [Q, j] widened to [Q, k] with NO_ROW, and in the order that we promise.
+
+    Hits without a finite score (how libraries mark 'nothing found') become NO_ROW; ties are
+    broken by row.
+    """
+    queries, width = scores.shape
+    all_scores = np.full((queries, max(k, width)), -np.inf, np.float32)
+    all_rows = np.full((queries, max(k, width)), NO_ROW, np.int32)
+    found = np.isfinite(scores)
+    all_scores[:, :width] = np.where(found, scores, -np.inf)
+    all_rows[:, :width] = np.where(found, rows, NO_ROW)
+    order = np.lexsort((all_rows, -all_scores), axis=1)[:, :k]
+    return np.take_along_axis(all_scores, order, 1), np.take_along_axis(all_rows, order, 1)
+
+
+def recall_against(rows: np.ndarray, exact_rows: np.ndarray) -> float:
+    """Mean share of each query's exact hits [Q, k] that are among `rows` [Q, k]."""
+    shares = []
+    for found, exact in zip(rows.tolist(), exact_rows.tolist(), strict=True):
+        wanted = set(exact) - {NO_ROW}
+        shares.append(len(wanted & set(found)) / max(len(wanted), 1))
+    return float(np.mean(shares))

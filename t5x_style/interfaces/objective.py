@@ -1,0 +1,188 @@
+"""The seam between the engine and everything that can be trained: a network and its loss.
+
+The engine calls, once a step and in this order: `corrupt` -> `retrieve` -> gradient of `loss` ->
+optimizer -> `after_update`. It knows nothing else of a model.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from t5x_style.interfaces.contract import Contract
+from t5x_style.interfaces.metrics import Mean
+
+Batch = dict[str, dict[str, jax.Array]]
+Spec = Mapping[str, Mapping[str, Any]]  # leaves have .shape and .dtype
+
+KINDS = ("embed", "score", "sparse", "multi_vector", "answer", "generate")
+
+
+class BatchError(ValueError):
+    """A batch is not what the objective expects; the message lists every feature that differs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupShape:
+    """The size of a token group: `rows` of `length` tokens, with up to `segments` segments."""
+
+    rows: int
+    length: int
+    segments: int
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if getattr(self, field.name) < 1:
+                raise ValueError(
+                    f"GroupShape.{field.name}: expected at least 1, "
+                    f"found {getattr(self, field.name)}"
+                )
+
+    def spec(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """The features that every token group has; DESIGN's Batch, as shapes and dtypes."""
+        per_token, per_segment = (self.rows, self.length), (self.rows, self.segments)
+        return {
+            "tokens": jax.ShapeDtypeStruct(per_token, jnp.int32),
+            "positions": jax.ShapeDtypeStruct(per_token, jnp.int32),
+            "segment_ids": jax.ShapeDtypeStruct(per_token, jnp.int32),
+            "word_starts": jax.ShapeDtypeStruct(per_token, jnp.bool_),
+            "cls_at": jax.ShapeDtypeStruct(per_segment, jnp.int32),
+            "segment_valid": jax.ShapeDtypeStruct(per_segment, jnp.bool_),
+            "example_id": jax.ShapeDtypeStruct(per_segment, jnp.int32),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Fn:
+    """Something a trained objective can do for others.
+
+    Attributes:
+      call: takes what `inputs` describes, returns what `outputs` describes.
+      inputs: name -> shape and dtype; rows may vary when it is called.
+      outputs: in words, for instance '[B, S, D] float32'.
+      kind: one of KINDS; what the engine may use it for.
+    """
+
+    call: Callable[..., Any]
+    inputs: Mapping[str, Any]
+    outputs: str
+    kind: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"Fn.kind: expected one of {KINDS}, found {self.kind!r}")
+
+
+class Table(nnx.Variable):
+    """A Variable that is read from a source when a run starts or goes on, and saved nowhere."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TableSource:
+    """Where a `Table` comes from.
+
+    Attributes:
+      fingerprint: of the content: a run does not go on with another.
+      read: rows start to end - 1, [end - start, ...] in the table's dtype.
+    """
+
+    fingerprint: str
+    read: Callable[[int, int], np.ndarray]
+
+
+class Objective(nnx.Module):
+    """A network and its loss. Subclasses take frozen configurations and `*, rngs: nnx.Rngs`.
+
+    Attributes:
+      couples_examples: whether the loss of an example depends on the others in its batch
+        (in-batch negatives). The engine then refuses micro-batches, which would change the loss.
+    """
+
+    couples_examples: bool = False
+
+    @property
+    def untrained(self) -> tuple[str, ...]:
+        """Regular expressions of the paths of parameters that no optimizer may change.
+
+        The loss gives them no gradient, and weight decay alone would wear them down.
+        """
+        return ()
+
+    def table_sources(self) -> dict[str, TableSource]:
+        """Where each `Table` that the module holds comes from: by path, parts joined by '/'."""
+        return {}
+
+    def begin(self, key: jax.Array) -> None:
+        """Before step 0: sees the first parameters, fresh or taken over from elsewhere.
+
+        May change what `after_update` may. Does not run where a checkpoint is resumed.
+        """
+
+    def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
+        """One specification of a global batch for each bucket of shapes."""
+        raise NotImplementedError
+
+    def contract(self) -> Contract:
+        """How text becomes a vector under this objective."""
+        raise NotImplementedError
+
+    def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
+        """What the objective does to a clean batch; runs under stop_gradient."""
+        return batch
+
+    def retrieve(self, batch: Batch, key: jax.Array) -> Batch:
+        """Attaches evidence from an index that the module holds; runs under stop_gradient."""
+        return batch
+
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
+        """A pure function of a corrupted batch: the loss in nats, and metrics by name."""
+        raise NotImplementedError
+
+    def after_update(self, step: jax.Array, key: jax.Array) -> None:
+        """Sees the updated parameters. May change Variables that are not parameters, in place."""
+
+    def functions(self) -> dict[str, Fn]:
+        """What the trained objective offers: `embed_query`, `embed_passage`, ..."""
+        return {}
+
+
+def check_batch(expected: Spec, found: Spec, where: str) -> None:
+    """Compares groups, features, shapes and dtypes.
+
+    Args:
+      expected: a specification from `Objective.batch_specs`.
+      found: what the pipeline gives; leaves have `shape` and `dtype`.
+      where: named in the message.
+
+    Raises:
+      BatchError: with one line for each feature that is missing, unexpected or different.
+    """
+    want = {(g, f): leaf for g, features in expected.items() for f, leaf in features.items()}
+    have = {(g, f): leaf for g, features in found.items() for f, leaf in features.items()}
+    lines = []
+    for group, feature in sorted(want.keys() | have.keys()):
+        name = f"{group}.{feature}"
+        if (group, feature) not in have:
+            lines.append(f"  {name}: expected {_describe(want[group, feature])}, found nothing")
+        elif (group, feature) not in want:
+            lines.append(f"  {name}: not expected, found {_describe(have[group, feature])}")
+        elif _describe(want[group, feature]) != _describe(have[group, feature]):
+            lines.append(
+                f"  {name}: expected {_describe(want[group, feature])}, "
+                f"found {_describe(have[group, feature])}"
+            )
+    if lines:
+        raise BatchError(
+            f"{where} does not give the batch that the objective expects:\n"
+            + "\n".join(lines)
+            + "\nSizes come from the gin macros for rows, length and segments: the pipeline and "
+            "the objective must be bound to the same ones."
+        )
+
+
+def _describe(leaf: Any) -> str:
+    return f"{jnp.dtype(leaf.dtype).name}{list(leaf.shape)}"

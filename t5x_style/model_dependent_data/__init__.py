@@ -1,0 +1,1 @@
+"""Training data that depends on the model: retrieval on the host, new plans."""

@@ -1,0 +1,1 @@
+"""Evaluation across languages: translations, similarity, bitext mining."""

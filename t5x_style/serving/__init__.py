@@ -1,0 +1,1 @@
+"""Exported programs, and the check that they compute what the model does."""

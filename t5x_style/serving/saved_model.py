@@ -1,0 +1,285 @@
+"""A trained objective's embed functions as a TensorFlow SavedModel, which needs no JAX to run.
+
+Each function becomes a signature from token ids to vectors. Ids and masks are checked inside the
+graph, so that a bad request is an error wherever the model is served: an id outside the vocabulary
+would give a vector like any other, or NaN.
+"""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from t5x_style.checkpoints.trained import Restored
+from t5x_style.interfaces.contract import Contract
+from t5x_style.step import inference
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+DEFAULT = "serving_default"  # the signature that clients get who name none
+# Which length of the contract bounds the texts of a function.
+LENGTHS = {"embed_query": "query_length", "embed_passage": "passage_length"}
+# What TensorFlow's XLA knows without JAX: checks of symbolic shapes, and sharding marks.
+_PORTABLE_CALLS = frozenset({"shape_assertion", "Sharding"})
+
+
+class ExportError(ValueError):
+    """The objective cannot be exported, or what was exported is not the model."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Portable:
+    """A model cut down to what its embed functions need.
+
+    Attributes:
+      functions: name -> f(arrays, tokens [B, L] int32, mask [B, L] int32) -> [B, D] float32.
+      arrays: path -> array, of the parameters and variables that some function uses.
+      longest: name -> tokens that a text may have.
+      contract: of the model.
+    """
+
+    functions: Mapping[str, Callable[..., jax.Array]]
+    arrays: Mapping[str, np.ndarray]
+    longest: Mapping[str, int]
+    contract: Contract
+
+
+@functools.cache
+def hidden_tensorflow() -> Any:
+    """TensorFlow, imported on first use (it takes seconds) and kept away from accelerators."""
+    import tensorflow as tf
+
+    for kind in ("GPU", "TPU"):
+        if tf.config.list_physical_devices(kind):
+            tf.config.set_visible_devices([], kind)
+    return tf
+
+
+def lengths(model: Restored) -> dict[str, int]:
+    """The embed functions of a model, each with the most tokens that the contract allows a text.
+
+    Raises:
+      ExportError: there is none, or one whose texts the contract does not bound.
+    """
+    names = [name for name, function in model.functions.items() if function.kind == "embed"]
+    if not names:
+        raise ExportError(
+            "nothing to export: expected an objective with functions of kind 'embed', found "
+            f"{ {name: function.kind for name, function in model.functions.items()} }"
+        )
+    unknown = [name for name in names if name not in LENGTHS]
+    if unknown:
+        raise ExportError(
+            f"embed functions: expected names among {sorted(LENGTHS)}, whose lengths the contract "
+            f"says, found {unknown}"
+        )
+    return {name: int(getattr(model.contract, LENGTHS[name])) for name in names}
+
+
+class _Group(dict[str, jax.Array]):
+    """A token group with what ids and a mask can tell."""
+
+    def __missing__(self, feature: str) -> jax.Array:
+        raise ExportError(
+            f"an embed function reads the feature {feature!r}, which token ids and a mask cannot "
+            f"tell; a SavedModel can give it {sorted(self)}"
+        )
+
+
+def token_group(tokens: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
+    """One text a row, from its first place on.
+
+    Args:
+      tokens: [B, L] int32.
+      mask: [B, L] int32, ones and then zeros.
+
+    Returns:
+      tokens, positions, segment_ids [B, L] int32; cls_at [B, 1] int32; segment_valid [B, 1] bool.
+    """
+    rows, length = tokens.shape
+    return _Group(
+        tokens=tokens,
+        positions=jnp.arange(length, dtype=jnp.int32)[None, :] * mask,
+        segment_ids=mask,
+        cls_at=jnp.zeros((rows, 1), jnp.int32),
+        segment_valid=jnp.ones((rows, 1), jnp.bool_),
+    )
+
+
+def portable(model: Restored) -> Portable:
+    """What is exported of a model; lowers each function for all of `PLATFORMS`.
+
+    Raises:
+      ExportError: see `lengths`; or a function calls a kernel that TensorFlow does not have, or
+        reads a feature that ids and a mask cannot tell.
+    """
+    longest = lengths(model)
+    paths, leaves, treedef = _flat((model.params, model.variables))
+    shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+    used: set[int] = set()
+    for name in longest:
+        used |= _traced(name, _from_leaves(model, name, treedef), shapes)
+    kept = sorted(used)
+
+    def call(name: str) -> Callable[..., jax.Array]:
+        function = _from_leaves(model, name, treedef)
+
+        def embed(arrays: Mapping[str, jax.Array], tokens: jax.Array, mask: jax.Array) -> jax.Array:
+            given: list[Any] = list(shapes)  # those that are not kept are never read
+            for index in kept:
+                given[index] = arrays[paths[index]]
+            return function(given, tokens, mask)
+
+        return embed
+
+    arrays = {paths[index]: np.asarray(leaves[index]) for index in kept}
+    return Portable({name: call(name) for name in longest}, arrays, longest, model.contract)
+
+
+def _flat(states: tuple[nnx.State, nnx.State]) -> tuple[list[str], list[Any], Any]:
+    """Paths, as 'encoder/embeddings/word/embedding', leaves, and how they go together again."""
+    found, treedef = jax.tree_util.tree_flatten_with_path(states)
+    # The last key of a path leads into the Variable, the first tells parameters from others.
+    paths = ["/".join(str(getattr(k, "key", k)) for k in path[1:-1]) for path, _ in found]
+    return paths, [leaf for _, leaf in found], treedef
+
+
+def _from_leaves(model: Restored, name: str, treedef: Any) -> Callable[..., jax.Array]:
+    """f(leaves, tokens, mask) -> [B, D] float32."""
+    function = inference.pure_function(model.graphdef, name)
+
+    def embed(leaves: Sequence[Any], tokens: jax.Array, mask: jax.Array) -> jax.Array:
+        params, variables = jax.tree_util.tree_unflatten(treedef, leaves)
+        return function(params, variables, token_group(tokens, mask))[:, 0]  # [B, 1, D]
+
+    return embed
+
+
+def _traced(name: str, embed: Callable[..., jax.Array], shapes: Sequence[Any]) -> set[int]:
+    """Numbers of the leaves that a function uses, after a look at the kernels that it calls."""
+    rows, length = jax.export.symbolic_shape("b, s")
+    tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
+    jitted = jax.jit(embed)
+    lowered = jax.export.export(jitted, platforms=PLATFORMS)(shapes, tokens, tokens)
+    # Composites too (erf is one): TensorFlow 2.20 does not expand those of unknown sizes.
+    calls = set(re.findall(r"(?:custom_call @|composite \")([\w.$]+)", lowered.mlir_module()))
+    calls -= _PORTABLE_CALLS
+    if calls:
+        raise ExportError(
+            f"{name} calls {sorted(calls)}, which TensorFlow does not have. Export the model with "
+            "the plain form of these operations, such as attention = 'plain'."
+        )
+    jaxpr = jitted.trace(shapes, tokens, tokens).jaxpr.jaxpr
+    read = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
+    return {index for index in range(len(shapes)) if id(jaxpr.invars[index]) in read}
+
+
+def save(folder: Path, model: Portable, default: str, assets: Mapping[str, Path]) -> None:
+    """Writes the SavedModel: a signature for each function, and DEFAULT as another name of one.
+
+    Inputs input_ids and attention_mask, int32 [b, s]; output embedding, float32 [b, D].
+
+    Args:
+      folder: is made; saved_model.pb, variables/ and assets/ go there.
+      model: what to save.
+      default: the function that DEFAULT names.
+      assets: name -> file, copied into assets/ under its own name.
+    """
+    tf = hidden_tensorflow()
+    from orbax.export import ExportManager, JaxModule, ServingConfig
+
+    def method(name: str) -> Callable[..., dict[str, jax.Array]]:
+        function = model.functions[name]
+
+        def embed(arrays: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, jax.Array]:
+            vectors = function(arrays, inputs["input_ids"], inputs["attention_mask"])
+            return {"embedding": vectors}
+
+        return embed
+
+    names = list(model.functions)
+    shapes = {"input_ids": "(b, s)", "attention_mask": "(b, s)"}
+    platforms = {"native_serialization_platforms": PLATFORMS, "with_gradient": False}
+    module = JaxModule(
+        dict(model.arrays),
+        {name: method(name) for name in names},
+        trainable=False,
+        input_polymorphic_shape={name: shapes for name in names},
+        jax2tf_kwargs={name: platforms for name in names},
+    )
+    specs = [tf.TensorSpec((None, None), tf.int32, name=name) for name in shapes]
+    configs = [
+        ServingConfig(
+            signature_key=[name, DEFAULT] if name == default else name,
+            method_key=name,
+            input_signature=specs,
+            tf_preprocessor=_checked(model.longest[name], model.contract.vocabulary_size),
+        )
+        for name in names
+    ]
+    configs[0].extra_trackable_resources = {
+        name: tf.saved_model.Asset(str(path)) for name, path in assets.items()
+    }
+    ExportManager(module, configs).save(str(folder))
+
+
+def _checked(longest: int, vocabulary_size: int) -> Callable[[Any, Any], dict[str, Any]]:
+    """A TensorFlow function that hands ids and mask on once each check has passed."""
+    tf = hidden_tensorflow()
+
+    def shapes(ids: Any, mask: Any) -> list[Any]:
+        shape = tf.shape(ids)
+        return [
+            tf.debugging.Assert(
+                tf.reduce_all(tf.equal(shape, tf.shape(mask))),
+                ["attention_mask: expected the shape of input_ids", shape, "found", tf.shape(mask)],
+            ),
+            tf.debugging.Assert(
+                shape[0] > 0,
+                ["input_ids: expected at least 1 row, found an empty batch", shape],
+            ),
+            tf.debugging.Assert(
+                (shape[1] > 0) & (shape[1] <= longest),
+                [f"input_ids: expected 1 to {longest} tokens a row, found", shape[1]],
+            ),
+        ]
+
+    def refuse(bad: Any, values: Any, message: str) -> Any:
+        """`bad`, `values`: of equal shape; the message gains the first bad place and value."""
+        details = ["at", tf.where(bad)[:1], "found", tf.boolean_mask(values, bad)[:1]]
+        return tf.debugging.Assert(~tf.reduce_any(bad), [message, *details])
+
+    def contents(ids: Any, mask: Any) -> list[Any]:
+        last = vocabulary_size - 1
+        count = tf.reduce_sum(mask, axis=1)
+        return [
+            refuse(
+                (ids < 0) | (ids > last),
+                ids,
+                f"input_ids: expected ids from 0 to {last}, of the tokenizer, padding included;",
+            ),
+            refuse((mask != 0) & (mask != 1), mask, "attention_mask: expected 0 and 1 only;"),
+            refuse(count == 0, count, "attention_mask: a row is all padding, without a token;"),
+            refuse(
+                mask[:, 1:] > mask[:, :-1],
+                mask[:, 1:],
+                "attention_mask: expected ones and then zeros (padding on the right only);",
+            ),
+        ]
+
+    # Control dependencies, so that no vector is computed from what a check refuses.
+    def checked(input_ids: Any, attention_mask: Any) -> dict[str, Any]:
+        # At run time: TensorFlow believes the ranks that a signature declares, whatever comes.
+        ids, mask = (tf.ensure_shape(x, (None, None)) for x in (input_ids, attention_mask))
+        with tf.control_dependencies(shapes(ids, mask)):
+            ids, mask = tf.identity(ids), tf.identity(mask)
+        with tf.control_dependencies(contents(ids, mask)):
+            return {"input_ids": tf.identity(ids), "attention_mask": tf.identity(mask)}
+
+    return tf.autograph.experimental.do_not_convert(checked)

@@ -1,0 +1,117 @@
+"""Is a SavedModel the model it was made from? Loaded back, it must give the same vectors."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5x_style.checkpoints.trained import Restored
+from t5x_style.interfaces.contract import Vocabulary
+from t5x_style.serving import saved_model
+from t5x_style.step import inference
+
+_ROWS = (1, 5, 2)  # rows of the compared batches; TensorFlow compiles each shape
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """The largest absolute difference of two vectors of the same text, and where it was.
+
+    Attributes:
+      value: of one component; NaN where one of the vectors is.
+      where: the signature, the batch and the row, in words.
+    """
+
+    value: float
+    where: str
+
+
+def compare(folder: Path, model: Restored, vocabulary: Vocabulary) -> dict[str, Difference]:
+    """Signature -> its largest difference from the model, over rows as a tokenizer makes them.
+
+    Batches of several sizes, from one token a row to as many as the contract allows, with rows of
+    different lengths and any ids at padding.
+
+    Args:
+      folder: of the SavedModel; TensorFlow loads it in this process.
+      model: that it was made from.
+      vocabulary: ids are drawn from it.
+    """
+    signatures = saved_model.hidden_tensorflow().saved_model.load(str(folder)).signatures
+    longest = saved_model.lengths(model)
+    functions = inference.jitted_functions(model.graphdef, longest)
+    return {
+        name: max(
+            (
+                _difference(
+                    name,
+                    signatures[name],
+                    functools.partial(functions[name], model.params, model.variables),
+                    group,
+                )
+                for group in groups(longest[name], vocabulary)
+            ),
+            # NaN compares as nothing; here it is the worst.
+            key=lambda found: np.inf if np.isnan(found.value) else found.value,
+        )
+        for name in longest
+    }
+
+
+def require(differences: Mapping[str, Difference], tolerance: float) -> float:
+    """The largest of all differences; ExportError where one is above `tolerance`, or NaN."""
+    wrong = [
+        f"  {name}: {found.value:.3g} at {found.where}"
+        for name, found in differences.items()
+        if not found.value <= tolerance
+    ]
+    if wrong:
+        raise saved_model.ExportError(
+            f"the SavedModel does not give the model's vectors; expected differences of at most "
+            f"{tolerance:g}, found\n"
+            + "\n".join(wrong)
+            + "\nNothing was published. A model that computes in bfloat16 rounds differently under "
+            "another compiler: export it with dtype = 'float32', or bind export.export.tolerance."
+        )
+    return max(found.value for found in differences.values())
+
+
+def groups(longest: int, vocabulary: Vocabulary) -> Iterator[dict[str, np.ndarray]]:
+    """Token groups of unpacked rows, [CLS] ... [SEP] and padding; the same at every call.
+
+    tokens, positions, segment_ids int32 [B, L]; cls_at int32 [B, 1]; segment_valid bool [B, 1].
+    """
+    rng = np.random.default_rng(0)
+    for rows, length in zip(_ROWS, (1, longest // 2 + 1, longest), strict=True):
+        tokens = rng.integers(0, vocabulary.size, (rows, length), np.int32)
+        counts = np.linspace(length, 1, rows).astype(np.int64)  # the first row is full
+        mask = np.arange(length) < counts[:, None]
+        tokens[np.arange(rows), counts - 1] = vocabulary.sep
+        tokens[:, 0] = vocabulary.cls
+        tokens[-1, counts[-1] :] = vocabulary.pad  # other rows have any ids there
+        yield {
+            "tokens": tokens,
+            "positions": np.where(mask, np.arange(length), 0).astype(np.int32),
+            "segment_ids": mask.astype(np.int32),
+            "cls_at": np.zeros((rows, 1), np.int32),
+            "segment_valid": np.ones((rows, 1), bool),
+        }
+
+
+def _difference(name: str, signature: Any, embed: Any, group: Mapping[str, Any]) -> Difference:
+    tokens, mask = group["tokens"], group["segment_ids"]
+    expected = np.asarray(embed(group))[:, 0]  # [B, D]
+    tf = saved_model.hidden_tensorflow()
+    inputs = {"input_ids": tf.constant(tokens), "attention_mask": tf.constant(mask)}
+    found = signature(**inputs)["embedding"].numpy()
+    if found.shape != expected.shape:
+        raise saved_model.ExportError(
+            f"{name}: expected vectors {expected.shape} of the SavedModel, found {found.shape}"
+        )
+    by_row = np.abs(found - expected).max(axis=1)
+    row = int(np.argmax(by_row))  # of a NaN, if there is one
+    where = f"row {row} ({mask[row].sum()} tokens) of a batch of {list(tokens.shape)}"
+    return Difference(float(by_row[row]), where)

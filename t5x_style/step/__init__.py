@@ -1,0 +1,1 @@
+"""One training step: its state, its program, the optimizer."""

@@ -1,0 +1,1 @@
+"""The loop around the step: hooks, metrics, where a run starts from."""

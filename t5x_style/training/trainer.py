@@ -1,0 +1,383 @@
+"""The loop. It knows an objective by its protocol only, and does the same things in the same order
+for all of them; what differs between runs is bound in gin."""
+
+import contextlib
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Protocol, cast
+
+import jax
+import numpy as np
+
+from t5x_style.checkpoints.checkpoint_folder import Shared
+from t5x_style.checkpoints.checkpointing import Checkpointer
+from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.evaluation.embedding_sample import EmbeddingSample
+from t5x_style.interfaces import objective
+from t5x_style.model_dependent_data import host_retrieval
+from t5x_style.model_dependent_data.replanning import (
+    EMBED,
+    Replanned,
+    Replanner,
+    Replanning,
+    require_fit,
+)
+from t5x_style.model_dependent_data.retriever import HostRetrieval, StoppedWaiting
+from t5x_style.step import inference, step_program, tables, train_state, train_step
+from t5x_style.step.optim import AdamW
+from t5x_style.step.train_state import MakeObjective, TrainState
+from t5x_style.training import hooks, initialise
+from t5x_style.training.metric_log import MetricLog
+from t5x_style.training.progress import TrainingProgress
+
+Functions = Mapping[str, Callable[..., Any]]
+
+
+class Batches(Iterator[dict[str, dict[str, np.ndarray]]], Protocol):
+    """Batches that are read ahead, until they are closed."""
+
+    def close(self) -> None:
+        """Nothing is read any more."""
+
+
+class Pipeline(Protocol):
+    """Where batches come from; the batch of a step is a pure function of (seed, step, plan)."""
+
+    fingerprint: str
+
+    def specs(self) -> Mapping[str, Mapping[str, tuple[tuple[int, ...], Any]]]:
+        """group -> feature -> (global shape, dtype)."""
+
+    def batch(self, step: int, rows: np.ndarray | None = None) -> dict[str, dict[str, np.ndarray]]:
+        """These rows, in this order, of the batch of a step; all of them by default."""
+
+    def batches(self, start_step: int, rows: np.ndarray) -> Batches:
+        """The same rows of every step from `start_step` on, read ahead."""
+
+
+class PlanError(ValueError):
+    """A checkpoint was trained on another plan than the pipeline has now."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cadence:
+    """How long training is and how often things happen, in steps.
+
+    Attributes:
+      steps: updates in all.
+      log_every, evaluate_every, save_every: steps between two of these; the last step has all.
+      evaluate_at_start: whether the evaluators see the parameters of step 0, too.
+      profile_first, profile_count: which steps are traced; count 0 traces none.
+    """
+
+    # The marks say which fields do not change results. With `retrieval` an index is built of each
+    # checkpoint, so that `save_every` does.
+    steps: int
+    log_every: Annotated[int, "operational"] = 50
+    evaluate_every: Annotated[int, "operational unless development_metric"] = 500
+    save_every: Annotated[int, "operational unless retrieval"] = 500
+    evaluate_at_start: Annotated[bool, "operational"] = False
+    profile_first: Annotated[int, "operational"] = 10
+    profile_count: Annotated[int, "operational"] = 0
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "log_every", "evaluate_every", "save_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(
+                    f"Cadence.{name}: expected at least 1, found {getattr(self, name)}"
+                )
+        if self.profile_count < 0 or (self.profile_count and self.profile_first < 1):
+            raise ValueError(
+                "Cadence: expected profile_first >= 1 and profile_count >= 0, found "
+                f"{self.profile_first} and {self.profile_count}"
+            )
+
+
+class Trainer:
+    """A run: a state, the step that changes it, and what happens in between."""
+
+    def __init__(
+        self,
+        make_objective: MakeObjective,
+        pipeline: Pipeline,
+        optimizer: AdamW,
+        partitioner: Partitioner,
+        checkpointer: Checkpointer,
+        cadence: Cadence,
+        seed: int,
+        micro_batches: int = 1,
+        retrieval: HostRetrieval | None = None,
+        replanning: Replanning | None = None,
+    ):
+        """Builds the initial state and checks everything that can be checked before a step.
+
+        With `retrieval` batches bring what the host retrieved for them, see `host_retrieval`; with
+        `replanning` the model decides what is in them, see `replanning`.
+
+        Raises:
+          BatchError: the pipeline does not give what the objective expects.
+          PartitioningError: rows or sizes do not divide by the mesh.
+          ValueError: fewer than 1 micro-batches, or several of an objective that couples its
+            examples; a bound of staleness that training would wait for without end; a pipeline
+            of plans without `replanning`, or this without such a pipeline.
+        """
+        require_fit(pipeline, replanning)
+        self.pipeline: Pipeline = pipeline
+        self.partitioner, self.checkpointer = partitioner, checkpointer
+        self.cadence = cadence
+        branch = optimizer.branch_step()
+        shared = cadence.steps if branch is None else min(branch, cadence.steps)
+        checkpointer.shared = Shared(shared, cadence.evaluate_every)
+        self.definition, self.state, self.shardings = train_state.create(
+            make_objective, optimizer, partitioner, seed, micro_batches
+        )
+        self._on_host: host_retrieval.OnHost | None = None
+        if retrieval is not None:
+            host_retrieval.require_patience(retrieval, cadence.save_every)
+            self._on_host = host_retrieval.OnHost(
+                pipeline, retrieval, self.definition, self.state, checkpointer.folder.parent
+            )
+            self.pipeline = self._on_host.pipeline
+        if replanning is not None:
+            self.pipeline = Replanner(
+                cast(Replanned, pipeline), replanning, self._embed, partitioner,
+                checkpointer.folder.parent,
+            )  # fmt: skip
+        self._specs = {
+            group: {name: jax.ShapeDtypeStruct(*leaf) for name, leaf in features.items()}
+            for group, features in self.pipeline.specs().items()
+        }
+        self._rows = step_program.rows_of(self._specs)
+        self._base_rows = min(self._rows.values())
+        module = self.abstract_module()
+        self._check(module, micro_batches)
+        # Of clean batches, which need no index; of the texts where the model plans the batches.
+        self._sample = (
+            EmbeddingSample(module, pipeline, partitioner)
+            if replanning is None
+            else EmbeddingSample(module, None, partitioner, cast(Replanned, pipeline).source)
+        )
+        self._local_rows = partitioner.local_rows(self._base_rows)
+        self._step = step_program.jit(self.definition, partitioner, self.shardings)
+        self._compiled: Callable[..., Any] | None = None
+        self._functions = inference.jitted_functions(
+            self.definition.graphdef, module.functions(), partitioner.mesh
+        )
+        self._functions[inference.OBJECTIVE] = inference.jitted_objective(
+            self.definition.graphdef, partitioner.mesh
+        )
+
+    def abstract_module(self) -> objective.Objective:
+        """The objective without arrays, to ask for specs and contract."""
+        abstract = jax.eval_shape(lambda: (self.state.params, self.state.variables))
+        return self.definition.module(*abstract)
+
+    def _check(self, module: objective.Objective, micro_batches: int) -> None:
+        specs = module.batch_specs()
+        objective.check_batch(self._spec_like(specs), self._specs, "the pipeline")
+        step_program.check(module, self._specs, self.partitioner, micro_batches)
+
+    def _spec_like(self, specs: list[dict[str, Any]]) -> dict[str, Any]:
+        """The bucket whose shapes the pipeline gives, or the first, for the error message."""
+        for spec in specs:
+            try:
+                objective.check_batch(spec, self._specs, "")
+                return spec
+            except objective.BatchError:
+                continue
+        return specs[0]
+
+    def start(self, initialise_from: Sequence[initialise.Initialise] = ()) -> str:
+        """Resumes if there is a checkpoint, else takes over weights, else starts from scratch.
+
+        Returns:
+          which of these happened, in words.
+
+        Raises:
+          PlanError: the checkpoint belongs to another plan: its steps saw other batches.
+          TableError: it belongs to another corpus.
+        """
+        if self.checkpointer.latest() is not None:
+            self.state, meta = self.checkpointer.restore(self.state, self.shardings)
+            tables.require_same(meta.get("tables", {}), self._sources(), "the checkpoint")
+            if meta["plan"] != self.pipeline.fingerprint:
+                raise PlanError(
+                    f"checkpoint at step {int(self.state.step)} was trained on plan "
+                    f"{meta['plan']}, the pipeline now has {self.pipeline.fingerprint}: data, seed "
+                    "or batch changed. Use another MODEL_DIR, or initialise_from its weights."
+                )
+            self._fill_tables()
+            self._begin_retrieval()
+            return f"resumed at step {int(self.state.step)}"
+        how = "from scratch"
+        if initialise_from:
+            self.state = initialise.apply(self.state, initialise_from, self.shardings)
+            how = "took over weights: " + ", ".join(str(source) for source in initialise_from)
+        self._fill_tables()
+        self._begin()
+        self._begin_retrieval()
+        return how
+
+    def _begin_retrieval(self) -> None:
+        if self._on_host is not None:
+            self._on_host.begin(self.state.key)
+
+    def _sources(self) -> dict[str, objective.TableSource]:
+        return self.abstract_module().table_sources()
+
+    def _fill_tables(self) -> None:
+        variables = tables.fill(self.state.variables, self._sources(), self.shardings.variables)
+        self.state = dataclasses.replace(self.state, variables=variables)
+
+    def _begin(self) -> None:
+        """Lets the objective see its first parameters, such as to embed what it retrieves from."""
+        if type(self.abstract_module()).begin is objective.Objective.begin:
+            return
+        begin = jax.jit(
+            functools.partial(train_step.begin, self.definition, self.partitioner.mesh),
+            out_shardings=self.shardings.variables,
+        )
+        self.state = dataclasses.replace(self.state, variables=begin(self.state))
+
+    def compile(self) -> float:
+        """Compiles the step for the batch that was checked; returns the seconds it took.
+
+        Done before step 0, so that what does not compile or does not fit is known at once, and
+        tokens/s count training only.
+        """
+        started = time.perf_counter()
+        traced = step_program.trace(self._step, self.partitioner, self.state, self._specs)
+        self._compiled = traced.lower().compile()
+        return time.perf_counter() - started
+
+    def fit(
+        self,
+        log: MetricLog,
+        progress: TrainingProgress,
+        meta: dict[str, Any],
+        evaluators: Sequence[hooks.Evaluator] = (),
+        development_metric: str | None = None,
+    ) -> bool:
+        """Trains to the last step, or until asked to stop.
+
+        Returns:
+          False if it stopped early, having saved.
+
+        Raises:
+          NonFiniteError: a loss or gradient was NaN or Inf; names step and rows.
+        """
+        preemption = hooks.Preemption()
+        log_hook = hooks.Log(self.cadence.log_every, log, progress.show)
+        meta = meta | {
+            "plan": self.pipeline.fingerprint,
+            "tables": tables.fingerprints(self._sources()),
+        }
+        evaluate = hooks.Evaluate(
+            self.cadence.evaluate_every, evaluators, self.functions, log, progress.show
+        )
+        diagnose = hooks.Diagnose(
+            self.cadence.evaluate_every, self._sample, self.functions, log, progress
+        )
+        after_step: list[hooks.Hook] = [
+            preemption,  # first: the others act differently on the last step before a stop
+            # Before saving: of a step that is known to be bad nothing is kept.
+            hooks.StopWhenNotFinite(self._explain_non_finite),
+            log_hook,
+            diagnose,
+            evaluate,
+            # After evaluation, which decides whether this step is the best so far.
+            hooks.Save(self.cadence.save_every, self.checkpointer, meta, development_metric),
+        ]
+        if self.cadence.profile_count:
+            after_step.append(
+                hooks.Profile(
+                    self.cadence.profile_first,
+                    self.cadence.profile_count,
+                    str(log.folder / "profile"),
+                )
+            )
+        if self._on_host is not None:
+            self._on_host.pipeline.stop_asked = lambda: preemption.asked
+            if self.checkpointer.latest() is None:  # another process builds the first index of it
+                self.checkpointer.save(self.state, meta)
+                self.checkpointer.wait()
+        try:
+            if int(self.state.step) == 0:
+                start = hooks.Moment(0, self.state, {}, 0.0, last=False)
+                diagnose(start)
+                if self.cadence.evaluate_at_start:
+                    evaluate(start)
+            finished = self._loop(after_step, log_hook)
+        except StoppedWaiting:
+            self.checkpointer.save(self.state, meta)
+            finished = False
+        except BaseException:
+            # not `wait`, in which processes agree: the others may be anywhere
+            self.checkpointer.finish_alone()
+            raise
+        finally:
+            preemption.close()
+            progress.close()
+            log.close()
+        self.checkpointer.wait()
+        return finished
+
+    def _loop(self, after_step: list[hooks.Hook], log_hook: hooks.Log) -> bool:
+        first, last = int(self.state.step), self.cadence.steps
+        if first >= last:
+            return True
+        if self._compiled is None:
+            self.compile()
+        compiled = self._compiled
+        assert compiled is not None
+        log_hook.restart_clock()
+        with contextlib.closing(self.pipeline.batches(first, self._local_rows)) as batches:
+            for step in range(first, last):
+                waited = time.perf_counter()
+                batch = self.partitioner.place_batch(next(batches), self._rows)
+                waited = time.perf_counter() - waited
+                self.state, metrics = compiled(self.state, batch)  # donates the old state
+                moment = hooks.Moment(step + 1, self.state, metrics, waited, last=step + 1 == last)
+                for hook in after_step:
+                    hook(moment)
+                if moment.paused:
+                    log_hook.restart_clock()
+                if moment.stop:
+                    return moment.last
+        return True
+
+    def functions(self, state: TrainState) -> Functions:
+        """The objective's functions and `inference.OBJECTIVE`, with the parameters of `state`."""
+        return {
+            name: functools.partial(fn, state.params, state.variables)
+            for name, fn in self._functions.items()
+        }
+
+    def _embed(self) -> Callable[..., Any]:
+        return self.functions(self.state)[EMBED]
+
+    def _explain_non_finite(self, step: int, state: TrainState) -> str:
+        """Repeats the step on parts of its batch to name the rows to blame."""
+        healthy_state = dataclasses.replace(state, healthy=jax.numpy.ones((), bool))
+        repeat = jax.jit(
+            lambda state, batch: train_step.train_step(
+                self.definition, self.partitioner.mesh, state, batch
+            )[1]["healthy"].value()
+        )
+
+        def is_healthy(subset: np.ndarray) -> bool:
+            filled = np.resize(subset, self._base_rows)[self._local_rows]
+            batch = self.partitioner.place_batch(self.pipeline.batch(step, filled), self._rows)
+            return float(repeat(healthy_state, batch)) == 1.0
+
+        rows = hooks.find_rows(is_healthy, self._base_rows)
+        if not rows:
+            return "No single row of the batch does it alone."
+        examples = {
+            group: features["example_id"].tolist()
+            for group, features in self.pipeline.batch(step, np.asarray(rows)).items()
+            if "example_id" in features
+        }
+        return f"Rows of the batch that do it alone: {rows}; their example ids: {examples}."

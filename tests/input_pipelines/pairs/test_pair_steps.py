@@ -1,0 +1,46 @@
+"""A small collection gets fewer steps."""
+
+from pathlib import Path
+
+import gin
+import pytest
+
+from input_pipelines.pairs import pair_steps
+from t5x_style.configuration import gin_utils
+from t5x_style.step import optim
+from t5x_style.training import trainer
+from tests.gin_configs import test_training_pairs_gin
+from tests.kits import pair_mixtures
+
+TEXTS = pair_mixtures.PASSAGES + pair_mixtures.QUERIES
+
+
+def test_steps_follow_from_passages_and_labelled_queries(tmp_path: Path) -> None:
+    files = pair_mixtures.write_files(tmp_path)
+    pairs = pair_mixtures.mixture(files)
+    batch = pairs.open().batch
+    assert pair_steps.fitting_steps(pairs, 10_000, 10) == -(-10 * TEXTS // batch)
+    assert pair_steps.fitting_steps(pairs, 7, 10) == 7
+    unlabelled = pair_mixtures.mixture(files, weights={"crops": 1})
+    expected = -(-10 * pair_mixtures.PASSAGES // unlabelled.open().batch)
+    assert pair_steps.fitting_steps(unlabelled, 10_000, 10) == expected
+    for steps, passes in ((0, 1.0), (10, 0.0)):
+        with pytest.raises(ValueError, match="fitting_steps"):
+            pair_steps.fitting_steps(pairs, steps, passes)
+
+
+def test_the_warmup_is_a_quarter_at_most() -> None:
+    assert pair_steps.fitting_warmup(1500, 50) == 50
+    assert pair_steps.fitting_warmup(80, 50) == 20
+
+
+def test_schedule_and_cadence_have_the_same_steps(tmp_path: Path, monkeypatch) -> None:
+    files = (*test_training_pairs_gin.FILES, "runs/fitting_steps")
+    monkeypatch.setattr(test_training_pairs_gin, "FILES", files)
+    changed = {"STEPS": 1000, "WARMUP_STEPS": 50, "PASSES": 20}
+    test_training_pairs_gin.built(tmp_path, 60, **changed)
+    cadence = gin_utils.configured(trainer.Cadence)()
+    schedule = gin_utils.configured(optim.AdamW)()
+    assert cadence.steps == schedule.total_steps == 20 * 60 // 16
+    assert schedule.warmup_steps == 20 * 60 // 16 // 4
+    gin.clear_config()

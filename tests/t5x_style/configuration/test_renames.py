@@ -1,0 +1,193 @@
+"""Old names in gin files, on the command line and in recipes: understood, with a note."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from gin import config as gin_config
+
+from t5x_style.configuration import gin_reader, gin_text, gin_utils, parameters, renames
+from t5x_style.workflow import recipe_file
+
+HEAD = "from __gin__ import dynamic_registration\n"
+NOW = """\
+from shop.parts import shelf
+LENGTH = 3
+shelf.build.board = @shelf.Board()
+shelf.Board.length = %LENGTH
+"""
+HOUSE = """\
+class Board:
+    def __init__(self, length=1, width=2):
+        self.length, self.width = length, width
+
+def build(board, model_dir=""):
+    return board
+"""
+ROOT = "shop.parts.shelf.build"
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package whose module `shop.shelf` has become `shop.parts.shelf`, and more."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop/parts").mkdir(parents=True)
+    for path, text in {"": "", "parts/": "", "parts/shelf.py": HOUSE, "parts/paint.py": ""}.items():
+        (tmp_path / "shop" / (path if path.endswith(".py") else path + "__init__.py")).write_text(
+            text
+        )
+    names = {
+        "shop.shelf": "shop.plank",
+        "shop.plank": "shop.parts.shelf",
+        "shop.parts": "shop.parts.paint",
+        "shop.parts.shelf.Plank": "shop.parts.shelf.Board",
+    }
+    monkeypatch.setattr(renames, "NAMES", names)
+    monkeypatch.setattr(renames, "MACROS", {"LONG": "LENGTH"})
+    monkeypatch.setattr(renames, "PARAMETERS", {"shelf.Plank.length": "long"})
+    monkeypatch.setattr(renames, "FILES", {"old.gin": "new.gin"})
+    monkeypatch.setattr(renames, "_noted", set())
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
+        del sys.modules[name]
+
+
+def read(text: str, *overrides: tuple[str, str]) -> gin_reader.Config:
+    Path("a.gin").write_text(HEAD + text)
+    return gin_reader.read(["a.gin"], overrides, allow=["shop"])
+
+
+def semantic(text: str, *overrides: tuple[str, str]) -> dict[str, str]:
+    return parameters.of_job(read(text, *overrides), ROOT, {}).semantic
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new"),
+    [
+        (NOW.replace("shop.parts", "shop"), "shop.shelf", "shop.parts.shelf"),
+        (
+            NOW.replace("shop.parts import shelf", "shop import plank as shelf"),
+            "shop.plank",
+            "shop.parts.shelf",
+        ),
+        (
+            NOW.replace("Board", "Plank"),
+            "shop.parts.shelf.Plank",
+            "shop.parts.shelf.Board",
+        ),
+        (NOW.replace("LENGTH", "LONG"), "LONG", "LENGTH"),
+        (NOW.replace("Board.length", "Board.long"), "shelf.Board.long", "shelf.Board.length"),
+        (
+            NOW.replace("from shop.parts import shelf", "import shop.shelf")
+            .replace("shelf.B", "shop.shelf.B")
+            .replace("shelf.build", "shop.shelf.build"),
+            "shop.shelf",
+            "shop.parts.shelf",
+        ),
+    ],
+)
+def test_old_names_mean_the_present_ones(
+    shop: Path, capsys: pytest.CaptureFixture[str], text: str, old: str, new: str
+) -> None:
+    expected = semantic(NOW)
+    assert capsys.readouterr().err == ""
+    assert semantic(text) == expected
+    said = capsys.readouterr().err
+    assert f"{old} is called {new} now; the old name still works" in said
+    assert "note: a.gin:" in said
+    assert semantic(text) == expected and capsys.readouterr().err == ""  # said once
+
+
+def test_fingerprints_hold_first_names(shop: Path) -> None:
+    assert semantic(NOW) == {
+        "board": "@shelf.Plank()",
+        "board.long": "3",
+        "board.width": "2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("LONG", "7"), ("shelf.Plank.long", "7"), ("plank.Board.length", "7")]
+)
+def test_old_names_on_the_command_line(
+    shop: Path, capsys: pytest.CaptureFixture[str], name: str, value: str
+) -> None:
+    assert semantic(NOW, (name, value))["board.long"] == "7"
+    assert "is called" in capsys.readouterr().err
+
+
+def test_gin_gets_present_names(shop: Path) -> None:
+    text = NOW.replace("shop.parts", "shop").replace("Board.length", "Plank.long")
+    written = gin_text.text_of(read(text))
+    assert written == (
+        f"{HEAD}from shop.parts import shelf\nLENGTH = 3\n"
+        "shelf.build.board = @shelf.Board()\nshelf.Board.length = %LENGTH\n"
+    )
+    gin_config.clear_config()
+    try:
+        gin_config.parse_config(written)
+        build = gin_utils.locate(ROOT, "test")
+        assert gin_utils.configured(build)().length == 3
+    finally:
+        gin_config.clear_config()
+
+
+def test_a_module_that_became_a_package_keeps_its_modules(shop: Path) -> None:
+    assert renames.present("shop.parts.shelf.build") == "shop.parts.shelf.build"
+    assert renames.present("shop.parts.build") == "shop.parts.paint.build"
+    assert renames.present("shop.other.build") == "shop.other.build"
+
+
+def test_old_gin_files_are_found(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("new.gin").write_text(HEAD + NOW)
+    config = gin_reader.read(["old.gin"], (), allow=["shop"])
+    assert [path.name for path in config.files] == ["new.gin"]
+    assert "old.gin is called new.gin now" in capsys.readouterr().err
+    Path("old.gin").write_text(HEAD + NOW)  # one's own file of that name comes first
+    config = gin_reader.read(["old.gin"], (), allow=["shop"])
+    assert [path.name for path in config.files] == ["old.gin"]
+
+
+def test_recipes_may_hold_old_macros(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(renames, "MACROS", {"WORDS": "VOCABULARY_SIZE"})
+    Path("recipe.gin").write_text(
+        f"{HEAD}from launch import recipe\n"
+        "recipe.run.stages = [@words/recipe.Stage()]\nrecipe.run.run_dir = 'run'\n"
+        "words/recipe.Stage:\n  entry = 't5x_style.stage'\n"
+        "  gin_files = ['gin_configs/runs/train_tokenizer.gin']\n"
+        "  inputs = {'CORPUS': 'c'}\n  bindings = {'WORDS': 99, 'SPLIT_CASE': True}\n"
+    )
+    recipe = recipe_file.load(gin_utils.parse_flags(["--gin_file=recipe.gin"]))
+    assert recipe.stages[0].bindings["VOCABULARY_SIZE"] == 99
+    assert "WORDS is called VOCABULARY_SIZE now" in capsys.readouterr().err
+
+
+def test_the_table_names_things_that_exist() -> None:
+    for old, new in renames.NAMES.items():
+        assert gin_utils.locate(renames.present(new), old)
+    for file in renames.FILES.values():
+        assert (gin_reader.REPOSITORY / file).is_file()
+    assert not set(renames.MACROS) & set(renames.MACROS.values())
+
+
+def test_gin_files_are_found_from_another_folder(tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus/corpus.jsonl").write_text(
+        "".join(f'{{"_id": "{i}", "title": "", "text": "some words {i}"}}\n' for i in range(20))
+    )
+    command = [
+        *(sys.executable, "-m", "t5x_style.stage"),
+        "--gin_file=gin_configs/runs/train_tokenizer.gin",
+        "--gin.CORPUS=corpus",
+        "--gin.VOCABULARY_SIZE=60",
+        "--gin.MODEL_DIR=out",
+    ]
+    env = os.environ | {"PYTHONPATH": str(gin_reader.REPOSITORY)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out/tokenizer").is_dir()

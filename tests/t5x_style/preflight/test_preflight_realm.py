@@ -1,0 +1,84 @@
+"""REALM's step compiled for TPUs: the search, the reader and the refresh are one program."""
+
+import re
+
+import pytest
+from gin import config as gin_config
+
+from t5x_style.configuration import gin_utils
+from t5x_style.preflight import configuration, flops, program
+from t5x_style.workflow import recipe_file
+from tests.gin_configs.test_gin_configs import REPOSITORY
+
+pytestmark = pytest.mark.usefixtures("for_tpus")
+
+FILES = (
+    "runs/train",
+    "models/tiny_joint",
+    "objectives/realm",
+    "objectives/mask_salient_span",
+    "data/sentences",
+    "data/planned_wikipedia",
+)
+VALUES = {
+    "STORE": "/nowhere/store",
+    "TOKENIZER": "/nowhere/tokenizer",
+    "QUERIES": 16,
+    "QUERY_LENGTH": 32,
+    "PASSAGE_LENGTH": 32,
+    "SEED": 1,
+    "LEARNING_RATE": 1e-3,
+    "STEPS": 10,
+    "WARMUP_STEPS": 1,
+    "corpus_table.Sizes.rows": 50_000,
+    "corpus_table.Sizes.length": 32,
+    "bert.BertConfig.layers": 1,
+    "bert.BertConfig.unroll": 1,
+    "bert.BertConfig.dtype": "bfloat16",
+}
+
+
+@pytest.fixture
+def training(monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    words = [f"--gin_file=gin_configs/{name}.gin" for name in FILES]
+    words += [f"--gin.{name}={value}" for name, value in VALUES.items()]
+    stated = configuration.VocabularySize(200, "the test")
+    training, _ = configuration.resolve(gin_utils.parse_flags(words), "v5e:2x2", stated)
+    yield training
+    gin_config.clear_config()
+
+
+def test_one_program_without_the_host(training):
+    (found,) = program.trace(training)
+    lowered = found.step.lower()
+    text, compiled = lowered.as_text(), lowered.compile().as_text()
+    for host in ("host_compute", "outfeed", "infeed", "send(", "recv(", "xla_python", "callback"):
+        assert host not in text and host not in compiled
+    assert "ApproxTopK" in text and "PartialReduce" in compiled
+    # No device holds the vectors or tokens of more than its share of the rows, 50,176 / 4.
+    assert "[12544,128]" in compiled and "[12544,32]" in compiled
+    assert not re.search(r"\[50176,\d+\]", compiled)
+
+
+def test_the_papers_size_traces_with_the_whole_corpus(monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    flags = gin_utils.parse_flags(["--gin_file=gin_configs/recipes/realm_paper.gin"])
+    recipe = recipe_file.load(flags)
+    assert [one.name for one in recipe.stages] == ["tokenizer", "blocks", "ict", "realm"]
+    pending = recipe_file.all_pending(recipe)
+    own = recipe_file.stage_flags(recipe, recipe.stages[-1], flags, pending)
+    stated = configuration.VocabularySize(30_522, "the test")
+    paper, _ = configuration.resolve(own, "v4:4x4x4", stated)
+    (found,) = program.trace(paper)
+    gin_config.clear_config()
+    rows = {shape.shape[0] for shape in found.step.jaxpr.in_avals if len(shape.shape) == 2}
+    assert -(-13_353_718 // 1024) * 1024 in rows, "the corpus is part of the state"
+    total, refresh = (flops.count(one).flops for one in (found.step.jaxpr, found.after_update))
+    # 13,354 blocks of 288 tokens embedded a step beside 512 times 8 embedded and read, both ways.
+    assert 0.2 < refresh / total < 0.3
+
+
+def test_what_the_refresh_costs_is_told_apart(training):
+    total, after_update = program.products(training)
+    assert 0 < after_update < total / 2

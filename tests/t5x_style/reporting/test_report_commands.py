@@ -1,0 +1,61 @@
+"""The commands that a summary page advises: each of them loads as printed."""
+
+import shlex
+import sys
+
+import pytest
+
+from t5x_style.configuration import gin_utils
+from t5x_style.reporting import report_commands
+from t5x_style.workflow import recipe_file
+from tests.kits.fine_tuning_kit import REPOSITORY
+
+RECIPES = "gin_configs/recipes"
+
+
+def advised(run: report_commands.Run, longer: bool = True) -> list[str]:
+    return list(report_commands.commands(run, longer))
+
+
+def run_of(name: str, **settings: str) -> report_commands.Run:
+    return report_commands.Run(f"{RECIPES}/{name}.gin", "runs/mine", settings, True, 0.5)
+
+
+@pytest.mark.parametrize("name", ["beir", "quickstart", "smoke"])
+def test_commands_of_recipes_plan(name, tmp_path, monkeypatch):
+    """A folder with a space in its name, as BEIR's command needs it."""
+    corpus = tmp_path / "my texts"
+    (corpus / "qrels").mkdir(parents=True)
+    for file in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
+        (corpus / file).write_text("")
+    settings = {"CORPUS": str(corpus)} if name == "beir" else {}
+    monkeypatch.chdir(REPOSITORY)
+    search, again, *others = advised(run_of(name, **settings))
+    assert "-m t5x_style.search --run=runs/mine" in search
+    assert len(others) == (name != "beir")
+    for command in (again, *others):
+        argv = shlex.split(command.replace("path/to/your/folder", f"'{corpus}'"))
+        assert argv[1:3] == ["-m", "launch.recipe"]
+        flags = gin_utils.parse_flags(argv[3:])
+        planned = recipe_file.load(flags)
+        pending = recipe_file.all_pending(planned)
+        for stage in planned.stages:
+            assert recipe_file.stage_flags(planned, stage, flags, pending).read().bindings
+
+
+def test_nothing_is_advised_that_is_not_known():
+    nothing = report_commands.Run(None, None, {}, True, 1.0)
+    assert advised(nothing) == []
+    no_search = report_commands.Run(
+        f"{RECIPES}/quickstart_comparison.gin", "runs/q", {}, False, 1.0
+    )
+    (command,) = advised(no_search, longer=False)
+    assert f"--gin_file={RECIPES}/beir.gin" in command
+
+
+def test_python_is_named_as_it_is_called(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv/bin/python"))
+    assert advised(run_of("beir"))[0].startswith(".venv/bin/python -m")
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
+    assert advised(run_of("beir"))[0].startswith("python -m")

@@ -1,0 +1,214 @@
+"""Exact search, publishing, encoding and the embeddings folder."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t5x_style.distributed.partitioning import MeshShape, Partitioner, PartitioningError
+from t5x_style.interfaces import index as index_lib
+from t5x_style.interfaces.contract import ContractError
+from t5x_style.retrieval import encoding, exact, publish
+from tests.kits import retrieval_helpers as helpers
+
+IDS = [f"p{i}" for i in range(50)]
+
+
+@pytest.fixture
+def exact_index():
+    return exact.ExactIndex(helpers.vectors(50), IDS, helpers.CONTRACT)
+
+
+@pytest.mark.parametrize("passage_block,query_block", [(7, 3), (64, 256), (1, 1), (50, 5)])
+def test_exact_search_equals_a_sort_of_all_scores(passage_block, query_block):
+    passages, queries = helpers.vectors(50), helpers.vectors(11, seed=3)
+    scores, rows = exact.top_k(queries, passages, 9, passage_block, query_block)
+    products = queries @ passages.T
+    np.testing.assert_array_equal(rows, np.argsort(-products, axis=1, kind="stable")[:, :9])
+    np.testing.assert_allclose(scores, np.sort(products)[:, ::-1][:, :9], atol=1e-6)
+
+
+def test_ties_are_broken_by_row_across_blocks():
+    passages = np.ones((10, 16), np.float32)
+    _, rows = exact.top_k(passages[:2], passages, 6, passage_block=4)
+    np.testing.assert_array_equal(rows, [[0, 1, 2, 3, 4, 5]] * 2)
+
+
+def test_more_hits_than_passages_are_padded(exact_index):
+    scores, rows = exact_index.search(helpers.vectors(2), 60)
+    assert scores.shape == rows.shape == (2, 60)
+    assert (rows[:, 50:] == index_lib.NO_ROW).all() and np.isneginf(scores[:, 50:]).all()
+    assert sorted(rows[0, :50]) == list(range(50))
+
+
+def test_no_queries_give_no_results(exact_index):
+    scores, rows = exact_index.search(np.zeros((0, 16), np.float32), 3)
+    assert scores.shape == rows.shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    "queries,k,message",
+    [
+        (np.full((2, 16), np.nan, np.float32), 1, "NaN or Inf in row 0 .2 of 2"),
+        (np.zeros((2, 8), np.float32), 1, r"\[Q, 16\].*found \[2, 8\]"),
+        (np.zeros(16, np.float32), 1, r"found \[16\]"),
+        (np.zeros((2, 16), np.float64), 1, "float32 queries, found float64"),
+        (np.zeros((2, 16), np.float32), 0, "k of at least 1, found 0"),
+    ],
+)
+def test_bad_queries_are_refused(exact_index, queries, k, message):
+    with pytest.raises(index_lib.QueryError, match=message):
+        exact_index.search(queries, k)
+
+
+def test_bad_embeddings_are_refused():
+    good = helpers.vectors(3)
+    broken = good.copy()
+    broken[1, 2] = np.inf
+    for vectors, ids, message in (
+        (good, ["a", "b"], "expected 3 ids"),
+        (good, ["a", "b", "a"], "distinct ids"),
+        (broken, ["a", "b", "c"], "passage 'b' .row 1. holds NaN"),
+        (good.astype(np.float16), ["a", "b", "c"], "float16"),
+        (good[:0], [], "at least one passage"),
+        (good[:, :4].copy(), ["a", "b", "c"], "contract says 16 dimensions"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            exact.ExactIndex(vectors, ids, helpers.CONTRACT)
+
+
+def test_vectors_of_another_checkpoint_are_refused():
+    ids = [f"p{n}" for n in range(3)]
+    made = exact.ExactIndex(helpers.vectors(3), ids, helpers.CONTRACT, "one")
+    index_lib.check_checkpoint(made, "one", "the index")
+    with pytest.raises(ContractError, match="of checkpoint one, but checkpoint other embeds"):
+        index_lib.check_checkpoint(made, "other", "the index")
+    silent = exact.ExactIndex(helpers.vectors(3), ids, helpers.CONTRACT)
+    index_lib.check_checkpoint(silent, "other", "the index")
+
+
+def test_another_contract_is_refused(exact_index):
+    other = dataclasses.replace(helpers.CONTRACT, pooling="mean", query_prefix="query: ")
+    with pytest.raises(ContractError, match="(?s)pooling.*query_prefix"):
+        index_lib.check_contract(exact_index, other, "the index")
+
+
+def test_cosine_without_unit_vectors_is_refused():
+    contract = dataclasses.replace(helpers.CONTRACT, normalise=False)
+    with pytest.raises(ValueError, match="not normalised"):
+        exact.ExactIndex(helpers.vectors(3), ["a", "b", "c"], contract)
+
+
+def test_an_interrupted_publish_leaves_the_last_version(tmp_path):
+    with publish.new_version(tmp_path, {}, keep=2) as version:
+        (version / "file").write_text("one")
+    with pytest.raises(KeyboardInterrupt), publish.new_version(tmp_path, {}, keep=2) as version:
+        (version / "file").write_text("half")
+        raise KeyboardInterrupt
+    assert not (tmp_path / "versions" / "2.tmp").exists()
+    (tmp_path / "versions" / "2.tmp").mkdir()  # what a kill leaves
+    assert (publish.current(tmp_path) / "file").read_text() == "one"
+    for text in ("two", "three"):
+        with publish.new_version(tmp_path, {}, keep=2) as version:
+            (version / "file").write_text(text)
+    assert publish.published(tmp_path) == [2, 3]
+    assert (publish.current(tmp_path) / "file").read_text() == "three"
+    assert not list(tmp_path.glob("versions/*.tmp"))
+
+
+def test_a_kill_between_rename_and_pointer_keeps_the_old_version_current(tmp_path, monkeypatch):
+    with publish.new_version(tmp_path, {}, keep=2) as version:
+        (version / "file").write_text("one")
+    with monkeypatch.context() as patch:
+        patch.setattr(publish, "write_atomically", _killed_at_pointer(publish.write_atomically))
+        with pytest.raises(KeyboardInterrupt), publish.new_version(tmp_path, {}, keep=2) as version:
+            (version / "file").write_text("two")
+    assert (publish.current(tmp_path) / "file").read_text() == "one"
+    with publish.new_version(tmp_path, {}, keep=2) as version:
+        (version / "file").write_text("three")
+    assert publish.current(tmp_path).name == "3"
+
+
+def _killed_at_pointer(write):
+    def killed(path, text):
+        if path.name == publish.CURRENT:
+            raise KeyboardInterrupt
+        write(path, text)
+
+    return killed
+
+
+def test_a_pointer_to_nowhere_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match="CURRENT"):
+        publish.current(tmp_path)
+    with publish.new_version(tmp_path, {}, keep=1) as version:
+        (version / "file").write_text("one")
+    (tmp_path / "CURRENT").write_text("7\n")
+    with pytest.raises(index_lib.IndexDamaged, match=r"'7'.*\[1\]"):
+        publish.current(tmp_path)
+
+
+@jax.jit
+def embed(group):
+    """[B, S, 16]: the text's number in the first place, 1 in the second."""
+    number = group["example_id"].astype(jnp.float32)
+    return jnp.zeros((*number.shape, 16)).at[..., 0].set(number).at[..., 1].set(1.0)
+
+
+@pytest.mark.parametrize("mesh", [None, MeshShape(8, 1, 1), MeshShape(2, 2, 2)])
+def test_every_text_is_encoded_into_its_own_row(mesh):
+    source = helpers.Source(IDS[:37], order=np.random.default_rng(0).permutation(37))
+    partitioner = None if mesh is None else Partitioner(mesh)
+    found = encoding.encode(embed, source, partitioner)
+    assert found.dtype == np.float32 and found.shape == (37, 16)
+    np.testing.assert_array_equal(found[:, 0], np.arange(37))
+
+
+@pytest.mark.parametrize(
+    "order,message",
+    [
+        ([0, 1, 3], "'p2' 0 times"),
+        ([0, 1, 2, 3, 2], "'p2' 2 times"),
+        ([0, 1, 2, 3, 4], "example_id 4"),
+        ([], "holds no texts"),
+    ],
+)
+def test_texts_missing_repeated_or_unknown_are_named(order, message):
+    with pytest.raises(encoding.EncodingError, match=message):
+        encoding.encode(embed, helpers.Source(IDS[:4], order=order))
+
+
+def test_a_vector_that_is_not_finite_is_named():
+    def broken(group):
+        return embed(group) / jnp.where(group["example_id"] == 2, 0.0, 1.0)[..., None]
+
+    with pytest.raises(encoding.EncodingError, match="1 texts hold NaN.*'p2'"):
+        encoding.encode(jax.jit(broken), helpers.Source(IDS[:4]))
+
+
+def test_rows_that_do_not_divide_by_the_mesh_are_refused():
+    with pytest.raises(PartitioningError, match="6 rows"):
+        encoding.encode(embed, helpers.Source(IDS, rows=6), Partitioner(MeshShape(8, 1, 1)))
+
+
+@pytest.mark.parametrize("field", ["segment_length", "prefix", "tokenizer_fingerprint"])
+def test_a_source_tokenized_otherwise_is_refused(field):
+    source = helpers.Source(IDS)
+    encoding.check_source(source, helpers.CONTRACT, "embed_query")
+    setattr(source, field, 5 if field == "segment_length" else "other")
+    with pytest.raises(ContractError, match=field.removeprefix("segment_")):
+        encoding.check_source(source, helpers.CONTRACT, "embed_query")
+
+
+def test_titles_that_stand_otherwise_are_refused():
+    source = helpers.Source(IDS)
+    encoding.check_source(source, helpers.CONTRACT, "embed_passage")
+    source.layout = "title_and_body"
+    with pytest.raises(ContractError, match="passage_layout: expected 'text', found 'title_and"):
+        encoding.check_source(source, helpers.CONTRACT, "embed_passage")
+    with pytest.raises(ContractError, match="for embed_query: expected the layout 'text'"):
+        encoding.check_source(source, helpers.CONTRACT, "embed_query")
+    blocks = dataclasses.replace(helpers.CONTRACT, passage_layout="title_and_body")
+    encoding.check_source(source, blocks, "embed_passage")

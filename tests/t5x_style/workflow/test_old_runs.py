@@ -1,0 +1,27 @@
+"""What Kennel made before its code was arranged in packages still counts as finished."""
+
+import shutil
+import tarfile
+from pathlib import Path
+
+from t5x_style.configuration import gin_utils
+from t5x_style.workflow import recipe_file
+
+GOLDEN = Path(__file__).parent / "finished_run"
+NOT_KEPT = {"export", "report"}  # their programs and pages name folders of the machine
+
+
+def test_a_finished_run_of_old_code_is_done(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN, tmp_path, dirs_exist_ok=True)
+    with tarfile.open(GOLDEN / "run.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    argv = [
+        f"--gin_file={tmp_path}/recipe.gin",
+        f"--gin.CORPUS={tmp_path}/corpus",
+        f"--gin.RUN_DIR={tmp_path}/run",
+    ]
+    flags = gin_utils.parse_flags(argv)
+    _, decisions = recipe_file.look_up(recipe_file.load(flags), flags)
+    statuses = {name: decision.status for name, decision in decisions.items()}
+    assert statuses == {name: "new" if name in NOT_KEPT else "done" for name in statuses}
+    assert len(statuses) == 16

@@ -1,0 +1,287 @@
+"""Recipes: references, order, what a change re-runs, stopping anywhere and continuing."""
+
+import os
+
+import pytest
+
+from launch import recipe
+from t5x_style.configuration import gin_reader, gin_utils
+from t5x_style.workflow import fingerprints, recipe_file, stages
+from t5x_style.workflow.recipe_file import RecipeError
+from t5x_style.workflow.store import StoreError
+from tests.kits import store_kit
+from tests.kits.recipe_kit import COUNT, HEAD, RECIPE, make_house  # noqa: F401  a fixture
+
+
+def survey(flags):
+    rows = recipe.survey(recipe_file.load(flags), flags)
+    return {row.name: (row.status, row.reason) for row in rows}
+
+
+def pretend_all_done(flags):
+    """Makes the versions that three finished stages would leave, without running them."""
+    loaded, known = recipe_file.load(flags), recipe_file.Known()
+    for item, name in zip(loaded.stages, ("text", "steps", "text"), strict=True):
+        planned = recipe_file.plan(loaded, item, flags, known)
+        known.done[item.name] = store_kit.finished(planned, {"file": ""}, {name: "file"})
+    return loaded, known
+
+
+def test_dry_run_of_a_new_recipe(house, capsys):
+    assert recipe.run(gin_utils.Flags(**vars(house()) | {"dry_run": True})) == 0
+    output = capsys.readouterr().out
+    assert output.count("never ran") == 2 and "after first" in output
+    assert "store: .store" in output and not os.path.exists("runs")
+
+
+def test_a_change_makes_exactly_what_depends_on_it(house):
+    pretend_all_done(house())
+    assert {status for status, _ in survey(house()).values()} == {"done"}
+    found = survey(house(WIDTH="4"))
+    assert found["first"] == ("changed", "size.width 3 -> 4")
+    assert found["second"] == ("new", "after first")
+    assert found["third"][0] == "done"
+    found = survey(house(BUDGET="0.1"))
+    assert [found[name][0] for name in found] == ["done", "changed", "done"]
+    assert found["second"][1] == "steps 4 -> 1"
+
+
+def test_runs_share_versions(house):
+    pretend_all_done(house())
+    other = house(RECIPE.replace("run_dir = 'runs'", "run_dir = 'others'"))
+    assert {status for status, _ in survey(other).values()} == {"done"}
+    apart = gin_utils.Flags(**vars(house()) | {"overrides": (("STORE", "elsewhere"),)})
+    with pytest.raises(StoreError, match=r"points to .*, outside of the store elsewhere"):
+        survey(apart)
+    assert not os.path.exists("elsewhere")
+
+
+def shared(macros):
+    """RECIPE with these macros for all stages, and none of the stages' own bindings."""
+    text = RECIPE.replace("WIDTH = 3\n", "").replace("STOP_AT = -1\n", "")
+    text = text.replace("  bindings = {'WIDTH': %WIDTH}\n", "")
+    text = text.replace("  bindings = {'STOP_AT': %STOP_AT}\n", "")
+    return text.replace("recipe.run.publish", f"recipe.run.macros = {macros}\nrecipe.run.publish")
+
+
+def test_macros_of_the_recipe_reach_the_stages_that_refer_to_them(house):
+    flags = house(shared("[{'WIDTH': 3, 'STOP_AT': 7}, {'STOP_AT': -1}]"))
+    loaded, known = pretend_all_done(flags)
+    own = recipe_file.stage_flags(loaded, loaded.stages[1], flags, known).overrides
+    assert ("STOP_AT", "-1") in own and "WIDTH" not in dict(own)
+    found = survey(house(shared("[{'WIDTH': 4, 'STOP_AT': -1}]")))
+    assert [status for status, _ in found.values()] == ["changed", "new", "done"]
+    assert found["first"][1] == "size.width 3 -> 4"
+
+
+def test_a_stage_may_take_several_dictionaries_and_the_last_wins(house):
+    pretend_all_done(house())
+    shared_inputs = "SHARED = {'SOURCE': %first.text}\nrecipe.run.run_dir"
+    text = RECIPE.replace("recipe.run.run_dir", shared_inputs, 1)
+    text = text.replace("{'SOURCE': %first.text}\n  bind", "[%SHARED]\n  bind")
+    text = text.replace("{'STOP_AT': %STOP_AT}", "[{'STOP_AT': 7}, {'STOP_AT': %STOP_AT}]")
+    assert {status for status, _ in survey(house(text)).values()} == {"done"}
+    with pytest.raises(ValueError, match="second/recipe.Stage.inputs must be dict, found 'x'"):
+        recipe_file.load(house(text.replace("[%SHARED]", "[%SHARED, 'x']")))
+
+
+def test_shared_inputs_are_declared(house, tmp_path):
+    (tmp_path / "count.gin").write_text(
+        COUNT.replace("  stop_at = %STOP_AT\n", "  folder = %FOLDER\n")
+    )
+    (tmp_path / "given").write_text("one")
+    text = shared("[{'WIDTH': 3}]").replace(
+        "recipe.run.publish",
+        f"recipe.run.inputs = {{'FOLDER': '{tmp_path}/given'}}\nrecipe.run.publish",
+    )
+    pretend_all_done(house(text))
+    (tmp_path / "given").write_text("other")
+    found = survey(house(text))
+    assert found["second"][0] == "changed" and "folder input given sha256" in found["second"][1]
+    assert found["first"][0] == found["third"][0] == "done"
+
+
+def test_a_stages_own_bindings_win(house):
+    flags = house(
+        RECIPE.replace(
+            "recipe.run.publish", "recipe.run.macros = [{'STEPS': 9}]\nrecipe.run.publish"
+        )
+    )
+    with pytest.raises(RecipeError, match="'STEPS': no stage refers to %STEPS without"):
+        recipe_file.load(flags)
+
+
+@pytest.mark.parametrize(
+    ("macros", "message"),
+    [
+        ("[{'WIDHT': 3, 'STOP_AT': 1}]", "no stage refers to %WIDHT .*did you mean WIDTH"),
+        ("[{'WIDTH': %first.text, 'STOP_AT': 1}]", "put the output of a stage under the inputs"),
+        ("[3]", "recipe.run.macros must be dict"),
+    ],
+)
+def test_macros_that_reach_nobody(house, macros, message):
+    with pytest.raises(ValueError, match=message):
+        recipe_file.load(house(shared(macros)))
+
+
+def test_the_recipe_declares_the_inputs_it_names(house, tmp_path):
+    (tmp_path / "count.gin").write_text(COUNT.replace("stage.run.inputs = [%SOURCE]\n", ""))
+    pretend_all_done(house())
+    assert survey(house(WIDTH="4"))["second"] == ("new", "after first")
+    loaded, known = (
+        recipe_file.load(house()),
+        recipe_file.look_up(recipe_file.load(house()), house())[0],
+    )
+    planned = recipe_file.plan(loaded, loaded.stages[1], house(), known)
+    assert planned.inputs.versions == (known.done["first"].id,)
+
+
+def test_changed_code_is_reported_and_counts_where_asked(house, monkeypatch, capsys):
+    pretend_all_done(house())
+    real = fingerprints.of_code
+
+    def changed(roots, config, allow=()):
+        parts = real(roots, config, allow)
+        return parts | {"tests.kits.gin_toys": "other"} if "count" in str(roots) else parts
+
+    monkeypatch.setattr(fingerprints, "of_code", changed)
+    assert {status for status, _ in survey(house()).values()} == {"done"}
+    assert recipe.execute(recipe_file.load(house()), house()) == 0
+    output = capsys.readouterr().out
+    assert output.count("code has changed since it was made (tests.kits.gin_toys)") == 1
+    found = survey(gin_utils.Flags(**vars(house()) | {"strict_code": True}))
+    assert [found[name][0] for name in found] == ["done", "code", "done"]
+    assert found["second"][1] == "made by other code: tests.kits.gin_toys"
+
+
+def test_rerun_names_a_stage(house):
+    flags = gin_utils.Flags(**vars(house()) | {"rerun": ("second",)})
+    loaded, known = pretend_all_done(house())
+    found = survey(flags)
+    assert [found[name][0] for name in found] == ["done", "rerun", "done"]
+    words = recipe_file.stage_flags(loaded, loaded.stages[1], flags, known).arguments()
+    assert "--rerun=second" in words
+    words = recipe_file.stage_flags(loaded, loaded.stages[0], flags, known).arguments()
+    assert "--rerun=second" not in words
+    wrong = gin_utils.Flags(**vars(house()) | {"rerun": ("secnod",), "dry_run": True})
+    with pytest.raises(RecipeError, match="no such stage; did you mean second"):
+        recipe.run(wrong)
+
+
+def test_settings_of_the_store_reach_the_stages(house):
+    flags = house(STORE="'deep/store'", STORE_LIMIT="'2GB'")
+    loaded = recipe_file.load(flags)
+    own = dict(
+        recipe_file.stage_flags(
+            loaded, loaded.stages[0], flags, recipe_file.all_pending(loaded)
+        ).overrides
+    )
+    assert own["stage.run.store"] == "'deep/store'" and own["stage.run.store_limit"] == "'2GB'"
+    with pytest.raises(ValueError, match="STORE_LIMIT: expected a size such as '200GB'"):
+        recipe_file.load(house(STORE_LIMIT="'much'"))
+
+
+def test_budget_scales_whole_numbers(house):
+    flags = house(BUDGET="0.3")
+    loaded = recipe_file.load(flags)
+    known = recipe_file.all_pending(loaded)
+    own = recipe_file.stage_flags(loaded, loaded.stages[1], flags, known)
+    assert dict(own.overrides)["STEPS"] == "2"
+    assert dict(own.overrides)["SOURCE"] == repr(os.path.join("runs", "first", "<text>"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("%first.text", "%frist.text", "Stage second .*no stage 'frist'; did you mean first"),
+        ("%first.text", "%first.txet", "stage first has no output 'txet'; did you mean text"),
+        ("%first.text", "%third.text", "does not run before it"),
+        ("%first.text", "%second.steps", "does not run before it"),
+        ("%second.steps", "%second.setps", "publish: .*did you mean steps"),
+        ("%second.steps", "'x'", "publish: 'x' must be a %stage.output"),
+        ("{'STOP_AT': %STOP_AT}", "{'STOP_AT': %STOP_AT, 'X': %first.text}", "under inputs"),
+        ("    @third/recipe.Stage(),\n", "", "third/recipe.Stage.entry is bound, but nothing"),
+        ("@third/recipe.Stage(),", "@third/recipe.Stage(), @first/recipe.Stage(),", "twice"),
+        ("@third/recipe.Stage(),", "@third/recipe.Stage,", "must be @name/recipe.Stage"),
+        ("  entry = 'tests.kits.gin_toys'\n", "", "Stage third lacks third/recipe.Stage.entry"),
+        (
+            "entry = 'tests.kits.gin_toys'",
+            "entry = 3",
+            "third/recipe.Stage.entry must be str, found 3",
+        ),
+        ("scaled = {'STEPS': 4}", "scaled = {'STEPS': 4.5}", "must be int, found 4.5"),
+        ("scaled =", "scald =", "recipe.Stage has no parameter 'scald'; did you mean scaled"),
+        ("recipe.run.run_dir = 'runs'\n", "", "lacks `recipe.run.run_dir"),
+        ("recipe.run.budget = %BUDGET", "recipe.run.budget = 0", "macro BUDGET is set"),
+        ("BUDGET = 1.0", "BUDGET = 0", "must be above 0, found 0"),
+        (
+            "@third/recipe.Stage(),",
+            "@third/recipe.Row(),",
+            "third/recipe.Stage.entry is bound, but",
+        ),
+        (
+            "recipe.run.budget = %BUDGET",
+            "recipe.run.budget = %BUDGET\nrecipe.run.stagse = @recipe.Row()\nrecipe.Row.name = 'x'",
+            "recipe.run has no parameter 'stagse'; did you mean stages",
+        ),
+        (
+            "'WIDTH': %WIDTH",
+            "'WIDTH': %WIDTH, 'ROW': @recipe.Row()}\nrecipe.Row.name = {'name': 'x'",
+            "a recipe binds recipe.run and recipe.Stage only",
+        ),
+        ("'tests.kits.gin_toys'", "'tests.gin_tyos'", "No module 'tests.gin_tyos'"),
+        ("'SOURCE': %first", "'SUORCE': %first", "%SOURCE has no value"),
+        ("'WIDTH': %WIDTH", "'WIDHT': %WIDTH", "%WIDTH has no value"),
+        ("@third/recipe.Stage(),\n]", "@third/recipe.Stage(),\n]\nrecipe.Row.name = 'x'", "bound"),
+    ],
+)
+def test_what_does_not_fit_is_refused(house, old, new, message):
+    assert old in RECIPE
+    with pytest.raises((RecipeError, gin_reader.GinError, stages.StageError), match=message):
+        survey(house(RECIPE.replace(old, new)))
+
+
+def test_an_output_that_the_job_did_not_return(house):
+    loaded, known = pretend_all_done(house())
+    with pytest.raises(RecipeError, match="stage second returned no output 'lines'"):
+        recipe_file.output_path(loaded, recipe_file.Output("second", "lines"), known)
+
+
+def test_a_stage_has_its_memory_in_huge_pages_unless_the_user_says_otherwise(monkeypatch):
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    assert recipe._environment()["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=1")
+    assert recipe._environment()["GLIBC_TUNABLES"] == "glibc.malloc.check=1"
+
+
+def test_code_that_changes_while_its_stage_runs(house, monkeypatch, capfd):
+    flags = gin_utils.Flags(**vars(house()) | {"strict_code": True})
+    loaded, real = recipe_file.load(flags), fingerprints.of_code
+    item, known = loaded.stages[0], recipe_file.Known()
+    planned = recipe_file.plan(loaded, item, flags, known)
+
+    class Children(recipe.Children):
+        edited = False
+
+        def call(self, entry, own):
+            if self.edited:
+                store_kit.finished(planned, {"out.txt": ""}, {"text": "out.txt"})
+                parts = {"tests.kits.gin_toys": "other"}
+                monkeypatch.setattr(fingerprints, "of_code", lambda *a: real(*a) | parts)
+            return 0
+
+    children = Children()
+    # nobody asked the recipe
+    assert recipe._run(children, loaded, item, flags, planned, known) == 143
+    assert "stopped in stage first" in capfd.readouterr().out
+    children.edited = True
+    assert recipe._run(children, loaded, item, flags, planned, known) == 1
+    assert "while stage first ran, what it is made from changed (code tests.kits.gin_toys)" in (
+        capfd.readouterr().out
+    )
+
+
+def test_how_a_process_ended():
+    assert recipe._ending(3) == "failed with exit code 3"
+    assert recipe._ending(-9) == "was killed by SIGKILL (out of memory?)"
+    assert recipe._ending(-15) == "was killed by SIGTERM"

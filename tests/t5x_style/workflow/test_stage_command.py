@@ -1,0 +1,83 @@
+"""The command line of a stage: which job it runs, its errors and its exit codes."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from t5x_style.configuration import gin_reader, gin_utils
+from t5x_style.workflow import stage_main, stages
+from tests.kits import gin_toys
+from tests.kits.stage_kit import (  # noqa: F401  a fixture for every test here
+    COUNT,
+    HEAD,
+    MAKE,
+    clean_process,
+    decision,
+    flags_of,
+    record,
+    run,
+)  # fmt: skip
+
+
+def test_which_job(tmp_path):
+    with pytest.raises(gin_reader.GinError, match="No job: bind"):
+        stages.plan(flags_of("", tmp_path))
+    with pytest.raises(gin_reader.GinError, match="but this entry point runs tests.x.y"):
+        stages.plan(flags_of(MAKE, tmp_path), "tests.x.y")
+    with pytest.raises(gin_reader.GinError, match="stage.run.job must be a reference"):
+        stages.plan(flags_of(MAKE.replace("@gin_toys.make\n", "'make'\n"), tmp_path))
+    with pytest.raises(gin_reader.GinError, match="No folder to write to"):
+        stages.plan(gin_utils.Flags((flags_of(MAKE, tmp_path).files), (), allow=("tests",)))
+    with pytest.raises(gin_reader.GinError, match="MODEL_DIR must be a path, found 3"):
+        stages.plan(flags_of(MAKE, tmp_path, MODEL_DIR="3"))
+
+
+def test_entry_points_are_read_without_importing():
+    assert stages.entry_job("tests.kits.gin_toys") == "tests.kits.gin_toys.make"
+    assert stages.entry_job("t5x_style.stage") == ""
+    assert stages.declared_outputs("tests.kits.gin_toys.make") == {"text"}
+    assert stages.declared_outputs("tests.kits.gin_toys.promises") is None
+    with pytest.raises(stages.StageError, match="No module 't5x_style.trian'"):
+        stages.entry_job("t5x_style.trian")
+    with pytest.raises(stages.StageError, match="not an entry point"):
+        stages.entry_job("t5x_style.configuration.gin_types")
+
+
+def test_an_entry_point_with_its_own_job(tmp_path):
+    text = MAKE.replace("stage.run.job = @gin_toys.make\n", "")
+    flags = flags_of(text, tmp_path)
+    assert stage_main.run_stage(flags, "tests.kits.gin_toys.make") == 0
+    assert record(tmp_path)["outputs"] == {"text": "out.txt"}
+
+
+def test_errors_of_ours_are_short(tmp_path, capsys):
+    def action(ours):
+        return lambda flags: gin_toys.fails("", ours) and 0
+
+    assert stage_main.guarded(action(True), []) == 1
+    assert capsys.readouterr().err.startswith("error: expected a corpus, found nothing\n(--trace")
+    with pytest.raises(ValueError, match="expected a corpus"):
+        stage_main.guarded(action(True), ["--traceback"])
+
+    def within_gin(flags):
+        raise ValueError("no\n  In call to configurable 'f' (<function f at 0x7f>) in scope 's'")
+
+    assert stage_main.guarded(within_gin, []) == 1
+    assert "no\n  In call to configurable 'f' in scope 's'\n" in capsys.readouterr().err
+    assert stage_main.guarded(lambda flags: os.stat("/no/such/file"), []) == 1
+
+
+def test_the_command(tmp_path):
+    """One real process: flags, exit codes, and a short error on stderr."""
+    (tmp_path / "a.gin").write_text(textwrap.dedent(MAKE))
+    env = os.environ | {"PYTHONPATH": str(gin_reader.REPOSITORY)}
+    command = [sys.executable, "-m", "t5x_style.stage", "--gin_file=a.gin", "--gin_allow=tests"]
+    found = subprocess.run([*command, "--gin.MODEL_DIR=out"], env=env, capture_output=True)
+    assert found.returncode == 0 and (tmp_path / "out" / "stage.json").exists()
+    wrong = [*command, "--gin.MODEL_DIR=out", "--gin.WITDH=4"]
+    found = subprocess.run(wrong, env=env, capture_output=True, text=True)
+    assert found.returncode == 1 and "did you mean WIDTH?" in found.stderr
+    assert len(found.stderr.splitlines()) == 2
