@@ -29,9 +29,9 @@ from absl import app, flags
 
 from benchmarks import code_hash, corpora, turns
 from benchmarks.shapes import SIZES, Round
-from input_pipelines.batches import packing, plan
-from input_pipelines.pairs import pair_plan
-from input_pipelines.pairs.pairs import PairsPipeline
+from input_pipelines.batches import packing_plan, token_groups
+from input_pipelines.pairs import pair_packing
+from input_pipelines.pairs.retriever_batches import PairsPipeline
 from input_pipelines.store.token_store import TokenStore
 
 _SIZE = flags.DEFINE_enum("size", "mini", list(SIZES), "Of the encoder; Turc et al. 2019.")
@@ -56,7 +56,7 @@ NAMES = {
 }
 
 
-def pipeline(query_rows: packing.Rows, passage_rows: packing.Rows) -> PairsPipeline:
+def pipeline(query_rows: token_groups.Rows, passage_rows: token_groups.Rows) -> PairsPipeline:
     """The pairs; which are in which step does not depend on the rows."""
     data = _DATA.value
     return PairsPipeline(
@@ -69,7 +69,7 @@ def pipeline(query_rows: packing.Rows, passage_rows: packing.Rows) -> PairsPipel
 def unpacked() -> PairsPipeline:
     """A text a row."""
     lengths = (_QUERY_LENGTH.value, _LENGTH.value)
-    return pipeline(*(packing.Rows(_PAIRS.value, length, 1) for length in lengths))
+    return pipeline(*(token_groups.Rows(_PAIRS.value, length, 1) for length in lengths))
 
 
 def texts(pairs: PairsPipeline, step: int) -> Iterator[tuple[TokenStore, np.ndarray, int]]:
@@ -79,21 +79,21 @@ def texts(pairs: PairsPipeline, step: int) -> Iterator[tuple[TokenStore, np.ndar
     yield pairs.passage_store, documents[:, 0], pairs.passage_length
 
 
-def fitting_rows(chunks: int) -> tuple[packing.Rows, packing.Rows]:
+def fitting_rows(chunks: int) -> tuple[token_groups.Rows, token_groups.Rows]:
     """Rows of questions and of paragraphs that take all steps with the least padding.
 
     Both numbers divide by `chunks`, one by the other: what the model and the pipeline ask for.
     """
     pairs = unpacked()
     run = turns.WARMUP + _ROUNDS.value * _STEPS.value
-    steps = range(max(run, pair_plan.PROBE))  # the pipeline checks so many
+    steps = range(max(run, pair_packing.PROBE))  # the pipeline checks so many
     sizes = [
         [np.minimum(store.lengths[rows], cut) for store, rows, cut in texts(pairs, step)]
         for step in steps
     ]
 
     def needed(side: int, length: int) -> int:
-        return max(len(plan.pack_rows(one[side], length, SEGMENTS)) for one in sizes)
+        return max(len(packing_plan.pack_rows(one[side], length, SEGMENTS)) for one in sizes)
 
     length, most = _LENGTH.value, 2 * _LENGTH.value
     lengths = range(_QUERY_LENGTH.value, most + 1, 8)
@@ -108,8 +108,8 @@ def fitting_rows(chunks: int) -> tuple[packing.Rows, packing.Rows]:
     ]
     _, passages, queries, query_length = min(fits)
     return (
-        packing.Rows(queries, query_length, SEGMENTS),
-        packing.Rows(passages, length, SEGMENTS),
+        token_groups.Rows(queries, query_length, SEGMENTS),
+        token_groups.Rows(passages, length, SEGMENTS),
     )
 
 
@@ -119,13 +119,13 @@ def ours() -> turns.Contestant:
 
     from benchmarks.retromae_step import encoder_config
     from models.losses import contrastive
-    from models.networks import embedding
+    from models.networks import text_embedding
     from models.objectives import bi_encoder
-    from t5x_style.distributed import partitioning, runtime
+    from t5x_style.distributed import partitioning, startup
     from t5x_style.interfaces import contract, objective
-    from t5x_style.step import optim, step_program, train_state
+    from t5x_style.step import compiled_step, optimizers, train_state
 
-    runtime.schedule_for_memory()  # as every command that trains or encodes does
+    startup.schedule_for_memory()  # as every command that trains or encodes does
     chunks = -(-_PAIRS.value // _MINI_BATCH.value)
     rows = fitting_rows(chunks)
     pairs = pipeline(*rows)
@@ -133,7 +133,7 @@ def ours() -> turns.Contestant:
     vocabulary = dataclasses.replace(vocabulary, size=_VOCABULARY.value)
     config = encoder_config(_SIZE.value, vocabulary.size, _LENGTH.value)
     config = dataclasses.replace(config, dtype="float32")
-    vectors = embedding.EmbeddingConfig(
+    vectors = text_embedding.EmbeddingConfig(
         "cls", True, "cosine", TEMPERATURE, _QUERY_LENGTH.value, _LENGTH.value, "", ""
     )
 
@@ -145,11 +145,11 @@ def ours() -> turns.Contestant:
         )
 
     partitioner = partitioning.Partitioner()
-    optimizer = optim.AdamW(learning_rate=1e-4, warmup_steps=10, total_steps=10_000)
+    optimizer = optimizers.AdamW(learning_rate=1e-4, warmup_steps=10, total_steps=10_000)
     definition, state, shardings = train_state.create(make, optimizer, partitioner, 0)
     if not Path(_ENCODER.value).exists():
         export(definition.module(state.params, state.variables))
-    program = step_program.jit(definition, partitioner, shardings)
+    program = compiled_step.jit(definition, partitioner, shardings)
 
     def step(batch: Any) -> dict[str, Any]:
         nonlocal state
@@ -179,12 +179,12 @@ def export(module: Any) -> None:
     from flax import nnx
 
     from models.interop import export_hf
-    from t5x_style.step import optim
+    from t5x_style.step import optimizers
 
     class Weights:
         def arrays(self) -> dict[str, np.ndarray]:
             flat = nnx.to_flat_state(nnx.state(module, nnx.Param))
-            return {optim.path_string(path): np.asarray(value[...]) for path, value in flat}
+            return {optimizers.path_string(path): np.asarray(value[...]) for path, value in flat}
 
     folder = Path(_ENCODER.value)
     folder.mkdir()

@@ -25,9 +25,9 @@ from flax import nnx
 from benchmarks import code_hash, corpora
 from benchmarks.retromae_step import encoder_config
 from benchmarks.shapes import SIZES
-from input_pipelines.batches.pipeline import EncodeSource
+from input_pipelines.batches.packed_text import EncodeSource
 from input_pipelines.store.token_store import TokenStore
-from models.networks import bert, embedding
+from models.networks import bert, text_embedding
 from t5x_style.interfaces import contract
 from t5x_style.retrieval import encoding
 
@@ -48,12 +48,12 @@ def ours(store: TokenStore, vocabulary: int, rows: int) -> Callable[[], object]:
     length = _LENGTH.value
     encoder = bert.Encoder(encoder_config(_SIZE.value, vocabulary, length), rngs=nnx.Rngs(0))
     encoder.eval()
-    pooled = embedding.EmbeddingConfig("cls", False, "dot", 1.0, length, length, "", "")
+    pooled = text_embedding.EmbeddingConfig("cls", False, "dot", 1.0, length, length, "", "")
     graph, state = nnx.split(encoder)
 
     @jax.jit
     def compiled(state, group):
-        return embedding.embed(nnx.merge(graph, state), group, pooled)
+        return text_embedding.embed(nnx.merge(graph, state), group, pooled)
 
     source = sampled(store, rows)
     compiled(state, next(iter(source.batches()))).block_until_ready()

@@ -20,7 +20,7 @@ from absl import app, flags
 
 from benchmarks import code_hash
 from t5x_style.interfaces import index as index_lib
-from t5x_style.retrieval import encoding, exact, scann_index
+from t5x_style.retrieval import encoding, exact_index, scann_index
 
 _EMBEDDINGS = flags.DEFINE_string("embeddings", None, "Vectors of passages.", required=True)
 _QUERIES = flags.DEFINE_string("queries", None, "Vectors of queries.", required=True)
@@ -44,7 +44,7 @@ class Setting(NamedTuple):
 
 def our_exact(passages: encoding.Embeddings) -> Iterator[Setting]:
     """Exact search as Kennel does it."""
-    index = exact.ExactIndex(passages.vectors, passages.ids, passages.contract)
+    index = exact_index.ExactIndex(passages.vectors, passages.ids, passages.contract)
     yield Setting("exact", "exact", 0.0, lambda q: index.search(q, K)[1])
 
 
@@ -139,7 +139,7 @@ def main(_: list[str]) -> None:
     passages = encoding.load_embeddings(_EMBEDDINGS.value)
     passages = encoding.Embeddings(passages.vectors[:], passages.ids, passages.contract)
     queries = np.ascontiguousarray(encoding.load_embeddings(_QUERIES.value).vectors[: _COUNT.value])
-    _, truth = exact.top_k(queries, passages.vectors, K)
+    _, truth = exact_index.top_k(queries, passages.vectors, K)
     with tempfile.TemporaryDirectory() as folder:
         settings = [
             *our_exact(passages), *scann(passages, folder), *hnsw(passages), *ivf_pq(passages)

@@ -73,11 +73,11 @@ class Study:
     """The data of a run folder, opened once, and trainings on it."""
 
     def __init__(self, run: Path, sample: int):
-        from input_pipelines.batches import packing, pipeline
-        from input_pipelines.pairs import pairs
+        from input_pipelines.batches import packed_text, token_groups
+        from input_pipelines.pairs import retriever_batches
         from input_pipelines.sources import beir
         from t5x_style.distributed import partitioning
-        from t5x_style.evaluation.evaluator import RetrievalEvaluator
+        from t5x_style.evaluation.retrieval_evaluator import RetrievalEvaluator
         from t5x_style.interfaces import contract
 
         corpus = str(run / "collection/corpus")
@@ -85,7 +85,7 @@ class Study:
         self.vocabulary = contract.Vocabulary.load(str(run / "tokenizer/tokenizer"))
         self.partitioner = partitioning.Partitioner()
         self.pipeline = functools.partial(
-            pairs.PairsPipeline,
+            retriever_batches.PairsPipeline,
             stores["queries"],
             stores["passages"],
             str(run / "negatives/negatives.jsonl"),
@@ -93,10 +93,10 @@ class Study:
             group_size=2,
             query_length=QUERY_LENGTH,
             passage_length=PASSAGE_LENGTH,
-            query_rows=packing.Rows(16, 80, 8),
-            passage_rows=packing.Rows(112, 128, 8),
+            query_rows=token_groups.Rows(16, 80, 8),
+            passage_rows=token_groups.Rows(112, 128, 8),
         )
-        source = functools.partial(pipeline.EncodeSource, segments=16, rows=32)
+        source = functools.partial(packed_text.EncodeSource, segments=16, rows=32)
         queries = source(
             store=stores["queries"],
             length=128,
@@ -116,7 +116,7 @@ class Study:
     def train(self, setting: Setting, seed: int, steps: int) -> dict[str, float]:
         """Development metrics after `steps`, and `seconds`."""
         from t5x_style.checkpoints import checkpointing
-        from t5x_style.training import metric_log, progress, trainer
+        from t5x_style.training import metric_writer, progress, trainer
 
         started = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
@@ -133,7 +133,7 @@ class Study:
                 seed,
             )
             training.start()
-            log = metric_log.MetricLog(folder, 0)
+            log = metric_writer.MetricLog(folder, 0)
             shown = progress.TrainingProgress("study", 0, steps, False)
             training.fit(log, shown, {})
             functions = training.functions(training.state)
@@ -143,7 +143,7 @@ class Study:
 
     def _objective(self, setting: Setting) -> functools.partial[object]:
         from models.losses import contrastive
-        from models.networks import bert, embedding
+        from models.networks import bert, text_embedding
         from models.objectives import bi_encoder
         from t5x_style.interfaces.objective import GroupShape
 
@@ -162,7 +162,7 @@ class Study:
                 for name, stddev in dataclasses.asdict(setting.scales).items()
             },
         )
-        how = embedding.EmbeddingConfig(
+        how = text_embedding.EmbeddingConfig(
             setting.pooling, True, "cosine", 0.05, QUERY_LENGTH, PASSAGE_LENGTH, "", ""
         )
         return functools.partial(
@@ -177,9 +177,9 @@ class Study:
 
 
 def _optimizer(setting: Setting, steps: int) -> object:
-    from t5x_style.step import optim
+    from t5x_style.step import optimizers
 
-    return optim.AdamW(setting.learning_rate, steps // 10, steps)
+    return optimizers.AdamW(setting.learning_rate, steps // 10, steps)
 
 
 class Measured:

@@ -17,7 +17,7 @@ from absl import app, flags
 from benchmarks import code_hash, corpora
 from benchmarks.retromae_step import RetroMaeStep
 from benchmarks.shapes import SIZES, Shape
-from input_pipelines.batches.pipeline import Pipeline
+from input_pipelines.batches.packed_text import Pipeline
 from input_pipelines.store.token_store import TokenStore
 
 _STORE = flags.DEFINE_string("store", "", "A token store.")

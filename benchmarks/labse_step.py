@@ -38,7 +38,7 @@ WAYS = ("local", "gather", "ring")
 
 def batch(pairs: int, length: int, vocabulary: int) -> dict[str, dict[str, np.ndarray]]:
     """Sentences of random words, as the pipeline gives them, a sentence a row."""
-    from input_pipelines.batches import packing
+    from input_pipelines.batches import token_groups
     from input_pipelines.store.token_store import Passages
 
     rng = np.random.default_rng(0)
@@ -47,7 +47,7 @@ def batch(pairs: int, length: int, vocabulary: int) -> dict[str, dict[str, np.nd
         lengths = rng.integers(8, length + 1, pairs)
         tokens = rng.integers(5, vocabulary, lengths.sum()).astype(np.int32)
         passages = Passages(tokens, np.ones(len(tokens), bool), lengths)
-        return dict(packing.build_group(passages, np.arange(pairs)[:, None], length))
+        return dict(token_groups.build_group(passages, np.arange(pairs)[:, None], length))
 
     extra = {
         "relevance": np.ones((pairs, 1), np.int32),
@@ -65,17 +65,19 @@ class LabseStep:
 
         from benchmarks.retromae_step import encoder_config
         from models.losses import contrastive
-        from models.networks import embedding
+        from models.networks import text_embedding
         from models.objectives import labse
         from t5x_style.distributed import partitioning
         from t5x_style.interfaces import contract, objective
-        from t5x_style.step import optim, step_program, train_state
+        from t5x_style.step import compiled_step, optimizers, train_state
 
         config = encoder_config(_SIZE.value, _VOCABULARY.value, _LENGTH.value)
         if _TOPOLOGY.value:
             config = dataclasses.replace(config, dtype="bfloat16", unroll=1, remat="full")
         length = _LENGTH.value
-        pooled = embedding.EmbeddingConfig("pooler", True, "cosine", 0.01, length, length, "", "")
+        pooled = text_embedding.EmbeddingConfig(
+            "pooler", True, "cosine", 0.01, length, length, "", ""
+        )
         words = contract.Vocabulary(_VOCABULARY.value, 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), "random")
         shape = objective.GroupShape(_PAIRS.value, length, 1)
 
@@ -86,11 +88,15 @@ class LabseStep:
         mesh = partitioning.MeshShape(tensor=_TENSOR.value)
         partitioner = partitioning.Partitioner(mesh, devices=devices)
         definition, self._state, shardings = train_state.create(
-            make, optim.AdamW(1e-4, 10, 1000), partitioner, seed=0, abstract=bool(_TOPOLOGY.value)
+            make,
+            optimizers.AdamW(1e-4, 10, 1000),
+            partitioner,
+            seed=0,
+            abstract=bool(_TOPOLOGY.value),
         )
-        step = step_program.jit(definition, partitioner, shardings)
+        step = compiled_step.jit(definition, partitioner, shardings)
         specs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), given)
-        self.program = step_program.trace(step, partitioner, self._state, specs).lower().compile()
+        self.program = compiled_step.trace(step, partitioner, self._state, specs).lower().compile()
         self._sharding = partitioner.batch_sharding
 
     def run(self, given: dict[str, dict[str, np.ndarray]], steps: int) -> tuple[float, float]:
@@ -116,10 +122,10 @@ def main(_: list[str]) -> None:
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
     import jax
 
-    from t5x_style.distributed import runtime
+    from t5x_style.distributed import startup
     from t5x_style.preflight import topology
 
-    runtime.schedule_for_memory()
+    startup.schedule_for_memory()
     devices = topology.devices(_TOPOLOGY.value) if _TOPOLOGY.value else jax.devices()
     given = batch(_PAIRS.value, _LENGTH.value, _VOCABULARY.value)
     steps = {way: LabseStep(way, given, devices) for way in WAYS}

@@ -62,7 +62,7 @@ Groups = dict[str, dict[str, np.ndarray]]
 
 def batch(number: int) -> Groups:
     """A step's `target` and `evidence`, as the pipeline gives them."""
-    from input_pipelines.batches import packing
+    from input_pipelines.batches import token_groups
     from input_pipelines.store.token_store import Passages
 
     rng = np.random.default_rng(number)
@@ -72,7 +72,7 @@ def batch(number: int) -> Groups:
         lengths = rng.integers(_CHUNK.value // 2, _CHUNK.value + 1, slots.size)
         tokens = rng.integers(10, _VOCABULARY.value, lengths.sum()).astype(np.int32)
         passages = Passages(tokens, np.ones(len(tokens), bool), lengths)
-        made[side] = dict(packing.build_group(passages, slots, together * _CHUNK.value))
+        made[side] = dict(token_groups.build_group(passages, slots, together * _CHUNK.value))
         made[side]["sub_batch"] = np.zeros(slots.shape, np.int32)
     made["target"]["language"] = np.full_like(made["target"]["sub_batch"], LANGUAGE)
     return made
@@ -102,14 +102,16 @@ def timed(step: Callable[[Any], Any], first: int, count: int, placed: Callable[.
 def objective(vocabulary: Any) -> Callable[..., Any]:
     """A factory of our objective, as the trainer wants one."""
     from benchmarks.retromae_step import encoder_config
-    from models.networks import embedding, generation, seq2seq
+    from models.networks import decoding, seq2seq, text_embedding
     from models.objectives import marge
     from t5x_style.interfaces.objective import GroupShape
 
     chunk = _CHUNK.value
     config = encoder_config(_SIZE.value, vocabulary.size, chunk)
     config = dataclasses.replace(config, dtype="float32", initializer_range=STDDEV)
-    pooled = embedding.EmbeddingConfig("cls", False, "cosine", 1.0, chunk, chunk, "", "", "text")
+    pooled = text_embedding.EmbeddingConfig(
+        "cls", False, "cosine", 1.0, chunk, chunk, "", "", "text"
+    )
     target, evidence = (
         GroupShape(_ROWS.value, together * chunk, together)
         for together in (_TARGETS.value, _EVIDENCE.value)
@@ -119,7 +121,7 @@ def objective(vocabulary: Any) -> Callable[..., Any]:
     def make(*, rngs: Any) -> marge.Marge:
         return marge.Marge(
             config, decoder, marge.RelevanceConfig(_AFTER.value, BETA), pooled, vocabulary, target,
-            evidence, 1024, generation.GenerationConfig(chunk), rngs=rngs,
+            evidence, 1024, decoding.GenerationConfig(chunk), rngs=rngs,
         )  # fmt: skip
 
     return make
@@ -130,23 +132,23 @@ def ours() -> turns.Contestant:
     import jax
     from flax import nnx
 
-    from t5x_style.distributed import partitioning, runtime
+    from t5x_style.distributed import partitioning, startup
     from t5x_style.interfaces import contract
-    from t5x_style.step import optim, step_program, train_state
+    from t5x_style.step import compiled_step, optimizers, train_state
 
-    runtime.schedule_for_memory()  # as every command that trains does
+    startup.schedule_for_memory()  # as every command that trains does
     words = contract.Vocabulary(_VOCABULARY.value, 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), "random words")
     partitioner = partitioning.Partitioner()
-    optimizer = optim.AdamW(learning_rate=1e-4, warmup_steps=10, total_steps=10_000)
+    optimizer = optimizers.AdamW(learning_rate=1e-4, warmup_steps=10, total_steps=10_000)
     made = train_state.create(objective(words), optimizer, partitioner, 0)
     definition, state, shardings = made
     weights = {
-        optim.path_string(path): np.asarray(leaf[...])
+        optimizers.path_string(path): np.asarray(leaf[...])
         for path, leaf in nnx.to_flat_state(state.params)
     }
     if not Path(_WEIGHTS.value).exists():
         np.savez(_WEIGHTS.value, **weights)
-    program = step_program.jit(definition, partitioner, shardings)
+    program = compiled_step.jit(definition, partitioner, shardings)
 
     def placed(one: Groups) -> Any:
         return jax.block_until_ready(jax.device_put(one, partitioner.batch_sharding))

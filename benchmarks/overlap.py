@@ -16,7 +16,7 @@ from absl import app, flags
 
 from benchmarks import code_hash
 from input_pipelines.sources import beir
-from input_pipelines.sources.sources import BadRecords
+from input_pipelines.sources.text_sources import BadRecords
 
 _RUN = flags.DEFINE_string("run", "runs/quickstart", "A finished run folder.")
 _METRIC = flags.DEFINE_string("metric", "MRR@10", "One of the evaluation's metrics.")

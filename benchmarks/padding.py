@@ -15,9 +15,9 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks import code_hash, corpora
-from input_pipelines.batches import packing, pipeline, plan
+from input_pipelines.batches import packed_text, packing_plan, token_groups
 from input_pipelines.batches.negatives import Pairs
-from input_pipelines.pairs import pair_plan
+from input_pipelines.pairs import pair_packing
 from input_pipelines.store.token_store import TokenStore
 
 _STORES = flags.DEFINE_multi_string("store", [], "Token store folders.")
@@ -61,12 +61,12 @@ def report(name: str, store: TokenStore) -> None:
     for segments in map(int, _SEGMENTS.value):
         cells = []
         for block in map(int, _BLOCKS.value):
-            made = plan.Plan(
+            made = packing_plan.Plan(
                 [lengths], [store.fingerprint], None, seed=0, rows=_ROWS.value, length=length,
                 segments=segments, block=block,
             )  # fmt: skip
             cells.append(made.padding_share())
-        source = pipeline.EncodeSource(
+        source = packed_text.EncodeSource(
             store, length, segments, _ROWS.value, segment_length=min(length, store.max_length)
         )
         row = "".join(f"  {percent(cell):>12}" for cell in [*cells, source.padding_share])
@@ -77,19 +77,19 @@ def report_pairs(store: TokenStore) -> None:
     """Prints the passages of fine-tuning: a fixed number in a fixed number of rows."""
     ids, queries, group = np.arange(len(store)), QUERIES, GROUP_SIZE
     # Each passage answers one query of 2 tokens; its negatives are random passages.
-    pairs = Pairs(ids, ids[:, None], np.full((len(store), 1), packing.NONE), 0)
-    query_rows = packing.Rows(queries, 2, 1)
+    pairs = Pairs(ids, ids[:, None], np.full((len(store), 1), token_groups.NONE), 0)
+    query_rows = token_groups.Rows(queries, 2, 1)
     print(f"  fine-tuning, {queries} queries with {group} passages each, over {STEPS} steps:")
     for times, segments in ((1, 1), (1, 8), (2, 8), (4, 16)):
         length = times * store.max_length
-        made = pair_plan.PairPlan(
+        made = pair_packing.PairPlan(
             pairs, np.full(len(store), 2), store.lengths, batch=queries, group_size=group,
-            query_rows=query_rows, passage_rows=packing.Rows(queries * group, length, segments),
-            seed=0,
+            query_rows=query_rows, seed=0,
+            passage_rows=token_groups.Rows(queries * group, length, segments),
         )  # fmt: skip
         steps = range(STEPS)
         started = time.perf_counter()
-        used = [(made.slots(step)[1] != packing.NONE).any(axis=1).sum() for step in steps]
+        used = [(made.slots(step)[1] != token_groups.NONE).any(axis=1).sum() for step in steps]
         seconds = (time.perf_counter() - started) / STEPS
         share = 1 - (1 - made.padding_shares(steps)[1]) * queries * group / max(used)
         print(
@@ -102,7 +102,7 @@ def report_speed(lengths: np.ndarray, count: int) -> None:
     """Prints how long planning takes."""
     many = np.random.default_rng(0).choice(lengths, count)
     started = time.perf_counter()
-    made = plan.Plan(
+    made = packing_plan.Plan(
         [many], ["speed"], None, seed=0, rows=512, length=_LENGTH.value, segments=8, block=8192
     )
     made.step(made.epoch_rows(0) // 1024)

@@ -29,16 +29,16 @@ from flax import nnx
 from benchmarks import code_hash, realm_step
 from input_pipelines.batches.corpus_table import StoreCorpus
 from input_pipelines.store import store_writer
-from models.corruption import evidence
+from models.corruption import evidence_layout
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.contract import TITLE_AND_BODY
-from t5x_style.model_dependent_data import host_retrieval, index_versions, version_record
-from t5x_style.model_dependent_data.retriever import Batch, HostRetrieval, Spec
-from t5x_style.retrieval import publish
+from t5x_style.model_dependent_data import host_query_encoder, version_log, versioned_index
+from t5x_style.model_dependent_data.retrieval_batches import Batch, HostRetrieval, Spec
+from t5x_style.retrieval import versioned_folder
 from t5x_style.retrieval.encoding import Embeddings
 from t5x_style.retrieval.scann_index import ScannSettings
-from t5x_style.step import optim, tables, train_state, train_step
-from t5x_style.step.optim import path_string
+from t5x_style.step import optimizers, static_tables, train_state, train_step
+from t5x_style.step.optimizers import path_string
 
 SETTINGS = ScannSettings(brute_force_below=20_000, leaves=0, searched_share=0.3, reorder=200)
 
@@ -118,7 +118,7 @@ def main() -> None:
 def created(make: Callable[..., Any]) -> Any:
     """Definition, state and jitted step of an objective, and the shardings of its state."""
     partitioner = partitioning.Partitioner()
-    optimizer = optim.AdamW(1e-4, 10, 1000)
+    optimizer = optimizers.AdamW(1e-4, 10, 1000)
     definition, state, shardings = train_state.create(make, optimizer, partitioner, 0)
     step = functools.partial(train_step.train_step, definition, partitioner.mesh)
     return definition, state, jax.jit(step, donate_argnums=0), shardings
@@ -129,7 +129,7 @@ def in_step(corpus: StoreCorpus, arguments: argparse.Namespace) -> tuple[float, 
     make = realm_step.objective(corpus, arguments.queries, arguments.staleness)
     definition, state, step, shardings = created(make)
     module = definition.module(state.params, state.variables)
-    variables = tables.fill(state.variables, module.table_sources(), shardings.variables)
+    variables = static_tables.fill(state.variables, module.table_sources(), shardings.variables)
     variables["index"]["row_steps"][...] = jnp.zeros_like(variables["index"]["row_steps"][...])
     state = state.replace(variables=variables)
     clean = Sentences(arguments.queries, corpus.rows).batch(0)
@@ -144,11 +144,11 @@ def on_host(
     definition, state, step, _ = created(make)
     retrieval = HostRetrieval(str(folder / "versions"), corpus, 7, corpus.length)
     pipeline = Sentences(arguments.queries, corpus.rows)
-    host = host_retrieval.OnHost(pipeline, retrieval, definition, state, folder)
+    host = host_query_encoder.OnHost(pipeline, retrieval, definition, state, folder)
     host.begin(state.key)
     seconds = refreshed(definition, state, corpus, folder)
     made = host.pipeline.batches(0, np.arange(arguments.queries))
-    first = publish.version_folder(folder / "versions", 1)
+    first = versioned_folder.version_folder(folder / "versions", 1)
 
     def publish_again() -> None:
         shutil.copytree(first, first.with_name("2.tmp"))
@@ -156,7 +156,7 @@ def on_host(
 
     found = timed(step, state, made, arguments.steps, publish_again)
     made.close()
-    seen = (folder / version_record.RECORD).read_text(encoding="utf-8")
+    seen = (folder / version_log.RECORD).read_text(encoding="utf-8")
     assert json.loads(seen.splitlines()[-1])["version"] == 2, "no step saw the new version"
     return *found, *seconds
 
@@ -171,7 +171,7 @@ def refreshed(
     def vectors(start: int) -> np.ndarray:
         rows = np.minimum(np.arange(start, start + 64), corpus.rows - 1)
         tokens, lengths = map(jnp.asarray, corpus.tokens_of(rows))
-        group = evidence.row_group(tokens, lengths, jnp.zeros(64, jnp.int32))
+        group = evidence_layout.row_group(tokens, lengths, jnp.zeros(64, jnp.int32))
         return np.asarray(embed(group))
 
     vectors(0)  # compiled
@@ -184,9 +184,9 @@ def refreshed(
         if path[0] == "embedder"
     }
     found = Embeddings(table, corpus.ids, module.contract())
-    run = version_record.run_of(folder) or ""
+    run = version_log.run_of(folder) or ""
     versions = folder / "versions"
-    index_versions.write(versions, found, run, 0, parameters, SETTINGS, keep=1, minimum_recall=0.0)
+    versioned_index.write(versions, found, run, 0, parameters, SETTINGS, keep=1, minimum_recall=0.0)
     return embedded - started, time.perf_counter() - embedded
 
 

@@ -20,15 +20,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import code_hash
-from models.corruption import evidence, span_masks
-from models.networks import bert, embedding, projected
+from models.corruption import evidence_layout, span_masks
+from models.networks import bert, projected_encoder, text_embedding
 from models.objectives import realm
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.interfaces.objective import GroupShape
 from t5x_style.retrieval import device_index
 from t5x_style.retrieval.device_index import DeviceIndexConfig
-from t5x_style.step import optim, tables, train_state, train_step
+from t5x_style.step import optimizers, static_tables, train_state, train_step
 
 VOCABULARY = Vocabulary(
     size=8192, pad=0, unk=1, cls=2, sep=3, mask=4, special_ids=(0, 1, 2, 3, 4), fingerprint="random"
@@ -78,10 +78,10 @@ def line(rows: int, arguments: argparse.Namespace) -> str:
     """One line of the table."""
     make = objective(RandomBlocks(rows, arguments.length), arguments.queries, arguments.staleness)
     partitioner = partitioning.Partitioner()
-    optimizer = optim.AdamW(1e-4, 10, 1000)
+    optimizer = optimizers.AdamW(1e-4, 10, 1000)
     definition, state, shardings = train_state.create(make, optimizer, partitioner, 0)
     module = definition.module(state.params, state.variables)
-    variables = tables.fill(state.variables, module.table_sources(), shardings.variables)
+    variables = static_tables.fill(state.variables, module.table_sources(), shardings.variables)
     variables["index"]["row_steps"][...] = jnp.zeros_like(variables["index"]["row_steps"][...])
     state = dataclasses.replace(state, variables=variables)
     batch = {"query": queries(arguments.queries, rows, arguments.length)}
@@ -125,7 +125,7 @@ def objective(
         vocab_size=VOCABULARY.size, hidden=128, layers=2, heads=2, mlp=512, max_positions=256,
         dropout=0.0, attention_dropout=0.0, unroll=2,
     )  # fmt: skip
-    vectors = embedding.EmbeddingConfig(
+    vectors = text_embedding.EmbeddingConfig(
         pooling="cls", normalise=False, similarity="dot", temperature=1.0, query_length=48,
         passage_length=corpus.length, query_prefix="", passage_prefix="",
         passage_layout="title_and_body",
@@ -134,7 +134,7 @@ def objective(
         realm.REALM,
         config=config,
         reader_config=config,
-        projection=projected.ProjectionConfig(128),
+        projection=projected_encoder.ProjectionConfig(128),
         embedding_config=vectors,
         vocabulary=VOCABULARY,
         query=GroupShape(rows, 48, 1),
@@ -151,7 +151,7 @@ def objective(
 def queries(count: int, rows: int, length: int) -> dict[str, jax.Array]:
     """A clean batch of random sentences of 32 tokens."""
     tokens = jnp.asarray(RandomBlocks(count, 48).tokens(0, count)).at[:, 4].set(9)
-    group = evidence.row_group(tokens, jnp.full(count, 32), jnp.arange(count))
+    group = evidence_layout.row_group(tokens, jnp.full(count, 32), jnp.arange(count))
     one = jnp.ones((count, 1), jnp.int32)
     return {**group, "source_row": jnp.arange(count)[:, None] % rows,
             "span_start": 6 * one, "span_end": 8 * one}  # fmt: skip

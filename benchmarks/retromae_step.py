@@ -6,14 +6,14 @@ import time
 import jax
 
 from benchmarks.shapes import SIZES, Round, Shape
-from input_pipelines.batches.pipeline import Pipeline
+from input_pipelines.batches.packed_text import Pipeline
 from input_pipelines.store.token_store import TokenStore
-from models.networks import bert, embedding
+from models.networks import bert, text_embedding
 from models.objectives import retromae
-from t5x_style.distributed import partitioning, runtime
+from t5x_style.distributed import partitioning, startup
 from t5x_style.interfaces import contract, objective
 from t5x_style.preflight import flops
-from t5x_style.step import optim, step_program, train_state
+from t5x_style.step import compiled_step, optimizers, train_state
 
 SEGMENTS = 8
 CHUNK = 256  # positions whose logits exist at a time
@@ -45,13 +45,13 @@ class RetroMaeStep:
     """
 
     def __init__(self, store: TokenStore, tokenizer: str, shape: Shape):
-        runtime.schedule_for_memory()  # as every command that trains or encodes does
+        startup.schedule_for_memory()  # as every command that trains or encodes does
         vocabulary = contract.Vocabulary.load(tokenizer)
         if shape.vocabulary is not None:
             vocabulary = dataclasses.replace(vocabulary, size=shape.vocabulary)
         config = encoder_config(shape.size, vocabulary.size, shape.length)
         rows, length = shape.rows, shape.length
-        pooled = embedding.EmbeddingConfig("cls", False, "dot", 1.0, length, length, "", "")
+        pooled = text_embedding.EmbeddingConfig("cls", False, "dot", 1.0, length, length, "", "")
 
         def make(*, rngs):
             group = objective.GroupShape(rows, length, SEGMENTS)
@@ -63,11 +63,11 @@ class RetroMaeStep:
             segments=SEGMENTS, block=4096,
         )  # fmt: skip
         self._partitioner = partitioning.Partitioner()
-        optimizer = optim.AdamW(learning_rate=1e-4, warmup_steps=10, total_steps=10_000)
+        optimizer = optimizers.AdamW(learning_rate=1e-4, warmup_steps=10, total_steps=10_000)
         definition, self._state, shardings = train_state.create(
             make, optimizer, self._partitioner, 0
         )
-        self._step = step_program.jit(definition, self._partitioner, shardings)
+        self._step = compiled_step.jit(definition, self._partitioner, shardings)
 
     def flops(self) -> float:
         """FLOPs of a step's matrix products divided by the tokens of its batch, with padding."""

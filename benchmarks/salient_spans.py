@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import code_hash
-from input_pipelines.store import blocks, salient_spans
+from input_pipelines.store import block_layout, salient_spans
 from input_pipelines.store.salient_spans import Span
 
 SAMPLE = Path(__file__).with_suffix(".json")
@@ -53,7 +53,7 @@ def row(
     exact = overlapping = reached = found = wanted = 0
     for one in marked:
         text = paragraphs[one["paragraph"]]["context"]
-        sentences = blocks.split(text, "en")
+        sentences = block_layout.split(text, "en")
         start, end = sentences[one["sentence"]]
         spans = finder.find("", text, sentences)
         mine = [(a - start, b - start) for a, b in spans if start <= a and b <= end]

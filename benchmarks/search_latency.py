@@ -19,7 +19,7 @@ from rich.table import Table
 from benchmarks import code_hash
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.contract import Contract
-from t5x_style.retrieval import bm25, exact, scann_index
+from t5x_style.retrieval import bm25, exact_index, scann_index
 
 K = 10
 Search = Callable[[Any, int], tuple[np.ndarray, np.ndarray]]
@@ -64,7 +64,7 @@ def main() -> None:
     contract = Contract(
         "cls", True, "cosine", 0.05, options.dimension, 32, 128, "", "", "text", 30_000, "none"
     )
-    _, true_rows = exact.top_k(queries, passages, K)
+    _, true_rows = exact_index.top_k(queries, passages, K)
     rows = []
 
     def measure(name: str, search: Search, asked: Any, build: float, dense: bool) -> None:
@@ -74,7 +74,7 @@ def main() -> None:
         cells = (f"{one:.2f}", f"{tail:.2f}", f"{256_000 / many:,.0f}", recall, f"{build:.1f}")
         rows.append((name, *cells))
 
-    measure("exact", exact.ExactIndex(passages, ids, contract).search, queries, 0.0, True)
+    measure("exact", exact_index.ExactIndex(passages, ids, contract).search, queries, 0.0, True)
     for share in (0.05, 0.1, 0.3):
         settings = scann_index.ScannSettings(2_000, 0, share, 200)
         with tempfile.TemporaryDirectory() as folder:

@@ -20,8 +20,8 @@ from pathlib import Path
 from absl import app, flags
 
 from benchmarks import code_hash, corpora
-from t5x_style.configuration import gin_utils
-from t5x_style.workflow import links, making, recipe_file, stages
+from t5x_style.configuration import gin_checks
+from t5x_style.workflow import links, making, recipe_reader, stages
 from t5x_style.workflow.space import in_words
 from t5x_style.workflow.store import Store, bytes_of
 
@@ -33,11 +33,11 @@ _REPEATS = flags.DEFINE_integer("repeats", 5, "Timings; the median counts.")
 RECIPE = "gin_configs/recipes/simlm.gin"
 
 
-def pretend(recipe: recipe_file.Recipe, command: gin_utils.Flags) -> None:
+def pretend(recipe: recipe_reader.Recipe, command: gin_checks.Flags) -> None:
     """Makes a finished version of each stage, whose outputs are small files."""
-    known = recipe_file.Known()
+    known = recipe_reader.Known()
     for item in recipe.stages:
-        planned = recipe_file.plan(recipe, item, command, known)
+        planned = recipe_reader.plan(recipe, item, command, known)
         lease = planned.store.leases.acquire(planned.id, lambda holder: None, lambda: None)
         folder = making.begin(planned, stages.decide(planned), lease)
         names = stages.declared_outputs(planned.entry) or set()
@@ -57,13 +57,13 @@ def decide() -> None:
             (corpus / name).parent.mkdir(parents=True, exist_ok=True)
             (corpus / name).write_text("x" * 1_000_000)
         words = [f"--gin_file={RECIPE}", f"--gin.CORPUS={corpus}", f"--gin.RUN_DIR={scratch}/run"]
-        command = gin_utils.parse_flags(words)
-        recipe = recipe_file.load(command)
+        command = gin_checks.parse_flags(words)
+        recipe = recipe_reader.load(command)
         pretend(recipe, command)
         inside, outside = [], []
         for _ in range(_REPEATS.value):
             started = time.perf_counter()
-            known, _ = recipe_file.look_up(recipe, command)
+            known, _ = recipe_reader.look_up(recipe, command)
             inside.append(time.perf_counter() - started)
             if len(known.done) != len(recipe.stages):
                 raise SystemExit(f"expected all stages done, found {known.pending} pending")

@@ -18,7 +18,7 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks import code_hash, corpora
-from input_pipelines.batches import packing
+from input_pipelines.batches import token_groups
 from input_pipelines.pairs import pair_rows
 from input_pipelines.pairs.pair_kinds import (
     Neighbours,
@@ -76,7 +76,7 @@ def report(store: str, weights: dict[str, float]) -> None:
         pair_rows.fitting_rows(mixture, side, LENGTH, 16, LENGTH, 8) for side in pair_rows.SIDES
     )
     pipeline = TrainingPairs(
-        mixture, packing.Rows(query, LENGTH, 16), packing.Rows(passage, LENGTH, 8),
+        mixture, token_groups.Rows(query, LENGTH, 16), token_groups.Rows(passage, LENGTH, 8),
         pair_rows.known_positives(mixture),
     )  # fmt: skip
     times = milliseconds(pipeline.batch)

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from benchmarks import corpora
 from benchmarks.shapes import Round
-from t5x_style.workflow import stage_main
+from t5x_style.workflow import stage_runner
 
 WARMUP = 2  # steps
 
@@ -87,7 +87,7 @@ class Worker:
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *sys.argv[1:], *arguments],
             stdin=pipe, stdout=pipe, text=True, cwd=corpora.ROOT,
-            env=stage_main.HUGE_PAGES | os.environ | {"JAX_COMPILATION_CACHE_DIR": cache},
+            env=stage_runner.HUGE_PAGES | os.environ | {"JAX_COMPILATION_CACHE_DIR": cache},
         )  # fmt: skip
         self.rounds: list[Round] = []
         ready = self._answer()  # compiled and warm

@@ -44,7 +44,7 @@ anywhere (Ctrl-C, SIGTERM): the running stage saves if it can, and the same comm
 
 Exit code: 0 done, or stopped as asked; 1 an error; 143 the running stage was stopped by a signal
 that did not come through the recipe. Flags of several processes (see
-`t5x_style.distributed.processes`) go to every stage; the same recipe is started once for each
+`t5x_style.distributed.launch_flags`) go to every stage; the same recipe is started once for each
 process.
 """
 
@@ -59,12 +59,20 @@ from types import FrameType
 from rich.console import Console
 from rich.table import Table
 
-from t5x_style.configuration import gin_utils
+from t5x_style.configuration import gin_checks
 from t5x_style.configuration.gin_reader import REPOSITORY, closest
-from t5x_style.distributed import processes
-from t5x_style.workflow import files, fingerprints, making, plans, recipe_file, stage_main, stages
+from t5x_style.distributed import launch_flags
+from t5x_style.workflow import (
+    files,
+    fingerprints,
+    making,
+    plans,
+    recipe_reader,
+    stage_runner,
+    stages,
+)
 from t5x_style.workflow.plans import Decision
-from t5x_style.workflow.recipe_file import Recipe, Stage
+from t5x_style.workflow.recipe_reader import Recipe, Stage
 from t5x_style.workflow.store import Version
 
 STOPPED = 128 + signal.SIGTERM  # exit code: someone else stopped the stage; see `_run`
@@ -99,7 +107,7 @@ class Children:
         if self.child is not None and self.child.poll() is None:
             self.child.send_signal(signal.SIGTERM)
 
-    def call(self, entry: str, flags: gin_utils.Flags) -> int:
+    def call(self, entry: str, flags: gin_checks.Flags) -> int:
         """Runs `python -m entry` with the flags, its output on our terminal; the exit code."""
         command = [sys.executable, "-m", entry, *flags.arguments()]
         # its own session: Ctrl-C reaches it once, through us
@@ -116,19 +124,19 @@ def _environment() -> dict[str, str]:
     huge pages, unless the user's own variables say otherwise.
     """
     path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))))
-    defaults = stage_main.HUGE_PAGES | {
+    defaults = stage_runner.HUGE_PAGES | {
         "JAX_COMPILATION_CACHE_DIR": str(REPOSITORY / ".jax_cache"),
         "PYTHONUNBUFFERED": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
-    own = {"PYTHONPATH": path, stage_main.PARENT: str(os.getpid())}
-    described = processes.read(sys.argv[1:], os.environ)
+    own = {"PYTHONPATH": path, stage_runner.PARENT: str(os.getpid())}
+    described = launch_flags.read(sys.argv[1:], os.environ)
     return {**defaults, **os.environ, **own, **(described.environment() if described else {})}
 
 
-def survey(recipe: Recipe, flags: gin_utils.Flags) -> list[Row]:
+def survey(recipe: Recipe, flags: gin_checks.Flags) -> list[Row]:
     """What would run, and why."""
-    _, decisions = recipe_file.look_up(recipe, flags)
+    _, decisions = recipe_reader.look_up(recipe, flags)
     return [_row(name, decision) for name, decision in decisions.items()]
 
 
@@ -143,15 +151,15 @@ def show(rows: list[Row], title: str) -> None:
     CONSOLE.print(table)
 
 
-def execute(recipe: Recipe, flags: gin_utils.Flags) -> int:
+def execute(recipe: Recipe, flags: gin_checks.Flags) -> int:
     """Runs the stages that are not done; returns the exit code."""
-    recipe_file.look_up(recipe, flags)  # every name, reference and link, before the first stage
+    recipe_reader.look_up(recipe, flags)  # every name, reference and link, before the first stage
     children = Children()
     children.watch()
     rows: list[Row] = []
-    known = recipe_file.Known()
+    known = recipe_reader.Known()
     for number, item in enumerate(recipe.stages, start=1):
-        planned = recipe_file.plan(recipe, item, flags, known)
+        planned = recipe_reader.plan(recipe, item, flags, known)
         decision = stages.decide(planned)
         CONSOLE.rule(
             f"stage {number}/{len(recipe.stages)}: {item.name}, {decision.status}: "
@@ -170,18 +178,18 @@ def execute(recipe: Recipe, flags: gin_utils.Flags) -> int:
             version = found
         known.done[item.name] = version
         rows.append(_row(item.name, decision, version))
-    described = processes.read(sys.argv[1:], os.environ)
+    described = launch_flags.read(sys.argv[1:], os.environ)
     if described is None or not described.number:  # one of several is enough
         publish(recipe, known)
     show(rows, f"{recipe.run_dir}: all {len(rows)} stages done")
     return 0
 
 
-def _check_rerun(recipe: Recipe, flags: gin_utils.Flags) -> None:
+def _check_rerun(recipe: Recipe, flags: gin_checks.Flags) -> None:
     names = [item.name for item in recipe.stages]
     for name in flags.rerun:
         if name not in names:
-            raise recipe_file.RecipeError(f"--rerun={name}: no such stage{closest(name, names)}")
+            raise recipe_reader.RecipeError(f"--rerun={name}: no such stage{closest(name, names)}")
 
 
 def _row(name: str, decision: Decision, made: Version | None = None) -> Row:
@@ -201,9 +209,9 @@ def _run(
     children: Children,
     recipe: Recipe,
     item: Stage,
-    flags: gin_utils.Flags,
+    flags: gin_checks.Flags,
     planned: stages.Plan,
-    known: recipe_file.Known,
+    known: recipe_reader.Known,
 ) -> Version | int:
     """Runs one stage as planned; its version when it is done, else the exit code to stop with.
 
@@ -213,14 +221,14 @@ def _run(
     """
     code = 0
     if not children.stopping:
-        code = children.call(item.entry, recipe_file.stage_flags(recipe, item, flags, known))
+        code = children.call(item.entry, recipe_reader.stage_flags(recipe, item, flags, known))
     if children.stopping:
         pass
     elif code:
         CONSOLE.print(f"error: stage {item.name} {_ending(code)}; the same command tries again.")
         return 1
     else:
-        now = recipe_file.plan(recipe, item, replace(flags, rerun=()), known)
+        now = recipe_reader.plan(recipe, item, replace(flags, rerun=()), known)
         decision = stages.decide(now)
         if decision.status == "done" and decision.version is not None:
             return decision.version
@@ -252,16 +260,16 @@ def _ending(code: int) -> str:
     return f"failed with exit code {code}"
 
 
-def publish(recipe: Recipe, known: recipe_file.Known) -> None:
+def publish(recipe: Recipe, known: recipe_reader.Known) -> None:
     """Copies the files of `recipe.run.publish` into the run's folder."""
     for name, output in recipe.publish.items():
         target = recipe.run_dir / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        source = recipe_file.output_path(recipe, output, known)
+        source = recipe_reader.output_path(recipe, output, known)
         version = known.done[output.stage]
         inside = os.path.relpath(source, version.folder)
         if files.changed_files(version, inside):
-            raise recipe_file.RecipeError(
+            raise recipe_reader.RecipeError(
                 f"recipe.run.publish: {inside} changed since {version.folder} was finished. Put "
                 f"the file back, or make the version again: --rerun={output.stage}"
             )
@@ -270,9 +278,9 @@ def publish(recipe: Recipe, known: recipe_file.Known) -> None:
         os.replace(temporary, target)
 
 
-def run(flags: gin_utils.Flags) -> int:
+def run(flags: gin_checks.Flags) -> int:
     """Runs a recipe, or with `--dry_run` says what would run; returns the exit code."""
-    recipe = recipe_file.load(flags)
+    recipe = recipe_reader.load(flags)
     _check_rerun(recipe, flags)
     CONSOLE.print(f"store: {recipe.store.root}")
     if flags.dry_run:
@@ -283,7 +291,7 @@ def run(flags: gin_utils.Flags) -> int:
 
 def main() -> None:
     """The command `python -m launch.recipe`."""
-    sys.exit(stage_main.guarded(run, sys.argv[1:]))
+    sys.exit(stage_runner.guarded(run, sys.argv[1:]))
 
 
 if __name__ == "__main__":

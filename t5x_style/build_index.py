@@ -5,7 +5,7 @@ With `--watch` it is no stage, but builds an index of each new checkpoint: see `
 
 import sys
 
-from t5x_style.retrieval import encoding, publish, scann_index
+from t5x_style.retrieval import encoding, scann_index, versioned_folder
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {"build_index": {"name": "build_index", "version": 1}}
@@ -25,7 +25,7 @@ def build_index(
       settings: of ScaNN.
       keep: how many published versions stay on disk.
       minimum_recall: of the exact top 10; an index below it is not published.
-      model_dir: of the index, see `retrieval.publish`.
+      model_dir: of the index, see `retrieval.versioned_folder`.
 
     Raises:
       scann_index.RecallError: recall is below `minimum_recall`.
@@ -43,7 +43,7 @@ def build_index(
     )
     print(
         f"build_index: {len(index.ids):,} passages, recall@10 against exact search "
-        f"{index.recall:.4f}, version {publish.current(model_dir).name}",
+        f"{index.recall:.4f}, version {versioned_folder.current(model_dir).name}",
         file=sys.stderr,
     )
     return {"index": "."}
@@ -57,7 +57,7 @@ if __name__ == "__main__":
         words = [word for word in sys.argv[1:] if word != "--watch"]
         sys.exit(import_module("t5x_style.watch_index").main(words))
     from t5x_style import stage
-    from t5x_style.distributed import runtime
+    from t5x_style.distributed import startup
 
-    runtime.tolerate_absent_tpu()
+    startup.tolerate_absent_tpu()
     stage.main("t5x_style.build_index.build_index")

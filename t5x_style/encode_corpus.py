@@ -11,16 +11,16 @@ import sys
 import jax
 from jax.experimental import multihost_utils
 
-from t5x_style.checkpoints import trained
-from t5x_style.distributed import runtime
-from t5x_style.retrieval import embedding_shards, encoding, parts
+from t5x_style.checkpoints import restored_model
+from t5x_style.distributed import startup
+from t5x_style.retrieval import embedding_shards, encoding, resumable_parts
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {"encode_corpus": {"name": "encode_corpus", "version": 1}}
 
 
 def encode_corpus(
-    model: trained.Trained,
+    model: restored_model.Trained,
     source: encoding.EncodeSource,
     function: str,
     storage: embedding_shards.Storage,
@@ -45,7 +45,7 @@ def encode_corpus(
     bounds = storage.bounds(len(source.ids))
     first = jax.process_index() == 0
     with embedding_shards.ShardWriter(model_dir, version, storage, source.ids) as writer:
-        missing = parts.agreed(writer.missing() if first else [], len(bounds))
+        missing = resumable_parts.agreed(writer.missing() if first else [], len(bounds))
         if first and len(missing) < len(bounds):
             kept = len(bounds) - len(missing)
             print(f"encode_corpus: {kept} of {len(bounds)} shards are there", file=sys.stderr)
@@ -63,5 +63,5 @@ def encode_corpus(
 if __name__ == "__main__":
     from t5x_style import stage
 
-    runtime.start()
+    startup.start()
     stage.main("t5x_style.encode_corpus.encode_corpus")

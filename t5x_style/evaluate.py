@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 
-from t5x_style.distributed import runtime
-from t5x_style.evaluation import comparison, groups, ranking, systems
+from t5x_style.distributed import startup
+from t5x_style.evaluation import comparison, query_groups, ranking, retrieval_systems
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {"evaluate": {"name": "evaluate", "version": 3}}
@@ -17,7 +17,7 @@ JOBS = {"evaluate": {"name": "evaluate", "version": 3}}
 def evaluate(
     corpus: str,
     split: str,
-    systems: Sequence[systems.System],
+    systems: Sequence[retrieval_systems.System],
     baseline: str,
     depth: int,
     samples: int,
@@ -25,7 +25,7 @@ def evaluate(
     model_dir: str,
     metrics: Sequence[str] = ranking.METRICS,
     compared: Sequence[tuple[str, str]] = (),
-    group_of: groups.GroupRule | None = None,
+    group_of: query_groups.GroupRule | None = None,
     development: str | None = None,
 ) -> dict[str, str]:
     """Writes runs/<system>.trec, metrics.json and per_query.json, and prints a table.
@@ -81,7 +81,7 @@ def evaluate(
         numbers = None
         if group_of is not None:
             queries = scores[baseline].queries
-            numbers = groups.numbers(group_of, queries, bench.qrels(split), bench.passages)
+            numbers = query_groups.numbers(group_of, queries, bench.qrels(split), bench.passages)
         report = comparison.compare(scores, baseline, compared, samples, seed, numbers)
         report |= {"split": split, "passages": len(bench.passages), "facts": facts}
         report |= {"grouped_by": repr(group_of) if group_of is not None else None}
@@ -91,8 +91,10 @@ def evaluate(
     return {"metrics": "metrics.json", "per_query": "per_query.json", "runs": "runs"}
 
 
-def _bench(corpus: str, chosen: Sequence[systems.System], depth: int) -> systems.Bench:
-    bench = systems.Bench(corpus, chosen, depth)
+def _bench(
+    corpus: str, chosen: Sequence[retrieval_systems.System], depth: int
+) -> retrieval_systems.Bench:
+    bench = retrieval_systems.Bench(corpus, chosen, depth)
     for name in bench.systems:
         if not name.replace("_", "").replace("-", "").isalnum():
             raise ValueError(f"{name!r} names a file: expected letters, digits, '_' and '-' only")
@@ -103,7 +105,7 @@ def _cut(run: ranking.Run, depth: int) -> ranking.Run:
     return {query: hits[:depth] for query, hits in run.items()}
 
 
-def _run_development(bench: systems.Bench, split: str, development: str | None) -> None:
+def _run_development(bench: retrieval_systems.Bench, split: str, development: str | None) -> None:
     if development is None or development == split:
         return
     if not bench.has_qrels(development):
@@ -116,7 +118,7 @@ def _run_development(bench: systems.Bench, split: str, development: str | None) 
 
 
 def _development(
-    bench: systems.Bench, split: str, depth: int, metrics: Sequence[str]
+    bench: retrieval_systems.Bench, split: str, depth: int, metrics: Sequence[str]
 ) -> dict[str, Any]:
     """The means of all runs on other splits, as `evaluate` writes them."""
     found = {}
@@ -134,5 +136,5 @@ def _development(
 if __name__ == "__main__":
     from t5x_style import stage
 
-    runtime.start()
+    startup.start()
     stage.main("t5x_style.evaluate.evaluate")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import jax
 
-from t5x_style.distributed import runtime
-from t5x_style.evaluation import comparison, qa, ranking, systems
-from t5x_style.retrieval import publish
+from t5x_style.distributed import startup
+from t5x_style.evaluation import answer_metrics, comparison, ranking, retrieval_systems
+from t5x_style.retrieval import versioned_folder
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {"evaluate_answers": {"name": "evaluate_answers", "version": 3}}
@@ -17,14 +17,14 @@ JOBS = {"evaluate_answers": {"name": "evaluate_answers", "version": 3}}
 
 def evaluate_answers(
     corpus: str,
-    key: qa.AnswerKey,
-    retrievers: Sequence[systems.System],
-    answering: Sequence[qa.Answering],
+    key: answer_metrics.AnswerKey,
+    retrievers: Sequence[retrieval_systems.System],
+    answering: Sequence[answer_metrics.Answering],
     baseline: str,
     samples: int,
     seed: int,
     model_dir: str,
-    depths: Sequence[int] = qa.RECALLS,
+    depths: Sequence[int] = answer_metrics.RECALLS,
     compared: Sequence[tuple[str, str]] = (),
 ) -> dict[str, str]:
     """Writes answers.jsonl, metrics.json and per_query.json, and prints a table.
@@ -54,11 +54,11 @@ def evaluate_answers(
         raise ValueError(f"answering: expected one or more, of distinct names, found {names}")
     comparison.require_names(names, baseline, compared)
     depth = max([*depths, *(system.read for system in answering)])
-    bench = qa.QuestionBench(corpus, key, retrievers, depth)
+    bench = answer_metrics.QuestionBench(corpus, key, retrievers, depth)
     scores: dict[str, ranking.Scores] = {}
     answers: dict[str, dict[str, str]] = {}
     for system in answering:
-        scores[system.name], answers[system.name] = qa.score(bench, system, depths)
+        scores[system.name], answers[system.name] = answer_metrics.score(bench, system, depths)
         print(f"answers: {system.name} {scores[system.name].means()}", file=sys.stderr)
     if jax.process_index() == 0:
         folder = Path(model_dir)
@@ -81,18 +81,20 @@ def evaluate_answers(
     }
 
 
-def _write_answers(path: Path, bench: qa.QuestionBench, answers: dict[str, dict[str, str]]) -> None:
+def _write_answers(
+    path: Path, bench: answer_metrics.QuestionBench, answers: dict[str, dict[str, str]]
+) -> None:
     lines = []
     for question, text in bench.texts("").items():
         given = {name: found[question] for name, found in answers.items()}
         right = [name for name, answer in given.items() if bench.key.exact(question, answer)]
         row = {"id": question, "question": text, "right": right, **given}
         lines.append(json.dumps(row, ensure_ascii=False) + "\n")
-    publish.write_atomically(path, "".join(lines))
+    versioned_folder.write_atomically(path, "".join(lines))
 
 
 if __name__ == "__main__":
     from t5x_style import stage
 
-    runtime.start()
+    startup.start()
     stage.main("t5x_style.evaluate_answers.evaluate_answers")

@@ -11,10 +11,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from t5x_style.distributed import runtime
+from t5x_style.distributed import startup
 from t5x_style.multilingual import language_groups
-from t5x_style.multilingual.sentence_systems import Embedder, SentenceSystem
-from t5x_style.retrieval import publish
+from t5x_style.multilingual.sentence_embedders import Embedder, SentenceSystem
+from t5x_style.retrieval import versioned_folder
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {"evaluate_bitext": {"name": "evaluate_bitext", "version": 1}}
@@ -89,8 +89,12 @@ def evaluate_bitext(
     drawn = [(system, task, *task.between(system)) for system, task in pictures]
     if jax.process_index() == 0:
         folder = Path(model_dir)
-        publish.write_atomically(folder / "metrics.json", json.dumps(report, indent=1) + "\n")
-        publish.write_atomically(folder / "languages.md", by_language(report["sets"], trained))
+        versioned_folder.write_atomically(
+            folder / "metrics.json", json.dumps(report, indent=1) + "\n"
+        )
+        versioned_folder.write_atomically(
+            folder / "languages.md", by_language(report["sets"], trained)
+        )
         console = Console(width=None if sys.stdout.isatty() else 120)
         for name, one in report["sets"].items():
             console.print(table(name, one))
@@ -199,5 +203,5 @@ def draw(languages: Sequence[str], matrix: np.ndarray, title: str, png: Path) ->
 if __name__ == "__main__":
     from t5x_style import stage
 
-    runtime.start()
+    startup.start()
     stage.main("t5x_style.evaluate_bitext.evaluate_bitext")

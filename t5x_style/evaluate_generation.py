@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from t5x_style.evaluation import generation
-from t5x_style.retrieval import publish
+from t5x_style.retrieval import versioned_folder
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {"evaluate_generation": {"name": "evaluate_generation", "version": 1}}
@@ -46,8 +46,8 @@ def evaluate_generation(
     )
     folder = Path(model_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    publish.write_atomically(folder / "metrics.json", json.dumps(report, indent=1) + "\n")
-    publish.write_atomically(folder / "generation.md", generation.markdown(report))
+    versioned_folder.write_atomically(folder / "metrics.json", json.dumps(report, indent=1) + "\n")
+    versioned_folder.write_atomically(folder / "generation.md", generation.markdown(report))
     Console(width=None if sys.stdout.isatty() else 120).print(table(report))
     return {"metrics": "metrics.json", "page": "generation.md"}
 

@@ -19,11 +19,11 @@ from typing import Any, Protocol
 
 import jax
 
-from t5x_style.checkpoints import trained
-from t5x_style.distributed import runtime
+from t5x_style.checkpoints import restored_model
+from t5x_style.distributed import startup
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.interfaces.contract import FILE_NAME, Vocabulary
-from t5x_style.retrieval import publish
+from t5x_style.retrieval import versioned_folder
 from t5x_style.serving import saved_model, saved_model_check
 from t5x_style.serving.saved_model import ExportError
 from t5x_style.step.train_state import MakeObjective
@@ -69,7 +69,7 @@ def export(
       publish_to: folder that a server watches, outside of model_dir; gets a copy of the version,
         beside those that are there. None: no copy.
       model_dir: stage folder.
-      step: which checkpoint; as in `trained.restore`.
+      step: which checkpoint; as in `restored_model.restore`.
 
     Raises:
       ExportError: the objective cannot be exported, or the SavedModel differs from the model.
@@ -78,7 +78,7 @@ def export(
     if jax.process_count() > 1:
         raise ExportError(f"export runs in one process, found {jax.process_count()}")
     host = Partitioner(MeshShape(1, 1, 1), devices=jax.local_devices(backend="cpu")[:1])
-    model = trained.restore(objective, checkpoint, host, step)
+    model = restored_model.restore(objective, checkpoint, host, step)
     given = dataclasses.replace(model.contract, tokenizer_fingerprint=tokenizer.fingerprint)
     model.contract.require(given, f"the tokenizer in {tokenizer.folder}")
     longest = saved_model.lengths(model)
@@ -99,7 +99,9 @@ def export(
     return {"saved_model": "saved_model"}
 
 
-def _write(folder: Path, model: trained.Restored, tokenizer: Tokenizer, default: str) -> None:
+def _write(
+    folder: Path, model: restored_model.Restored, tokenizer: Tokenizer, default: str
+) -> None:
     """The SavedModel, with contract.json and the tokenizer's files as assets."""
     files = {path.name: path for path in sorted(Path(tokenizer.folder).iterdir()) if path.is_file()}
     with tempfile.TemporaryDirectory() as own:
@@ -117,7 +119,7 @@ def _write_manifest(folder: Path, longest: dict[str, int], default: str, worst: 
         "largest_difference": worst,
         "packages": {name: metadata.version(name) for name in _PACKAGES},
     }
-    publish.write_manifest(folder, facts, names)
+    versioned_folder.write_manifest(folder, facts, names)
 
 
 def versions(folder: Path) -> list[int]:
@@ -153,7 +155,7 @@ def copy_version(version: Path, folder: Path) -> None:
     made = Path(tempfile.mkdtemp(prefix=".export-", dir=folder))
     try:
         shutil.copytree(version, made, dirs_exist_ok=True)
-        publish.read_manifest(made)
+        versioned_folder.read_manifest(made)
         _rename(made, folder / version.name)
     finally:
         shutil.rmtree(made, ignore_errors=True)
@@ -170,11 +172,11 @@ def _rename(made: Path, version: Path) -> None:
             f"{version}: this version is there already, and none is overwritten. Export again: "
             "the next gets a later number"
         ) from error
-    publish.sync(version.parent)
+    versioned_folder.sync(version.parent)
 
 
 if __name__ == "__main__":
     from t5x_style import stage
 
-    runtime.start()
+    startup.start()
     stage.main("t5x_style.export.export")

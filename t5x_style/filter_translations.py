@@ -16,11 +16,11 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from t5x_style.checkpoints import trained
-from t5x_style.distributed import runtime
-from t5x_style.multilingual import bitext
-from t5x_style.multilingual.translation_sets import TranslationSet
-from t5x_style.retrieval import publish
+from t5x_style.checkpoints import restored_model
+from t5x_style.distributed import startup
+from t5x_style.multilingual import margin_scoring
+from t5x_style.multilingual.translation_retrieval import TranslationSet
+from t5x_style.retrieval import versioned_folder
 
 _log = logging.getLogger(__name__)
 FILE = "translations.jsonl"
@@ -39,7 +39,7 @@ class QualityRule:
       least: score that is kept at least, in units of the margin; of 'ratio' 1 is as near as what
         else is near.
       share: of each pair of languages at most this share, the best, in (0, 1].
-      margin, k: see `bitext.mine`.
+      margin, k: see `margin_scoring.mine`.
       among: sentences that are compared with each other at a time. More tell better what is near;
         time grows with them.
     """
@@ -67,7 +67,7 @@ class QualityRule:
 def filter_translations(
     translations: str,
     of: TranslationSet,
-    model: trained.Trained,
+    model: restored_model.Trained,
     rule: QualityRule,
     model_dir: str,
 ) -> dict[str, str]:
@@ -129,13 +129,15 @@ def _lines(path: str, of: TranslationSet) -> list[str]:
     return lines
 
 
-def _scores(of: TranslationSet, model: trained.Trained, rule: QualityRule) -> Iterator[np.ndarray]:
+def _scores(
+    of: TranslationSet, model: restored_model.Trained, rule: QualityRule
+) -> Iterator[np.ndarray]:
     """Of each translation, pair of languages after pair; one part of a pair in memory at a time."""
     bounds = [bound for _, rows in of.pairs() for bound in _parts(rows, rule)]
     sources = model.encode_parts("embed_query", of.sources, bounds)
     targets = model.encode_parts("embed_passage", of.targets, bounds)
     for source, target in zip(sources, targets, strict=True):
-        yield bitext.own_scores(source, target, rule.margin, rule.k).astype(np.float32)
+        yield margin_scoring.own_scores(source, target, rule.margin, rule.k).astype(np.float32)
 
 
 def _parts(rows: np.ndarray, rule: QualityRule) -> list[tuple[int, int]]:
@@ -159,10 +161,10 @@ def _write(
         "pairs": pairs,
     }
     text = "".join(line for line, one in zip(lines, kept.tolist(), strict=True) if one)
-    publish.write_atomically(folder / FILE, text)
+    versioned_folder.write_atomically(folder / FILE, text)
     np.save(folder / "scores.npy", scores)
     text = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
-    publish.write_atomically(folder / "report.json", text)
+    versioned_folder.write_atomically(folder / "report.json", text)
     _log.info("kept %d of %d translations", kept.sum(), len(kept))
 
 
@@ -195,5 +197,5 @@ def _quoted(line: str, score: float) -> str:
 if __name__ == "__main__":
     from t5x_style import stage
 
-    runtime.start()
+    startup.start()
     stage.main("t5x_style.filter_translations.filter_translations")

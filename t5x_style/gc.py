@@ -12,7 +12,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from t5x_style.workflow import collection, links, stage_main
+from t5x_style.workflow import collection, links, stage_runner
 from t5x_style.workflow.collection import Entry
 from t5x_style.workflow.space import in_words
 from t5x_style.workflow.store import Store, StoreError
@@ -74,11 +74,11 @@ def _optimizer_bytes(entry: Entry) -> int:
 
 
 def _slim(store: Store, entry: Entry, days: float) -> int:
-    from t5x_style.checkpoints import checkpoint_folder, integrity  # import JAX
+    from t5x_style.checkpoints import checkpoint_directory, checksums  # import JAX
 
     names = (entry.version.manifest or {})["files"]
-    touched = tuple(n for n in names if OPTIMIZER in n or n.endswith(f"/{integrity.FILE_NAME}"))
-    freed = collection.slim(store, entry, touched, checkpoint_folder.drop_optimizers, days)
+    touched = tuple(n for n in names if OPTIMIZER in n or n.endswith(f"/{checksums.FILE_NAME}"))
+    freed = collection.slim(store, entry, touched, checkpoint_directory.drop_optimizers, days)
     if not freed:
         print(f"{entry.version.id} stays as it is: it is used now, or its files have changed")
     return freed
@@ -99,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--traceback", action="store_true", help="show where an error arose")
     options = parser.parse_args(argv)
     settings = (options.days, options.delete, options.slim, options.yes)
-    return stage_main.guarded(
+    return stage_runner.guarded(
         lambda _: collect(links.open_store(options.store), *settings),
         ["--traceback"] * options.traceback,
     )

@@ -18,10 +18,10 @@ import numpy as np
 import tqdm
 from jax.experimental import multihost_utils
 
-from t5x_style.checkpoints import trained
-from t5x_style.distributed import runtime
+from t5x_style.checkpoints import restored_model
+from t5x_style.distributed import startup
 from t5x_style.interfaces.contract import Contract
-from t5x_style.retrieval import parts
+from t5x_style.retrieval import resumable_parts
 from t5x_style.workflow import fingerprints
 
 WRITTEN = "written.jsonl"
@@ -102,7 +102,7 @@ class Requests(Protocol):
 
 
 def generate(
-    model: trained.Trained, requests: Requests, part_size: int, seed: int, model_dir: str
+    model: restored_model.Trained, requests: Requests, part_size: int, seed: int, model_dir: str
 ) -> dict[str, str]:
     """Writes a line {"id", "name", "from", "to", "text", "score"} for each request, in order.
 
@@ -111,7 +111,7 @@ def generate(
     penalty.
 
     Args:
-      model: writes; its objective decides how (`generation.GenerationConfig`).
+      model: writes; its objective decides how (`decoding.GenerationConfig`).
       requests: what.
       part_size: requests in a part: what a kill costs at most.
       seed: of drawing; decides nothing where the best tokens are taken. What is drawn depends on
@@ -131,9 +131,9 @@ def generate(
     _check(requests, model.contract)
     count = len(requests.requests)
     version = fingerprints.digest([model.fingerprint, requests.fingerprint, seed])
-    job = parts.Parts(model_dir, version, count, part_size)
+    job = resumable_parts.Parts(model_dir, version, count, part_size)
     first = jax.process_index() == 0
-    missing = parts.agreed(job.missing() if first else [], len(job.bounds))
+    missing = resumable_parts.agreed(job.missing() if first else [], len(job.bounds))
     if first:
         for note in requests.notes:
             print(f"generate: {note}", file=sys.stderr)
@@ -164,7 +164,7 @@ def _check(requests: Requests, contract: Contract) -> None:
 
 
 def _written(
-    model: trained.Trained,
+    model: restored_model.Trained,
     requests: Requests,
     start: int,
     end: int,
@@ -190,7 +190,9 @@ def _written(
     ]
 
 
-def _best(model: trained.Trained, batch: Batch, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
+def _best(
+    model: restored_model.Trained, batch: Batch, key: jax.Array
+) -> tuple[np.ndarray, np.ndarray]:
     """Tokens [B, T] and scores [B] of the best hypothesis of each row."""
     rows, partitioner = len(batch.language), model.partitioner
     partitioner.check_rows(rows, "a batch of requests")
@@ -228,5 +230,5 @@ def _line(request: Request, text: str, score: float) -> str:
 if __name__ == "__main__":
     from t5x_style import stage
 
-    runtime.start()
+    startup.start()
     stage.main("t5x_style.generate.generate")

@@ -10,24 +10,24 @@ from pathlib import Path
 import jax
 
 from t5x_style.checkpoints import checkpointing
-from t5x_style.distributed import runtime
+from t5x_style.distributed import startup
 from t5x_style.distributed.partitioning import Partitioner
-from t5x_style.step import optim, train_state
+from t5x_style.step import optimizers, train_state
 from t5x_style.step.train_state import MakeObjective
-from t5x_style.training import initialise
+from t5x_style.training import warm_start
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {"initialise_model": {"name": "initialise_model", "version": 1}}
 
 # Nothing is trained, so that the checkpoint has no moments.
-_UNTRAINED = optim.AdamW(
+_UNTRAINED = optimizers.AdamW(
     learning_rate=1.0, warmup_steps=0, total_steps=1, no_decay=(), frozen=("",)
 )
 
 
 def initialise_model(
     objective: MakeObjective,
-    initialise_from: Sequence[initialise.Initialise],
+    initialise_from: Sequence[warm_start.Initialise],
     partitioner: Partitioner,
     seed: int,
     model_dir: str,
@@ -52,11 +52,11 @@ def initialise_model(
         raise ValueError(
             "initialise_model.initialise_from: expected at least one source of weights, found "
             "none: a model of fresh parameters is no use. Name the sources, such as "
-            "[@initialise.Initialise()]."
+            "[@warm_start.Initialise()]."
         )
     folder = Path(model_dir)
     definition, state, shardings = train_state.create(objective, _UNTRAINED, partitioner, seed)
-    state = initialise.apply(state, initialise_from, shardings)
+    state = warm_start.apply(state, initialise_from, shardings)
     checkpointer = checkpointing.Checkpointer(
         folder / "checkpoints", checkpointing.Checkpointing(keep=1)
     )
@@ -71,5 +71,5 @@ def initialise_model(
 if __name__ == "__main__":
     from t5x_style import stage
 
-    runtime.start()
+    startup.start()
     stage.main("t5x_style.initialise_model.initialise_model")

@@ -16,11 +16,11 @@ import tqdm
 from absl import logging
 from jax.experimental import multihost_utils
 
-from t5x_style.distributed import runtime
-from t5x_style.mining import mining, origin
+from t5x_style.distributed import startup
+from t5x_style.mining import hard_negatives, provenance
 from t5x_style.mining.candidates import Candidates, MakeCandidates
-from t5x_style.retrieval import parts, publish
-from t5x_style.retrieval.passages import Passages, has_judgements, read_qrels, read_queries
+from t5x_style.retrieval import resumable_parts, versioned_folder
+from t5x_style.retrieval.beir_collection import Passages, has_judgements, read_qrels, read_queries
 from t5x_style.workflow import fingerprints
 
 NEGATIVES = "negatives.jsonl"
@@ -33,7 +33,7 @@ def mine(
     corpus: str,
     split: str,
     candidates: MakeCandidates,
-    settings: mining.MiningSettings,
+    settings: hard_negatives.MiningSettings,
     part_size: int,
     model_dir: str,
     most_queries: int = 0,
@@ -54,12 +54,12 @@ def mine(
     A split whose file holds no judgements gives an empty file, and a warning.
 
     Raises:
-      mining.MiningError: not one query has a negative.
+      hard_negatives.MiningError: not one query has a negative.
     """
     if not has_judgements(corpus, split):
         logging.warning("mine: %s judges no %s queries: nothing to mine for", corpus, split)
         if jax.process_index() == 0:
-            publish.write_atomically(Path(model_dir) / NEGATIVES, "")
+            versioned_folder.write_atomically(Path(model_dir) / NEGATIVES, "")
         return {"negatives": NEGATIVES}
     passages, texts = Passages(corpus), read_queries(corpus)
     qrels = read_qrels(corpus, split, texts, passages)
@@ -71,14 +71,21 @@ def mine(
     used = {"split": split, **dataclasses.asdict(settings)}
     judged = [(query, _positives(qrels[query], passages)) for query in queries]
     answers = {row for rows in qrels.values() for row in _positives(rows, passages)}
-    content = [publish.sha256(passages.path), list(queries.items()), judged, sorted(answers)]
+    content = [
+        versioned_folder.sha256(passages.path),
+        list(queries.items()),
+        judged,
+        sorted(answers),
+    ]
     version = fingerprints.digest([found.version, used, content])
-    job = parts.Parts(model_dir, version, len(queries), part_size)
+    job = resumable_parts.Parts(model_dir, version, len(queries), part_size)
     _mine_parts(job, found, judged, settings, answers)
     if first:
-        print(mining.report(job.lines(), settings.negatives), file=sys.stderr)
+        print(hard_negatives.report(job.lines(), settings.negatives), file=sys.stderr)
         path = Path(model_dir) / NEGATIVES
-        origin.write(path, found.made_by, used, passages, queries)  # first: never one without it
+        provenance.write(
+            path, found.made_by, used, passages, queries
+        )  # first: never one without it
         job.join(NEGATIVES)
     if jax.process_count() > 1:  # no process reports an end that the writer has not reached
         multihost_utils.sync_global_devices("mine: written")
@@ -101,19 +108,19 @@ def _positives(relevances: Mapping[str, int], passages: Passages) -> list[int]:
 
 
 def _mine_parts(
-    job: parts.Parts,
+    job: resumable_parts.Parts,
     candidates: Candidates,
-    judged: Sequence[mining.Judged],
-    settings: mining.MiningSettings,
+    judged: Sequence[hard_negatives.Judged],
+    settings: hard_negatives.MiningSettings,
     answers: Collection[int],
 ) -> None:
     """Mines for the parts that are missing, on all processes together."""
     first = jax.process_index() == 0
-    missing = parts.agreed(job.missing() if first else [], len(job.bounds))
+    missing = resumable_parts.agreed(job.missing() if first else [], len(job.bounds))
     if first and len(missing) < len(job.bounds):
         kept = len(job.bounds) - len(missing)
         print(f"mine: {kept} of {len(job.bounds)} parts are there", file=sys.stderr)
-    shares = [parts.share(*job.bounds[number]) for number in missing]
+    shares = [resumable_parts.share(*job.bounds[number]) for number in missing]
     with tqdm.tqdm(
         desc="mine",
         total=sum(end - start for start, end in shares),  # of this process
@@ -122,10 +129,12 @@ def _mine_parts(
     ) as bar:
         for number, (start, end) in zip(missing, shares, strict=True):
             lines = []
-            for one in mining.mine_negatives(candidates, judged[start:end], settings, answers):
+            for one in hard_negatives.mine_negatives(
+                candidates, judged[start:end], settings, answers
+            ):
                 lines.append(one.line())
                 bar.update()
-            lines = parts.gathered(lines)
+            lines = resumable_parts.gathered(lines)
             if first:
                 job.write(number, lines)
 
@@ -133,5 +142,5 @@ def _mine_parts(
 if __name__ == "__main__":
     from t5x_style import stage
 
-    runtime.start()
+    startup.start()
     stage.main("t5x_style.mine.mine")

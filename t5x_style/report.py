@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from t5x_style.evaluation import comparison
-from t5x_style.reporting import report_advice, report_commands, report_curves, report_parts
+from t5x_style.reporting import report_advice, report_commands, report_curves, report_tables
 from t5x_style.workflow.store import Version
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
@@ -63,14 +63,14 @@ def report(
     folder = Path(model_dir)
     folder.mkdir(parents=True, exist_ok=True)
     results = json.loads(Path(evaluation).read_text(encoding="utf-8"))
-    stages = report_parts.stages([evaluation, *trainings.values(), *further])
+    stages = report_tables.stages([evaluation, *trainings.values(), *further])
     curves = report_curves.read(trainings)
     lines = {name: one.lines for name, one in curves.items()}
     metric = development_metric or report_curves.development_metric(curves)
     if metric is not None and not any(one.points(metric) for one in curves.values()):
         raise ValueError(
             f"report.development_metric: none of the trainings {sorted(trainings)} logged "
-            f"{metric!r}; {report_parts.metrics_of(lines)}"
+            f"{metric!r}; {report_tables.metrics_of(lines)}"
         )
     marks = report_curves.marks(results, curves, metric)
     report_curves.draw(curves, folder / "curves.png", metric, marks)
@@ -81,10 +81,10 @@ def report(
     said = summary(results, stages, budget, report_advice.next_steps(situation))
     (folder / "summary.json").write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
     text = page(
-        results, compare(results, claim), list(trainings), report_parts.times(stages, budget),
+        results, compare(results, claim), list(trainings), report_tables.times(stages, budget),
         advice, report_curves.caption(curves, metric, marks),
     )  # fmt: skip
-    text += "".join(report_parts.by_step(one, lines) for one in over_training)
+    text += "".join(report_tables.by_step(one, lines) for one in over_training)
     for path in further:
         text += "\n".join(["", *tables(json.loads(Path(path).read_text(encoding="utf-8")))])
     (folder / "summary.md").write_text(text, encoding="utf-8")
@@ -102,11 +102,11 @@ def summary(
 
     Args:
       results: of the evaluation.
-      stages: of `report_parts.stages`.
+      stages: of `report_tables.stages`.
       budget: of the recipe.
       steps: what to try next.
     """
-    seconds, systems = report_parts.stage_seconds(stages), results["systems"]
+    seconds, systems = report_tables.stage_seconds(stages), results["systems"]
     return {
         "metrics": {
             s: {m: v["value"] for m, v in metrics.items()} for s, metrics in systems.items()
@@ -123,7 +123,7 @@ def summary(
         "budget": budget,
         "seconds": round(sum(seconds.values()), 1),
         "stages": seconds,
-        "code": report_parts.stage_code(stages),
+        "code": report_tables.stage_code(stages),
         "advice": list(steps),
     }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from t5x_style.multilingual.language_groups import ALL, TRAINED, ZERO_SHOT
-from t5x_style.reporting import report_curves, report_parts
+from t5x_style.reporting import report_curves, report_tables
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {"report_translations": {"name": "report_translations", "version": 2}}
@@ -40,13 +40,13 @@ def report_translations(
     logged = {name: one.lines for name, one in curves.items()}
     metric = report_curves.development_metric(curves)
     report_curves.draw(curves, folder / "curves.png", metric)
-    stages = report_parts.stages([evaluation, languages, *trainings.values()])
+    stages = report_tables.stages([evaluation, languages, *trainings.values()])
     parts = [
         "# Summary\n",
         *(line for name, one in sets.items() for line in of_task(name, one)),
-        *report_parts.times(stages, budget),
+        *report_tables.times(stages, budget),
         f"![curves of {', '.join(logged)}](curves.png)",
-        *(report_parts.by_step(metric, logged) for metric in over_training),
+        *(report_tables.by_step(metric, logged) for metric in over_training),
         Path(languages).read_text(encoding="utf-8"),
     ]
     (folder / "summary.md").write_text("\n".join(parts), encoding="utf-8")

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from t5x_style.configuration.gin_reader import closest
-from t5x_style.workflow import adoption, collection, files, fingerprints, links, plans, stage_main
+from t5x_style.workflow import adoption, collection, files, fingerprints, links, plans, stage_runner
 from t5x_style.workflow.collection import Entry
 from t5x_style.workflow.space import in_words
 from t5x_style.workflow.store import Store, StoreError, Version, store_of
@@ -173,7 +173,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--gin_allow", action="append", default=[], help="for adopt, as in a run")
     parser.add_argument("--traceback", action="store_true", help="show where an error arose")
     options = parser.parse_args(argv)
-    return stage_main.guarded(lambda _: act(options), ["--traceback"] * options.traceback)
+    return stage_runner.guarded(lambda _: act(options), ["--traceback"] * options.traceback)
 
 
 if __name__ == "__main__":

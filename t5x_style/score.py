@@ -15,10 +15,10 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
-from t5x_style.checkpoints import trained
-from t5x_style.distributed import runtime
-from t5x_style.mining import origin, scoring
-from t5x_style.retrieval import parts, publish
+from t5x_style.checkpoints import restored_model
+from t5x_style.distributed import startup
+from t5x_style.mining import pair_scoring, provenance
+from t5x_style.retrieval import resumable_parts, versioned_folder
 from t5x_style.workflow import fingerprints
 
 SCORED = "scored.jsonl"
@@ -28,9 +28,9 @@ JOBS = {"score": {"name": "score", "version": 1}}
 
 
 def score(
-    model: trained.Trained,
+    model: restored_model.Trained,
     negatives: str,
-    texts: scoring.JointTexts,
+    texts: pair_scoring.JointTexts,
     depth: int,
     part_size: int,
     model_dir: str,
@@ -50,14 +50,19 @@ def score(
     Raises:
       ScoreError: not one query has a negative, so that there is nothing to compare.
       ContractError: the texts were tokenized otherwise than the model's contract says.
-      ValueError: a line that does not fit, see `scoring.JointTexts.mined`.
+      ValueError: a line that does not fit, see `pair_scoring.JointTexts.mined`.
     """
-    scoring.check_texts(texts, model.contract)
-    lines = scoring.read_lines(texts, negatives, depth)
-    content = [model.fingerprint, publish.sha256(Path(negatives)), texts.fingerprint, depth]
-    job = parts.Parts(model_dir, fingerprints.digest(content), len(lines), part_size)
+    pair_scoring.check_texts(texts, model.contract)
+    lines = pair_scoring.read_lines(texts, negatives, depth)
+    content = [
+        model.fingerprint,
+        versioned_folder.sha256(Path(negatives)),
+        texts.fingerprint,
+        depth,
+    ]
+    job = resumable_parts.Parts(model_dir, fingerprints.digest(content), len(lines), part_size)
     first = jax.process_index() == 0
-    missing = parts.agreed(job.missing() if first else [], len(job.bounds))
+    missing = resumable_parts.agreed(job.missing() if first else [], len(job.bounds))
     if first and len(missing) < len(job.bounds):
         kept = len(job.bounds) - len(missing)
         print(f"score: {kept} of {len(job.bounds)} parts are there", file=sys.stderr)
@@ -75,17 +80,19 @@ def score(
 
 
 def _scored(
-    model: trained.Trained, texts: scoring.JointTexts, chosen: list[list[scoring.Line]]
+    model: restored_model.Trained,
+    texts: pair_scoring.JointTexts,
+    chosen: list[list[pair_scoring.Line]],
 ) -> Iterator[list[str]]:
     """The lines of scored.jsonl, part by part."""
-    pairs = (scoring.pairs_of(part) for part in chosen)
+    pairs = (pair_scoring.pairs_of(part) for part in chosen)
     count = sum(len(line.passages) for part in chosen for line in part)
     for part, scores in zip(chosen, model.score_parts(texts, pairs, count), strict=True):
         given = iter(scores.tolist())
         yield [_line(line, {name: next(given) for name in line.passages}) for line in part]
 
 
-def _line(line: scoring.Line, scores: dict[str, float]) -> str:
+def _line(line: pair_scoring.Line, scores: dict[str, float]) -> str:
     record: dict[str, Any] = dataclasses.asdict(line)
     record["teacher_scores"] = {name: round(score, 6) for name, score in scores.items()}
     return json.dumps(record, ensure_ascii=False) + "\n"
@@ -124,16 +131,16 @@ def _positive_first(record: Mapping[str, Any], scores: Mapping[str, float]) -> b
 
 def _write_origin(negatives: Path, scored: Path, teacher: str, depth: int) -> None:
     """The texts are those of the file that was scored; one by hand has no origin."""
-    if not origin.path_beside(negatives).is_file():
-        origin.path_beside(scored).unlink(missing_ok=True)
+    if not provenance.path_beside(negatives).is_file():
+        provenance.path_beside(scored).unlink(missing_ok=True)
         return
-    before = origin.read(negatives)
+    before = provenance.read(negatives)
     settings = before.settings | {"scored_by": teacher, "scored_depth": depth}
-    origin.save(scored, dataclasses.replace(before, settings=settings))
+    provenance.save(scored, dataclasses.replace(before, settings=settings))
 
 
 if __name__ == "__main__":
     from t5x_style import stage
 
-    runtime.start()
+    startup.start()
     stage.main("t5x_style.score.score")

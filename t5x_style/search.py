@@ -18,13 +18,13 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from t5x_style.checkpoints import trained
-from t5x_style.configuration import gin_utils
-from t5x_style.distributed import runtime
+from t5x_style.checkpoints import restored_model
+from t5x_style.configuration import gin_checks
+from t5x_style.distributed import startup
 from t5x_style.interfaces import index as index_lib
-from t5x_style.retrieval.passages import Passage, Passages
-from t5x_style.retrieval.reader import Reading, reader_of
-from t5x_style.workflow import stage_main
+from t5x_style.retrieval.answer_reader import Reading, reader_of
+from t5x_style.retrieval.beir_collection import Passage, Passages
+from t5x_style.workflow import stage_runner
 from t5x_style.workflow.store import STAGE_FILE
 
 JOB = "t5x_style.search.search"
@@ -95,7 +95,7 @@ class Searcher:
 
     def __init__(
         self,
-        model: trained.Trained,
+        model: restored_model.Trained,
         index: index_lib.Index,
         questions: QuestionEncoder,
         passages: Passages,
@@ -316,13 +316,13 @@ def find_config(run: str) -> Path:
     )
 
 
-def open_searcher(flags: gin_utils.Flags) -> Searcher:
+def open_searcher(flags: gin_checks.Flags) -> Searcher:
     """Builds the searcher that the gin files describe."""
     config = flags.read()
-    gin_utils.check_names(config, ("t5x_style.stage.run", JOB, "t5x_style.search.Searcher"))
-    gin_utils.check_code(config)
-    gin_utils.parse(config)
-    searcher: Searcher = gin_utils.configured(Searcher)()
+    gin_checks.check_names(config, ("t5x_style.stage.run", JOB, "t5x_style.search.Searcher"))
+    gin_checks.check_code(config)
+    gin_checks.parse(config)
+    searcher: Searcher = gin_checks.configured(Searcher)()
     return searcher
 
 
@@ -365,14 +365,14 @@ def main(argv: Sequence[str]) -> int:
     flags_argv, own_argv = split_arguments(argv)
     options = parser.parse_args(own_argv)
 
-    def answer(flags: gin_utils.Flags) -> int:
+    def answer(flags: gin_checks.Flags) -> int:
         if options.question and not " ".join(options.question).strip():
             raise SearchError("the question is empty; expected a few words")
         if options.run:
             flags = dataclasses.replace(flags, files=(str(find_config(options.run)), *flags.files))
         if not flags.files:
             raise SearchError("nothing to search: pass --run=FOLDER or --gin_file=FILE")
-        runtime.start()
+        startup.start()
         searcher, console = open_searcher(flags), Console()
         for question in questions_from(options.question):
             if options.answer:
@@ -381,7 +381,7 @@ def main(argv: Sequence[str]) -> int:
                 show(question, searcher.search(question, options.k), console)
         return 0
 
-    return stage_main.guarded(answer, flags_argv)
+    return stage_runner.guarded(answer, flags_argv)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ The gin file says which job: `stage.run.job = @prepare.prepare`. See `workflow.s
 
 import importlib
 
-from t5x_style.workflow.stage_main import main as main
+from t5x_style.workflow.stage_runner import main as main
 from t5x_style.workflow.stages import run as run
 
 if __name__ == "__main__":

@@ -12,14 +12,14 @@ from pathlib import Path
 import jax
 from absl import logging
 
-from t5x_style.checkpoints import checkpoint_folder
+from t5x_style.checkpoints import checkpoint_directory
 from t5x_style.checkpoints.checkpointing import Checkpointer, Checkpointing, together
 from t5x_style.distributed.partitioning import Partitioner
-from t5x_style.model_dependent_data.replanning import Replanning
-from t5x_style.model_dependent_data.retriever import HostRetrieval
-from t5x_style.step.optim import AdamW
+from t5x_style.model_dependent_data.plan_refresh import Replanning
+from t5x_style.model_dependent_data.retrieval_batches import HostRetrieval
+from t5x_style.step.optimizers import AdamW
 from t5x_style.step.train_state import MakeObjective
-from t5x_style.training import hooks, initialise, longer_training, metric_log
+from t5x_style.training import hooks, longer_training, metric_writer, warm_start
 from t5x_style.training.progress import TrainingProgress
 from t5x_style.training.trainer import Cadence, Pipeline, Trainer
 from t5x_style.workflow import stages
@@ -46,7 +46,7 @@ def train(
     cadence: Cadence,
     seed: int,
     micro_batches: int = 1,
-    initialise_from: Sequence[initialise.Initialise] = (),
+    initialise_from: Sequence[warm_start.Initialise] = (),
     evaluators: Sequence[hooks.Evaluator] = (),
     development_metric: str | None = None,
     retrieval: HostRetrieval | None = None,
@@ -95,7 +95,7 @@ def train(
     how = trainer.start(initialise_from)
     first = int(trainer.state.step)
     contract = trainer.abstract_module().contract()
-    log = metric_log.MetricLog(folder, first, main)
+    log = metric_writer.MetricLog(folder, first, main)
     if main:
         print(f"[{shown}] {how}; {describe(trainer)}", flush=True)
         contract.save(folder)
@@ -110,10 +110,10 @@ def train(
         raise stages.Interrupted(f"stopped at step {int(trainer.state.step)}, having saved")
     checkpointer.thin()
     if main:
-        jsonl = folder / metric_log.JSONL
-        metric_log.draw_curves(jsonl, folder / "curves.png", folder.name)
+        jsonl = folder / metric_writer.JSONL
+        metric_writer.draw_curves(jsonl, folder / "curves.png", folder.name)
         log.text("summary.md", summary(folder.name, trainer, best, development_metric))
-    return {"checkpoint": "checkpoints", "model": ".", "metrics": metric_log.JSONL}
+    return {"checkpoint": "checkpoints", "model": ".", "metrics": metric_writer.JSONL}
 
 
 def _require_room(model_dir: str, needed: int) -> int:
@@ -138,7 +138,7 @@ def continue_parent(
     Raises:
       CheckpointError: what should be continued is damaged or absent.
     """
-    if checkpoint_folder.resumable_steps(folder / "checkpoints"):
+    if checkpoint_directory.resumable_steps(folder / "checkpoints"):
         return 0
     parent = stages.parent_of(str(folder))
     if parent is None:
@@ -193,9 +193,9 @@ def describe(trainer: Trainer) -> str:
 
 def summary(name: str, trainer: Trainer, best: tuple[int, float] | None, metric: str | None) -> str:
     """One page about the run, in Markdown."""
-    jsonl = trainer.checkpointer.folder.parent / metric_log.JSONL
+    jsonl = trainer.checkpointer.folder.parent / metric_writer.JSONL
     last: dict[str, float] = {}
-    for line in metric_log.read_lines(jsonl):
+    for line in metric_writer.read_lines(jsonl):
         last |= {k: v for k, v in line.items() if k != "step"}
     rows = [f"| {key} | {value:.6g} |" for key, value in sorted(last.items())]
     kept = f"Best {metric}: {best[1]:.4f} at step {best[0]}.\n\n" if best else ""
@@ -206,9 +206,9 @@ def summary(name: str, trainer: Trainer, best: tuple[int, float] | None, metric:
 
 
 if __name__ == "__main__":
-    from t5x_style.distributed import runtime
+    from t5x_style.distributed import startup
 
-    runtime.start()
+    startup.start()
     from t5x_style import stage
 
     stage.main("t5x_style.train.train")

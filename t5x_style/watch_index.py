@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from t5x_style.checkpoints import checkpointing, trained
-from t5x_style.configuration import gin_utils
-from t5x_style.distributed import runtime
+from t5x_style.checkpoints import checkpointing, restored_model
+from t5x_style.configuration import gin_checks
+from t5x_style.distributed import startup
 from t5x_style.distributed.partitioning import Partitioner
-from t5x_style.model_dependent_data import version_record
-from t5x_style.model_dependent_data.refresher import Refresher, RefreshError, Training
+from t5x_style.model_dependent_data import version_log
+from t5x_style.model_dependent_data.index_builder import Refresher, RefreshError, Training
 from t5x_style.step.train_state import MakeObjective
-from t5x_style.workflow import stage_main
+from t5x_style.workflow import stage_runner
 from t5x_style.workflow.store import STAGE_FILE, version_at
 
 
@@ -48,9 +48,9 @@ def watch(
         )
     current = _Current(Path(training))
     watched = Training(
-        run=lambda: version_record.run_of(current.folder),
+        run=lambda: version_log.run_of(current.folder),
         newest=lambda: checkpointing.newest(current.folder),
-        load=lambda step: trained.load(objective, str(current.folder), partitioner, step),
+        load=lambda step: restored_model.load(objective, str(current.folder), partitioner, step),
         parameters=lambda step: checkpointing.read_parameters(current.folder, step),
         finished=current.finished,
     )
@@ -81,15 +81,15 @@ class _Current:
 def main(argv: Sequence[str]) -> int:
     """Returns the exit code; 1 with a message where something is wrong."""
 
-    def run(flags: gin_utils.Flags) -> int:
+    def run(flags: gin_checks.Flags) -> int:
         if not flags.files:
             raise RefreshError("nothing to watch: pass --gin_file=gin_configs/runs/watch_index.gin")
-        runtime.start()
+        startup.start()
         config = flags.read()
-        gin_utils.check_names(config, ("t5x_style.watch_index.watch",))
-        gin_utils.check_code(config)
-        gin_utils.parse(config)
-        gin_utils.configured(watch)()
+        gin_checks.check_names(config, ("t5x_style.watch_index.watch",))
+        gin_checks.check_code(config)
+        gin_checks.parse(config)
+        gin_checks.configured(watch)()
         return 0
 
-    return stage_main.guarded(run, argv)
+    return stage_runner.guarded(run, argv)

@@ -35,11 +35,11 @@ from input_pipelines.gather import (
     documents,
     python_docs,
     question_collection,
-    to_beir,
     translations,
+    write_beir,
 )
 from input_pipelines.sources import language_sentences, triples
-from input_pipelines.store import answer_forms, prepare
+from input_pipelines.store import answer_token_forms, prepare
 from input_pipelines.tokenizers import import_tokenizer, tokenization, vocabulary_report
 from t5x_style import mine
 from t5x_style.configuration import signatures
@@ -108,9 +108,9 @@ VERSIONS = {"corpus/report.json": _without("versions")}
 SCORES = {"negatives.jsonl": _rounded}
 
 CASES = {
-    "answer_forms": Case(answer_forms.find_forms, job_inputs.answer_forms),
-    "block_collection": Case(to_beir.write_blocks, job_inputs.block_collection),
-    "collection": Case(to_beir.write_collection, job_inputs.collection),
+    "answer_forms": Case(answer_token_forms.find_forms, job_inputs.answer_forms),
+    "block_collection": Case(write_beir.write_blocks, job_inputs.block_collection),
+    "collection": Case(write_beir.write_collection, job_inputs.collection),
     "gather_documents": Case(documents.gather, job_inputs.gather_documents),
     "gather_questions": Case(question_collection.gather_questions, job_inputs.gather_questions),
     "gather_sentences": Case(language_sentences.gather_sentences, job_inputs.gather_sentences),

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from t5x_style.configuration import gin_utils, parameters, signatures
-from t5x_style.workflow import recipe_file, stages
+from t5x_style.configuration import gin_checks, parameters, signatures
+from t5x_style.workflow import recipe_reader, stages
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RECIPES = REPOSITORY / "gin_configs/recipes"
@@ -62,12 +62,12 @@ def names() -> list[str]:
 def of_recipe(name: str) -> dict[str, Plan]:
     """Stage -> its plan, for one recipe."""
     flags = _flags(name)
-    recipe = recipe_file.load(flags)
-    pending = recipe_file.all_pending(recipe)
+    recipe = recipe_reader.load(flags)
+    pending = recipe_reader.all_pending(recipe)
     plans = {}
     for item in recipe.stages:
-        config = recipe_file.stage_flags(recipe, item, flags, pending).read()
-        job = recipe_file.job_of(item, flags)
+        config = recipe_reader.stage_flags(recipe, item, flags, pending).read()
+        job = recipe_reader.job_of(item, flags)
         inputs = stages.input_macros(config)
         values = parameters.of_job(config, job, {macro: macro for macro in inputs})
         declared = signatures.job(job)
@@ -81,12 +81,12 @@ def of_recipe(name: str) -> dict[str, Plan]:
     return plans
 
 
-def _flags(name: str) -> gin_utils.Flags:
+def _flags(name: str) -> gin_checks.Flags:
     """The command line of a recipe, with the macros that it asks for."""
     argv = [f"--gin_file={RECIPES / name}.gin", "--gin.RUN_DIR=run"]
-    text = gin_utils.parse_flags(argv).read()
-    asked = gin_utils.macros_in_use(text) - text.macros.keys()
-    return gin_utils.parse_flags(
+    text = gin_checks.parse_flags(argv).read()
+    asked = gin_checks.macros_in_use(text) - text.macros.keys()
+    return gin_checks.parse_flags(
         argv + [f"--gin.{macro}={MACROS[macro]}" for macro in sorted(asked & MACROS.keys())]
     )
 
@@ -97,7 +97,7 @@ def _text(value: Any) -> Any:
         return {str(key): _text(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [_text(one) for one in value]
-    return f"%{value.stage}.{value.name}" if isinstance(value, recipe_file.Output) else value
+    return f"%{value.stage}.{value.name}" if isinstance(value, recipe_reader.Output) else value
 
 
 def pack(plans: Plans) -> dict[str, Any]:

@@ -33,18 +33,22 @@ ALLOWED = {
         "t5x_style.interfaces",
         "t5x_style.distributed",
         "t5x_style.retrieval.device_index",  # these two run inside a step
-        "t5x_style.retrieval.probes",
+        "t5x_style.retrieval.recall_probes",
     ),
     "input_pipelines": (),
     "launch": (
         "t5x_style.configuration",
         "t5x_style.workflow",
-        "t5x_style.distributed.processes",
+        "t5x_style.distributed.launch_flags",
     ),
 }
 # What decides whether a stage runs knows nothing of what stages do, and starts in a blink.
-WITHOUT_JAX = ("t5x_style.configuration", "t5x_style.workflow", "t5x_style.distributed.processes")
-OBJECTIVE_BASE = "models.objectives.pretraining"
+WITHOUT_JAX = (
+    "t5x_style.configuration",
+    "t5x_style.workflow",
+    "t5x_style.distributed.launch_flags",
+)
+OBJECTIVE_BASE = "models.objectives.text_objective"
 
 
 def sources(*folders):

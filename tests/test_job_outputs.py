@@ -2,7 +2,7 @@
 
 import pytest
 
-from input_pipelines.gather import to_beir
+from input_pipelines.gather import write_beir
 from t5x_style.configuration import signatures
 from tests import job_outputs
 from tests.test_job_declarations import declared
@@ -39,8 +39,8 @@ def test_every_job_is_recorded_or_has_a_reason():
 @pytest.fixture
 def changed(monkeypatch):
     """Passages lose their titles, as after an edit."""
-    row = to_beir._row
-    monkeypatch.setattr(to_beir, "_row", lambda one: {k: row(one)[k] for k in ("_id", "text")})
+    row = write_beir._row
+    monkeypatch.setattr(write_beir, "_row", lambda one: {k: row(one)[k] for k in ("_id", "text")})
 
 
 @pytest.fixture
@@ -71,8 +71,8 @@ def test_a_changed_output_is_reported_with_what_to_do(changed, tmp_path):
         f"{NAME}: expected the outputs of version {version} in job_outputs.json, found with "
         f"version {version}:",
         f"  differs: {FILE}",
-        f"Raise the version in JOBS of input_pipelines/gather/to_beir.py to {version + 1} if the "
-        "change is meant, so that earlier results are not reused; then run: "
+        f"Raise the version in JOBS of input_pipelines/gather/write_beir.py to {version + 1} if "
+        "the change is meant, so that earlier results are not reused; then run: "
         "python -m tests.job_outputs --write",
         "If only the inputs changed, which job_inputs.py makes, run: "
         "python -m tests.job_outputs --write --force",
@@ -88,7 +88,7 @@ def test_new_and_missing_outputs_are_reported(tmp_path):
 def test_a_raised_version_fails_until_it_is_recorded(changed, raised, golden, tmp_path):
     version = RECORDED[NAME].version
     expected = (
-        f"{NAME}: input_pipelines/gather/to_beir.py declares version {version + 1}, outputs are "
+        f"{NAME}: input_pipelines/gather/write_beir.py declares version {version + 1}, outputs are "
         f"recorded of version {version}. Run python -m tests.job_outputs --write to record the new "
         "outputs"
     )

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from input_pipelines.batches import packing
+from input_pipelines.batches import token_groups
 from input_pipelines.store.store_writer import MANIFEST
 from input_pipelines.store.token_store import TokenStore
 
@@ -30,7 +30,7 @@ class Sizes:
 
 @dataclasses.dataclass(frozen=True)
 class StoreCorpus:
-    """The rows of a token store that `prepare` made with the layout `blocks.Blocks`.
+    """The rows of a token store that `prepare` made with the layout `block_layout.Blocks`.
 
     Attributes:
       store: its folder.
@@ -74,14 +74,14 @@ class StoreCorpus:
 
     def tokens_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Tokens of some rows, int32 [n, length], padding behind their ends; and lengths [n]."""
-        found = np.full((len(rows), self.length), packing.PAD, np.int32)
+        found = np.full((len(rows), self.length), token_groups.PAD, np.int32)
         passages = _opened(self.store).read(rows)
         found[np.arange(self.length)[None] < passages.lengths[:, None]] = passages.tokens
         return found, passages.lengths.astype(np.int32)
 
     def tokens(self, start: int, end: int) -> np.ndarray:
         """Rows start to end - 1: int32 [end - start, length], padding behind their ends."""
-        found = np.full((end - start, self.length), packing.PAD, np.int32)
+        found = np.full((end - start, self.length), token_groups.PAD, np.int32)
         for first in range(start, end, _AT_ONCE):
             last = min(first + _AT_ONCE, end)
             found[first - start : last - start] = self.tokens_of(np.arange(first, last))[0]

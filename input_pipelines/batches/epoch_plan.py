@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from input_pipelines.batches import plan
+from input_pipelines.batches import packing_plan
 from input_pipelines.store.token_store import StoreError
 
 _ORDER = 1 << 40  # the stream of random numbers that orders an epoch
@@ -56,5 +56,5 @@ class EpochPlan:
         return self._order(epoch)[place * self._rows : (place + 1) * self._rows]
 
     def _compute_order(self, epoch: int) -> np.ndarray:
-        order = plan.permutation(self._seed, _ORDER, epoch, len(self._usable))
+        order = packing_plan.permutation(self._seed, _ORDER, epoch, len(self._usable))
         return self._usable[order].astype(np.int64)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from input_pipelines.batches import packing
+from input_pipelines.batches import token_groups
 from input_pipelines.store.token_store import TokenStore
 
 NO_SCORE = -math.inf  # of a passage that the teacher has not seen
@@ -111,8 +111,8 @@ def read_pairs(
         ]
     _check_unique(path, [line.query for line in lines], query_store)
     _warn(path, lines)
-    positives = _padded([line.positives for line in lines], packing.NONE, np.int64)
-    negatives = _padded([line.negatives for line in lines], packing.NONE, np.int64)
+    positives = _padded([line.positives for line in lines], token_groups.NONE, np.int64)
+    negatives = _padded([line.negatives for line in lines], token_groups.NONE, np.int64)
     scores = None
     if teacher:
         both = [
@@ -247,7 +247,7 @@ def _read_origin(path: Path) -> dict[str, Any]:
 
 
 def _digest(store: TokenStore, name: str, kind: str) -> str:
-    """As `t5x_style.mining.origin` makes it."""
+    """As `t5x_style.mining.provenance` makes it."""
     text = store.text(store.row_of[name])
     parts = [text.title if kind == "passages" else "", text.text]
     return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()[:16]

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from input_pipelines.batches import packing, stream
-from input_pipelines.batches.pipeline import Pipeline, open_stores
-from input_pipelines.sources.sources import Record
+from input_pipelines.batches import prefetch, token_groups
+from input_pipelines.batches.packed_text import Pipeline, open_stores
+from input_pipelines.sources.text_sources import Record
 from input_pipelines.store import layouts
 from input_pipelines.store.layouts import Rows
 from input_pipelines.store.store_writer import StoreRecord
@@ -136,7 +136,7 @@ def _characters_of(record: Record) -> tuple[int, int]:
         raise ValueError(
             f"record {record.id!r}: expected its source to say the characters of its answer, as "
             f"'12:17', among {len(record.text)}; found {record.source!r}. "
-            "asked_passages.AskedPassages gives such records."
+            "squad_questions.AskedPassages gives such records."
         )
     return int(start), int(end)
 
@@ -201,15 +201,15 @@ class QuestionWindowsPipeline(Pipeline):
             segments=segments, block=block, group=GROUP, tokenizer=tokenizer,
         )  # fmt: skip
 
-    def specs(self) -> stream.Spec:
+    def specs(self) -> prefetch.Spec:
         """Group -> feature -> shape and dtype of the global batch."""
         place = ((self.plan.rows, self.plan.segments), np.dtype(np.int32))
         return {GROUP: super().specs()[GROUP] | {"start": place, "end": place}}
 
-    def batch(self, step: int, rows: np.ndarray | None = None) -> stream.Batch:
+    def batch(self, step: int, rows: np.ndarray | None = None) -> prefetch.Batch:
         """See `Pipeline.batch`; `text` has `start` and `end` [B, S] int32, too, -1 where free."""
         group = super().batch(step, rows)[GROUP]
-        spans = packing.at(self._spans, group["example_id"])  # [B, S, 2]
+        spans = token_groups.at(self._spans, group["example_id"])  # [B, S, 2]
         return {GROUP: group | {"start": spans[..., 0], "end": spans[..., 1]}}
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from input_pipelines.batches import packing
-from input_pipelines.sources import places, sources
-from input_pipelines.sources.sources import BadRecords, FieldError, Record, UniqueIds
+from input_pipelines.batches import token_groups
+from input_pipelines.sources import places, text_sources
+from input_pipelines.sources.text_sources import BadRecords, FieldError, Record, UniqueIds
 from input_pipelines.store import layouts, mixing
 from input_pipelines.store.layouts import Rows
 from input_pipelines.store.store_writer import StoreRecord
@@ -39,11 +39,11 @@ class TranslationFile:
     def records(self, bad: BadRecords) -> Iterator[Record]:
         """Yields the records in order, telling `bad` of malformed ones."""
         unique = UniqueIds()
-        for number, line, row in sources.json_lines(self.path, self.max_line_bytes, bad):
+        for number, line, row in text_sources.json_lines(self.path, self.max_line_bytes, bad):
             where = f"{self.path}:{number}"
             try:
-                name = sources.text_field(row, "id", is_id=True)
-                sides = [sources.text_field(row, side) for side in ("source", "target")]
+                name = text_sources.text_field(row, "id", is_id=True)
+                sides = [text_sources.text_field(row, side) for side in ("source", "target")]
             except FieldError as error:
                 bad.add(where, error.reason, str(error), line)
                 continue
@@ -136,7 +136,7 @@ def apart(rows: Passages, sep: int) -> tuple[Passages, Passages]:
 
 
 def _ranges(rows: Passages, starts: np.ndarray, lengths: np.ndarray) -> Passages:
-    at = packing.within(lengths) + np.repeat(starts, lengths)
+    at = token_groups.within(lengths) + np.repeat(starts, lengths)
     return Passages(rows.tokens[at], rows.word_starts[at], lengths)
 
 
@@ -149,7 +149,7 @@ def side_lengths(store: TokenStore) -> tuple[np.ndarray, np.ndarray]:
 def meanings(sources: Passages) -> np.ndarray:
     """[n] int32, 0 or more, equal for equal sources; for others it hardly ever is."""
     weights = np.uint64(0x9E3779B97F4A7C15) * (
-        2 * packing.within(sources.lengths).astype(np.uint64) + np.uint64(1)
+        2 * token_groups.within(sources.lengths).astype(np.uint64) + np.uint64(1)
     )
     mixed = mixing.mix64(sources.tokens.astype(np.uint64) * weights + weights)
     starts = np.cumsum(sources.lengths) - sources.lengths

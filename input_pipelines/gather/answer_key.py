@@ -3,10 +3,10 @@
 import os
 from collections.abc import Mapping, Sequence
 
-from input_pipelines.sources import answers, beir, sources
+from input_pipelines.sources import answers, beir, text_sources
 from input_pipelines.sources.answers import Answers, Finder
-from input_pipelines.sources.sources import BadRecords, SourceError
-from input_pipelines.store.answer_forms import Forms
+from input_pipelines.sources.text_sources import BadRecords, SourceError
+from input_pipelines.store.answer_token_forms import Forms
 from input_pipelines.store.token_store import TokenStore
 
 
@@ -81,7 +81,7 @@ class AnswerKey:
 def _texts(file: str) -> tuple[dict[str, str], dict[str, str]]:
     """Id -> text, and id -> set."""
     texts, sets = {}, {}
-    for _, _, row in sources.json_lines(file, 1 << 24, BadRecords.counted_before()):
+    for _, _, row in text_sources.json_lines(file, 1 << 24, BadRecords.counted_before()):
         name, text = str(row.get("_id", row.get("id"))), row.get("text", row.get("question"))
         if isinstance(text, str):
             texts[name] = text
@@ -94,7 +94,7 @@ def answered_ids(answers: str, store: str) -> list[str]:
     """The questions of a store that have an answer in the corpus that was searched for them.
 
     Args:
-      answers: the folder of `answer_forms.find_forms`.
+      answers: the folder of `answer_token_forms.find_forms`.
       store: a token store of questions.
     """
     asked = TokenStore.open(store)

@@ -11,9 +11,9 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 
-from input_pipelines.gather.held_out import BeirJudgements, Part
+from input_pipelines.gather.dev_split import BeirJudgements, Part
 from input_pipelines.sources import beir
-from input_pipelines.sources.sources import BadRecords, SourceError
+from input_pipelines.sources.text_sources import BadRecords, SourceError
 
 _log = logging.getLogger(__name__)
 

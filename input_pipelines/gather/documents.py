@@ -14,8 +14,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from input_pipelines.sources import languages, places, sources
-from input_pipelines.sources.sources import BadRecords, FieldError, SourceError
+from input_pipelines.sources import languages, places, text_sources
+from input_pipelines.sources.text_sources import BadRecords, FieldError, SourceError
 
 DOCUMENTS, DEVELOPMENT, LANGUAGES = "documents.jsonl", "development.jsonl", "languages.json"
 
@@ -96,10 +96,10 @@ class DocumentFiles:
     def documents(self, bad: BadRecords) -> Iterator[tuple[str, Document]]:
         """(file:line, document) of each line, telling `bad` of malformed ones."""
         for path, file in zip(self.paths, places.file_names(self.paths), strict=True):
-            for number, line, row in sources.json_lines(path, self.max_line_bytes, bad):
+            for number, line, row in text_sources.json_lines(path, self.max_line_bytes, bad):
                 where = f"{path}:{number}"
                 try:
-                    code = sources.text_field(row, self.language_field)
+                    code = text_sources.text_field(row, self.language_field)
                     if code := self.codes.get(code, code):
                         yield where, self._document(row, code, f"{file}:{number}")
                 except FieldError as error:
@@ -113,13 +113,13 @@ class DocumentFiles:
         shard = self.shard
         if self.shard_field:
             shard += "-" + _as_id(row, self.shard_field)
-        title = sources.text_field(row, self.title_field) if self.title_field else ""
+        title = text_sources.text_field(row, self.title_field) if self.title_field else ""
         return Document(
             language,
             shard.replace("/", "_"),
             _as_id(row, self.name_field) if self.name_field else place,
             title,
-            sources.text_field(row, self.text_field),
+            text_sources.text_field(row, self.text_field),
         )
 
 
@@ -132,7 +132,7 @@ def _as_id(row: Mapping[str, object], field: str) -> str:
     value = row.get(field)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    words = sources.text_field(row, field).split()
+    words = text_sources.text_field(row, field).split()
     if not words:
         raise FieldError("bad_id", f"field {field!r}: expected a number or a text, found none")
     return "_".join(words)
@@ -248,7 +248,7 @@ def _checked(
     bad: BadRecords,
     dropped: collections.Counter[str],
 ) -> Iterator[Document]:
-    unique, texts = sources.UniqueIds(), sources.UniqueIds()
+    unique, texts = text_sources.UniqueIds(), text_sources.UniqueIds()
     for one in files:
         for where, document in one.documents(bad):
             path, _, line = where.rpartition(":")

@@ -15,9 +15,9 @@ import platform
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from input_pipelines.gather import corpus_queries
-from input_pipelines.gather.corpus_queries import Query
-from input_pipelines.sources import chunks, docstrings, near_duplicates
+from input_pipelines.gather import docstring_queries
+from input_pipelines.gather.docstring_queries import Query
+from input_pipelines.sources import docstrings, near_duplicates, passage_splitter
 from input_pipelines.sources.docstrings import Doc
 
 _log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class _Collector:
 
     def add(self, doc: Doc) -> None:
         summary, body = self._query(doc)
-        parts = chunks.split_words(body, self._passage_words)
+        parts = passage_splitter.split_words(body, self._passage_words)
         if not doc.topic and len(parts) > self._max_parts:
             self.dropped["part_past_max_parts"] += len(parts) - self._max_parts
             parts = parts[: self._max_parts]
@@ -94,12 +94,12 @@ class _Collector:
 
     def _query(self, doc: Doc) -> tuple[str, str]:
         """(summary, body without it) where the summary can be a query, else ("", all the text)."""
-        text = corpus_queries.without_markup(doc.text)
+        text = docstring_queries.without_markup(doc.text)
         if doc.topic:
             return "", text
         rules = self._rules
-        summary, rest = corpus_queries.summary_and_rest(text)
-        why = corpus_queries.uninformative(
+        summary, rest = docstring_queries.summary_and_rest(text)
+        why = docstring_queries.uninformative(
             summary, rules.min_words, rules.max_words, rules.min_content
         )
         if not why and len(rest.split()) < self._min_words:
@@ -139,14 +139,14 @@ def select_queries(
     # The first part is what answers the summary; without it the query has lost its passage.
     kept = [q for q in candidates if q.id.removeprefix("q:") in q.positives]
     dropped["query_passage_is_a_duplicate"] = len(candidates) - len(kept)
-    kept, dropped["query_ambiguous"] = corpus_queries.drop_ambiguous(kept)
-    kept, dropped["query_quoted_in_a_passage"] = corpus_queries.drop_quoted(
+    kept, dropped["query_ambiguous"] = docstring_queries.drop_ambiguous(kept)
+    kept, dropped["query_quoted_in_a_passage"] = docstring_queries.drop_quoted(
         kept, [p.text for p in passages]
     )
-    splits = corpus_queries.split_by_module(
+    splits = docstring_queries.split_by_module(
         kept, {"dev": rules.dev, "test": rules.test}, rules.largest_module
     )
-    splits, dropped["query_repeats_another_split"] = corpus_queries.drop_seen_in_training(
+    splits, dropped["query_repeats_another_split"] = docstring_queries.drop_seen_in_training(
         splits, rules.near_duplicate
     )
     return splits, dropped
@@ -200,7 +200,7 @@ def make_corpus(
         "passages": len(passages),
         "words": sum(len(p.text.split()) for p in passages),
         "queries": {split: len(found) for split, found in splits.items()},
-        "modules": {s: sorted({corpus_queries.module_group(q.module) for q in splits[s]})
+        "modules": {s: sorted({docstring_queries.module_group(q.module) for q in splits[s]})
                     for s in ("dev", "test")},
         "dropped": dict(sorted(dropped.items())),
         "versions": _versions(packages),
@@ -215,9 +215,9 @@ def write_beir(folder: str, passages: Iterable[Passage], splits: dict[str, list[
     os.makedirs(os.path.join(folder, "qrels"), exist_ok=True)
     corpus = ({"_id": p.id, "title": p.title, "text": p.text, "source": p.source} for p in passages)
     _write_json_lines(os.path.join(folder, "corpus.jsonl"), corpus)
-    queries = ({"_id": q.id, "text": q.text} for s in corpus_queries.SPLITS for q in splits[s])
+    queries = ({"_id": q.id, "text": q.text} for s in docstring_queries.SPLITS for q in splits[s])
     _write_json_lines(os.path.join(folder, "queries.jsonl"), queries)
-    for split in corpus_queries.SPLITS:
+    for split in docstring_queries.SPLITS:
         rows = [f"{q.id}\t{positive}\t1" for q in splits[split] for positive in q.positives]
         path = os.path.join(folder, "qrels", f"{split}.tsv")
         _write_lines(path, ["query-id\tcorpus-id\tscore", *rows])

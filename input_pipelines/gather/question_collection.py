@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from input_pipelines.sources import answers, beir, question_sets, sources
+from input_pipelines.sources import answers, beir, question_sets, text_sources
 from input_pipelines.sources.question_sets import AskedSet, GoldSet, Paragraph, Question
-from input_pipelines.sources.sources import BadRecords, Record, Source
+from input_pipelines.sources.text_sources import BadRecords, Record, Source
 
 _log = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ def gather_questions(
         kept = [row for row, said in zip(rows[split], words, strict=True) if said not in taken]
         taken |= set(words)
         if not kept:
-            raise sources.SourceError(f"expected questions for {split}, found none: {report}")
+            raise text_sources.SourceError(f"expected questions for {split}, found none: {report}")
         _write_rows(os.path.join(model_dir, f"{split}.jsonl"), kept)
         report[split] = Counter(row["set"] for row in kept)
         report[f"{split}_asked_elsewhere"] = Counter(r["set"] for r in rows[split]) - report[split]
@@ -179,11 +179,11 @@ def _of_collection(folder: str, split: str, bad: BadRecords) -> Iterator[Row]:
     """The questions with answers that a split of a collection judges."""
     judged = set(beir.query_ids(folder, split))
     path = beir.find(folder, "queries.jsonl")
-    for _, _, row in sources.json_lines(path, question_sets.MAX_LINE_BYTES, bad):
+    for _, _, row in text_sources.json_lines(path, question_sets.MAX_LINE_BYTES, bad):
         if row["_id"] in judged and "answers" in row:
             name, slash, _ = str(row["_id"]).partition("/")
             if not slash:
-                raise sources.SourceError(
+                raise text_sources.SourceError(
                     f"{path}: expected ids with the name of a set and a slash, as make_collection "
                     f"gives them to several sets, found {row['_id']!r}"
                 )

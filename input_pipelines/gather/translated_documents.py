@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from input_pipelines.gather.documents import Document
 from input_pipelines.sources.bitext import Bitext
-from input_pipelines.sources.sources import BadRecords, SourceError
+from input_pipelines.sources.text_sources import BadRecords, SourceError
 
 
 @dataclasses.dataclass(frozen=True)

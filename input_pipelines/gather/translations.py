@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from input_pipelines.sources import languages
 from input_pipelines.sources.bitext import Bitext, Languages, Translation, name_of
-from input_pipelines.sources.sources import BadRecords, SourceError
+from input_pipelines.sources.text_sources import BadRecords, SourceError
 
 _log = logging.getLogger(__name__)
 FILES = ("translations.jsonl", "development.jsonl")

@@ -1,7 +1,7 @@
 """Targets and their evidence in batches, by plans that are made anew as the model learns.
 
-A plan is made of the similarities that the model of the moment sees (`sub_batches`), and rules the
-batches until the next one is made (`planned_batches`).
+A plan is made of the similarities that the model of the moment sees (`document_grouping`), and
+rules the batches until the next one is made (`plan_batches`).
 """
 
 import dataclasses
@@ -10,12 +10,12 @@ import json
 
 import numpy as np
 
-from input_pipelines.batches import packing, plan, stream
-from input_pipelines.batches.pipeline import EncodeSource, open_stores
-from input_pipelines.marge import planned_batches, sub_batch_groups, sub_batches
-from input_pipelines.marge.document_chunks import ChunkTable, language_ids
-from input_pipelines.marge.planned_batches import Plan, PlannedBatches
-from input_pipelines.marge.sub_batches import SubBatchRules
+from input_pipelines.batches import packing_plan, prefetch, token_groups
+from input_pipelines.batches.packed_text import EncodeSource, open_stores
+from input_pipelines.marge import document_grouping, plan_batches, sub_batch_tokens
+from input_pipelines.marge.chunk_layout import ChunkTable, language_ids
+from input_pipelines.marge.document_grouping import SubBatchRules
+from input_pipelines.marge.plan_batches import Plan, PlannedBatches
 from input_pipelines.store.token_store import StoreError, TokenStore
 
 VERSION = 2  # part of every fingerprint: raise it when the same arguments give other batches
@@ -49,7 +49,7 @@ class SubBatchPipeline:
     ):
         """
         Args:
-          store: token store folder, prepared with `document_chunks.Chunks`.
+          store: token store folder, prepared with `chunk_layout.Chunks`.
           rows, length, segments: of the global batch, of targets and of evidence each. All of a
             sub-batch but one chunk has to fit a row.
           chunk_length: tokens of a chunk at most, for which the model was made.
@@ -63,12 +63,12 @@ class SubBatchPipeline:
           ValueError, StoreError: a size out of range, or a store that does not fit.
           TokenizerError: a language without a token.
         """
-        plan.check_sizes("SubBatchPipeline", rows=rows, length=length, segments=segments)
+        packing_plan.check_sizes("SubBatchPipeline", rows=rows, length=length, segments=segments)
         (self.store,) = open_stores([store], tokenizer)
         self.table = ChunkTable.of(self.store)
         tokens = np.asarray(language_ids(tokenizer, self.table.languages), np.int32)
         self.languages = tokens[self.table.language]
-        self.shape = packing.Rows(rows, length, segments)
+        self.shape = token_groups.Rows(rows, length, segments)
         self.near_duplicate = rules.near_duplicate
         self._rules, self._only_first, self._seed = rules, only_first, seed
         self._check_lengths(chunk_length)
@@ -105,16 +105,16 @@ class SubBatchPipeline:
         Raises:
           StoreError: too few sub-batches for a batch.
         """
-        texts = sub_batches.Texts(
+        texts = document_grouping.Texts(
             self.table.document,
             self.table.language,
             (self.table.number == 0) | (not self._only_first),
             vectors / np.linalg.norm(vectors, axis=1, keepdims=True),
         )
-        found = sub_batches.build(
+        found = document_grouping.build(
             texts, neighbours, similarity, self._rules, seed=self._seed, version=version
         )
-        arrays = planned_batches.pack(found, self.store.lengths, self.shape, self._seed, version)
+        arrays = plan_batches.pack(found, self.store.lengths, self.shape, self._seed, version)
         count = len(arrays["target"])
         if count < self.shape.rows:
             raise StoreError(
@@ -131,9 +131,9 @@ class SubBatchPipeline:
             self.store, self.languages, arrays, self.shape, self._seed, version, first
         )
 
-    def specs(self) -> stream.Spec:
+    def specs(self) -> prefetch.Spec:
         """Group -> feature -> shape and dtype of the global batch."""
-        return sub_batch_groups.spec_of(self.shape)
+        return sub_batch_tokens.spec_of(self.shape)
 
     def _hash(self) -> str:
         parts = {

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 from absl import logging
 
-from input_pipelines.batches import packing
+from input_pipelines.batches import token_groups
 from input_pipelines.pairs.pair_cuts import Words
 from input_pipelines.pairs.text_arrays import TextArrays
 from input_pipelines.store import layouts, mixing
@@ -118,13 +118,13 @@ class PairCorpus:
         for rows, passages in self.texts.chunks():
             first = np.cumsum(passages.lengths) - passages.lengths
             start, end = (first[:, None] + titles[rows]).T
-            place = packing.within(passages.lengths)
+            place = token_groups.within(passages.lengths)
             words = passages.tokens.astype(np.uint64)
             mixed = mixing.mix64(words + (place.astype(np.uint64) << 32))
             sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])
             hashes[rows] = sums[end] - sums[start]
         _, numbers = np.unique(hashes, return_inverse=True)
-        return np.where(titles[:, 1] > titles[:, 0], numbers, packing.NONE)
+        return np.where(titles[:, 1] > titles[:, 0], numbers, token_groups.NONE)
 
     @functools.cached_property
     def following(self) -> np.ndarray:
@@ -139,7 +139,7 @@ class PairCorpus:
         if "page.npy" in self.store.manifest["files"]:
             page = self.store.table("page")
             same |= page[1:] == page[:-1]
-        found = np.full(len(self), packing.NONE, np.int64)
+        found = np.full(len(self), token_groups.NONE, np.int64)
         found[:-1][same] = np.flatnonzero(same) + 1
         return found
 

@@ -5,7 +5,7 @@ Positions count through the tokens of all passages of a batch, laid end to end.
 
 import numpy as np
 
-from input_pipelines.batches import packing
+from input_pipelines.batches import token_groups
 from input_pipelines.store.token_store import Passages
 
 
@@ -102,7 +102,7 @@ def assemble(passages: Passages, spans: np.ndarray) -> Passages:
     """
     starts, sizes = spans[..., 0], spans[..., 1] - spans[..., 0]  # [n, s]
     flat = sizes.reshape(-1)
-    source = packing.within(flat) + np.repeat(starts.reshape(-1), flat)
+    source = token_groups.within(flat) + np.repeat(starts.reshape(-1), flat)
     return Passages(passages.tokens[source], passages.word_starts[source], sizes.sum(axis=1))
 
 

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from input_pipelines.batches import packing
+from input_pipelines.batches import token_groups
 from input_pipelines.batches.negatives import Pairs, read_pairs
-from input_pipelines.batches.pipeline import open_stores
+from input_pipelines.batches.packed_text import open_stores
 from input_pipelines.pairs.pair_corpus import PairCorpus
 from input_pipelines.pairs.pair_cuts import Words, assemble, framed, without
 from input_pipelines.pairs.text_arrays import TextArrays
@@ -233,9 +233,9 @@ class TitleToBody:
         place = np.arange(int(shown.max(initial=1)))[None]
         at = first[:, None] + place * count[:, None] // np.maximum(shown, 1)
         at = np.minimum(at, max(0, len(order) - 1))
-        positives = np.where(place < shown, order[at], packing.NONE) if len(order) else at
+        positives = np.where(place < shown, order[at], token_groups.NONE) if len(order) else at
         found = f"{len(titles):,} titles, of {len(rows):,} of {len(corpus):,} passages with a body"
-        pairs = Pairs(positives[:, 0], positives, np.full_like(positives[:, :1], packing.NONE))
+        pairs = Pairs(positives[:, 0], positives, np.full_like(positives[:, :1], token_groups.NONE))
         same = titles if len(titles) < len(rows) else None
         return Examples(pairs, found, [repr(self)], same=same)
 
@@ -319,13 +319,13 @@ class LabelledPairs:
         assert all_of_them.queries is not None
         queries = all_of_them.queries.take(all_of_them.pairs.queries[picked])
         passages = corpus.texts.take(documents.reshape(-1))
-        return Cut(queries, passages, np.full(len(picked), packing.NONE))
+        return Cut(queries, passages, np.full(len(picked), token_groups.NONE))
 
 
 def _of_rows(rows: np.ndarray, positives: np.ndarray | None = None) -> Pairs:
     """An example for each row, answered by that row or by another; no negatives."""
     answers = (rows if positives is None else positives)[:, None]
-    return Pairs(rows, answers, np.full((len(rows), 1), packing.NONE))
+    return Pairs(rows, answers, np.full((len(rows), 1), token_groups.NONE))
 
 
 def _check_probability(owner: str, value: float) -> None:

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from input_pipelines.batches import packing, plan
+from input_pipelines.batches import packing_plan, token_groups
 from input_pipelines.batches.negatives import NO_SCORE
-from input_pipelines.batches.pipeline import open_stores
+from input_pipelines.batches.packed_text import open_stores
 from input_pipelines.pairs import pair_cuts
-from input_pipelines.pairs.pair_choice import PairChoice
 from input_pipelines.pairs.pair_corpus import PairCorpus
 from input_pipelines.pairs.pair_kinds import Examples, LabelledPairs, PairKind
-from input_pipelines.pairs.pair_plan import PROBE
+from input_pipelines.pairs.pair_packing import PROBE
+from input_pipelines.pairs.pair_sampler import PairChoice
 from input_pipelines.pairs.pair_shares import counts_of
 from input_pipelines.store.store_writer import MANIFEST
 from input_pipelines.store.token_store import Passages
@@ -86,7 +86,7 @@ class PairMixture:
     teacher: bool = False
 
     def __post_init__(self) -> None:
-        plan.check_sizes("PairMixture", batch=self.batch, group_size=self.group_size)
+        packing_plan.check_sizes("PairMixture", batch=self.batch, group_size=self.group_size)
         for name in ("query_length", "passage_length"):
             if getattr(self, name) < 3:
                 raise ValueError(
@@ -206,7 +206,7 @@ class OpenPairs:
             number = step * len(picked)  # of the first draw of this step
 
             def uniform(stream: int, part: _Part = part, number: int = number) -> np.ndarray:
-                numbers = plan.hashed(part.seed, _CUT + stream, number, part.choice.batch)
+                numbers = packing_plan.hashed(part.seed, _CUT + stream, number, part.choice.batch)
                 return (numbers >> np.uint64(11)) * 2.0**-53
 
             cuts.append(part.kind.cut(self.corpus, part.examples, picked, rows, uniform))
@@ -236,7 +236,7 @@ class OpenPairs:
         for name, count in self.counts.items():
             examples = found[name]
             stream = _KIND + zlib.crc32(name.encode())
-            seed = int(plan.hashed(self.mixture.seed, stream, 0, 1)[0])
+            seed = int(packing_plan.hashed(self.mixture.seed, stream, 0, 1)[0])
             choice = PairChoice(  # only `choose` is called, which asks for no query's length
                 examples.pairs, np.zeros(0), self.corpus.texts.lengths, batch=count,
                 group_size=examples.group_size, seed=seed,
@@ -272,7 +272,7 @@ class OpenPairs:
         passage, and for queries that this passage answers, the positive.
         """
         if not self.may_know:
-            return np.full((len(positive), 0), packing.NONE)
+            return np.full((len(positive), 0), token_groups.NONE)
         here = np.unique(document)  # [U]
         table = np.zeros((len(positive), len(here)), np.bool_)  # [B, U]
         first = 0
@@ -287,16 +287,16 @@ class OpenPairs:
                 at = np.minimum(np.searchsorted(here, answers), len(here) - 1)
                 pair, column = np.nonzero(here[at] == answers)
                 table[rows.start + pair, at[pair, column]] = True
-        moved = np.flatnonzero((source != packing.NONE) & (source != positive))
+        moved = np.flatnonzero((source != token_groups.NONE) & (source != positive))
         answered_by = np.searchsorted(here, positive)
         table[moved] |= source[moved][:, None] == here
         pair, which = np.nonzero(positive[:, None] == source[moved])
         table[pair, answered_by[moved[which]]] = True
         table[np.arange(len(positive)), answered_by] = False
         counts = table.sum(axis=1)
-        known = np.full((len(positive), int(counts.max())), packing.NONE)
+        known = np.full((len(positive), int(counts.max())), token_groups.NONE)
         pair, column = np.nonzero(table)
-        known[pair, packing.within(counts)] = here[column]
+        known[pair, token_groups.within(counts)] = here[column]
         return known
 
 

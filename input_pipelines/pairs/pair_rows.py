@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from input_pipelines.batches import packing, plan
-from input_pipelines.pairs import pair_plan
+from input_pipelines.batches import packing_plan, token_groups
+from input_pipelines.pairs import pair_packing
 from input_pipelines.pairs.pair_mixture import OpenPairs, PairMixture, StepPairs
 
 SIDES = ("query", "passage")
@@ -47,10 +47,10 @@ def fitting_rows(
     """
     if side not in SIDES:
         raise ValueError(f"fitting_rows.side: expected one of {SIDES}, found {side!r}")
-    plan.check_sizes("fitting_rows", multiple=multiple)
+    packing_plan.check_sizes("fitting_rows", multiple=multiple)
     shapes = {
-        "query": packing.Rows(1, query_row_length, query_segments),
-        "passage": packing.Rows(1, passage_row_length, passage_segments),
+        "query": token_groups.Rows(1, query_row_length, query_segments),
+        "passage": token_groups.Rows(1, passage_row_length, passage_segments),
     }
     opened = pairs.open()
     check_lengths(opened, shapes, "fitting_rows")
@@ -67,7 +67,7 @@ def known_positives(pairs: PairMixture) -> int:
     return 2 * max(known for *_, known in opened.probe) + 2 if opened.may_know else 0
 
 
-def check_lengths(pairs: OpenPairs, rows: Mapping[str, packing.Rows], owner: str) -> None:
+def check_lengths(pairs: OpenPairs, rows: Mapping[str, token_groups.Rows], owner: str) -> None:
     """Raises ValueError where a text as long as it may be does not fit a row."""
     for side, shape in rows.items():
         length = getattr(pairs.mixture, f"{side}_length")
@@ -78,10 +78,10 @@ def check_lengths(pairs: OpenPairs, rows: Mapping[str, packing.Rows], owner: str
             )
 
 
-def check_rows(pairs: OpenPairs, rows: Mapping[str, packing.Rows], owner: str) -> None:
+def check_rows(pairs: OpenPairs, rows: Mapping[str, token_groups.Rows], owner: str) -> None:
     """Raises ValueError where the first steps do not fit; warns where fewer rows would do."""
     sizes = [(queries, passages) for queries, passages, _ in pairs.probe]
-    pair_plan.require_rows(owner, rows, sizes, f"{pairs.batch} pairs")
+    pair_packing.require_rows(owner, rows, sizes, f"{pairs.batch} pairs")
     tokens = [sum(int(of.sum()) for of in side) / len(sizes) for side in zip(*sizes, strict=True)]
     shares = [
         1 - count / (shape.rows * shape.length)
@@ -115,7 +115,7 @@ def check_rows(pairs: OpenPairs, rows: Mapping[str, packing.Rows], owner: str) -
 
 
 def placed(
-    step: StepPairs, rows: Sequence[packing.Rows], known: int, where: str
+    step: StepPairs, rows: Sequence[token_groups.Rows], known: int, where: str
 ) -> list[np.ndarray]:
     """Where the texts of a step are.
 
@@ -135,7 +135,7 @@ def placed(
       ValueError: not one pair fits.
     """
     batch = len(step.example)
-    keep = (step.known != packing.NONE).sum(axis=1) <= known
+    keep = (step.known != token_groups.NONE).sum(axis=1) <= known
     total = np.bincount(step.owner, step.passages.lengths, batch)
     # False first: those that are left out anyway come last.
     order = np.lexsort((total, ~keep))
@@ -168,29 +168,29 @@ def _fewer(count: int, batch: int) -> Iterator[int]:
     return iter(range(count, 0, -max(1, batch // 64)))
 
 
-def _place(lengths: np.ndarray, names: np.ndarray, rows: packing.Rows) -> np.ndarray | None:
-    slots = pair_plan.place(lengths, rows)
-    return None if slots is None else packing.at(names, slots)
+def _place(lengths: np.ndarray, names: np.ndarray, rows: token_groups.Rows) -> np.ndarray | None:
+    slots = pair_packing.place(lengths, rows)
+    return None if slots is None else token_groups.at(names, slots)
 
 
-def _needed(pairs: OpenPairs, shapes: Mapping[str, packing.Rows]) -> dict[str, int]:
+def _needed(pairs: OpenPairs, shapes: Mapping[str, token_groups.Rows]) -> dict[str, int]:
     """Rows of each side, with room."""
     found = {}
     for side, (name, shape) in enumerate(shapes.items()):
         texts = max(len(step[:2][side]) for step in pairs.probe)
         most = max(_count(step[:2][side], shape) for step in pairs.probe)
-        found[name] = min(texts, pair_plan.with_room(most))
+        found[name] = min(texts, pair_packing.with_room(most))
     return found
 
 
-def _count(lengths: np.ndarray, rows: packing.Rows) -> int:
+def _count(lengths: np.ndarray, rows: token_groups.Rows) -> int:
     if rows.segments == 1:
         return len(lengths)
-    return len(plan.pack_rows(lengths, rows.length, rows.segments))
+    return len(packing_plan.pack_rows(lengths, rows.length, rows.segments))
 
 
 def _together(
-    needed: Mapping[str, int], shapes: Mapping[str, packing.Rows], multiple: int
+    needed: Mapping[str, int], shapes: Mapping[str, token_groups.Rows], multiple: int
 ) -> dict[str, int]:
     """The fewest token positions with one side's rows a multiple of the other's."""
     small, large = sorted(needed, key=lambda side: needed[side])

@@ -4,7 +4,7 @@ import math
 
 from absl import logging
 
-from input_pipelines.batches import plan
+from input_pipelines.batches import packing_plan
 from input_pipelines.pairs.pair_kinds import LabelledPairs
 from input_pipelines.pairs.pair_mixture import PairMixture
 
@@ -28,7 +28,7 @@ def fitting_steps(pairs: PairMixture, steps: int, passes: float) -> int:
     Raises:
       ValueError: steps or passes that are not above 0, or an error of `pairs`.
     """
-    plan.check_sizes("fitting_steps", steps=steps)
+    packing_plan.check_sizes("fitting_steps", steps=steps)
     if not passes > 0:
         raise ValueError(f"fitting_steps.passes: expected a number above 0, found {passes}")
     opened = pairs.open()

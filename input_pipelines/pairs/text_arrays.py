@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from input_pipelines.batches import packing
+from input_pipelines.batches import token_groups
 from input_pipelines.store.token_store import Passages, TokenStore
 
 IN_MEMORY_BYTES = 2 << 30  # a store with more is read from disk, batch by batch
@@ -48,7 +48,7 @@ class TextArrays:
         if self._all is None:
             return self._read(rows)
         lengths = self.lengths[rows]
-        source = packing.within(lengths) + np.repeat(self._starts[rows], lengths)
+        source = token_groups.within(lengths) + np.repeat(self._starts[rows], lengths)
         return Passages(self._all.tokens[source], self._all.word_starts[source], lengths)
 
     def chunks(self) -> Iterator[tuple[np.ndarray, Passages]]:
@@ -61,4 +61,4 @@ class TextArrays:
             yield np.arange(first, min(first + _CHUNK, len(self.lengths)))
 
     def _read(self, rows: np.ndarray) -> Passages:
-        return packing.truncate(self.store.read(rows), self._length)
+        return token_groups.truncate(self.store.read(rows), self._length)

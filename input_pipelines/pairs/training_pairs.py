@@ -9,12 +9,12 @@ import json
 
 import numpy as np
 
-from input_pipelines.batches import packing, stream
+from input_pipelines.batches import prefetch, token_groups
 from input_pipelines.batches.negatives import NO_SCORE
-from input_pipelines.batches.pipeline import PREFETCH
+from input_pipelines.batches.packed_text import PREFETCH
 from input_pipelines.pairs import pair_rows
 from input_pipelines.pairs.pair_mixture import PairMixture, StepPairs
-from input_pipelines.pairs.pair_plan import base_rows, pair_specs, slots_of
+from input_pipelines.pairs.pair_packing import base_rows, pair_specs, slots_of
 from input_pipelines.store.token_store import Passages
 
 
@@ -35,8 +35,8 @@ class TrainingPairs:
     def __init__(
         self,
         pairs: PairMixture,
-        query_rows: packing.Rows,
-        passage_rows: packing.Rows,
+        query_rows: token_groups.Rows,
+        passage_rows: token_groups.Rows,
         known_positives: int = 0,
     ):
         """
@@ -67,12 +67,12 @@ class TrainingPairs:
         parts = [self.pairs.fingerprint, known_positives, *map(dataclasses.astuple, rows.values())]
         self.fingerprint = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
-    def specs(self) -> stream.Spec:
+    def specs(self) -> prefetch.Spec:
         """Group -> feature -> shape and dtype of the global batch."""
         rows = (self.query_rows, self.passage_rows)
         return pair_specs(*rows, self.known_positives, self.pairs.mixture.teacher)
 
-    def batch(self, step: int, rows: np.ndarray | None = None) -> stream.Batch:
+    def batch(self, step: int, rows: np.ndarray | None = None) -> prefetch.Batch:
         """These rows of the global batch of a step.
 
         Args:
@@ -87,26 +87,26 @@ class TrainingPairs:
           of a passage from which something was removed), -1 where free; relevance is 1 for the
           positive. With a teacher, `teacher_score` float32, -inf where it has not scored.
         """
-        rows = stream.own_rows(rows, self._base)
+        rows = prefetch.own_rows(rows, self._base)
         made = self.pairs.step(step)
         shapes = (self.query_rows, self.passage_rows)
         slots = pair_rows.placed(made, shapes, self.known_positives, f"TrainingPairs: step {step}")
         query_slots, passage_slots = (slots_of(one, rows, self._base) for one in slots)
         query = _group(made.queries, query_slots, made.example, self.query_rows)
         passage = _group(made.passages, passage_slots, made.example[made.owner], self.passage_rows)
-        relevant = packing.at(made.relevant.astype(np.int32), passage_slots, 0)
+        relevant = token_groups.at(made.relevant.astype(np.int32), passage_slots, 0)
         passage["relevance"] = relevant
-        passage["document_id"] = packing.at(made.document, passage_slots).astype(np.int32)
+        passage["document_id"] = token_groups.at(made.document, passage_slots).astype(np.int32)
         if self.pairs.mixture.teacher:
-            passage["teacher_score"] = packing.at(made.teacher, passage_slots, NO_SCORE)
+            passage["teacher_score"] = token_groups.at(made.teacher, passage_slots, NO_SCORE)
         if self.known_positives:
-            query["known"] = packing.at(self._known(made), query_slots).astype(np.int32)
+            query["known"] = token_groups.at(self._known(made), query_slots).astype(np.int32)
         return {"query": query, "passage": passage}
 
-    def batches(self, start_step: int, rows: np.ndarray | None = None) -> stream.Prefetched:
+    def batches(self, start_step: int, rows: np.ndarray | None = None) -> prefetch.Prefetched:
         """batch(start_step), batch(start_step + 1), ... without end, prefetched."""
-        rows = stream.own_rows(rows, self._base)
-        return stream.Prefetched(
+        rows = prefetch.own_rows(rows, self._base)
+        return prefetch.Prefetched(
             lambda step: self.batch(step, rows), self.specs(), start_step, None, PREFETCH
         )
 
@@ -114,7 +114,7 @@ class TrainingPairs:
         """`known` with K columns; pairs that have more are in no row."""
         known = made.known[:, : self.known_positives]
         missing = self.known_positives - known.shape[1]
-        return np.pad(known, [(0, 0), (0, missing)], constant_values=packing.NONE)
+        return np.pad(known, [(0, 0), (0, missing)], constant_values=token_groups.NONE)
 
     def _check_known(self) -> None:
         most = max(known for *_, known in self.pairs.probe)
@@ -128,8 +128,8 @@ class TrainingPairs:
 
 
 def _group(
-    texts: Passages, slots: np.ndarray, example: np.ndarray, rows: packing.Rows
-) -> packing.Group:
+    texts: Passages, slots: np.ndarray, example: np.ndarray, rows: token_groups.Rows
+) -> token_groups.Group:
     """The texts that are in these slots, int64 [R, S], as a token group."""
-    ours = packing.reorder(texts, slots[slots != packing.NONE])
-    return packing.build_group(ours, slots, rows.length, packing.at(example, slots))
+    ours = token_groups.reorder(texts, slots[slots != token_groups.NONE])
+    return token_groups.build_group(ours, slots, rows.length, token_groups.at(example, slots))

@@ -7,10 +7,10 @@ import json
 
 import numpy as np
 
-from input_pipelines.batches import packing, plan, stream, translation_rows
-from input_pipelines.batches.pipeline import PREFETCH, open_stores
+from input_pipelines.batches import packing_plan, prefetch, token_groups, translation_rows
+from input_pipelines.batches.packed_text import PREFETCH, open_stores
 from input_pipelines.batches.translation_rows import SIDES
-from input_pipelines.pairs.pair_plan import PROBE, fitted, require_rows
+from input_pipelines.pairs.pair_packing import PROBE, fitted, require_rows
 from input_pipelines.store.token_store import StoreError, TokenStore
 from input_pipelines.tokenizers.tokenization import Tokenizer
 
@@ -35,8 +35,8 @@ class TranslationPairs:
         *,
         batch: int,
         length: int,
-        source_rows: packing.Rows,
-        target_rows: packing.Rows,
+        source_rows: token_groups.Rows,
+        target_rows: token_groups.Rows,
         exponent: float,
         seed: int,
         tokenizer: str,
@@ -55,7 +55,7 @@ class TranslationPairs:
         Raises:
           ValueError, StoreError: a size out of range, or a store that does not fit.
         """
-        plan.check_sizes("TranslationPairs", batch=batch)
+        packing_plan.check_sizes("TranslationPairs", batch=batch)
         _check(batch, length, exponent, source_rows, target_rows)
         (self.store,) = open_stores([store], tokenizer)
         if (side := translation_rows.side_of(self.store)) < length:
@@ -76,7 +76,7 @@ class TranslationPairs:
         runs = translation_rows.language_runs(self.store)
         sizes = [end - start for _, start, end in runs]
         weights = [size**exponent for size in sizes]
-        self._order = plan.MixtureOrder(sizes, weights, seed)
+        self._order = packing_plan.MixtureOrder(sizes, weights, seed)
         self.languages = list(
             zip((name for name, _, _ in runs), sizes, self._order.quotas.tolist(), strict=True)
         )
@@ -86,10 +86,10 @@ class TranslationPairs:
         first = (self._lengths(self.chosen(step)) for step in steps)
         require_rows("TranslationPairs", self._rows, first, f"{batch} sentences")
 
-    def specs(self) -> stream.Spec:
+    def specs(self) -> prefetch.Spec:
         """Group -> feature -> shape and dtype of the global batch."""
         groups = {
-            name: packing.group_spec(*dataclasses.astuple(rows))
+            name: token_groups.group_spec(*dataclasses.astuple(rows))
             for name, rows in self._rows.items()
         }
         per_segment = (self._rows["target"].rows, self._rows["target"].segments)
@@ -109,7 +109,7 @@ class TranslationPairs:
             first, wanted = first + len(part), wanted - len(part)
         return np.concatenate(parts)
 
-    def batch(self, step: int, rows: np.ndarray | None = None) -> stream.Batch:
+    def batch(self, step: int, rows: np.ndarray | None = None) -> prefetch.Batch:
         """These rows of the global batch of a step.
 
         Args:
@@ -121,7 +121,7 @@ class TranslationPairs:
           `source` and `target`; example_id is a pair's number in the step. `target` has relevance
           1, and document_id, equal where the sources say the same in the same words.
         """
-        rows = stream.own_rows(rows, self._base)
+        rows = prefetch.own_rows(rows, self._base)
         chosen = self.chosen(step)
         shapes = list(self._rows.values())
         placed = self._placed(chosen, f"TranslationPairs: step {step}")
@@ -130,23 +130,23 @@ class TranslationPairs:
             for slots, shape in zip(placed, shapes, strict=True)
         ]
         # Both sides of a pair are one row of the store, though perhaps of two processes' rows here.
-        needed = np.unique(np.concatenate([slots[slots != packing.NONE] for slots in own]))
+        needed = np.unique(np.concatenate([slots[slots != token_groups.NONE] for slots in own]))
         both = translation_rows.apart(self.store.read(chosen[needed]), self._sep)
         groups = {}
         for name, slots, side, shape in zip(SIDES, own, both, shapes, strict=True):
-            at = np.searchsorted(needed, slots[slots != packing.NONE])
-            passages = packing.truncate(packing.reorder(side, at), self._length)
-            groups[name] = packing.build_group(passages, slots, shape.length)
+            at = np.searchsorted(needed, slots[slots != token_groups.NONE])
+            passages = token_groups.truncate(token_groups.reorder(side, at), self._length)
+            groups[name] = token_groups.build_group(passages, slots, shape.length)
         target = groups["target"]  # whose slots the loop ended with
         target["relevance"] = target["segment_valid"].astype(np.int32)
-        target["document_id"] = np.full(slots.shape, packing.NONE, np.int32)
+        target["document_id"] = np.full(slots.shape, token_groups.NONE, np.int32)
         target["document_id"][target["segment_valid"]] = translation_rows.meanings(both[0])[at]
         return groups
 
-    def batches(self, start_step: int, rows: np.ndarray | None = None) -> stream.Prefetched:
+    def batches(self, start_step: int, rows: np.ndarray | None = None) -> prefetch.Prefetched:
         """batch(start_step), batch(start_step + 1), ... without end, prefetched."""
-        rows = stream.own_rows(rows, self._base)
-        return stream.Prefetched(
+        rows = prefetch.own_rows(rows, self._base)
+        return prefetch.Prefetched(
             lambda step: self.batch(step, rows), self.specs(), start_step, None, PREFETCH
         )
 
@@ -160,7 +160,7 @@ class TranslationPairs:
         equal = len({shape.rows for shape in shapes}) == 1 and shapes[0].rows >= len(chosen)
         if equal and all(shape.segments == 1 for shape in shapes):
             # Row n and row n, so that both sides of a pair are on one device.
-            rows = np.full((shapes[0].rows, 1), packing.NONE)
+            rows = np.full((shapes[0].rows, 1), token_groups.NONE)
             rows[: len(chosen), 0] = np.arange(len(chosen))
             return [rows, rows]
         return fitted(self._lengths(chosen), shapes, where, "translations")
@@ -179,7 +179,11 @@ class TranslationPairs:
 
 
 def _check(
-    batch: int, length: int, exponent: float, source_rows: packing.Rows, target_rows: packing.Rows
+    batch: int,
+    length: int,
+    exponent: float,
+    source_rows: token_groups.Rows,
+    target_rows: token_groups.Rows,
 ) -> None:
     if batch < 2:
         raise ValueError(

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from input_pipelines.batches import packing, plan, translation_rows
-from input_pipelines.batches.pipeline import EncodeSource, open_stores
+from input_pipelines.batches import packing_plan, token_groups, translation_rows
+from input_pipelines.batches.packed_text import EncodeSource, open_stores
 from input_pipelines.batches.translation_rows import SIDES
 from input_pipelines.store import layouts
 from input_pipelines.store.token_store import TokenStore
@@ -51,7 +51,7 @@ class TranslationSide(EncodeSource):
             self._take_each(each)
 
     def _take_each(self, each: int) -> None:
-        plan.check_sizes("TranslationSide", each=each)
+        packing_plan.check_sizes("TranslationSide", each=each)
         runs = translation_rows.language_runs(self.store)
         taken = [
             start + np.arange(end - start)[:: -(-(end - start) // each)] for _, start, end in runs
@@ -79,5 +79,5 @@ class TranslationSide(EncodeSource):
         lengths = translation_rows.side_lengths(self.store)[self._side]
         return np.minimum(lengths[self.rows], self._segment_length)
 
-    def _read(self, rows: np.ndarray) -> packing.Passages:
+    def _read(self, rows: np.ndarray) -> token_groups.Passages:
         return translation_rows.apart(self.store.read(rows), self._sep)[self._side]

@@ -16,8 +16,8 @@ import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from input_pipelines.sources import sources
-from input_pipelines.sources.sources import BadRecords, FieldError
+from input_pipelines.sources import text_sources
+from input_pipelines.sources.text_sources import BadRecords, FieldError
 
 Span = tuple[int, int]  # characters start to end - 1
 
@@ -207,10 +207,10 @@ def _rows(
     path: str, bad: BadRecords, max_line_bytes: int
 ) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
     """(file:line, the line, id, row) of each question."""
-    for number, line, row in sources.json_lines(path, max_line_bytes, bad):
+    for number, line, row in text_sources.json_lines(path, max_line_bytes, bad):
         where = f"{path}:{number}"
         try:
             key = "_id" if "_id" in row else "id"
-            yield where, line, sources.text_field(row, key, is_id=True), row
+            yield where, line, text_sources.text_field(row, key, is_id=True), row
         except FieldError as error:
             bad.add(where, error.reason, str(error), json.dumps(row))

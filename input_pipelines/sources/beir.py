@@ -7,8 +7,8 @@ import dataclasses
 import os
 from collections.abc import Iterator
 
-from input_pipelines.sources import sources
-from input_pipelines.sources.sources import BadRecords, Record, SourceError
+from input_pipelines.sources import text_sources
+from input_pipelines.sources.text_sources import BadRecords, Record, SourceError
 
 QRELS_HEADER = ("query-id", "corpus-id", "score")
 
@@ -29,17 +29,17 @@ def find(folder: str, *names: str) -> str:
 
 def _rows(path: str, max_line_bytes: int, bad: BadRecords, title: bool) -> Iterator[Record]:
     """Records of corpus.jsonl or queries.jsonl; title and source may be absent there."""
-    unique = sources.UniqueIds()
-    for number, line, row in sources.json_lines(path, max_line_bytes, bad):
+    unique = text_sources.UniqueIds()
+    for number, line, row in text_sources.json_lines(path, max_line_bytes, bad):
         where = f"{path}:{number}"
         try:
             record = Record(
-                id=sources.text_field(row, "_id", is_id=True),
-                title=sources.text_field(row, "title") if title and row.get("title") else "",
-                text=sources.text_field(row, "text"),
-                source=sources.text_field(row, "source") if row.get("source") else "",
+                id=text_sources.text_field(row, "_id", is_id=True),
+                title=text_sources.text_field(row, "title") if title and row.get("title") else "",
+                text=text_sources.text_field(row, "text"),
+                source=text_sources.text_field(row, "source") if row.get("source") else "",
             )
-        except sources.FieldError as e:
+        except text_sources.FieldError as e:
             bad.add(where, e.reason, str(e), line)
             continue
         before = unique.first(record.id, path, number)
@@ -98,7 +98,7 @@ def read_qrels(folder: str, split: str, bad: BadRecords) -> list[Qrel]:
     """The judgements of a split; a line that is not three columns with a whole score is bad."""
     path = find(folder, f"qrels/{split}.tsv", f"qrels.{split}.tsv")
     out = []
-    for number, line in sources.lines(path, 1 << 16, bad):
+    for number, line in text_sources.lines(path, 1 << 16, bad):
         columns = line.split("\t")
         if not line.strip() or (number == 1 and tuple(columns) == QRELS_HEADER):
             continue

@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from input_pipelines.sources import languages, sources, tfds_source
-from input_pipelines.sources.sources import BadRecords, SourceError
+from input_pipelines.sources import languages, text_sources, tfds_source
+from input_pipelines.sources.text_sources import BadRecords, SourceError
 
 Languages = tuple[str, str]
 _MOSES = re.compile(
@@ -93,7 +93,7 @@ class LineAligned:
                 f"{self.name}: expected as many lines in each file, found {found}. From the first "
                 "line on that one of them lacks, nothing is a translation: mend or leave out all."
             )
-        read = [sources.lines(path, self.max_line_bytes, bad) for path in files]
+        read = [text_sources.lines(path, self.max_line_bytes, bad) for path in files]
         for number, (source, target, *document) in _same_lines(*read):
             key = "/".join([self.name, *document, str(number)])
             yield Translation(key, source, target, f"{self.source_file}:{number}")
@@ -199,7 +199,7 @@ def _same_lines(*files: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[s
 def _count(path: str) -> int:
     """Lines of a file, the last one with or without its end."""
     count, last = 0, b"\n"
-    with sources.open_binary(path) as file:
+    with text_sources.open_binary(path) as file:
         try:
             while part := file.read(1 << 20):
                 count, last = count + part.count(b"\n"), part

@@ -8,9 +8,9 @@ import itertools
 import os
 from collections.abc import Container, Iterable, Iterator, Mapping
 
-from input_pipelines.sources import languages, sources
+from input_pipelines.sources import languages, text_sources
 from input_pipelines.sources.bitext import Languages, Translation, name_of, two_languages
-from input_pipelines.sources.sources import BadRecords, FieldError, SourceError
+from input_pipelines.sources.text_sources import BadRecords, FieldError, SourceError
 
 SUFFIXES = (".tsv", ".tsv.gz")
 
@@ -44,7 +44,7 @@ class Columns:
 
     def read(self, pair: Languages, bad: BadRecords) -> Iterator[Translation]:
         """See `Bitext`."""
-        lines = sources.lines(self.path, self.max_line_bytes, bad)
+        lines = text_sources.lines(self.path, self.max_line_bytes, bad)
         header = list(self.header) or next(lines, (0, ""))[1].split("\t")
         wanted = [*self.codes, *([self.document] if self.document else [])]
         if missing := [name for name in wanted if name not in header]:
@@ -87,10 +87,10 @@ class JsonLines:
     def read(self, pair: Languages, bad: BadRecords) -> Iterator[Translation]:
         """See `Bitext`."""
         fields = [_field(self.codes, language) for language in pair]
-        for number, line, row in sources.json_lines(self.path, self.max_line_bytes, bad):
+        for number, line, row in text_sources.json_lines(self.path, self.max_line_bytes, bad):
             where = f"{self.path}:{number}"
             try:
-                texts = [sources.text_field({field: "", **row}, field) for field in fields]
+                texts = [text_sources.text_field({field: "", **row}, field) for field in fields]
             except FieldError as error:
                 bad.add(where, error.reason, str(error), line)
                 continue
@@ -152,7 +152,7 @@ class Keyed:
         return found
 
     def _lines(self, path: str, bad: BadRecords) -> Iterator[tuple[str, str, str]]:
-        for number, line in sources.lines(path, self.max_line_bytes, bad):
+        for number, line in text_sources.lines(path, self.max_line_bytes, bad):
             key, tab, text = line.rpartition("\t")
             if tab:
                 yield key.replace("\t", "/"), text, f"{path}:{number}"
@@ -183,7 +183,7 @@ class PairFiles:
     def read(self, pair: Languages, bad: BadRecords) -> Iterator[Translation]:
         """See `Bitext`."""
         path = self._files()[pair]
-        for number, line in sources.lines(path, self.max_line_bytes, bad):
+        for number, line in text_sources.lines(path, self.max_line_bytes, bad):
             cells = line.split("\t")
             where = f"{path}:{number}"
             if len(cells) == 2:

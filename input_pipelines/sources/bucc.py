@@ -8,8 +8,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from input_pipelines.sources import languages, places, sources
-from input_pipelines.sources.sources import BadRecords, Record, SourceError
+from input_pipelines.sources import languages, places, text_sources
+from input_pipelines.sources.text_sources import BadRecords, Record, SourceError
 
 MAX_LINE_BYTES = 100_000
 SIDES = ("source", "target")
@@ -37,12 +37,12 @@ class BuccSentences:
             raise ValueError(f"BuccSentences.side: expected one of {SIDES}, found {self.side!r}")
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """See `sources.Source`.
+        """See `text_sources.Source`.
 
         Raises:
           SourceError: a file cannot be read or has no sentences.
         """
-        unique = sources.UniqueIds()
+        unique = text_sources.UniqueIds()
         for pair in self.pairs:
             language = _languages(pair)[SIDES.index(self.side)]
             for split in self.splits:
@@ -51,10 +51,10 @@ class BuccSentences:
 
 
 def _sentences(
-    path: str, prefix: str, unique: sources.UniqueIds, bad: BadRecords
+    path: str, prefix: str, unique: text_sources.UniqueIds, bad: BadRecords
 ) -> Iterator[Record]:
     found = False
-    for number, line in sources.lines(path, MAX_LINE_BYTES, bad):
+    for number, line in text_sources.lines(path, MAX_LINE_BYTES, bad):
         key, tab, text = line.partition("\t")
         where, name = f"{path}:{number}", f"{prefix}/{key}"
         if not tab or not text.strip() or key.split() != [key]:
@@ -86,7 +86,7 @@ class BuccGold:
         """
         path = _path(self.folder, pair, split, "gold")
         found = []
-        for number, line in sources.lines(path, MAX_LINE_BYTES, BadRecords(limit=0)):
+        for number, line in text_sources.lines(path, MAX_LINE_BYTES, BadRecords(limit=0)):
             ids = line.split()
             if len(ids) != 2:
                 raise SourceError(f"{path}:{number}: expected 'id TAB id', found {line!r}")

@@ -10,8 +10,8 @@ import difflib
 from collections.abc import Iterator
 from typing import Any
 
-from input_pipelines.sources import sources
-from input_pipelines.sources.sources import BadRecords, FieldError, Record, SourceError
+from input_pipelines.sources import text_sources
+from input_pipelines.sources.text_sources import BadRecords, FieldError, Record, SourceError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,9 +114,9 @@ def _record(
     texts = {field: row[field] for field in text_fields} or {"text": item.default_text()}
     try:
         yield Record(
-            id=sources.text_field(row, id_field, is_id=True),
-            title=sources.text_field(row, title_field) if title_field else "",
-            text=" ".join(sources.text_field(texts, field) for field in texts),
+            id=text_sources.text_field(row, id_field, is_id=True),
+            title=text_sources.text_field(row, title_field) if title_field else "",
+            text=" ".join(text_sources.text_field(texts, field) for field in texts),
             source=where,
         )
     except FieldError as error:

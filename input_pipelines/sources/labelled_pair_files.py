@@ -4,8 +4,8 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from input_pipelines.sources import languages, sources
-from input_pipelines.sources.sources import BadRecords, FieldError, Record, SourceError
+from input_pipelines.sources import languages, text_sources
+from input_pipelines.sources.text_sources import BadRecords, FieldError, Record, SourceError
 
 LINE_FIELDS = ("id", "first", "second", "label")
 TABLE_COLUMNS = ("id", "sentence1", "sentence2", "label")  # PAWS-X's and GLUE's
@@ -16,7 +16,7 @@ class PairLines:
     """JSON lines {"id", "first", "second", "label"}, as a source.
 
     A record's title and text are the two texts, and its source is its class, as
-    `labelled_pairs.LabelledPairs` wants it.
+    `classifier_batches.LabelledPairs` wants it.
 
     Attributes:
       path: of the file, perhaps gzipped.
@@ -34,8 +34,8 @@ class PairLines:
         Malformed is a line without one of the fields, with a text that is empty, with a label that
         is no class, or with an id that was there before.
         """
-        unique = sources.UniqueIds()
-        for number, line, row in sources.json_lines(self.path, self.max_line_bytes, bad):
+        unique = text_sources.UniqueIds()
+        for number, line, row in text_sources.json_lines(self.path, self.max_line_bytes, bad):
             where = f"{self.path}:{number}"
             try:
                 yield _record(row, LINE_FIELDS, self.classes, unique, (self.path, number))
@@ -83,12 +83,12 @@ class PairTables:
         for code in self.languages:
             language = languages.canonical(code)
             path = os.path.join(self.folder, self.name.format(language=code))
-            unique = sources.UniqueIds()
+            unique = text_sources.UniqueIds()
             for record in self._of(path, unique, bad):
                 yield dataclasses.replace(record, id=f"{language}/{record.id}")
 
-    def _of(self, path: str, unique: sources.UniqueIds, bad: BadRecords) -> Iterator[Record]:
-        lines = sources.lines(path, self.max_line_bytes, bad)
+    def _of(self, path: str, unique: text_sources.UniqueIds, bad: BadRecords) -> Iterator[Record]:
+        lines = text_sources.lines(path, self.max_line_bytes, bad)
         header = next(lines, (0, ""))[1].split("\t")
         if missing := [name for name in self.columns if name not in header]:
             raise SourceError(
@@ -113,13 +113,13 @@ def _record(
     row: Mapping[str, object],
     fields: Sequence[str],
     classes: Sequence[str],
-    unique: sources.UniqueIds,
+    unique: text_sources.UniqueIds,
     at: tuple[str, int],
 ) -> Record:
     """Raises FieldError for what `PairLines.records` calls malformed."""
-    name = sources.text_field(row, fields[0], is_id=True)
-    texts = [sources.text_field(row, field).strip() for field in fields[1:3]]
-    label = sources.text_field(row, fields[3], is_id=True)
+    name = text_sources.text_field(row, fields[0], is_id=True)
+    texts = [text_sources.text_field(row, field).strip() for field in fields[1:3]]
+    label = text_sources.text_field(row, fields[3], is_id=True)
     for field, text in zip(fields[1:3], texts, strict=True):
         if not text:
             raise FieldError("empty_side", f"field {field!r}: expected a text, found none")

@@ -15,8 +15,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from input_pipelines.sources import languages, sources
-from input_pipelines.sources.sources import BadRecords, Jsonl, Lines, Mixture, Source, SourceError
+from input_pipelines.sources import languages, text_sources
+from input_pipelines.sources.text_sources import (
+    BadRecords,
+    Jsonl,
+    Lines,
+    Mixture,
+    Source,
+    SourceError,
+)
 
 FOLDER = "sentences"
 ENDING = ".jsonl"
@@ -167,7 +174,7 @@ def gather_sentences(
 
 def _sides(path: str, bad: BadRecords) -> Iterator[tuple[str, str]]:
     """(language, sentence) of each side of each translation."""
-    for number, line, row in sources.json_lines(path, 1_000_000, bad):
+    for number, line, row in text_sources.json_lines(path, 1_000_000, bad):
         pair, texts = row.get("pair"), [row.get(side) for side in ("source", "target")]
         if isinstance(pair, list) and len(pair) == 2 and all(isinstance(t, str) for t in texts):
             yield from zip(map(str, pair), map(str, texts), strict=True)

@@ -9,8 +9,8 @@ import dataclasses
 import json
 from collections.abc import Iterator
 
-from input_pipelines.sources import places, sources
-from input_pipelines.sources.sources import BadRecords, Judgements, Record, SourceError
+from input_pipelines.sources import places, text_sources
+from input_pipelines.sources.text_sources import BadRecords, Judgements, Record, SourceError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Tsv:
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
         """Yields the records in file order, telling `bad` of malformed ones."""
-        unique = sources.UniqueIds()
-        for number, line in sources.lines(self.path, self.max_line_bytes, bad):
+        unique = text_sources.UniqueIds()
+        for number, line in text_sources.lines(self.path, self.max_line_bytes, bad):
             where = f"{self.path}:{number}"
             name, tab, text = line.partition("\t")
             if not tab or name.split() != [name] or not text.strip():
@@ -42,7 +42,7 @@ class TrecQrels:
 
     def judgements(self, bad: BadRecords) -> Iterator[tuple[str, str, int, str]]:
         """Yields (query, passage, relevance, "file:line"), telling `bad` of malformed lines."""
-        for number, line in sources.lines(self.path, 1 << 16, bad):
+        for number, line in text_sources.lines(self.path, 1 << 16, bad):
             columns, where = line.split(), f"{self.path}:{number}"
             if not columns:
                 continue
@@ -65,7 +65,7 @@ class JsonQrels:
         Raises:
           SourceError: the file is no such object.
         """
-        with sources.open_binary(self.path) as file:
+        with text_sources.open_binary(self.path) as file:
             try:
                 found = json.load(file)
             except ValueError as error:

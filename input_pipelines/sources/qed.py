@@ -10,9 +10,9 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from input_pipelines.sources import answers, places, question_sets, sources
+from input_pipelines.sources import answers, places, question_sets, text_sources
 from input_pipelines.sources.question_sets import Paragraph, Question
-from input_pipelines.sources.sources import BadRecords, FieldError, Record, text_field
+from input_pipelines.sources.text_sources import BadRecords, FieldError, Record, text_field
 
 
 def paragraphs(
@@ -23,7 +23,7 @@ def paragraphs(
     The id of a passage is a hash of title and text: rows with the same one share it.
     """
     for path in paths:
-        for number, line, row in sources.json_lines(path, question_sets.MAX_LINE_BYTES, bad):
+        for number, line, row in text_sources.json_lines(path, question_sets.MAX_LINE_BYTES, bad):
             where = f"{path}:{number}"
             try:
                 title, text = text_field(row, "title"), text_field(row, "paragraph")

@@ -7,8 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from input_pipelines.sources import answers, sources
-from input_pipelines.sources.sources import BadRecords, FieldError, Record, SourceError, text_field
+from input_pipelines.sources import answers, text_sources
+from input_pipelines.sources.text_sources import (
+    BadRecords,
+    FieldError,
+    Record,
+    SourceError,
+    text_field,
+)
 
 SPLITS = ("train", "dev", "test")  # the later are the more untouchable
 MAX_LINE_BYTES = 1 << 24
@@ -49,8 +55,8 @@ class Seen(NamedTuple):
     paragraphs, questions: ids of what was read before, of whichever file.
     """
 
-    paragraphs: sources.UniqueIds
-    questions: sources.UniqueIds
+    paragraphs: text_sources.UniqueIds
+    questions: text_sources.UniqueIds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +95,7 @@ class GoldSet:
           SourceError: a file cannot be read, an article is in both, or too many malformed records.
           ValueError: a share outside its bounds, or one that holds out everything.
         """
-        seen = Seen(sources.UniqueIds(), sources.UniqueIds())
+        seen = Seen(text_sources.UniqueIds(), text_sources.UniqueIds())
         trained, tested = (
             sample(list(self.paragraphs(files, seen, bad)), self.share, self.seed)
             for files in (self.train, self.test)
@@ -162,7 +168,7 @@ class AskedSet:
         """
         if self.most < 0:
             raise ValueError(f"{self.name}: expected most of at least 0, found {self.most}")
-        unique = sources.UniqueIds()
+        unique = text_sources.UniqueIds()
         found = []
         for split, files in (("train", self.train), ("test", self.test)):
             read = [one for path in files for one in asked(path, unique, bad)]
@@ -174,9 +180,9 @@ class AskedSet:
         return found
 
 
-def asked(path: str, unique: sources.UniqueIds, bad: BadRecords) -> Iterator[Question]:
+def asked(path: str, unique: text_sources.UniqueIds, bad: BadRecords) -> Iterator[Question]:
     """The questions of a jsonl file, see `AskedSet`; an id that `unique` knows is malformed."""
-    for number, line, row in sources.json_lines(path, MAX_LINE_BYTES, bad):
+    for number, line, row in text_sources.json_lines(path, MAX_LINE_BYTES, bad):
         try:
             name = new_id(row, "_id" if "_id" in row else "id", unique, path, number)
             text = question_text(row, "question" if "question" in row else "text")
@@ -195,7 +201,7 @@ def require_names(names: Sequence[str]) -> None:
 
 
 def new_id(
-    row: Mapping[str, object], field: str, unique: sources.UniqueIds, file: str, line: int
+    row: Mapping[str, object], field: str, unique: text_sources.UniqueIds, file: str, line: int
 ) -> str:
     """The id of a row; raises FieldError for one that `unique` knows."""
     name = text_field(row, field, is_id=True)

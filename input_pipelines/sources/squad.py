@@ -10,9 +10,15 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from input_pipelines.sources import places, question_sets, sources
+from input_pipelines.sources import places, question_sets, text_sources
 from input_pipelines.sources.question_sets import Paragraph, Question
-from input_pipelines.sources.sources import BadRecords, FieldError, Record, SourceError, text_field
+from input_pipelines.sources.text_sources import (
+    BadRecords,
+    FieldError,
+    Record,
+    SourceError,
+    text_field,
+)
 
 
 def paragraphs(
@@ -49,13 +55,13 @@ def rows_of(path: str, bad: BadRecords) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _by_line(path: str, bad: BadRecords) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, _, row in sources.json_lines(path, question_sets.MAX_LINE_BYTES, bad):
+    for number, _, row in text_sources.json_lines(path, question_sets.MAX_LINE_BYTES, bad):
         yield f"{path}:{number}", row
 
 
 def _official(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The nested form, which is one JSON value of some 30 MB."""
-    with sources.open_binary(path) as file:
+    with text_sources.open_binary(path) as file:
         try:
             articles = json.load(file)["data"]
             for article in articles:
@@ -77,7 +83,7 @@ def list_field(row: dict[str, Any], name: str) -> list[Any]:
 
 
 def _questions(
-    rows: Sequence[Any], where: str, unique: sources.UniqueIds, bad: BadRecords
+    rows: Sequence[Any], where: str, unique: text_sources.UniqueIds, bad: BadRecords
 ) -> Iterator[Question]:
     for number, row in enumerate(rows):
         try:

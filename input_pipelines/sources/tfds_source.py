@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from input_pipelines.sources import sources
+from input_pipelines.sources import text_sources
 from input_pipelines.sources.cpu_only_tensorflow import hidden_tensorflow
-from input_pipelines.sources.sources import BadRecords, FieldError, Record, SourceError
+from input_pipelines.sources.text_sources import BadRecords, FieldError, Record, SourceError
 
 _BATCH = 256  # examples read ahead
 
@@ -41,7 +41,7 @@ class Tfds:
           SourceError: no such dataset is prepared, no such split or field, or a file is damaged.
         """
         builder = _builder(self.name, self.data_dir)
-        examples, unique = self._examples(builder), sources.UniqueIds()
+        examples, unique = self._examples(builder), text_sources.UniqueIds()
         for number, example in enumerate(examples):
             where = f"{builder.info.full_name}:{self.split}:{number}"
             try:
@@ -131,4 +131,4 @@ def _text(example: Mapping[str, Any], field: str, is_id: bool = False) -> str:
             raise FieldError("not_utf8", f"field {field!r}: not UTF-8 ({error})") from None
     elif hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         value = value.item()
-    return sources.text_field({field: value}, field, is_id)
+    return text_sources.text_field({field: value}, field, is_id)

@@ -11,8 +11,8 @@ import logging
 import os
 from collections.abc import Iterator
 
-from input_pipelines.sources import places, sources
-from input_pipelines.sources.sources import BadRecords, Record, SourceError
+from input_pipelines.sources import places, text_sources
+from input_pipelines.sources.text_sources import BadRecords, Record, SourceError
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def read_triples(path: str, texts: bool, bad: BadRecords) -> Iterator[tuple[str,
       texts: whether columns are texts; else they are ids, without white space.
       bad: see there.
     """
-    for number, line in sources.lines(path, _LINE_BYTES, bad):
+    for number, line in text_sources.lines(path, _LINE_BYTES, bad):
         columns = [one.strip() if texts else one for one in line.split("\t")]
         whole = all(columns) if texts else all(one.split() == [one] for one in columns)
         if len(columns) != 3 or not whole:

@@ -6,7 +6,7 @@
     Anarchism is a political philosophy ...
     </doc>
 
-Its other form, JSON lines, is what `sources.Jsonl` reads.
+Its other form, JSON lines, is what `text_sources.Jsonl` reads.
 """
 
 import dataclasses
@@ -15,8 +15,8 @@ import os
 import re
 from collections.abc import Iterator
 
-from input_pipelines.sources import sources
-from input_pipelines.sources.sources import BadRecords, Record
+from input_pipelines.sources import text_sources
+from input_pipelines.sources.text_sources import BadRecords, Record
 
 _OPENS = re.compile(r"<doc (.*)>")
 _ATTRIBUTE = re.compile(r'(\w+)="(.*?)"(?=\s|$)')
@@ -36,8 +36,8 @@ class WikiExtracted:
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
         """Yields the articles, telling `bad` of what is none."""
-        unique = sources.UniqueIds()
-        for path in sources.files_of(self.path):
+        unique = text_sources.UniqueIds()
+        for path in text_sources.files_of(self.path):
             folder = self.path if path != self.path else os.path.dirname(path)
             inside = os.path.relpath(path, folder or ".")
             for number, attributes, lines in self._documents(path, bad):
@@ -60,7 +60,7 @@ class WikiExtracted:
     ) -> Iterator[tuple[int, dict[str, str], list[str]]]:
         """(line where it begins, attributes, lines) of each document that is closed."""
         begun: tuple[int, dict[str, str], list[str]] | None = None
-        for number, line in sources.lines(path, self.max_line_bytes, bad):
+        for number, line in text_sources.lines(path, self.max_line_bytes, bad):
             opens = _OPENS.fullmatch(line.strip())
             if opens is None and line.strip() != "</doc>":
                 if begun is not None:

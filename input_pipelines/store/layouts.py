@@ -6,7 +6,7 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from input_pipelines.sources.sources import Record
+from input_pipelines.sources.text_sources import Record
 from input_pipelines.store.store_writer import StoreRecord
 from input_pipelines.tokenizers import tokenization
 

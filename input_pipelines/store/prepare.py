@@ -23,7 +23,7 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 
-from input_pipelines.sources.sources import BadRecords, Record, Source, SourceError
+from input_pipelines.sources.text_sources import BadRecords, Record, Source, SourceError
 from input_pipelines.store import layouts, store_writer, worker_pool
 from input_pipelines.store.layouts import WHOLE_TEXTS, Layout
 from input_pipelines.store.store_writer import ShardInfo, StoreSummary

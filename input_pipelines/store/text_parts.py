@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from input_pipelines.sources.sources import Record
-from input_pipelines.store import blocks
+from input_pipelines.sources.text_sources import Record
+from input_pipelines.store import block_layout
 from input_pipelines.store.layouts import TEXT, Plain, Rows
 from input_pipelines.store.store_writer import StoreRecord
 from input_pipelines.tokenizers import tokenization
@@ -76,7 +76,7 @@ class TextsWithParts(Plain):
             spans = self._sentences(record.text, begins - body_at)
             spans = spans[(spans[:, 1] <= room) & (spans[:, 0] < spans[:, 1])] + 1
             sentences.append(np.insert(spans, 0, number, axis=1))
-            pages.append(blocks.page(record.title, document_of(record.id)))
+            pages.append(block_layout.page(record.title, document_of(record.id)))
         tables: dict[str, np.ndarray] = {
             "title": np.array(titles, np.int32).reshape(-1, 2),
             "sentences": np.concatenate([np.zeros((0, 3)), *sentences]).astype(np.int32),
@@ -91,6 +91,6 @@ class TextsWithParts(Plain):
           body: the text.
           begins: int64 [pieces], the character of the body at which each piece begins.
         """
-        starts = [start for start, _ in blocks.split(body, self.language)]
+        starts = [start for start, _ in block_layout.split(body, self.language)]
         cuts = np.append(np.searchsorted(begins, starts), len(begins)).astype(np.int64)
         return np.stack([cuts[:-1], cuts[1:]], axis=1)

@@ -16,8 +16,8 @@ import numpy as np
 import tokenizers
 from tokenizers import models
 
-from input_pipelines.sources.sources import BadRecords, Mixture, Source, SourceError
-from input_pipelines.tokenizers import words
+from input_pipelines.sources.text_sources import BadRecords, Mixture, Source, SourceError
+from input_pipelines.tokenizers import word_start_marks
 from input_pipelines.tokenizers.wordpiece import BERT_SPECIALS, LONGEST_WORD, train_wordpiece
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
@@ -149,8 +149,8 @@ class Tokenizer:
         return [
             Pieces(
                 np.array(e.ids, np.int32),
-                words.word_starts(text, e.word_ids, e.offsets, self._wordpiece),
-                words.without_space(text, np.array(e.offsets, np.int64).reshape(-1, 2)),
+                word_start_marks.word_starts(text, e.word_ids, e.offsets, self._wordpiece),
+                word_start_marks.without_space(text, np.array(e.offsets, np.int64).reshape(-1, 2)),
             )
             for text, e in zip(texts, encodings, strict=True)
         ]
@@ -164,7 +164,9 @@ class Tokenizer:
         return self._backend.decode_batch([list(ids) for ids in tokens], skip_special_tokens=True)
 
     def _tokenized(self, text: str, encoding: tokenizers.Encoding) -> Tokenized:
-        starts = words.word_starts(text, encoding.word_ids, encoding.offsets, self._wordpiece)
+        starts = word_start_marks.word_starts(
+            text, encoding.word_ids, encoding.offsets, self._wordpiece
+        )
         return Tokenized(np.array(encoding.ids, np.int32), starts, bool(encoding.overflowing))
 
 

@@ -1,6 +1,6 @@
 """Which tokens of a sentence REALM hides: a salient span, or, to compare, others (section 3.4).
 
-Each mask is drawn from (key, example), as in `models.corruption.corruption`. Letters: B rows of one
+Each mask is drawn from (key, example), as in `models.corruption.masking`. Letters: B rows of one
 segment, L row length, A spans that a row may list.
 """
 
@@ -12,7 +12,7 @@ from typing import Protocol
 import jax
 import jax.numpy as jnp
 
-from models.corruption import corruption
+from models.corruption import masking
 
 Group = Mapping[str, jax.Array]
 
@@ -59,7 +59,7 @@ class SalientSpan:
         start, end = (jnp.take_along_axis(x, chosen, axis=1) for x in (start, end))
         column = jnp.arange(group["tokens"].shape[1])[None]
         found = (column >= start) & (column < end) & jnp.any(there, axis=1, keepdims=True)
-        return found & (group["segment_ids"] > 0) & ~corruption.is_any(group["tokens"], outside)
+        return found & (group["segment_ids"] > 0) & ~masking.is_any(group["tokens"], outside)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +74,8 @@ class UniformWords:
 
     def select(self, group: Group, outside: tuple[int, ...], key: jax.Array) -> jax.Array:
         """See `SpanMask`."""
-        mask = corruption.WholeWordMask(self.rate, outside, self.max_tokens)
-        return corruption.whole_word_mask(group, mask, key)
+        mask = masking.WholeWordMask(self.rate, outside, self.max_tokens)
+        return masking.whole_word_mask(group, mask, key)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ class RandomSpan:
 
     def select(self, group: Group, outside: tuple[int, ...], key: jax.Array) -> jax.Array:
         """See `SpanMask`."""
-        words = corruption.units(group, outside)
+        words = masking.units(group, outside)
         opens = words.eligible & (words.start == group["positions"])
         word = jnp.cumsum(opens, axis=1) - 1  # [B, L], the word of each token
         count = jnp.sum(opens, axis=1, keepdims=True)

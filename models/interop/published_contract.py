@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from models.interop import hf_config, sentence_modules
-from models.networks import embedding
+from models.networks import text_embedding
 
 SETTINGS = "config_sentence_transformers.json"
 # Names of the file with the maximum length, which early releases called after the architecture.
@@ -92,10 +92,10 @@ def read(folder: str) -> PublishedContract:
     if query_prefix or passage_prefix:
         _require_prompts_in_pooling(path / pooling_file)
     similarity = settings.get("similarity_fn_name") or "cosine"  # the default there
-    if similarity not in embedding.SIMILARITIES:
+    if similarity not in text_embedding.SIMILARITIES:
         raise PublishedContractError(
             f"{path / SETTINGS}: expected similarity_fn_name to be one of "
-            f"{embedding.SIMILARITIES}, found {similarity!r}."
+            f"{text_embedding.SIMILARITIES}, found {similarity!r}."
         )
     return PublishedContract(
         pooling=pooling,
@@ -149,12 +149,12 @@ def passage_prefix(folder: str, override: str | None = None) -> str:
 
 
 def checked(
-    config: embedding.EmbeddingConfig,
+    config: text_embedding.EmbeddingConfig,
     folder: str,
     bound: Sequence[Callable[..., Any]] = (),
     allow_other_pooling: bool = False,
-    poolings: Sequence[str] = embedding.POOLINGS,
-) -> embedding.EmbeddingConfig:
+    poolings: Sequence[str] = text_embedding.POOLINGS,
+) -> text_embedding.EmbeddingConfig:
     """`config`, compared with the folder; prints what is from the folder and what is overridden.
 
     Args:
@@ -300,7 +300,7 @@ def _contradicts(field: str, contract: PublishedContract) -> bool:
 
 
 def _contradiction(
-    config: embedding.EmbeddingConfig,
+    config: text_embedding.EmbeddingConfig,
     contract: PublishedContract,
     folder: str,
     fields: Sequence[str],
@@ -315,7 +315,7 @@ def _contradiction(
 
 
 def _line(
-    config: embedding.EmbeddingConfig,
+    config: text_embedding.EmbeddingConfig,
     contract: PublishedContract,
     folder: str,
     other: Sequence[str],
@@ -333,7 +333,7 @@ def _line(
     return f"{folder}: {taken}" + (f"; overridden: {changed}" if other else "; nothing overridden")
 
 
-def _values(config: embedding.EmbeddingConfig, fields: Sequence[str]) -> str:
+def _values(config: text_embedding.EmbeddingConfig, fields: Sequence[str]) -> str:
     return ", ".join(f"{name} {getattr(config, name)!r}" for name in fields)
 
 

@@ -22,8 +22,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from models.losses import groups, negatives
-from models.losses.negatives import NOBODY, Columns, Rows
+from models.losses import groups, negative_masks
+from models.losses.negative_masks import NOBODY, Columns, Rows
 from t5x_style.distributed import collectives
 from t5x_style.interfaces.metrics import Mean
 from t5x_style.interfaces.objective import GroupShape
@@ -217,7 +217,7 @@ def by_query(
 
     def rest(side: str, blocks: Sequence[str]) -> tuple[jax.Array, jax.Array]:
         rights = [columns[block.removeprefix(side + "_")] for block in blocks]
-        return negatives.log_sum_exp(
+        return negative_masks.log_sum_exp(
             left.rows(side),
             rights,
             jax.lax.stop_gradient(score / temperature),

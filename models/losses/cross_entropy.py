@@ -93,7 +93,7 @@ def gather_predicted(
       hidden: [B, L, D].
       labels: [B, L] int32, `IGNORED` where nothing is predicted.
       budget: how many positions a row keeps; must be a bound on how many labels a row has
-        (`corruption.row_budget` proves one). A row with more labels gets NaN, not a smaller loss.
+        (`masking.row_budget` proves one). A row with more labels gets NaN, not a smaller loss.
 
     Returns:
       (hidden [B, budget, D], labels [B, budget]), filled up with ignored positions.

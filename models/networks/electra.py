@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.corruption import corruption, sampling
+from models.corruption import generator_sampling, masking
 from models.networks import bert, heads
 from t5x_style.interfaces.metrics import Mean
 
@@ -50,11 +50,11 @@ class Generator(nnx.Module):
             key: of the step.
         """
         hidden = self.states(group, tokens, None)
-        chosen = labels != corruption.IGNORED
+        chosen = labels != masking.IGNORED
         at = jnp.argsort(~chosen, axis=1, stable=True)[:, :budget]  # those with a label first
         states = self.head.transform(jnp.take_along_axis(hidden, at[:, :, None], axis=1))
-        numbers = jnp.take_along_axis(corruption.token_numbers(group, key), at, axis=1)
-        drawn = sampling.sample_tokens(
+        numbers = jnp.take_along_axis(masking.token_numbers(group, key), at, axis=1)
+        drawn = generator_sampling.sample_tokens(
             states.reshape(-1, states.shape[-1]),
             self.encoder.word_table,
             self.head.bias[...],

@@ -76,7 +76,7 @@ class Cache(NamedTuple):
     across: KeysAndValues
 
     def reordered(self, of_parent: Callable[[jax.Array], jax.Array]) -> "Cache":
-        """See `generation.Cache`: the same of every layer."""
+        """See `decoding.Cache`: the same of every layer."""
         base, own = jax.tree.map(jax.vmap(of_parent), (self.base, self.own))
         return Cache(base, own, self.across)
 

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.corruption import corruption
-from models.networks import attention, bert, embedding, heads, layers
-from models.objectives.pretraining import TextObjective
+from models.corruption import masking
+from models.networks import attention, bert, heads, layers, text_embedding
+from models.objectives.text_objective import TextObjective
 from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.interfaces.metrics import Mean
 from t5x_style.interfaces.objective import Batch, GroupShape
@@ -36,7 +36,7 @@ class AutoEncoder(TextObjective):
     def __init__(
         self,
         config: bert.BertConfig,
-        embedding_config: embedding.EmbeddingConfig,
+        embedding_config: text_embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
         text: GroupShape,
         mask_rate: float,
@@ -46,14 +46,14 @@ class AutoEncoder(TextObjective):
         *,
         rngs: nnx.Rngs,
     ) -> None:
-        embedding.require_cls(embedding_config, "AutoEncoder")
+        text_embedding.require_cls(embedding_config, "AutoEncoder")
         if decoder_layers < 1 or attention_span < 1:
             raise ValueError(
                 "AutoEncoder: expected decoder_layers and attention_span of at least 1, found "
                 f"{decoder_layers} and {attention_span}"
             )
         super().__init__(config, embedding_config, vocabulary, text, chunk, rngs=rngs)
-        self.mask = corruption.WholeWordMask(mask_rate, (vocabulary.cls, vocabulary.sep))
+        self.mask = masking.WholeWordMask(mask_rate, (vocabulary.cls, vocabulary.sep))
         self.decoder_layers = decoder_layers
         self.attention_span = attention_span
         self.decoder = layers.stack(config.block, decoder_layers, rngs)
@@ -65,7 +65,7 @@ class AutoEncoder(TextObjective):
         `next_tokens`.
         """
         text = batch["text"]
-        masked = corruption.mask_and_label(text, self.mask, self.vocabulary, key)
+        masked = masking.mask_and_label(text, self.mask, self.vocabulary, key)
         added = {
             "encoder_tokens": masked["tokens"],
             "encoder_labels": masked["labels"],
@@ -121,4 +121,4 @@ def next_tokens(text: dict[str, jax.Array]) -> jax.Array:
     """
     tokens, segment_ids = text["tokens"], text["segment_ids"]
     behind, whose = (jnp.pad(x[:, 1:], ((0, 0), (0, 1))) for x in (tokens, segment_ids))
-    return jnp.where((segment_ids > 0) & (whose == segment_ids), behind, corruption.IGNORED)
+    return jnp.where((segment_ids > 0) & (whose == segment_ids), behind, masking.IGNORED)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.losses import contrastive, distillation
-from models.networks import embedding, layers
+from models.networks import layers, text_embedding
 from t5x_style.interfaces.contract import Contract, Vocabulary
 from t5x_style.interfaces.metrics import Mean
 from t5x_style.interfaces.objective import Batch, Fn, GroupShape, Objective
@@ -40,8 +40,8 @@ class BiEncoder(Objective):
 
     def __init__(
         self,
-        config: embedding.EncoderConfig,
-        embedding_config: embedding.EmbeddingConfig,
+        config: text_embedding.EncoderConfig,
+        embedding_config: text_embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
         query: GroupShape,
         passage: GroupShape,
@@ -52,7 +52,7 @@ class BiEncoder(Objective):
         *,
         rngs: nnx.Rngs,
     ) -> None:
-        embedding.require_fit(config, embedding_config, vocabulary)
+        text_embedding.require_fit(config, embedding_config, vocabulary)
         contrastive.require_all_devices(contrastive_config)
         self.config = config
         self.embedding_config = embedding_config
@@ -117,13 +117,17 @@ class BiEncoder(Objective):
     def _vectors(self, group: Mapping[str, jax.Array], key: jax.Array | None) -> jax.Array:
         """[B*S, D] float32."""
         config = self.embedding_config
-        vectors = embedding.embed_in_chunks(self.encoder, group, config, self.encode_chunks, key)
+        vectors = text_embedding.embed_in_chunks(
+            self.encoder, group, config, self.encode_chunks, key
+        )
         vectors = vectors.reshape(-1, vectors.shape[-1])
-        return embedding.unit(vectors) if config.similarity == "cosine" else vectors
+        return text_embedding.unit(vectors) if config.similarity == "cosine" else vectors
 
     def functions(self) -> dict[str, Fn]:
         """See `Objective`."""
-        return embedding.functions(self.encoder, self.embedding_config, self.query, self.passage)
+        return text_embedding.functions(
+            self.encoder, self.embedding_config, self.query, self.passage
+        )
 
 
 def _at_least_one(encode_chunks: int) -> int:

@@ -11,9 +11,9 @@ Per segment of a packed row. Letters: B rows, L row length, D hidden width.
 import jax
 from flax import nnx
 
-from models.corruption import corruption
-from models.networks import bert, embedding, heads, layers
-from models.objectives.pretraining import TextObjective
+from models.corruption import masking
+from models.networks import bert, heads, layers, text_embedding
+from models.objectives.text_objective import TextObjective
 from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.interfaces.metrics import Mean
 from t5x_style.interfaces.objective import Batch, GroupShape
@@ -34,7 +34,7 @@ class Condenser(TextObjective):
     def __init__(
         self,
         config: bert.BertConfig,
-        embedding_config: embedding.EmbeddingConfig,
+        embedding_config: text_embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
         text: GroupShape,
         mask_rate: float,
@@ -45,14 +45,14 @@ class Condenser(TextObjective):
         *,
         rngs: nnx.Rngs,
     ) -> None:
-        embedding.require_cls(embedding_config, "Condenser")
+        text_embedding.require_cls(embedding_config, "Condenser")
         if not (0 <= skip_from < config.layers and head_layers >= 1):
             raise ValueError(
                 f"Condenser: expected skip_from from 0 to {config.layers - 1}, below the last "
                 f"layer, and head_layers of at least 1, found {skip_from} and {head_layers}"
             )
         super().__init__(config, embedding_config, vocabulary, text, chunk, rngs=rngs)
-        self.mask = corruption.WholeWordMask(mask_rate, (vocabulary.cls, vocabulary.sep))
+        self.mask = masking.WholeWordMask(mask_rate, (vocabulary.cls, vocabulary.sep))
         self.skip_from = skip_from
         self.head_layers = head_layers
         self.late_mlm = late_mlm
@@ -60,7 +60,7 @@ class Condenser(TextObjective):
 
     def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
         """Replaces selected tokens; adds `labels` [B, L], the original id there and else -100."""
-        text = corruption.mask_and_label(batch["text"], self.mask, self.vocabulary, key)
+        text = masking.mask_and_label(batch["text"], self.mask, self.vocabulary, key)
         return {**batch, "text": text}
 
     def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.corruption import evidence
+from models.corruption import evidence_layout
 from models.losses import contrastive
-from models.networks import bert, embedding, projected
-from models.networks.projected import ProjectedEncoder, ProjectionConfig
+from models.networks import bert, projected_encoder, text_embedding
+from models.networks.projected_encoder import ProjectedEncoder, ProjectionConfig
 from t5x_style.interfaces.contract import Contract, Vocabulary
 from t5x_style.interfaces.metrics import Mean
 from t5x_style.interfaces.objective import Batch, Fn, GroupShape, Objective
@@ -32,7 +32,7 @@ class ICT(Objective):
     Args:
         config: the encoder.
         projection: what comes behind it.
-        embedding_config: lengths; see `projected.require_plain`.
+        embedding_config: lengths; see `projected_encoder.require_plain`.
         vocabulary: of the tokenizer.
         query, passage: sizes of the two token groups of a global batch: as many sentences as
             blocks, one a row. A passage carries `sentence_start` and `sentence_end` [B, 1]: where
@@ -51,7 +51,7 @@ class ICT(Objective):
         self,
         config: bert.BertConfig,
         projection: ProjectionConfig,
-        embedding_config: embedding.EmbeddingConfig,
+        embedding_config: text_embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
         query: GroupShape,
         passage: GroupShape,
@@ -61,9 +61,9 @@ class ICT(Objective):
         *,
         rngs: nnx.Rngs,
     ) -> None:
-        embedding.require_fit(config, embedding_config, vocabulary)
+        text_embedding.require_fit(config, embedding_config, vocabulary)
         contrastive.require_all_devices(contrastive_config)
-        projected.require_plain(embedding_config, "ICT")
+        projected_encoder.require_plain(embedding_config, "ICT")
         if not 0 <= removal_rate <= 1:
             raise ValueError(f"ICT.removal_rate: expected 0 to 1, found {removal_rate}")
         other_loss = contrastive_config.both_directions or contrastive_config.margin != 0
@@ -146,8 +146,8 @@ class ICT(Objective):
 
     def _null_vector(self, key: jax.Array) -> jax.Array:
         """[D] float32, of the null document."""
-        tokens = evidence.null_row(self.passage.length, self.vocabulary)[None]
-        group = evidence.row_group(tokens, jnp.array([3]), jnp.zeros(1, jnp.int32))
+        tokens = evidence_layout.null_row(self.passage.length, self.vocabulary)[None]
+        group = evidence_layout.row_group(tokens, jnp.array([3]), jnp.zeros(1, jnp.int32))
         return self._vectors(group, key)[0]
 
     def _vectors(self, group: Mapping[str, jax.Array], key: jax.Array | None) -> jax.Array:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.losses import contrastive
-from models.networks import embedding, layers, pooled
+from models.networks import layers, pooled_encoder, text_embedding
 from t5x_style.interfaces.contract import Contract, Vocabulary
 from t5x_style.interfaces.metrics import Mean
 from t5x_style.interfaces.objective import Batch, Fn, GroupShape, Objective
@@ -45,8 +45,8 @@ class LaBSE(Objective):
 
     def __init__(
         self,
-        config: embedding.EncoderConfig,
-        embedding_config: embedding.EmbeddingConfig,
+        config: text_embedding.EncoderConfig,
+        embedding_config: text_embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
         source: GroupShape,
         target: GroupShape,
@@ -55,7 +55,7 @@ class LaBSE(Objective):
         *,
         rngs: nnx.Rngs,
     ) -> None:
-        embedding.require_fit(config, embedding_config, vocabulary)
+        text_embedding.require_fit(config, embedding_config, vocabulary)
         _require_labse(embedding_config, encode_chunks)
         contrastive.require_both_on_one_device(contrastive_config, source, target)
         self.config = config
@@ -64,16 +64,16 @@ class LaBSE(Objective):
         self.source, self.target = source, target
         self.contrastive_config = contrastive_config
         self.encode_chunks = encode_chunks
-        network = embedding.build(config, embedding_config.pooling, rngs)
+        network = text_embedding.build(config, embedding_config.pooling, rngs)
         # Without a pooler the parameters have the names of `BiEncoder`, to be initialised and
         # exported alike.
-        if isinstance(network, pooled.PooledEncoder):
+        if isinstance(network, pooled_encoder.PooledEncoder):
             self.embedder = network
         else:
             self.encoder = network
 
     @property
-    def network(self) -> embedding.Encoder:
+    def network(self) -> text_embedding.Encoder:
         """What turns text into vectors."""
         return self.embedder if self.embedding_config.pooling == "pooler" else self.encoder
 
@@ -99,15 +99,19 @@ class LaBSE(Objective):
     def embed(self, group: Mapping[str, jax.Array], key: jax.Array | None = None) -> jax.Array:
         """[B * S, D] float32 of length 1, of a token group."""
         config = self.embedding_config
-        vectors = embedding.embed_in_chunks(self.network, group, config, self.encode_chunks, key)
-        return embedding.unit(vectors.reshape(-1, vectors.shape[-1]))
+        vectors = text_embedding.embed_in_chunks(
+            self.network, group, config, self.encode_chunks, key
+        )
+        return text_embedding.unit(vectors.reshape(-1, vectors.shape[-1]))
 
     def functions(self) -> dict[str, Fn]:
         """See `Objective`."""
-        return embedding.functions(self.network, self.embedding_config, self.source, self.target)
+        return text_embedding.functions(
+            self.network, self.embedding_config, self.source, self.target
+        )
 
 
-def _require_labse(config: embedding.EmbeddingConfig, encode_chunks: int) -> None:
+def _require_labse(config: text_embedding.EmbeddingConfig, encode_chunks: int) -> None:
     if config.similarity != "cosine" or encode_chunks < 1:
         raise ValueError(
             "LaBSE: expected similarity 'cosine' and encode_chunks of 1 or more, found "

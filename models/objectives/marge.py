@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.losses import cross_entropy
-from models.networks import bert, embedding, generation, layers, seq2seq
+from models.networks import bert, decoding, layers, seq2seq, text_embedding
 from t5x_style.interfaces.contract import Contract, Vocabulary
 from t5x_style.interfaces.metrics import Mean
 from t5x_style.interfaces.objective import Batch, Fn, GroupShape, Objective
@@ -65,17 +65,17 @@ class Marge(Objective):
         config: bert.BertConfig,
         decoder_config: seq2seq.DecoderConfig,
         relevance_config: RelevanceConfig,
-        embedding_config: embedding.EmbeddingConfig,
+        embedding_config: text_embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
         target: GroupShape,
         evidence: GroupShape,
         chunk: int,
-        generation_config: generation.GenerationConfig,
+        generation_config: decoding.GenerationConfig,
         *,
         rngs: nnx.Rngs,
     ) -> None:
-        embedding.require_fit(config, embedding_config, vocabulary)
-        embedding.require_cls(embedding_config, "Marge")
+        text_embedding.require_fit(config, embedding_config, vocabulary)
+        text_embedding.require_cls(embedding_config, "Marge")
         _require_marge(config, relevance_config, target, evidence)
         lengths = {
             "GenerationConfig.length": generation_config.length,
@@ -151,7 +151,7 @@ class Marge(Objective):
     def embed(self, group: Group, key: jax.Array | None = None) -> jax.Array:
         """g of each segment: [B, S, D] float32."""
         first = bert.FirstLayers(self.encoder, self.relevance_config.layers)
-        return embedding.embed(first, group, self.embedding_config, key)
+        return text_embedding.embed(first, group, self.embedding_config, key)
 
     def reconstruct(
         self, batch: Batch, states: jax.Array, relevance: jax.Array, key: jax.Array | None = None
@@ -186,9 +186,9 @@ class Marge(Objective):
         self,
         evidence: Group,
         language: jax.Array,
-        config: generation.GenerationConfig,
+        config: decoding.GenerationConfig,
         key: jax.Array | None = None,
-    ) -> generation.Written:
+    ) -> decoding.Written:
         """Writes one text for each row of evidence, all of which it reads, all equally relevant.
 
         Args:
@@ -223,7 +223,7 @@ class Marge(Objective):
 
         cache = self.decoder.begin(states, config.beams, config.length)
         end, pad = self.vocabulary.sep, self.vocabulary.pad
-        return generation.write(step, cache, language, config, end=end, pad=pad, key=key)
+        return decoding.write(step, cache, language, config, end=end, pad=pad, key=key)
 
     def functions(self) -> dict[str, Fn]:
         """See `Objective`: g of queries and passages, and `generate`.
@@ -233,7 +233,7 @@ class Marge(Objective):
         query, passage = self.target.spec(), self.evidence.spec()
         language = jax.ShapeDtypeStruct((self.evidence.rows,), jnp.int32)
 
-        def write(evidence: Group, language: jax.Array, key: jax.Array) -> generation.Written:
+        def write(evidence: Group, language: jax.Array, key: jax.Array) -> decoding.Written:
             return self.generate(evidence, language, self.generation_config, key)
 
         outputs = "[B, S, D] float32"
@@ -248,7 +248,7 @@ class Marge(Objective):
 
 def cosines(target: jax.Array, evidence: jax.Array) -> jax.Array:
     """f: [B, S_target, S_evidence] float32, from vectors [B, S, D]; 0 where a vector is zero."""
-    return jnp.einsum("bsd,bed->bse", embedding.unit(target), embedding.unit(evidence))
+    return jnp.einsum("bsd,bed->bse", text_embedding.unit(target), text_embedding.unit(evidence))
 
 
 def seen(target: Group, evidence: Group) -> jax.Array:

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.corruption import corruption
-from models.networks import bert, embedding
-from models.objectives.pretraining import TextObjective
+from models.corruption import masking
+from models.networks import bert, text_embedding
+from models.objectives.text_objective import TextObjective
 from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.interfaces.metrics import Mean
 from t5x_style.interfaces.objective import Batch, GroupShape
@@ -34,24 +34,24 @@ class Mlm(TextObjective):
     def __init__(
         self,
         config: bert.BertConfig,
-        embedding_config: embedding.EmbeddingConfig,
+        embedding_config: text_embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
         text: GroupShape,
         mask_rate: float,
         chunk: int,
-        max_predictions: int = corruption.MAX_PREDICTIONS,
+        max_predictions: int = masking.MAX_PREDICTIONS,
         restart_positions: bool = False,
         *,
         rngs: nnx.Rngs,
     ) -> None:
         super().__init__(config, embedding_config, vocabulary, text, chunk, rngs=rngs)
         outside = (vocabulary.cls, vocabulary.sep)
-        self.mask = corruption.WholeWordMask(mask_rate, outside, max_predictions)
+        self.mask = masking.WholeWordMask(mask_rate, outside, max_predictions)
         self.restart_positions = restart_positions
 
     def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
         """Replaces selected tokens; adds `labels` [B, L], the original id there and else -100."""
-        text = corruption.mask_and_label(batch["text"], self.mask, self.vocabulary, key)
+        text = masking.mask_and_label(batch["text"], self.mask, self.vocabulary, key)
         if self.restart_positions:
             text["positions"] = restarted(batch["text"], self.vocabulary.sep)
         return {**batch, "text": text}

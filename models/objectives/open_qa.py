@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.corruption import evidence
-from models.losses import span_reading
-from models.networks import bert, embedding, layers, projected
+from models.corruption import evidence_layout
+from models.losses import span_scores
+from models.networks import bert, layers, projected_encoder, text_embedding
 from models.networks.span_head import SpanConfig, SpanHead
 from t5x_style.interfaces.contract import Contract, Vocabulary
 from t5x_style.interfaces.index import NO_ROW
@@ -42,10 +42,10 @@ class OpenQA(Objective):
         reader_config: the reader, which has room for a question and a block.
         projection: what comes behind the embedders' encoder.
         spans: which spans are answers, and how they are scored.
-        embedding_config: lengths; see `projected.require_plain`.
+        embedding_config: lengths; see `projected_encoder.require_plain`.
         vocabulary: of the tokenizer.
         query: size of the token group of a global batch, one question a row. It carries `answers`
-            [B, A, T] int32, `span_reading.NO_TOKEN` behind each end.
+            [B, A, T] int32, `span_scores.NO_TOKEN` behind each end.
         answers: A and T.
         corpus: what is searched; None, to use a trained model: nothing is retrieved then.
         index_config: how it is kept; never refreshed, and of the projection's size.
@@ -58,9 +58,9 @@ class OpenQA(Objective):
         self,
         config: bert.BertConfig,
         reader_config: bert.BertConfig,
-        projection: projected.ProjectionConfig,
+        projection: projected_encoder.ProjectionConfig,
         spans: SpanConfig,
-        embedding_config: embedding.EmbeddingConfig,
+        embedding_config: text_embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
         query: GroupShape,
         answers: tuple[int, int],
@@ -71,8 +71,8 @@ class OpenQA(Objective):
         *,
         rngs: nnx.Rngs,
     ) -> None:
-        embedding.require_fit(config, embedding_config, vocabulary)
-        projected.require_plain(embedding_config, "OpenQA")
+        text_embedding.require_fit(config, embedding_config, vocabulary)
+        projected_encoder.require_plain(embedding_config, "OpenQA")
         _require_sizes(query, answers, index_config, projection, beam, read)
         _require_reader(config, reader_config, query.length, corpus, embedding_config, vocabulary)
         if corpus is not None:
@@ -84,8 +84,8 @@ class OpenQA(Objective):
         self.query, self.answers = query, answers
         self.beam, self.read = beam, read
         sep = vocabulary.sep
-        self.embedder = projected.ProjectedEncoder(config, projection, sep, rngs=rngs)
-        self.block_embedder = projected.ProjectedEncoder(config, projection, sep, rngs=rngs)
+        self.embedder = projected_encoder.ProjectedEncoder(config, projection, sep, rngs=rngs)
+        self.block_embedder = projected_encoder.ProjectedEncoder(config, projection, sep, rngs=rngs)
         self.reader = bert.Encoder(reader_config, rngs=rngs)
         self.head = SpanHead(reader_config, spans, rngs=rngs)
         self.index = None if corpus is None else DeviceIndex(corpus, index_config)
@@ -114,7 +114,7 @@ class OpenQA(Objective):
         if self.index is not None:
             self.index.fill(
                 lambda group: self.block_embedder(group)[:, 0],
-                lambda tokens, lengths: evidence.row_group(
+                lambda tokens, lengths: evidence_layout.row_group(
                     tokens, lengths, jnp.zeros_like(lengths)
                 ),
             )
@@ -126,8 +126,8 @@ class OpenQA(Objective):
 
         `beam`: `vectors` [B, S, D] float32, as the index has them; `found` and `holds` [B, S] bool,
         whether there is a block, and whether it holds an answer. `joint`: the best K, see
-        `evidence.joint_group`, with `spans` and `correct` [B * K, Q + L, W] bool, which spans may
-        be an answer and which are one.
+        `evidence_layout.joint_group`, with `spans` and `correct` [B * K, Q + L, W] bool, which
+        spans may be an answer and which are one.
         """
         if self.index is None:
             raise ValueError("OpenQA was built without a corpus: bind OpenQA.corpus to train it")
@@ -136,7 +136,7 @@ class OpenQA(Objective):
         _, rows = self.index.search(self.embedder(query)[:, 0], self.beam, nowhere)
         holds = self.index.judge(rows, query["answers"], self._holds)
         tokens, lengths = self.index.tokens_at(rows[:, : self.read])
-        joint = evidence.joint_group(tokens, lengths, query, self.vocabulary)
+        joint = evidence_layout.joint_group(tokens, lengths, query, self.vocabulary)
         beam = {
             "vectors": self.index.vectors_at(rows),
             "found": rows != NO_ROW,
@@ -146,8 +146,8 @@ class OpenQA(Objective):
 
     def _holds(self, tokens: jax.Array, lengths: jax.Array, answers: jax.Array) -> jax.Array:
         """[B, S] bool of blocks [B, S, L] and answers [B, A, T]; a title holds none."""
-        body = evidence.in_body(tokens, lengths, self.vocabulary.sep)
-        return span_reading.holds_answer(tokens, body, answers)
+        body = evidence_layout.in_body(tokens, lengths, self.vocabulary.sep)
+        return span_scores.holds_answer(tokens, body, answers)
 
     def _judged(self, joint: Group, answers: jax.Array) -> dict[str, jax.Array]:
         """`joint` with `spans` and `correct`."""
@@ -155,20 +155,20 @@ class OpenQA(Objective):
         tokens = joint["tokens"].reshape(shape)
         body = self._readable(joint).reshape(shape)
         widths = self.head.widths
-        correct = span_reading.answer_spans(tokens, body, answers, widths)
+        correct = span_scores.answer_spans(tokens, body, answers, widths)
         return {
             **joint,
-            "spans": span_reading.readable_spans(body, widths).reshape(-1, *correct.shape[2:]),
+            "spans": span_scores.readable_spans(body, widths).reshape(-1, *correct.shape[2:]),
             "correct": correct.reshape(-1, *correct.shape[2:]),
         }
 
     def _readable(self, joint: Group) -> jax.Array:
         """[R, Q + L] bool: the tokens of the block's body, without [SEP]."""
         length = jnp.sum(joint["segment_ids"] > 0, axis=1)
-        return evidence.in_body(joint["tokens"], length, self.vocabulary.sep)
+        return evidence_layout.in_body(joint["tokens"], length, self.vocabulary.sep)
 
     def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
-        """Reader's and retriever's loss in nats, see `span_reading.span_losses`."""
+        """Reader's and retriever's loss in nats, see `span_scores.span_losses`."""
         query_key, reader_key = layers.split_key(key, 2)
         beam, joint = batch["beam"], batch["joint"]
         asked = self.embedder(batch["query"], query_key)[:, 0]
@@ -176,7 +176,7 @@ class OpenQA(Objective):
         relevance = jnp.where(beam["found"], relevance, -jnp.inf)
         scores = self._span_scores(joint, reader_key)
         shape = (asked.shape[0], self.read, *scores.shape[1:])
-        return span_reading.span_losses(
+        return span_scores.span_losses(
             relevance,
             beam["holds"],
             scores.reshape(shape),
@@ -186,7 +186,9 @@ class OpenQA(Objective):
 
     def _span_scores(self, joint: Group, key: jax.Array | None) -> jax.Array:
         """[R, Q + L, W] float32, of R rows."""
-        types = projected.token_types(joint, self.vocabulary.sep, self.reader.config.type_vocab)
+        types = projected_encoder.token_types(
+            joint, self.vocabulary.sep, self.reader.config.type_vocab
+        )
         text = (joint["tokens"], joint["positions"], joint["segment_ids"], types, key)
         return self.head(self.reader(*text))
 
@@ -204,7 +206,7 @@ class OpenQA(Objective):
             span among all of its text, log p(y|z,x). A text without a body has score -inf.
         """
         scores = self._span_scores(joint, None)
-        spans = span_reading.readable_spans(self._readable(joint), self.head.widths)
+        spans = span_scores.readable_spans(self._readable(joint), self.head.widths)
         scores = jnp.where(spans, scores, -jnp.inf).reshape(scores.shape[0], -1)
         best = jnp.argmax(scores, axis=1)[:, None].astype(jnp.int32)
         score = jnp.take_along_axis(scores, best, axis=1)
@@ -235,7 +237,7 @@ def _require_sizes(
     query: GroupShape,
     answers: tuple[int, int],
     index_config: DeviceIndexConfig,
-    projection: projected.ProjectionConfig,
+    projection: projected_encoder.ProjectionConfig,
     beam: int,
     read: int,
 ) -> None:
@@ -264,12 +266,12 @@ def _require_reader(
     config: bert.BertConfig,
     query_length: int,
     corpus: Corpus | None,
-    embedding_config: embedding.EmbeddingConfig,
+    embedding_config: text_embedding.EmbeddingConfig,
     vocabulary: Vocabulary,
 ) -> None:
     length = embedding_config.passage_length if corpus is None else corpus.length
     if corpus is not None:
-        projected.require_blocks(length, embedding_config, encoder, "OpenQA")
+        projected_encoder.require_blocks(length, embedding_config, encoder, "OpenQA")
     if query_length + length > config.max_positions:
         raise ValueError(
             f"OpenQA.reader_config: expected max_positions of at least {query_length} + {length}, "

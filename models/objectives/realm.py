@@ -18,11 +18,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.corruption import evidence
+from models.corruption import evidence_layout
 from models.corruption.span_masks import SpanMask
 from models.losses import cross_entropy, marginal
 from models.losses.cross_entropy import IGNORED
-from models.networks import bert, embedding, heads, layers, projected
+from models.networks import bert, heads, layers, projected_encoder, text_embedding
 from t5x_style.interfaces.contract import Contract, Vocabulary
 from t5x_style.interfaces.metrics import Mean
 from t5x_style.interfaces.objective import Batch, Fn, GroupShape, Objective, TableSource
@@ -32,7 +32,7 @@ from t5x_style.retrieval.device_index import (
     DeviceIndexConfig,
     require_rows,
 )
-from t5x_style.retrieval.probes import Answers, Probes
+from t5x_style.retrieval.recall_probes import Answers, Probes
 
 Group = Mapping[str, jax.Array]
 
@@ -56,7 +56,7 @@ class REALM(Objective):
         config: the embedder's encoder.
         reader_config: the reader, which has room for a sentence and a block.
         projection: what comes behind the embedder's encoder.
-        embedding_config: lengths; see `projected.require_plain`.
+        embedding_config: lengths; see `projected_encoder.require_plain`.
         vocabulary: of the tokenizer.
         query: size of the token group of a global batch, one sentence a row. It carries
             `source_row` [B, 1] int32, the row of the corpus that a sentence is from, and, for
@@ -80,8 +80,8 @@ class REALM(Objective):
         self,
         config: bert.BertConfig,
         reader_config: bert.BertConfig,
-        projection: projected.ProjectionConfig,
-        embedding_config: embedding.EmbeddingConfig,
+        projection: projected_encoder.ProjectionConfig,
+        embedding_config: text_embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
         query: GroupShape,
         spans: int,
@@ -97,8 +97,8 @@ class REALM(Objective):
         *,
         rngs: nnx.Rngs,
     ) -> None:
-        embedding.require_fit(config, embedding_config, vocabulary)
-        projected.require_plain(embedding_config, "REALM")
+        text_embedding.require_fit(config, embedding_config, vocabulary)
+        projected_encoder.require_plain(embedding_config, "REALM")
         marginal.require_marginal(marginalise, "REALM.marginalise")
         _require_sizes(projection, query, index_config, candidates)
         if corpus is not None and evidence_length is not None:
@@ -110,7 +110,7 @@ class REALM(Objective):
             _require_corpus(corpus, config, reader_config, candidates)
             evidence_length = corpus.length
         if evidence_length is not None:
-            projected.require_blocks(evidence_length, embedding_config, config, "REALM")
+            projected_encoder.require_blocks(evidence_length, embedding_config, config, "REALM")
             _require_room(evidence_length, reader_config, query)
         self.config = config
         self.embedding_config = embedding_config
@@ -124,11 +124,11 @@ class REALM(Objective):
         self.marginalise = marginalise
         self.chunk = chunk
         sep = vocabulary.sep
-        self.embedder = projected.ProjectedEncoder(config, projection, sep, rngs=rngs)
+        self.embedder = projected_encoder.ProjectedEncoder(config, projection, sep, rngs=rngs)
         self.block_embedder = (
             None
             if share_embedders
-            else projected.ProjectedEncoder(config, projection, sep, rngs=rngs)
+            else projected_encoder.ProjectedEncoder(config, projection, sep, rngs=rngs)
         )
         self.reader = bert.Encoder(reader_config, rngs=rngs)
         self.head = heads.MlmHead(reader_config, rngs=rngs)
@@ -183,13 +183,13 @@ class REALM(Objective):
         """
         query = batch["query"]
         tokens, lengths, age = self._found(batch)
-        tokens, lengths = evidence.with_null(tokens, lengths, self.vocabulary)
-        candidate = evidence.candidate_group(tokens, lengths, query)
+        tokens, lengths = evidence_layout.with_null(tokens, lengths, self.vocabulary)
+        candidate = evidence_layout.candidate_group(tokens, lengths, query)
         age = jnp.pad(age, ((0, 0), (1, 0)))
         return {
             **batch,
             "candidate": {**candidate, "age": age.reshape(-1, 1)},
-            "joint": evidence.joint_group(tokens, lengths, query, self.vocabulary),
+            "joint": evidence_layout.joint_group(tokens, lengths, query, self.vocabulary),
         }
 
     def _found(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -256,7 +256,9 @@ class REALM(Objective):
             joint["tokens"],
             joint["positions"],
             joint["segment_ids"],
-            projected.token_types(joint, self.vocabulary.sep, self.reader.config.type_vocab),
+            projected_encoder.token_types(
+                joint, self.vocabulary.sep, self.reader.config.type_vocab
+            ),
             key,
         )
         most = max(self.masking.max_tokens, self.evaluation_masking.max_tokens)
@@ -293,7 +295,7 @@ class REALM(Objective):
         rows = jnp.arange(count, dtype=jnp.int32) * max(1, index.corpus.rows // count)
         rows %= index.corpus.rows
         tokens, lengths = index.tokens_at(rows[:, None])
-        query = evidence.beginning(
+        query = evidence_layout.beginning(
             tokens[:, 0], lengths[:, 0], self.query.length, self.vocabulary.sep
         )
         vectors = self.embedder(query)[:, 0]
@@ -301,7 +303,7 @@ class REALM(Objective):
         return found, index.recall(vectors, rows, scores, found)
 
     def _rows(self, tokens: jax.Array, lengths: jax.Array) -> Group:
-        return evidence.row_group(tokens, lengths, jnp.zeros_like(lengths))
+        return evidence_layout.row_group(tokens, lengths, jnp.zeros_like(lengths))
 
     def functions(self) -> dict[str, Fn]:
         """See `Objective`."""
@@ -314,7 +316,7 @@ class REALM(Objective):
 
 
 def _require_sizes(
-    projection: projected.ProjectionConfig,
+    projection: projected_encoder.ProjectionConfig,
     query: GroupShape,
     index_config: DeviceIndexConfig,
     candidates: int,

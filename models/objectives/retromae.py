@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.corruption import corruption
+from models.corruption import masking
 from models.losses import bag_of_words, cross_entropy
-from models.networks import bert, embedding, heads, layers
-from models.objectives.pretraining import TextObjective
+from models.networks import bert, heads, layers, text_embedding
+from models.objectives.text_objective import TextObjective
 from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.interfaces.metrics import Mean
 from t5x_style.interfaces.objective import Batch, GroupShape
@@ -48,14 +48,14 @@ class RetroMAE(TextObjective):
     def __init__(
         self,
         config: bert.BertConfig,
-        embedding_config: embedding.EmbeddingConfig,
+        embedding_config: text_embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
         text: GroupShape,
         encoder_mask_rate: float,
         decoder_mask_rate: float,
         chunk: int,
-        base_masks: int = corruption.BASE_MASKS,
-        max_predictions: int = corruption.MAX_PREDICTIONS,
+        base_masks: int = masking.BASE_MASKS,
+        max_predictions: int = masking.MAX_PREDICTIONS,
         encoder_weight: float = 1.0,
         decoder_weight: float = 1.0,
         decoder_query: str = "position",
@@ -63,12 +63,12 @@ class RetroMAE(TextObjective):
         *,
         rngs: nnx.Rngs,
     ) -> None:
-        embedding.require_cls(embedding_config, "RetroMAE")
+        text_embedding.require_cls(embedding_config, "RetroMAE")
         _require_decoder(config, base_masks, decoder_query)
         super().__init__(config, embedding_config, vocabulary, text, chunk, rngs=rngs)
         outside = (vocabulary.cls, vocabulary.sep)
-        self.encoder_mask = corruption.WholeWordMask(encoder_mask_rate, outside, max_predictions)
-        self.decoder_mask = corruption.WholeWordMask(decoder_mask_rate, outside, max_predictions)
+        self.encoder_mask = masking.WholeWordMask(encoder_mask_rate, outside, max_predictions)
+        self.decoder_mask = masking.WholeWordMask(decoder_mask_rate, outside, max_predictions)
         self.base_masks = base_masks
         self.encoder_weight = encoder_weight
         self.decoder_weight = decoder_weight
@@ -83,13 +83,13 @@ class RetroMAE(TextObjective):
         first and last of each segment; decoder_visible [B, L, L] bool, row = query.
         """
         text = batch["text"]
-        selected = corruption.whole_word_mask(text, self.encoder_mask, key)
-        tokens, labels = corruption.replace_selected(text, selected, self.vocabulary, key)
+        selected = masking.whole_word_mask(text, self.encoder_mask, key)
+        tokens, labels = masking.replace_selected(text, selected, self.vocabulary, key)
         added = {
             "encoder_tokens": tokens,
             "encoder_labels": labels,
-            "decoder_labels": corruption.inner_labels(text),
-            "decoder_visible": corruption.decoder_visibility(
+            "decoder_labels": masking.inner_labels(text),
+            "decoder_visible": masking.decoder_visibility(
                 text, self.decoder_mask, self.base_masks, key
             ),
         }
@@ -182,7 +182,7 @@ def _require_decoder(config: bert.BertConfig, base_masks: int, query: str) -> No
 def _shares(text: dict[str, jax.Array]) -> dict[str, Mean]:
     """Share of tokens the encoder predicts, and of a segment's keys that a decoder row sees."""
     segment_ids, visible = text["segment_ids"], text["decoder_visible"]
-    lengths = corruption.segment_lengths(segment_ids, text["example_id"].shape[1])
+    lengths = masking.segment_lengths(segment_ids, text["example_id"].shape[1])
     pairs = jnp.sum(jnp.square(lengths.astype(jnp.float32)))
     seen = jnp.sum(visible, dtype=jnp.float32)
     masked = text["encoder_labels"] != cross_entropy.IGNORED

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.corruption import corruption
-from models.networks import bert, electra, embedding, heads, layers
-from models.objectives.pretraining import TextObjective
+from models.corruption import masking
+from models.networks import bert, electra, heads, layers, text_embedding
+from models.objectives.text_objective import TextObjective
 from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.interfaces.metrics import Mean
 from t5x_style.interfaces.objective import Batch, GroupShape
@@ -43,7 +43,7 @@ class SimLM(TextObjective):
     def __init__(
         self,
         config: bert.BertConfig,
-        embedding_config: embedding.EmbeddingConfig,
+        embedding_config: text_embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
         text: GroupShape,
         encoder_mask_rate: float,
@@ -52,17 +52,17 @@ class SimLM(TextObjective):
         generator_config: bert.BertConfig | None,
         generator_weight: float = 0.0,
         decoder_layers: int = 2,
-        max_predictions: int = corruption.MAX_PREDICTIONS,
+        max_predictions: int = masking.MAX_PREDICTIONS,
         *,
         rngs: nnx.Rngs,
     ) -> None:
-        embedding.require_cls(embedding_config, "SimLM")
+        text_embedding.require_cls(embedding_config, "SimLM")
         _require_generator(config, generator_config, generator_weight)
         super().__init__(config, embedding_config, vocabulary, text, chunk, rngs=rngs)
         outside = (vocabulary.cls, vocabulary.sep)
         extra = extra_rate(encoder_mask_rate, decoder_mask_rate)
-        self.encoder_mask = corruption.WholeWordMask(encoder_mask_rate, outside, max_predictions)
-        self.extra_mask = corruption.WholeWordMask(extra, outside, max_predictions)
+        self.encoder_mask = masking.WholeWordMask(encoder_mask_rate, outside, max_predictions)
+        self.extra_mask = masking.WholeWordMask(extra, outside, max_predictions)
         if decoder_layers < 1:
             raise ValueError(f"SimLM.decoder_layers: expected at least 1, found {decoder_layers}")
         self.generator_weight = generator_weight
@@ -86,9 +86,9 @@ class SimLM(TextObjective):
         """
         text = batch["text"]
         keys = jax.random.split(key, 4)
-        lightly = corruption.whole_word_mask(text, self.encoder_mask, keys[0])
-        heavily = lightly | corruption.whole_word_mask(text, self.extra_mask, keys[1])
-        masked = [corruption.mask_selected(text, m, self.vocabulary) for m in (lightly, heavily)]
+        lightly = masking.whole_word_mask(text, self.encoder_mask, keys[0])
+        heavily = lightly | masking.whole_word_mask(text, self.extra_mask, keys[1])
+        masked = [masking.mask_selected(text, m, self.vocabulary) for m in (lightly, heavily)]
         (encoder_tokens, encoder_labels), (decoder_tokens, decoder_labels) = masked
         added = {}
         if self.generator is not None:
@@ -118,7 +118,7 @@ class SimLM(TextObjective):
         encoder_loss, encoder_accuracy = self.predict(hidden, text["encoder_labels"])
         decoder_loss, decoder_accuracy = self.predict(decoded, text["decoder_labels"])
         real = text["segment_ids"] > 0
-        predicted = text["encoder_labels"] != corruption.IGNORED
+        predicted = text["encoder_labels"] != masking.IGNORED
         metrics = {
             "encoder_loss": encoder_loss,
             "encoder_accuracy": encoder_accuracy,
@@ -181,8 +181,8 @@ def extra_rate(encoder: float, decoder: float) -> float:
 
 def labels_of(text: Group, vocabulary: Vocabulary) -> jax.Array:
     """[B, L] int32: every clean token but special ones and padding, which are -100."""
-    counts = (text["segment_ids"] > 0) & ~corruption.is_any(text["tokens"], vocabulary.special_ids)
-    return jnp.where(counts, text["tokens"], corruption.IGNORED)
+    counts = (text["segment_ids"] > 0) & ~masking.is_any(text["tokens"], vocabulary.special_ids)
+    return jnp.where(counts, text["tokens"], masking.IGNORED)
 
 
 def _require_generator(

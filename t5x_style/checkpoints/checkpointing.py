@@ -25,10 +25,10 @@ import orbax.checkpoint as ocp
 from flax import nnx
 from jax.experimental import multihost_utils
 
-from t5x_style.checkpoints import checkpoint_folder, checkpoint_items, integrity
-from t5x_style.checkpoints.checkpoint_folder import find as find
-from t5x_style.checkpoints.checkpoint_items import CheckpointError as CheckpointError
-from t5x_style.distributed import peers
+from t5x_style.checkpoints import checkpoint_directory, checksums, state_layout
+from t5x_style.checkpoints.checkpoint_directory import find as find
+from t5x_style.checkpoints.state_layout import CheckpointError as CheckpointError
+from t5x_style.distributed import peer_watch
 from t5x_style.interfaces.objective import Table
 from t5x_style.step.train_state import TrainState
 
@@ -75,14 +75,14 @@ class Checkpointer:
         self._orbax: ocp.AsyncCheckpointer | None = None
         self._finishing: threading.Thread | None = None
         self._error: Exception | None = None
-        self.shared: checkpoint_folder.Shared | None = None
-        self._best = checkpoint_folder.best(self.folder)
+        self.shared: checkpoint_directory.Shared | None = None
+        self._best = checkpoint_directory.best(self.folder)
         self.last_saved = self.latest()  # by this run or the one before it
-        checkpoint_folder.report_others(self.folder)
+        checkpoint_directory.report_others(self.folder)
 
     def latest(self) -> int | None:
         """The step of the newest checkpoint that training can resume from."""
-        return max(checkpoint_folder.resumable_steps(self.folder), default=None)
+        return max(checkpoint_directory.resumable_steps(self.folder), default=None)
 
     def best(self) -> tuple[int, float] | None:
         """Step and value of the best development metric so far."""
@@ -95,7 +95,7 @@ class Checkpointer:
         one that is being written.
         """
         count = self.settings.keep + 2 + (self.shared is not None)
-        return count * _bytes_of(checkpoint_items.items(state))
+        return count * _bytes_of(state_layout.items(state))
 
     def save(self, state: TrainState, meta: dict[str, Any], value: float | None = None) -> None:
         """Starts writing; returns once the arrays may be donated.
@@ -109,14 +109,14 @@ class Checkpointer:
           CheckpointError: there is no room, or this save or the one before it has failed.
         """
         self.wait()
-        step, items = int(state.step), checkpoint_items.items(state)
-        if step in checkpoint_folder.complete_steps(self.folder):
+        step, items = int(state.step), state_layout.items(state)
+        if step in checkpoint_directory.complete_steps(self.folder):
             return
         needed = _bytes_of(items)
         together(lambda: self._prepare(step, needed))
         meta = meta | {
             "value": value,
-            "shapes": checkpoint_items.shapes(items),
+            "shapes": state_layout.shapes(items),
             "key_impl": str(jax.random.key_impl(state.key)),
         }
         try:
@@ -134,7 +134,7 @@ class Checkpointer:
         self.last_saved = step
         self._finishing = threading.Thread(target=self._finish, args=(step, needed))
         self._finishing.start()
-        peers.let_finish(self._finishing)
+        peer_watch.let_finish(self._finishing)
         if not self.settings.asynchronous:
             self.wait()
 
@@ -144,7 +144,7 @@ class Checkpointer:
         return self._orbax
 
     def _prepare(self, step: int, needed: int) -> int:
-        checkpoint_folder.clear(self.folder, step)
+        checkpoint_directory.clear(self.folder, step)
         if needed > (free := shutil.disk_usage(self.folder).free):
             raise self._failure(
                 step, needed, OSError(f"not started, since only {free:,} bytes are free")
@@ -156,13 +156,13 @@ class Checkpointer:
         try:
             self._writer().wait_until_finished()  # after all processes have written their part
             if jax.process_index() == 0:
-                integrity.write(self.folder / str(step))
+                checksums.write(self.folder / str(step))
                 full, bare = self._spared()
-                checkpoint_folder.delete_old(self.folder, self.settings.keep, full | bare)
+                checkpoint_directory.delete_old(self.folder, self.settings.keep, full | bare)
         except Exception as error:
             self._error = self._failure(step, needed, error)
             if jax.process_index() == 0:  # what was written is of no use, and may fill the disk
-                for path in checkpoint_folder.half_written(self.folder):
+                for path in checkpoint_directory.half_written(self.folder):
                     shutil.rmtree(path, ignore_errors=True)
 
     def _spared(self) -> tuple[set[int], set[int]]:
@@ -171,7 +171,7 @@ class Checkpointer:
         found = [self._best]
         if self.shared is not None:
             full.add(self.shared.step)
-            found.append(checkpoint_folder.best(self.folder, self.shared.includes))
+            found.append(checkpoint_directory.best(self.folder, self.shared.includes))
         return full, {best[0] for best in found if best is not None}
 
     def thin(self) -> None:
@@ -188,7 +188,7 @@ class Checkpointer:
         def thin() -> int:
             full, bare = self._spared()
             last = self.latest()
-            checkpoint_folder.thin(self.folder, full if last is None else full | {last}, bare)
+            checkpoint_directory.thin(self.folder, full if last is None else full | {last}, bare)
             return 0
 
         together(thin)
@@ -207,7 +207,7 @@ class Checkpointer:
         try:
             _agree(0, error)
         except CheckpointError:  # the best and the last are among those that are there
-            self._best, self.last_saved = checkpoint_folder.best(self.folder), self.latest()
+            self._best, self.last_saved = checkpoint_directory.best(self.folder), self.latest()
             raise
 
     def finish_alone(self) -> None:
@@ -253,7 +253,7 @@ class Checkpointer:
             belongs to another architecture, with one line for each array that differs.
         """
         step = together(
-            lambda: checkpoint_folder.newest_undamaged(self.folder, self.settings.fall_back)
+            lambda: checkpoint_directory.newest_undamaged(self.folder, self.settings.fall_back)
         )
         path = self.folder / str(step)
         target = jax.tree.map(
@@ -261,16 +261,14 @@ class Checkpointer:
             state,
             shardings,
         )
-        meta = checkpoint_folder.read_meta(path)
-        wanted = checkpoint_items.without_fresh_moments(
-            checkpoint_items.items(target), meta["shapes"]
-        )
-        shapes = checkpoint_items.shapes(wanted)
-        saved = checkpoint_items.without_frozen_moments(meta["shapes"], shapes)
-        checkpoint_items.require_shapes(saved, shapes, path)
+        meta = checkpoint_directory.read_meta(path)
+        wanted = state_layout.without_fresh_moments(state_layout.items(target), meta["shapes"])
+        shapes = state_layout.shapes(wanted)
+        saved = state_layout.without_frozen_moments(meta["shapes"], shapes)
+        state_layout.require_shapes(saved, shapes, path)
         found = _read(path, wanted)
-        self.last_saved, self._best = step, checkpoint_folder.best(self.folder)
-        return checkpoint_items.state_like(target, found, shardings, meta["key_impl"]), meta
+        self.last_saved, self._best = step, checkpoint_directory.best(self.folder)
+        return state_layout.state_like(target, found, shardings, meta["key_impl"]), meta
 
 
 def load(
@@ -292,25 +290,24 @@ def load(
     names = ("parameters", "variables") if jax.tree.leaves(kept) else ("parameters",)
     path = find(folder, step, (*names, "meta"))
     wanted = {
-        name: checkpoint_items.nested(state)
-        for name, state in zip(names, (params, kept), strict=False)
+        name: state_layout.nested(state) for name, state in zip(names, (params, kept), strict=False)
     }
-    shapes, own = checkpoint_folder.read_meta(path)["shapes"], checkpoint_items.shapes(wanted)
+    shapes, own = checkpoint_directory.read_meta(path)["shapes"], state_layout.shapes(wanted)
     saved = {"parameters": shapes["parameters"]}
     if "variables" in own:
         there = shapes.get("variables", {})
         saved["variables"] = {name: there[name] for name in own["variables"] if name in there}
-    checkpoint_items.require_shapes(saved, own, path)
+    state_layout.require_shapes(saved, own, path)
     found = _read(path, wanted)
     return (
-        checkpoint_items.filled(params, found["parameters"]),
-        checkpoint_items.filled(others, found.get("variables", {})),
+        state_layout.filled(params, found["parameters"]),
+        state_layout.filled(others, found.get("variables", {})),
     )
 
 
 def newest(folder: str | Path) -> int | None:
     """The step of the newest complete checkpoint of a training stage; None before the first."""
-    steps = checkpoint_folder.complete_steps(Path(folder) / "checkpoints")
+    steps = checkpoint_directory.complete_steps(Path(folder) / "checkpoints")
     return max(steps, default=None)
 
 

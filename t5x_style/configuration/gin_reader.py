@@ -2,7 +2,7 @@
 
 gin executes what it reads, ignores a mistyped macro in silence and lets the last of two equal
 bindings win. Here gin's own parser only yields statements; they become one `Config`, in which
-every name carries the file and line it came from. `gin_utils` checks it; `stage` takes
+every name carries the file and line it came from. `gin_checks` checks it; `stage` takes
 fingerprints of it; `launch.recipe` reads recipes with it. Nothing here imports JAX.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 from gin import config_parser
 
 from t5x_style.configuration import renames
-from t5x_style.configuration.sources import REPOSITORY as REPOSITORY
+from t5x_style.configuration.python_sources import REPOSITORY as REPOSITORY
 
 ALLOWED = ("t5x_style", "models", "input_pipelines", "gin_configs", "launch")
 FOLDER_MACRO = "MODEL_DIR"  # the folder a stage writes; set from outside, known to every file

@@ -3,7 +3,7 @@
 `of_job` follows the job's parameters through the references that gin would call, and gives each
 value under its path from the job, whatever modules and macros it came through:
 
-    optimizer                  @optim.AdamW()
+    optimizer                  @optimizers.AdamW()
     optimizer.learning_rate    0.001
     pipeline.store             input prepare-3f2a9c0d1e2b4a5c/store
 
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from t5x_style.configuration import renames, signatures, sources
+from t5x_style.configuration import python_sources, renames, signatures
 from t5x_style.configuration.gin_reader import (
     FOLDER_MACRO,
     Config,
@@ -182,7 +182,7 @@ class _Walk:
         """A default of the code, at its path; an object by the values that it is made with."""
         node, module = source.node, source.module
         if isinstance(node, ast.Name | ast.Attribute):
-            constant = sources.constant(ast.unparse(node), module)
+            constant = python_sources.constant(ast.unparse(node), module)
             if constant is not None and depth < DEEPEST:
                 self.default(path, Source(*constant), marker, depth + 1, is_float)
                 return
@@ -200,7 +200,7 @@ class _Walk:
 
     def _made(self, path: str, node: ast.Call, module: str, marker: str, depth: int) -> bool:
         """Whether the default is an object of our own classes, whose values are then found."""
-        target = sources.resolve(ast.unparse(node.func), module)
+        target = python_sources.resolve(ast.unparse(node.func), module)
         found = signatures.define(target) if target else None
         if target is None or found is None:
             return False
@@ -252,7 +252,7 @@ def _expression(node: ast.expr, module: str, depth: int = 8) -> str:
             return self.inlined(attribute)
 
         def inlined(self, use: ast.expr) -> ast.expr:
-            constant = sources.constant(ast.unparse(use), module)
+            constant = python_sources.constant(ast.unparse(use), module)
             if constant is None or depth == 0:
                 return use
             return ast.parse(_expression(*constant, depth - 1), mode="eval").body

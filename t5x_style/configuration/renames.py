@@ -13,7 +13,7 @@ while it has it, fingerprints leave it out.
 import sys
 from collections.abc import Mapping
 
-from t5x_style.configuration import sources
+from t5x_style.configuration import python_sources as sources
 
 # Package -> modules that moved to it, by their old paths below the top-level package
 _MOVED: Mapping[str, str] = {
@@ -90,11 +90,88 @@ _MOVED: Mapping[str, str] = {
     ),
 }
 
+# Package -> modules that got another name in it, old>new
+_RENAMED: Mapping[str, str] = {
+    "t5x_style.distributed": "processes>launch_flags peers>peer_watch runtime>startup",
+    "t5x_style.step": (
+        "step_program>compiled_step optim>optimizers tables>static_tables "
+        "inference>jitted_functions"
+    ),
+    "t5x_style.training": "metric_log>metric_writer initialise>warm_start",
+    "t5x_style.checkpoints": (
+        "checkpoint_items>state_layout checkpoint_folder>checkpoint_directory "
+        "integrity>checksums trained>restored_model"
+    ),
+    "t5x_style.retrieval": (
+        "exact>exact_index sharded_rows>sharded_top_k probes>recall_probes "
+        "publish>versioned_folder passages>beir_collection documents>max_passage "
+        "parts>resumable_parts reader>answer_reader"
+    ),
+    "t5x_style.mining": "mining>hard_negatives scoring>pair_scoring origin>provenance",
+    "t5x_style.model_dependent_data": (
+        "replanning>plan_refresh host_retrieval>host_query_encoder "
+        "retriever>retrieval_batches refresher>index_builder index_versions>versioned_index "
+        "version_choice>version_selector version_reader>version_prefetcher "
+        "version_record>version_log"
+    ),
+    "t5x_style.evaluation": (
+        "systems>retrieval_systems evaluator>retrieval_evaluator "
+        "objective_evaluator>loss_evaluator qa>answer_metrics bench>evaluation_suite "
+        "groups>query_groups"
+    ),
+    "t5x_style.multilingual": (
+        "bitext>margin_scoring translation_sets>translation_retrieval "
+        "parallel_questions>cross_lingual_qa sentence_systems>sentence_embedders "
+        "sentence_similarity>similarity_correlation evidence>cross_lingual_neighbours"
+    ),
+    "t5x_style.workflow": "stage_main>stage_runner recipe_file>recipe_reader",
+    "t5x_style.configuration": "gin_utils>gin_checks sources>python_sources",
+    "t5x_style.reporting": "report_parts>report_tables",
+    "input_pipelines.sources": (
+        "sources>text_sources asked_passages>squad_questions parallel_questions>xquad "
+        "similar_sentences>sts chunks>passage_splitter"
+    ),
+    "input_pipelines.gather": (
+        "to_beir>write_beir held_out>dev_split corpus_queries>docstring_queries"
+    ),
+    "input_pipelines.tokenizers": "words>word_start_marks",
+    "input_pipelines.store": "blocks>block_layout answer_forms>answer_token_forms",
+    "input_pipelines.batches": (
+        "plan>packing_plan packing>token_groups stream>prefetch pipeline>packed_text "
+        "joint>query_passage_concat labelled_pairs>classifier_batches "
+        "windows_to_answer>qa_windows questions>open_qa_batches reading>reader_inputs "
+        "sentences>ict_realm_batches"
+    ),
+    "input_pipelines.pairs": (
+        "pairs>retriever_batches pair_choice>pair_sampler pair_plan>pair_packing "
+        "joint_pairs>reranker_batches"
+    ),
+    "input_pipelines.marge": (
+        "document_chunks>chunk_layout sub_batches>document_grouping "
+        "sub_batch_groups>sub_batch_tokens planned_batches>plan_batches "
+        "given_evidence>oracle_evidence written_pairs>supervised_pairs "
+        "writing>generation_requests"
+    ),
+    "models.networks": (
+        "pooled>pooled_encoder projected>projected_encoder generation>decoding "
+        "embedding>text_embedding"
+    ),
+    "models.objectives": "pretraining>text_objective",
+    "models.corruption": (
+        "corruption>masking sampling>generator_sampling evidence>evidence_layout"
+    ),
+    "models.losses": "negatives>negative_masks span_reading>span_scores",
+}
+
 # Dotted path of a module, function or class -> the present one
 NAMES: Mapping[str, str] = {
     f"{package.partition('.')[0]}.{old}": f"{package}.{old.rpartition('.')[2]}"
     for package, modules in _MOVED.items()
     for old in modules.split()
+} | {
+    f"{package}.{old}": f"{package}.{new}"
+    for package, pairs in _RENAMED.items()
+    for old, _, new in (pair.partition(">") for pair in pairs.split())
 }
 # "module.name.parameter" as in fingerprints, with the present parameter -> its first name
 PARAMETERS: Mapping[str, str] = {}

@@ -16,7 +16,7 @@ import ast
 import re
 from dataclasses import dataclass
 
-from t5x_style.configuration import sources
+from t5x_style.configuration import python_sources
 
 JOBS = "JOBS"  # the constant in which a module declares its jobs
 OPERATIONAL = "operational"
@@ -84,7 +84,7 @@ def job(target: str) -> Job:
       DeclarationError: its module has none for it, or one of another form.
     """
     module, _, function = target.rpartition(".")
-    path = sources.path_of(module.split("."))
+    path = python_sources.path_of(module.split("."))
     expected = (
         f'{JOBS} = {{"{function}": {{"name": "{function}", "version": 1}}}} in '
         f"{path}: the name under which its results are kept, and a version to raise "
@@ -92,7 +92,7 @@ def job(target: str) -> Job:
     )
     if path is None:
         raise DeclarationError(f"{target}: its source was not found; expected {expected}.")
-    node = sources.module(module).constants.get(JOBS)
+    node = python_sources.module(module).constants.get(JOBS)
     try:
         found = {} if node is None else ast.literal_eval(node)
     except ValueError as error:
@@ -127,14 +127,14 @@ def define(target: str, depth: int = 8) -> Definition | None:
 
     Follows `from x import y` and `name = other`.
     """
-    at = sources.split(target)
+    at = python_sources.split(target)
     if at is None or not at[1] or depth == 0:
         return None
     module, (name, *rest) = at
-    node = sources.module(module).definitions.get(name)
+    node = python_sources.module(module).definitions.get(name)
     if node is not None:
         return _inside(node, rest, module)
-    other = sources.resolve(name, module)
+    other = python_sources.resolve(name, module)
     return define(".".join([other, *rest]), depth - 1) if other else None
 
 
@@ -174,7 +174,7 @@ def _of_class(node: ast.ClassDef, module: str) -> Signature:
             return Signature(_of_function(item, module))
     fields: dict[str, Parameter] = {}
     for base in reversed(node.bases):
-        target = sources.resolve(ast.unparse(base), module)
+        target = python_sources.resolve(ast.unparse(base), module)
         found = define(target) if target else None
         if found is not None and isinstance(found[0], ast.ClassDef):
             fields |= _of_class(found[0], found[1]).parameters

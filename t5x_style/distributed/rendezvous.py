@@ -9,7 +9,7 @@ import contextlib
 import socket
 import time
 
-from t5x_style.distributed.processes import Processes, ProcessesError
+from t5x_style.distributed.launch_flags import Processes, ProcessesError
 
 RETRY_SECONDS = 0.2
 GREETING = "kennel: process"

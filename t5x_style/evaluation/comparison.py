@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from t5x_style.evaluation import ranking
-from t5x_style.retrieval import publish
+from t5x_style.retrieval import versioned_folder
 
 
 def require_names(
@@ -82,14 +82,14 @@ def write(
       scores: system -> scores, all on the same queries.
       groups: [n] int64, as for `compare`.
     """
-    publish.write_atomically(folder / "metrics.json", json.dumps(report, indent=1) + "\n")
+    versioned_folder.write_atomically(folder / "metrics.json", json.dumps(report, indent=1) + "\n")
     queries = next(iter(scores.values())).queries
     per_query = {
         "queries": list(queries),
         "groups": None if groups is None else groups.tolist(),
         "systems": {n: {m: v.tolist() for m, v in s.values.items()} for n, s in scores.items()},
     }
-    publish.write_atomically(folder / "per_query.json", json.dumps(per_query) + "\n")
+    versioned_folder.write_atomically(folder / "per_query.json", json.dumps(per_query) + "\n")
     # A file or a pipe has no width; rich would take 80 columns and break the cells.
     console = Console(width=None if sys.stdout.isatty() else 120)
     for one in (report, *report.get("sets", {}).values()):

@@ -6,11 +6,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from t5x_style.distributed.partitioning import Partitioner
-from t5x_style.evaluation import qa
-from t5x_style.retrieval import encoding, reader
+from t5x_style.evaluation import answer_metrics
+from t5x_style.retrieval import answer_reader, encoding
 
 
-class Windows(encoding.Batched, qa.AnswerKey, Protocol):
+class Windows(encoding.Batched, answer_metrics.AnswerKey, Protocol):
     """Questions with their passages in windows, and what is right.
 
     Attributes:
@@ -58,7 +58,7 @@ class ExtractiveEvaluator:
           ValueError: the objective does not answer.
         """
         answers = self.answers(functions, step)
-        scores = qa.score_answers(self._windows, answers, self._ids)
+        scores = answer_metrics.score_answers(self._windows, answers, self._ids)
         found = {}
         for name, values in scores.items():
             found[name] = float(values.mean())
@@ -78,7 +78,7 @@ class ExtractiveEvaluator:
                 f"{self.name}: the objective offers {sorted(functions)}, but questions are "
                 "answered with 'answer'"
             )
-        embed = reader.as_vectors(functions["answer"])
+        embed = answer_reader.as_vectors(functions["answer"])
         table = encoding.encode(embed, self._windows, self._partitioner, f"step {step}: answer")
         best: dict[int, int] = {}
         for number, owner in enumerate(self._windows.question_of.tolist()):
@@ -90,7 +90,7 @@ class ExtractiveEvaluator:
         }
 
     def _text(self, number: int, row: np.ndarray) -> str:
-        if row[2] <= reader.NOTHING:
+        if row[2] <= answer_reader.NOTHING:
             return ""
         return self._windows.text(number, int(row[0]), int(row[1]))
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from t5x_style.evaluation import ranking
 from t5x_style.evaluation.ranking import Run
-from t5x_style.retrieval.passages import Qrels
+from t5x_style.retrieval.beir_collection import Qrels
 
 RRF_K = 60  # Cormack, Clarke and Buettcher 2009
 WEIGHTS = tuple(round(float(w), 2) for w in np.linspace(0, 1, 21))

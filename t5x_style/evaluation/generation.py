@@ -278,7 +278,7 @@ def _of(texts: Mapping[tuple[str, str], str], one: Text, language: str, what: st
         raise GenerationError(
             f"{one.id!r}, written in {one.target!r}: expected a {what}, {one.name!r} in "
             f"{language!r}, found none among {len(texts)} texts. Ask for documents that have one "
-            "(writing.Choice.translated), or give the file that has them."
+            "(generation_requests.Choice.translated), or give the file that has them."
         )
     return texts[one.name, language]
 

@@ -8,7 +8,7 @@ They overestimate a model that was trained on the same passages: it has seen whi
 together. On five collections the best weight of such a model was 0.7 to 1.0 on pseudo-queries and
 0.2 to 0.4 on the judged queries; of models that were hardly trained it was below 0.4 on both. So
 pseudo-queries may lower the weight of a system, and never raise it above a prior; see
-`systems.Fusion`.
+`retrieval_systems.Fusion`.
 """
 
 import collections
@@ -17,8 +17,8 @@ import hashlib
 import re
 from collections.abc import Mapping
 
-from t5x_style.evaluation.bench import Bench
-from t5x_style.retrieval.passages import Passage, Qrels
+from t5x_style.evaluation.evaluation_suite import Bench
+from t5x_style.retrieval.beir_collection import Passage, Qrels
 
 SPLIT = "pseudo-queries"
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n\s*\n")

@@ -18,7 +18,7 @@ import numpy as np
 
 from t5x_style.evaluation import significance
 from t5x_style.interfaces import index as index_lib
-from t5x_style.retrieval.passages import Qrels
+from t5x_style.retrieval.beir_collection import Qrels
 
 Run = dict[str, list[tuple[str, float]]]  # query id -> (passage id, score), best first
 

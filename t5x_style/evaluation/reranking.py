@@ -6,7 +6,7 @@ from typing import Any
 
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.evaluation import ranking
-from t5x_style.mining import scoring
+from t5x_style.mining import pair_scoring
 
 METRICS = ("MRR@10", "nDCG@10")
 
@@ -25,7 +25,7 @@ class RerankingEvaluator:
     def __init__(
         self,
         name: str,
-        texts: scoring.JointTexts,
+        texts: pair_scoring.JointTexts,
         negatives: str,
         depth: int,
         partitioner: Partitioner | None = None,
@@ -40,11 +40,11 @@ class RerankingEvaluator:
         A file whose lines lack scores, such as one that was made by hand, has no `*_as_mined`.
 
         Raises:
-          ScoreError, ValueError: as `scoring.read_lines`.
+          ScoreError, ValueError: as `pair_scoring.read_lines`.
         """
         self.name = name
         self._texts, self._partitioner = texts, partitioner
-        self._lines = scoring.read_lines(texts, negatives, depth)
+        self._lines = pair_scoring.read_lines(texts, negatives, depth)
         self._qrels = {line.query_id: dict.fromkeys(line.positive_ids, 1) for line in self._lines}
         self._as_mined = self._mined(negatives)
         self.metrics = (*METRICS, *self._as_mined)
@@ -61,9 +61,9 @@ class RerankingEvaluator:
                 f"{self.name}: the objective offers {sorted(functions)}, but re-ranking is "
                 "evaluated with 'score'"
             )
-        pairs = scoring.pairs_of(self._lines)
+        pairs = pair_scoring.pairs_of(self._lines)
         settings = (len(pairs[0]), self._partitioner, f"step {step}: score")
-        (scores,) = scoring.score_parts(functions["score"], self._texts, [pairs], *settings)
+        (scores,) = pair_scoring.score_parts(functions["score"], self._texts, [pairs], *settings)
         return self._measure(scores.tolist()) | self._as_mined
 
     def _mined(self, negatives: str) -> dict[str, float]:

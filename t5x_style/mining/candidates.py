@@ -8,7 +8,7 @@ import numpy as np
 
 from t5x_style.interfaces import index as index_lib
 from t5x_style.retrieval import bm25, encoding
-from t5x_style.retrieval.passages import Passages
+from t5x_style.retrieval.beir_collection import Passages
 
 STEMMED = 16_384  # passages whose stems are remembered, some kilobytes each
 

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from t5x_style.multilingual import bitext
-from t5x_style.multilingual.sentence_systems import Part, SentenceSystem, Texts
+from t5x_style.multilingual import margin_scoring
+from t5x_style.multilingual.sentence_embedders import Part, SentenceSystem, Texts
 
 
 class Gold(Protocol):
@@ -29,7 +29,7 @@ class MineTranslations:
       gold: which of them are translations.
       pivot: the language that every pair's name has, 'de-en'.
       tuned, judged: splits, that the threshold is chosen on and that is reported.
-      margin, k, way: see `bitext.mine`.
+      margin, k, way: see `margin_scoring.mine`.
     """
 
     name: str
@@ -59,9 +59,9 @@ class MineTranslations:
         for pair in dict.fromkeys(name.partition("/")[0] for name in self.sources.ids):
             mined, gold = self._mined(system, pair, self.tuned)
             # A system that finds nothing on the one split has no threshold, and proposes nothing.
-            finds = bitext.are_right(mined, gold).any()
-            threshold = bitext.best_threshold(mined, gold) if finds else sys.float_info.max
-            found = bitext.quality(*self._mined(system, pair, self.judged), threshold)
+            finds = margin_scoring.are_right(mined, gold).any()
+            threshold = margin_scoring.best_threshold(mined, gold) if finds else sys.float_info.max
+            found = margin_scoring.quality(*self._mined(system, pair, self.judged), threshold)
             values[self._beside(pair)] = {
                 "f1": found.f1,
                 "precision": found.precision,
@@ -80,10 +80,10 @@ class MineTranslations:
 
     def _mined(
         self, system: SentenceSystem, pair: str, split: str
-    ) -> tuple[bitext.Mined, np.ndarray]:
+    ) -> tuple[margin_scoring.Mined, np.ndarray]:
         """What is mined of a pair of languages, and [G, 2] what should be."""
         parts = [self._part(side, f"{pair}/{split}/") for side in (self.sources, self.targets)]
-        mined = bitext.mine(*system.vectors(*parts), self.margin, self.k, self.way)
+        mined = margin_scoring.mine(*system.vectors(*parts), self.margin, self.k, self.way)
         place = [
             {part.source.ids[row]: at for at, row in enumerate(part.rows.tolist())}
             for part in parts

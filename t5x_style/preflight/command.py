@@ -24,12 +24,12 @@ from collections.abc import Sequence
 
 import jax
 
-from t5x_style.configuration import gin_utils
+from t5x_style.configuration import gin_checks
 from t5x_style.configuration.gin_reader import closest
 from t5x_style.preflight import configuration, program, report, topology
 from t5x_style.preflight.configuration import VocabularySize
 from t5x_style.preflight.topology import Topology
-from t5x_style.workflow import fingerprints, recipe_file, stage_main, stages
+from t5x_style.workflow import fingerprints, recipe_reader, stage_runner, stages
 from t5x_style.workflow.plans import StageError
 from t5x_style.workflow.store import StoreError
 
@@ -51,19 +51,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     jax.config.update("jax_platforms", "cpu")
     # JAX would keep such programs, and then cannot read them without a TPU.
     jax.config.update("jax_enable_compilation_cache", False)
-    sys.exit(stage_main.guarded(lambda flags: run(flags, options), rest))
+    sys.exit(stage_runner.guarded(lambda flags: run(flags, options), rest))
 
 
-def run(flags: gin_utils.Flags, options: argparse.Namespace) -> int:
+def run(flags: gin_checks.Flags, options: argparse.Namespace) -> int:
     """Checks what the flags describe; returns the exit code."""
     slice_ = topology.parse(options.topology)
     stated = None
     if options.vocabulary_size is not None:
         stated = VocabularySize(options.vocabulary_size, "--vocabulary_size")
-    if recipe_file.is_recipe(flags.read()):
+    if recipe_reader.is_recipe(flags.read()):
         result = _check_recipe(flags, slice_, stated, options)
     elif options.stage:
-        raise gin_utils.GinError(f"--stage={options.stage}: the gin files describe no recipe.")
+        raise gin_checks.GinError(f"--stage={options.stage}: the gin files describe no recipe.")
     else:
         result = _check(flags, slice_, stated, options.vary)
         _require_used(stated, [result])
@@ -73,7 +73,7 @@ def run(flags: gin_utils.Flags, options: argparse.Namespace) -> int:
 
 
 def _check(
-    flags: gin_utils.Flags, slice_: Topology, vocabulary: VocabularySize | None, vary: str | None
+    flags: gin_checks.Flags, slice_: Topology, vocabulary: VocabularySize | None, vary: str | None
 ) -> report.Record:
     training, assumed = configuration.resolve(flags, slice_.name, vocabulary)
     cost = program.examine(training, slice_)
@@ -82,14 +82,14 @@ def _check(
 
 
 def _varied(
-    flags: gin_utils.Flags, slice_: Topology, vocabulary: VocabularySize | None, vary: str | None
+    flags: gin_checks.Flags, slice_: Topology, vocabulary: VocabularySize | None, vary: str | None
 ) -> report.Record:
     """{"varied": {value: FLOPs}} of what `--vary` says, told on the way."""
     if vary is None:
         return {}
     name, _, values = vary.partition("=")
     if not name or not values:
-        raise gin_utils.GinError(f"--vary={vary}: expected NAME=VALUE,VALUE")
+        raise gin_checks.GinError(f"--vary={vary}: expected NAME=VALUE,VALUE")
     found = {}
     for value in values.split(","):
         others = tuple(one for one in flags.overrides if one[0] != name)
@@ -110,16 +110,16 @@ def _require_used(stated: VocabularySize | None, records: Sequence[report.Record
 
 
 def _check_recipe(
-    flags: gin_utils.Flags,
+    flags: gin_checks.Flags,
     slice_: Topology,
     stated: VocabularySize | None,
     options: argparse.Namespace,
 ) -> report.Record:
-    recipe = recipe_file.load(flags)
+    recipe = recipe_reader.load(flags)
     known = _known(recipe, flags)
     stages: dict[str, report.Record] = {}
     for item in _trainings(recipe, flags, options.stage):
-        own = recipe_file.stage_flags(recipe, item, flags, known)
+        own = recipe_reader.stage_flags(recipe, item, flags, known)
         vocabulary = stated or _made_by_recipe(recipe, item, flags, known)
         print(item.name, flush=True)
         stages[item.name] = _check(own, slice_, vocabulary, options.vary)
@@ -134,24 +134,24 @@ def _check_recipe(
 
 
 def _trainings(
-    recipe: recipe_file.Recipe, flags: gin_utils.Flags, only: str | None
-) -> list[recipe_file.Stage]:
+    recipe: recipe_reader.Recipe, flags: gin_checks.Flags, only: str | None
+) -> list[recipe_reader.Stage]:
     """The stages that train; or one of them, by name."""
-    found = [one for one in recipe.stages if recipe_file.job_of(one, flags) == configuration.JOB]
+    found = [one for one in recipe.stages if recipe_reader.job_of(one, flags) == configuration.JOB]
     names = [one.name for one in found]
     if not found:
-        raise recipe_file.RecipeError(f"No stage of the recipe runs {configuration.JOB}.")
+        raise recipe_reader.RecipeError(f"No stage of the recipe runs {configuration.JOB}.")
     if only is not None and only not in names:
-        raise recipe_file.RecipeError(f"--stage={only}: no such training{closest(only, names)}")
+        raise recipe_reader.RecipeError(f"--stage={only}: no such training{closest(only, names)}")
     return [one for one in found if only in (None, one.name)]
 
 
-def _known(recipe: recipe_file.Recipe, flags: gin_utils.Flags) -> recipe_file.Known:
+def _known(recipe: recipe_reader.Recipe, flags: gin_checks.Flags) -> recipe_reader.Known:
     """Stages that are done; inputs of the recipe need not be on this machine."""
-    known = recipe_file.Known()
+    known = recipe_reader.Known()
     for item in recipe.stages:
         try:
-            decision = stages.decide(recipe_file.plan(recipe, item, flags, known))
+            decision = stages.decide(recipe_reader.plan(recipe, item, flags, known))
         except (fingerprints.InputError, StageError, StoreError):
             decision = None
         if decision is None or decision.status != "done" or decision.version is None:
@@ -162,20 +162,22 @@ def _known(recipe: recipe_file.Recipe, flags: gin_utils.Flags) -> recipe_file.Kn
 
 
 def _made_by_recipe(
-    recipe: recipe_file.Recipe,
-    item: recipe_file.Stage,
-    flags: gin_utils.Flags,
-    known: recipe_file.Known,
+    recipe: recipe_reader.Recipe,
+    item: recipe_reader.Stage,
+    flags: gin_checks.Flags,
+    known: recipe_reader.Known,
 ) -> VocabularySize | None:
     """The size that the stage which makes this stage's missing tokenizer is told to make it."""
-    config = recipe_file.stage_flags(recipe, item, flags, known).read()
+    config = recipe_reader.stage_flags(recipe, item, flags, known).read()
     missing = set(configuration.missing_tokenizers(config).values())
     makers = [
-        one.stage for one in item.needs() if recipe_file.output_path(recipe, one, known) in missing
+        one.stage
+        for one in item.needs()
+        if recipe_reader.output_path(recipe, one, known) in missing
     ]
     for maker in [one for one in recipe.stages if one.name in makers]:
-        made = recipe_file.stage_flags(recipe, maker, flags, known).read()
-        job = recipe_file.job_of(maker, flags)
+        made = recipe_reader.stage_flags(recipe, maker, flags, known).read()
+        job = recipe_reader.job_of(maker, flags)
         binding = made.bindings.get(("", job, "vocabulary_size"))
         size = binding and made.expand(binding.value, binding.where)
         if isinstance(size, int):

@@ -15,11 +15,11 @@ from typing import Any
 from gin import config as gin_config
 
 from t5x_style import train
-from t5x_style.configuration import gin_utils
+from t5x_style.configuration import gin_checks
 from t5x_style.configuration.gin_reader import FOLDER_MACRO, RUN, Config, to_gin
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces.contract import Vocabulary
-from t5x_style.step.optim import AdamW
+from t5x_style.step.optimizers import AdamW
 from t5x_style.step.train_state import MakeObjective
 from t5x_style.workflow import stages
 
@@ -53,7 +53,7 @@ class VocabularySize:
 
 
 def resolve(
-    flags: gin_utils.Flags, topology: str, vocabulary: VocabularySize | None
+    flags: gin_checks.Flags, topology: str, vocabulary: VocabularySize | None
 ) -> tuple[Training, list[str]]:
     """Checks and resolves the configuration of a training stage.
 
@@ -75,12 +75,12 @@ def resolve(
         flags = dataclasses.replace(flags, overrides=overrides)
         config = flags.read()
     job = stages.job_of(config, JOB)
-    gin_utils.check_names(config, (RUN, job))
-    gin_utils.check_code(config)
-    gin_utils.check_job(config, job)
+    gin_checks.check_names(config, (RUN, job))
+    gin_checks.check_code(config)
+    gin_checks.check_job(config, job)
     lines, assumed = _stand_ins(config, vocabulary)
     gin_config.clear_config()
-    gin_utils.parse(config, job, "\n".join([*_devices(topology), *lines]) + "\n")
+    gin_checks.parse(config, job, "\n".join([*_devices(topology), *lines]) + "\n")
     bound = gin_config.get_bindings(train.train, resolve_references=False)
     # A copy of one binding makes gin build what it refers to, and nothing else: no store is opened.
     names = [field.name for field in dataclasses.fields(Training) if field.name in bound]

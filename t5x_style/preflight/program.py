@@ -12,7 +12,7 @@ from t5x_style.interfaces import objective
 from t5x_style.preflight import collectives, flops, hlo, largest, traffic
 from t5x_style.preflight.configuration import Training
 from t5x_style.preflight.topology import Topology
-from t5x_style.step import step_program, train_state, train_step
+from t5x_style.step import compiled_step, train_state, train_step
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _REFUSALS = (
@@ -107,7 +107,7 @@ class Traced:
     """The step of one training, for one bucket of shapes.
 
     Attributes:
-      step: of `step_program.trace`; its `lower().compile()` is the slice's program.
+      step: of `compiled_step.trace`; its `lower().compile()` is the slice's program.
       loss: the jaxpr of the loss of a corrupted batch, without gradient.
       after_update: the jaxpr of what follows an update.
       module: the objective, without arrays.
@@ -147,18 +147,18 @@ def trace(training: Training) -> list[Traced]:
         abstract=True,
     )
     module = definition.module(state.params, state.variables)
-    step = step_program.jit(definition, partitioner, shardings)
+    step = compiled_step.jit(definition, partitioner, shardings)
     found = []
     for specs in module.batch_specs():
-        step_program.check(module, specs, partitioner, training.micro_batches)
+        compiled_step.check(module, specs, partitioner, training.micro_batches)
         found.append(
             Traced(
-                step=step_program.trace(step, partitioner, state, specs),
+                step=compiled_step.trace(step, partitioner, state, specs),
                 loss=_loss(definition, partitioner, state, specs),
                 after_update=_after_update(definition, partitioner, state),
                 module=module,
                 parameters=sum(leaf.size for leaf in jax.tree.leaves(state.params)),
-                rows=step_program.rows_of(specs),
+                rows=compiled_step.rows_of(specs),
                 argument_bytes=_bytes_per_device(state)
                 + _bytes_per_device(specs, partitioner.batch_sharding),
             )

@@ -9,7 +9,7 @@ import os
 import jax
 from jax.experimental import topologies
 
-from t5x_style.distributed import runtime
+from t5x_style.distributed import startup
 
 GIB = 2**30
 
@@ -99,10 +99,10 @@ def devices(name: str) -> list[jax.Device]:
             "libtpu is not installed; it compiles for TPUs on any x86 Linux machine: "
             "pip install libtpu (or the extra `test` or `tpu` of this package)."
         )
-    runtime.describe_absent_tpu()
+    startup.describe_absent_tpu()
     # No chip is taken, so that several compilations may go on at the same time.
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
-    runtime.widen_compiler_stack()
+    startup.widen_compiler_stack()
     options: dict[str, object] = dict(_ONE_CHIP) if topology.size == 1 else {}
     if name.startswith("v4"):
         options["chip_config_name"] = "megacore"  # both cores of a chip as one device

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from t5x_style.training import metric_log
+from t5x_style.training import metric_writer
 from t5x_style.workflow.lineage import lineage
 from t5x_style.workflow.store import Version, version_at
 
@@ -35,9 +35,9 @@ class Training:
 
     def timed(self, metric: str) -> list[tuple[float, float]]:
         """(seconds, value) of a metric; empty where no seconds were logged."""
-        wanted = (metric, metric_log.ELAPSED)
+        wanted = (metric, metric_writer.ELAPSED)
         return [
-            (self.begins + line[metric_log.ELAPSED], line[metric])
+            (self.begins + line[metric_writer.ELAPSED], line[metric])
             for line in self.lines
             if all(name in line for name in wanted)
         ]
@@ -51,7 +51,7 @@ def read(trainings: Mapping[str, str]) -> dict[str, Training]:
     """
     found = {}
     for name, folder in trainings.items():
-        lines = metric_log.read_lines(Path(folder) / metric_log.JSONL)
+        lines = metric_writer.read_lines(Path(folder) / metric_writer.JSONL)
         version = version_at(Path(folder))
         if version is None or version.manifest is None:
             found[name] = Training(lines, name)
@@ -91,7 +91,7 @@ def development_metric(trainings: Mapping[str, Training]) -> str | None:
     count: dict[str, int] = {}
     for training in trainings.values():
         for name in _names(training.lines):
-            if name.startswith(metric_log.EVALUATIONS):
+            if name.startswith(metric_writer.EVALUATIONS):
                 count[name] = count.get(name, 0) + 1
     return max(count, key=lambda name: count[name]) if count else None
 
@@ -137,7 +137,7 @@ def marks(
     development = results.get("development", {})
     if metric is None or not development:
         return []
-    evaluator, _, name = metric.removeprefix(metric_log.EVALUATIONS).partition("/")
+    evaluator, _, name = metric.removeprefix(metric_writer.EVALUATIONS).partition("/")
     split = evaluator if evaluator in development else next(iter(development))
     found = []
     for system, values in development[split]["systems"].items():
@@ -226,7 +226,7 @@ def _panels(
             found.append((f"loss of {', '.join(names)}", names, LOSS))
     keys = dict.fromkeys(key for one in trainings.values() for key in _names(one.lines))
     for key in keys:
-        if not key.startswith(metric_log.EVALUATIONS):
+        if not key.startswith(metric_writer.EVALUATIONS):
             continue
         shown = without_seconds(trainings, metric) if key == metric else list(trainings)
         names = [name for name in shown if _varies(trainings[name], key)]

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from t5x_style.distributed import runtime
+from t5x_style.distributed import startup
 from t5x_style.interfaces import index as index_lib
-from t5x_style.retrieval.passages import Passages
+from t5x_style.retrieval.beir_collection import Passages
 
 K1 = 0.9
 B = 0.4
@@ -27,7 +27,7 @@ class Bm25Index:
         texts: one for each passage.
         ids: their ids.
         """
-        runtime.tolerate_absent_tpu()
+        startup.tolerate_absent_tpu()
         import bm25s  # it runs a JAX operation on import, so not before a distributed start
 
         logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG
@@ -85,7 +85,7 @@ def build(passages: Passages) -> Bm25Index:
 
 def stem(texts: Iterable[str]) -> list[list[str]]:
     """Lower-cased words of two characters or more, without stop words, stemmed."""
-    runtime.tolerate_absent_tpu()
+    startup.tolerate_absent_tpu()
     import bm25s
     import Stemmer
 

@@ -19,8 +19,8 @@ from flax import nnx
 
 from t5x_style.interfaces.index import NO_ROW
 from t5x_style.interfaces.objective import Table, TableSource
-from t5x_style.retrieval import sharded_rows
-from t5x_style.retrieval.sharded_rows import NEVER
+from t5x_style.retrieval import sharded_top_k
+from t5x_style.retrieval.sharded_top_k import NEVER
 
 EXCLUSIONS = ("row", "page", "duplicate")
 DTYPES = ("float32", "bfloat16")
@@ -178,9 +178,9 @@ class DeviceIndex(nnx.Module):
           scores [B, k] float32 and rows [B, k] int32; -inf and NO_ROW where there are fewer. Rows
           that were never embedded, padded ones among them, are not found.
         """
-        search = sharded_rows.Search(k, self.config.chunk, self.config.recall_target)
+        search = sharded_top_k.Search(k, self.config.chunk, self.config.recall_target)
         asked = (queries.astype(self.config.dtype), self._barred(source))
-        return sharded_rows.over_shares(search, asked, self._searched())
+        return sharded_top_k.over_shares(search, asked, self._searched())
 
     def recall(
         self, queries: jax.Array, source: jax.Array, scores: jax.Array, rows: jax.Array
@@ -192,8 +192,8 @@ class DeviceIndex(nnx.Module):
           scores, rows: [B, k] each, what it gave.
         """
         k = rows.shape[1]
-        better = sharded_rows.over_shares(
-            sharded_rows.Overlooked(self.config.chunk),
+        better = sharded_top_k.over_shares(
+            sharded_top_k.Overlooked(self.config.chunk),
             (queries.astype(self.config.dtype), (scores, rows), self._barred(source)),
             self._searched(),
         )
@@ -207,13 +207,13 @@ class DeviceIndex(nnx.Module):
     def tokens_at(self, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Tokens [B, K, L] and lengths [B, K], int32, of `rows` [B, K]; 0 where there is none."""
         flat = rows.reshape(-1)
-        tokens = sharded_rows.take(self.tokens[...], flat, 0)
-        lengths = sharded_rows.take(self.lengths[...], flat, 0)
+        tokens = sharded_top_k.take(self.tokens[...], flat, 0)
+        lengths = sharded_top_k.take(self.lengths[...], flat, 0)
         return tokens.reshape(*rows.shape, -1), lengths.reshape(rows.shape)
 
     def vectors_at(self, rows: jax.Array) -> jax.Array:
         """[B, K, D] float32: the vectors of `rows` [B, K]; 0 where there is none."""
-        flat = sharded_rows.take(self.embeddings[...], rows.reshape(-1), 0, jnp.float32)
+        flat = sharded_top_k.take(self.embeddings[...], rows.reshape(-1), 0, jnp.float32)
         return flat.reshape(*rows.shape, -1)
 
     def judge(self, rows: jax.Array, about: Any, judge: Judge) -> jax.Array:
@@ -227,13 +227,13 @@ class DeviceIndex(nnx.Module):
         Returns:
           [B, K] bool; False where a row is NO_ROW.
         """
-        judged = sharded_rows.Judgement(judge, self.config.encode_rows)
+        judged = sharded_top_k.Judgement(judge, self.config.encode_rows)
         tables = (self.tokens[...], self.lengths[...])
-        return sharded_rows.over_shares(judged, (rows, about), tables)
+        return sharded_top_k.over_shares(judged, (rows, about), tables)
 
     def age_at(self, rows: jax.Array) -> jax.Array:
         """[B, K] int32: steps since `rows` [B, K] were embedded."""
-        steps = sharded_rows.take(self.row_steps[...], rows.reshape(-1), NEVER)
+        steps = sharded_top_k.take(self.row_steps[...], rows.reshape(-1), NEVER)
         return self.now[...] - steps.reshape(rows.shape)
 
     def oldest(self) -> jax.Array:
@@ -250,7 +250,7 @@ class DeviceIndex(nnx.Module):
         """[B] int32 each: what the rows that a query never gets have in common with its own."""
         own = {"row": source} if "row" in self.config.exclude else {}
         taken = {
-            name: sharded_rows.take(column, source, NO_ROW)
+            name: sharded_top_k.take(column, source, NO_ROW)
             for name, column in self._columns().items()
         }
         return own | taken
@@ -262,7 +262,7 @@ class DeviceIndex(nnx.Module):
 
     def _share(self) -> int:
         """Rows of each device."""
-        return self.padded // sharded_rows.shards()
+        return self.padded // sharded_top_k.shards()
 
     def rows_per_step(self) -> int:
         """How many rows each device embeds in a step, at most."""
@@ -282,7 +282,7 @@ class DeviceIndex(nnx.Module):
           group: tokens [R, L] and lengths [R] -> their token group.
         """
         at_once = min(self.config.encode_rows, self._share())
-        shards = sharded_rows.shards()
+        shards = sharded_top_k.shards()
 
         def turn(number: jax.Array, arrays: Arrays) -> Arrays:
             local = jnp.tile(number * at_once + jnp.arange(at_once), (shards, 1))
@@ -300,7 +300,7 @@ class DeviceIndex(nnx.Module):
         steps = self.config.max_staleness_steps
         if steps is None:
             return
-        begins = jnp.arange(sharded_rows.shards())[:, None] * self._share()
+        begins = jnp.arange(sharded_top_k.shards())[:, None] * self._share()
         first = (step - begins) % steps  # of each device, [shards, 1]
         turns = -(-self.rows_per_step() // self.config.encode_rows)
         at_once = -(-self.rows_per_step() // turns)
@@ -331,8 +331,8 @@ class DeviceIndex(nnx.Module):
           embed, group: see `fill`.
         """
         embeddings, row_steps, refused = arrays
-        tokens = sharded_rows.local_rows(self.tokens[...], local).astype(jnp.int32)
-        lengths = sharded_rows.local_rows(self.lengths[...], local)
+        tokens = sharded_top_k.local_rows(self.tokens[...], local).astype(jnp.int32)
+        lengths = sharded_top_k.local_rows(self.lengths[...], local)
         vectors = embed(group(tokens, lengths)).astype(self.config.dtype)  # [shards * R, D]
         begins = jnp.arange(len(local))[:, None] * self._share()
         real = (local < self._share()) & (begins + local < self.corpus.rows)
@@ -340,8 +340,8 @@ class DeviceIndex(nnx.Module):
         to = jnp.where(good, local, self._share())
         steps = jnp.full(local.size, step, jnp.int32)
         return (
-            sharded_rows.with_local_rows(embeddings, to, vectors),
-            sharded_rows.with_local_rows(row_steps, to, steps),
+            sharded_top_k.with_local_rows(embeddings, to, vectors),
+            sharded_top_k.with_local_rows(row_steps, to, steps),
             refused + jnp.sum(real & ~good, dtype=jnp.int32),
         )
 

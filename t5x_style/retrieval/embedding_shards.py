@@ -28,8 +28,8 @@ import numpy as np
 
 from t5x_style.interfaces.contract import Contract
 from t5x_style.interfaces.index import IndexDamaged
-from t5x_style.retrieval import parts as parts_lib
-from t5x_style.retrieval import publish
+from t5x_style.retrieval import resumable_parts as parts_lib
+from t5x_style.retrieval import versioned_folder
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 VECTORS, IDS = "vectors.npy", "ids.json"
@@ -106,7 +106,7 @@ class ShardWriter:
         if path not in map(self._path, range(len(self._bounds))):
             return "left by a run that was stopped, or of another size of shards"
         try:
-            manifest = publish.read_manifest(path)
+            manifest = versioned_folder.read_manifest(path)
         except IndexDamaged as error:
             return str(error)
         if manifest["version"] != self._version:
@@ -146,7 +146,7 @@ class ShardWriter:
             "dimension": stored.shape[1],
             "dtype": self._storage.dtype,
         }
-        with publish.whole_folder(path, manifest) as temporary:
+        with versioned_folder.whole_folder(path, manifest) as temporary:
             # npy has no name for bfloat16: its bits are kept as uint16
             bits = stored.view(np.uint16) if self._storage.dtype == "bfloat16" else stored
             np.save(temporary / VECTORS, bits, allow_pickle=False)
@@ -161,7 +161,7 @@ class ShardWriter:
         """
         self.wait()
         paths = [self._path(number) for number in range(len(self._bounds))]
-        first = json.loads((paths[0] / publish.MANIFEST).read_text(encoding="utf-8"))
+        first = json.loads((paths[0] / versioned_folder.MANIFEST).read_text(encoding="utf-8"))
         contract.save(self._folder)
         manifest = {
             "version": self._version,
@@ -171,8 +171,8 @@ class ShardWriter:
             "dtype": self._storage.dtype,
             "shards": [str(path.relative_to(self._folder)) for path in paths],
         }
-        manifests = [f"{shard}/{publish.MANIFEST}" for shard in manifest["shards"]]
-        publish.write_manifest(self._folder, manifest, ["contract.json", *manifests])
+        manifests = [f"{shard}/{versioned_folder.MANIFEST}" for shard in manifest["shards"]]
+        versioned_folder.write_manifest(self._folder, manifest, ["contract.json", *manifests])
 
     def _path(self, number: int) -> Path:
         return self._folder / "shards" / f"{number:05}"
@@ -232,16 +232,17 @@ def read(folder: str | Path) -> tuple[ShardedVectors, list[str], Contract, str]:
       IndexDamaged: a file is missing or changed, or a shard is of another version.
     """
     folder = Path(folder)
-    manifest = publish.read_manifest(folder)
+    manifest = versioned_folder.read_manifest(folder)
     if "shards" not in manifest:
         raise IndexDamaged(
-            f"{folder / publish.MANIFEST}: expected a list of shards, found {sorted(manifest)}. "
+            f"{folder / versioned_folder.MANIFEST}: expected a list of shards, "
+            f"found {sorted(manifest)}. "
             "The folder is of an older layout or of another stage: run encode_corpus again."
         )
     parts: list[np.ndarray] = []
     ids: list[str] = []
     for shard in manifest["shards"]:
-        own = publish.read_manifest(folder / shard)
+        own = versioned_folder.read_manifest(folder / shard)
         if own["version"] != manifest["version"]:
             raise IndexDamaged(
                 f"{folder / shard}: expected version {manifest['version']}, found "

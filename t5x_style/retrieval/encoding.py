@@ -77,7 +77,7 @@ class EncodeSource(Batched, Protocol):
 
 
 class Encoder(Protocol):
-    """A trained model, as `trained.Trained`."""
+    """A trained model, as `restored_model.Trained`."""
 
     @property
     def contract(self) -> Contract:

@@ -18,7 +18,7 @@ import numpy as np
 
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.contract import Contract
-from t5x_style.retrieval import exact, publish
+from t5x_style.retrieval import exact_index, versioned_folder
 
 _PICKLE = "scann_docids.pkl"
 _SAMPLE = 256  # passages whose neighbours measure the recall of a new index
@@ -144,9 +144,9 @@ def build(
         "settings": dataclasses.asdict(settings),
         "recall": {"at": _RECALL_AT, "sample": min(_SAMPLE, len(ids)), "value": index.recall},
     }
-    with publish.new_version(folder, manifest, keep) as version:
+    with versioned_folder.new_version(folder, manifest, keep) as version:
         # Ids are ours: ScaNN would pickle them, and a pickle runs code when it is read.
-        with publish.writing(version, RuntimeError):
+        with versioned_folder.writing(version, RuntimeError):
             searcher.serialize(str(version), relative_path=True)
         (version / "ids.json").write_text(json.dumps(list(ids)), encoding="utf-8")
         contract.save(version)
@@ -154,7 +154,9 @@ def build(
     return index
 
 
-def load(folder: str | Path, fall_back_to_exact: bool = False) -> ScannIndex | exact.ExactIndex:
+def load(
+    folder: str | Path, fall_back_to_exact: bool = False
+) -> ScannIndex | exact_index.ExactIndex:
     """The current version of a published index.
 
     Args:
@@ -165,17 +167,19 @@ def load(folder: str | Path, fall_back_to_exact: bool = False) -> ScannIndex | e
       IndexDamaged: a file is missing, cut short or changed, or the folder carries a pickle.
       UnsupportedCpu: and no fall-back was asked for.
     """
-    return load_version(publish.current(folder), fall_back_to_exact)
+    return load_version(versioned_folder.current(folder), fall_back_to_exact)
 
 
-def load_version(version: Path, fall_back_to_exact: bool = False) -> ScannIndex | exact.ExactIndex:
+def load_version(
+    version: Path, fall_back_to_exact: bool = False
+) -> ScannIndex | exact_index.ExactIndex:
     """One version of a published index; arguments and errors as for `load`."""
     if (version / _PICKLE).exists():
         raise index_lib.IndexDamaged(
             f"{version / _PICKLE}: ScaNN would unpickle this file, which can run any code. Ids "
             "belong in ids.json; build the index again, and distrust whoever made this one."
         )
-    manifest = publish.read_manifest(version)
+    manifest = versioned_folder.read_manifest(version)
     ids = json.loads((version / "ids.json").read_text(encoding="utf-8"))
     contract, checkpoint = Contract.load(version), manifest.get("checkpoint", "")
     try:
@@ -184,7 +188,7 @@ def load_version(version: Path, fall_back_to_exact: bool = False) -> ScannIndex 
         if not fall_back_to_exact:
             raise
         vectors = np.load(version / "dataset.npy", mmap_mode="r", allow_pickle=False)
-        return exact.ExactIndex(vectors, ids, contract, checkpoint)
+        return exact_index.ExactIndex(vectors, ids, contract, checkpoint)
     if "scann_assets.pbtxt" not in manifest["files"]:
         raise index_lib.IndexDamaged(f"{version}: expected scann_assets.pbtxt in its manifest")
     searcher = scann.load_searcher(str(version), assets_backcompat_shim=False)
@@ -205,7 +209,7 @@ def measure_recall(index: ScannIndex, vectors: np.ndarray) -> float:
     count = len(vectors)
     sample = np.unique(np.linspace(0, count - 1, min(_SAMPLE, count)).astype(np.int64))
     queries, k = vectors[sample], min(_RECALL_AT, count)
-    exact_scores, _ = exact.top_k(queries, vectors, k)
+    exact_scores, _ = exact_index.top_k(queries, vectors, k)
     _, rows = index.search(queries, k)
     scores = np.einsum("qd,qkd->qk", queries, vectors[np.maximum(rows, 0)])
     longest = np.linalg.norm(vectors, axis=1).max()  # REALM's vectors are no unit vectors
@@ -256,7 +260,7 @@ def check_cpu(cpuinfo: str = "/proc/cpuinfo") -> None:
         raise UnsupportedCpu(
             f"ScaNN needs a CPU with {sorted(needed)}; {cpuinfo} does not list "
             f"{sorted(needed - flags)}. Load the index with fall_back_to_exact=True, or use "
-            "t5x_style.retrieval.exact."
+            "t5x_style.retrieval.exact_index."
         )
 
 

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from t5x_style.checkpoints.trained import Restored
+from t5x_style.checkpoints.restored_model import Restored
 from t5x_style.interfaces.contract import Contract
-from t5x_style.step import inference
+from t5x_style.step import jitted_functions
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 DEFAULT = "serving_default"  # the signature that clients get who name none
@@ -152,7 +152,7 @@ def _flat(states: tuple[nnx.State, nnx.State]) -> tuple[list[str], list[Any], An
 
 def _from_leaves(model: Restored, name: str, treedef: Any) -> Callable[..., jax.Array]:
     """f(leaves, tokens, mask) -> [B, D] float32."""
-    function = inference.pure_function(model.graphdef, name)
+    function = jitted_functions.pure_function(model.graphdef, name)
 
     def embed(leaves: Sequence[Any], tokens: jax.Array, mask: jax.Array) -> jax.Array:
         params, variables = jax.tree_util.tree_unflatten(treedef, leaves)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from t5x_style.checkpoints.trained import Restored
+from t5x_style.checkpoints.restored_model import Restored
 from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.serving import saved_model
-from t5x_style.step import inference
+from t5x_style.step import jitted_functions
 
 _ROWS = (1, 5, 2)  # rows of the compared batches; TensorFlow compiles each shape
 
@@ -42,7 +42,7 @@ def compare(folder: Path, model: Restored, vocabulary: Vocabulary) -> dict[str, 
     """
     signatures = saved_model.hidden_tensorflow().saved_model.load(str(folder)).signatures
     longest = saved_model.lengths(model)
-    functions = inference.jitted_functions(model.graphdef, longest)
+    functions = jitted_functions.jitted_functions(model.graphdef, longest)
     return {
         name: max(
             (

@@ -12,7 +12,7 @@ from flax import nnx
 
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces.objective import Objective
-from t5x_style.step import optim
+from t5x_style.step import optimizers
 
 MakeObjective = Callable[..., Objective]  # called as make(rngs=nnx.Rngs(...))
 
@@ -51,7 +51,7 @@ class Definition:
     """
 
     graphdef: nnx.GraphDef
-    optimizer: optim.AdamW
+    optimizer: optimizers.AdamW
     update: optax.GradientTransformation
     micro_batches: int = 1
 
@@ -67,7 +67,7 @@ class Definition:
 
 def create(
     make_objective: MakeObjective,
-    optimizer: optim.AdamW,
+    optimizer: optimizers.AdamW,
     partitioner: Partitioner,
     seed: int,
     micro_batches: int = 1,
@@ -88,7 +88,7 @@ def create(
       the definition, the state, and a tree of its shardings.
 
     Raises:
-      optim.PatternError: a pattern of the optimizer matches nothing.
+      optimizers.PatternError: a pattern of the optimizer matches nothing.
       PartitioningError: a logical axis without a rule, or a size that the mesh does not divide.
     """
     init_key, step_key = jax.random.split(jax.random.key(seed))
@@ -99,8 +99,10 @@ def create(
         return parts
 
     graphdef, params, variables = nnx.eval_shape(split)
-    optim.require_matches(
-        optimizer.frozen, optim.paths_of(params) + optim.paths_of(variables), "AdamW.frozen"
+    optimizers.require_matches(
+        optimizer.frozen,
+        optimizers.paths_of(params) + optimizers.paths_of(variables),
+        "AdamW.frozen",
     )
     update = optimizer.build(params)
 

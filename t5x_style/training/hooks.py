@@ -14,12 +14,12 @@ import jax
 import numpy as np
 
 from t5x_style.checkpoints.checkpointing import Checkpointer
-from t5x_style.distributed import peers
+from t5x_style.distributed import peer_watch
 from t5x_style.evaluation.embedding_sample import EmbeddingSample
 from t5x_style.interfaces import metrics as metrics_lib
 from t5x_style.interfaces.metrics import Mean
 from t5x_style.step.train_state import TrainState
-from t5x_style.training.metric_log import EMBEDDINGS, MetricLog
+from t5x_style.training.metric_writer import EMBEDDINGS, MetricLog
 from t5x_style.training.progress import TrainingProgress
 
 
@@ -273,7 +273,7 @@ class Preemption:
         self._asked = False
         self._distributed = jax.process_count() > 1
         if self._distributed:
-            peers.agree_on_steps()
+            peer_watch.agree_on_steps()
         else:
             self._before = signal.signal(signal.SIGTERM, self._ask)
 

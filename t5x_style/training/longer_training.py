@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from t5x_style.checkpoints import checkpoint_folder, integrity
-from t5x_style.checkpoints.checkpoint_folder import OPTIMIZER, Shared
-from t5x_style.checkpoints.checkpoint_items import CheckpointError
-from t5x_style.model_dependent_data import replanning
-from t5x_style.step.optim import AdamW
-from t5x_style.training import metric_log
+from t5x_style.checkpoints import checkpoint_directory, checksums
+from t5x_style.checkpoints.checkpoint_directory import OPTIMIZER, Shared
+from t5x_style.checkpoints.state_layout import CheckpointError
+from t5x_style.model_dependent_data import plan_refresh
+from t5x_style.step.optimizers import AdamW
+from t5x_style.training import metric_writer
 from t5x_style.workflow.store import STAGE_FILE
 
 TENSORBOARD = "tensorboard"
@@ -59,7 +59,7 @@ def how(
         decay = theirs.decay if branch is None else optimizer.decay
         return None, (
             f"{start}: the learning rate of a {decay!r} decay depends on the total number of "
-            "steps, from the first one on. A training with optim.AdamW.decay = 'constant' or "
+            "steps, from the first one on. A training with optimizers.AdamW.decay = 'constant' or "
             "'warmup_stable_decay' can be continued"
         )
     branch = min(branch, ended)
@@ -69,7 +69,7 @@ def how(
         most = optimizer.total_steps - branch
         return None, (
             f"{start}: that can be continued from step {branch:,}, but the decay of this one "
-            f"begins at step {latest:,}. With optim.AdamW.decay_steps of at most {most:,} it "
+            f"begins at step {latest:,}. With optimizers.AdamW.decay_steps of at most {most:,} it "
             "can be continued"
         )
     return _from(parent, branch)
@@ -77,7 +77,7 @@ def how(
 
 def _from(parent: Path, step: int) -> tuple[int | None, str]:
     """What `how` returns for this step, which the optimizer may have been deleted of since."""
-    if OPTIMIZER in integrity.dropped(parent / "checkpoints" / str(step)):
+    if OPTIMIZER in checksums.dropped(parent / "checkpoints" / str(step)):
         return None, (
             f"training starts from step 0: {parent} could be continued from step {step:,}, but "
             "the optimizer of that checkpoint has been deleted to save room"
@@ -135,23 +135,23 @@ def seed(
     source, target = parent / "checkpoints", folder / "checkpoints"
     shared = Shared(step, evaluate_every)
     _require(source / str(step), parent, resumed=True)
-    for other in filter(shared.includes, checkpoint_folder.complete_steps(source)):
+    for other in filter(shared.includes, checkpoint_directory.complete_steps(source)):
         if other != step:  # a damaged one could be the best
             _require(source / str(other), parent)
-    best = checkpoint_folder.best(source, shared.includes)
+    best = checkpoint_directory.best(source, shared.includes)
     plan = _plan(parent, step, replan_every)
     try:
-        checkpoint_folder.clear(target, step)
+        checkpoint_directory.clear(target, step)
         copied = [*_copy_files(parent, folder, plan), *_copy_metrics(parent, folder, shared)]
         if best is not None and best[0] != step:
             name = str(best[0])
-            if not integrity.is_complete(target / name):
-                integrity.copy(source / name, target / name, without=(OPTIMIZER,))
+            if not checksums.is_complete(target / name):
+                checksums.copy(source / name, target / name, without=(OPTIMIZER,))
             copied.append(f"checkpoints/{name}")
         replaced = {} if shared.evaluates(step) else _without_value(source / str(step))
-        integrity.copy(source / str(step), target / str(step), replaced=replaced)
+        checksums.copy(source / str(step), target / str(step), replaced=replaced)
     except OSError as error:
-        for path in checkpoint_folder.half_written(target):  # it may fill the disk
+        for path in checkpoint_directory.half_written(target):  # it may fill the disk
             shutil.rmtree(path, ignore_errors=True)
         raise CheckpointError(
             f"{folder}: step {step} of {parent} could not be copied: {error}. Make room, and run "
@@ -162,11 +162,11 @@ def seed(
 
 def _require(checkpoint: Path, parent: Path, resumed: bool = False) -> None:
     """Raises CheckpointError unless the checkpoint is complete and undamaged."""
-    if not integrity.is_complete(checkpoint):
+    if not checksums.is_complete(checkpoint):
         problem = "expected a complete checkpoint, found none"
-    elif resumed and OPTIMIZER in integrity.dropped(checkpoint):
+    elif resumed and OPTIMIZER in checksums.dropped(checkpoint):
         problem = "expected a checkpoint with its optimizer, which has been deleted"
-    elif problems := integrity.problems(checkpoint):
+    elif problems := checksums.problems(checkpoint):
         problem = f"is damaged: {'; '.join(problems)}"
     else:
         return
@@ -184,11 +184,11 @@ def _plan(parent: Path, step: int, every: int | None) -> list[Path]:
     if every is None or step % every == 0:
         return []
     number = step // every
-    found = [p for p in (parent / replanning.PLANS).glob("*.npz") if p.stem.isdigit()]
+    found = [p for p in (parent / plan_refresh.PLANS).glob("*.npz") if p.stem.isdigit()]
     plans = [path for path in found if int(path.stem) == number]
     if not plans:
         raise CheckpointError(
-            f"{parent / replanning.PLANS}: expected plan {number}, in the middle of which step "
+            f"{parent / plan_refresh.PLANS}: expected plan {number}, in the middle of which step "
             f"{step} is, found none. {_advice(parent)}"
         )
     return plans
@@ -208,22 +208,22 @@ def _copy_files(parent: Path, folder: Path, files: list[Path]) -> list[str]:
 
 def _copy_metrics(parent: Path, folder: Path, shared: Shared) -> list[str]:
     """Copies the lines of steps that both trainings have."""
-    if not (parent / metric_log.JSONL).exists():
+    if not (parent / metric_writer.JSONL).exists():
         return []
     lines = [
         line
-        for line in metric_log.read_lines(parent / metric_log.JSONL)
+        for line in metric_writer.read_lines(parent / metric_writer.JSONL)
         if line["step"] < shared.step
         or (line["step"] == shared.step and (shared.evaluates(shared.step) or not _is_eval(line)))
     ]
-    temporary = folder / f"{metric_log.JSONL}.part"
+    temporary = folder / f"{metric_writer.JSONL}.part"
     temporary.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    _replace(temporary, folder / metric_log.JSONL)
-    return [metric_log.JSONL]
+    _replace(temporary, folder / metric_writer.JSONL)
+    return [metric_writer.JSONL]
 
 
 def _is_eval(line: Mapping[str, float]) -> bool:
-    prefixes = (metric_log.EVALUATIONS, metric_log.EMBEDDINGS)
+    prefixes = (metric_writer.EVALUATIONS, metric_writer.EMBEDDINGS)
     return any(name.startswith(prefixes) for name in line)
 
 
@@ -235,7 +235,7 @@ def _replace(temporary: Path, path: Path) -> None:
 
 def _without_value(checkpoint: Path) -> dict[str, bytes]:
     """The metadata of a checkpoint without the development metric, if it has that."""
-    meta = checkpoint_folder.read_meta(checkpoint)
+    meta = checkpoint_directory.read_meta(checkpoint)
     if meta.get("value") is None:
         return {}
-    return {checkpoint_folder.META_FILE: json.dumps(meta | {"value": None}).encode()}
+    return {checkpoint_directory.META_FILE: json.dumps(meta | {"value": None}).encode()}

@@ -11,25 +11,25 @@ from typing import Annotated, Any, Protocol, cast
 import jax
 import numpy as np
 
-from t5x_style.checkpoints.checkpoint_folder import Shared
+from t5x_style.checkpoints.checkpoint_directory import Shared
 from t5x_style.checkpoints.checkpointing import Checkpointer
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.evaluation.embedding_sample import EmbeddingSample
 from t5x_style.interfaces import objective
-from t5x_style.model_dependent_data import host_retrieval
-from t5x_style.model_dependent_data.replanning import (
+from t5x_style.model_dependent_data import host_query_encoder
+from t5x_style.model_dependent_data.plan_refresh import (
     EMBED,
     Replanned,
     Replanner,
     Replanning,
     require_fit,
 )
-from t5x_style.model_dependent_data.retriever import HostRetrieval, StoppedWaiting
-from t5x_style.step import inference, step_program, tables, train_state, train_step
-from t5x_style.step.optim import AdamW
+from t5x_style.model_dependent_data.retrieval_batches import HostRetrieval, StoppedWaiting
+from t5x_style.step import compiled_step, jitted_functions, static_tables, train_state, train_step
+from t5x_style.step.optimizers import AdamW
 from t5x_style.step.train_state import MakeObjective, TrainState
-from t5x_style.training import hooks, initialise
-from t5x_style.training.metric_log import MetricLog
+from t5x_style.training import hooks, warm_start
+from t5x_style.training.metric_writer import MetricLog
 from t5x_style.training.progress import TrainingProgress
 
 Functions = Mapping[str, Callable[..., Any]]
@@ -113,8 +113,8 @@ class Trainer:
     ):
         """Builds the initial state and checks everything that can be checked before a step.
 
-        With `retrieval` batches bring what the host retrieved for them, see `host_retrieval`; with
-        `replanning` the model decides what is in them, see `replanning`.
+        With `retrieval` batches bring what the host retrieved for them, see `host_query_encoder`;
+        with `replanning` the model decides what is in them, see `replanning`.
 
         Raises:
           BatchError: the pipeline does not give what the objective expects.
@@ -133,10 +133,10 @@ class Trainer:
         self.definition, self.state, self.shardings = train_state.create(
             make_objective, optimizer, partitioner, seed, micro_batches
         )
-        self._on_host: host_retrieval.OnHost | None = None
+        self._on_host: host_query_encoder.OnHost | None = None
         if retrieval is not None:
-            host_retrieval.require_patience(retrieval, cadence.save_every)
-            self._on_host = host_retrieval.OnHost(
+            host_query_encoder.require_patience(retrieval, cadence.save_every)
+            self._on_host = host_query_encoder.OnHost(
                 pipeline, retrieval, self.definition, self.state, checkpointer.folder.parent
             )
             self.pipeline = self._on_host.pipeline
@@ -149,7 +149,7 @@ class Trainer:
             group: {name: jax.ShapeDtypeStruct(*leaf) for name, leaf in features.items()}
             for group, features in self.pipeline.specs().items()
         }
-        self._rows = step_program.rows_of(self._specs)
+        self._rows = compiled_step.rows_of(self._specs)
         self._base_rows = min(self._rows.values())
         module = self.abstract_module()
         self._check(module, micro_batches)
@@ -160,12 +160,12 @@ class Trainer:
             else EmbeddingSample(module, None, partitioner, cast(Replanned, pipeline).source)
         )
         self._local_rows = partitioner.local_rows(self._base_rows)
-        self._step = step_program.jit(self.definition, partitioner, self.shardings)
+        self._step = compiled_step.jit(self.definition, partitioner, self.shardings)
         self._compiled: Callable[..., Any] | None = None
-        self._functions = inference.jitted_functions(
+        self._functions = jitted_functions.jitted_functions(
             self.definition.graphdef, module.functions(), partitioner.mesh
         )
-        self._functions[inference.OBJECTIVE] = inference.jitted_objective(
+        self._functions[jitted_functions.OBJECTIVE] = jitted_functions.jitted_objective(
             self.definition.graphdef, partitioner.mesh
         )
 
@@ -177,7 +177,7 @@ class Trainer:
     def _check(self, module: objective.Objective, micro_batches: int) -> None:
         specs = module.batch_specs()
         objective.check_batch(self._spec_like(specs), self._specs, "the pipeline")
-        step_program.check(module, self._specs, self.partitioner, micro_batches)
+        compiled_step.check(module, self._specs, self.partitioner, micro_batches)
 
     def _spec_like(self, specs: list[dict[str, Any]]) -> dict[str, Any]:
         """The bucket whose shapes the pipeline gives, or the first, for the error message."""
@@ -189,7 +189,7 @@ class Trainer:
                 continue
         return specs[0]
 
-    def start(self, initialise_from: Sequence[initialise.Initialise] = ()) -> str:
+    def start(self, initialise_from: Sequence[warm_start.Initialise] = ()) -> str:
         """Resumes if there is a checkpoint, else takes over weights, else starts from scratch.
 
         Returns:
@@ -201,7 +201,7 @@ class Trainer:
         """
         if self.checkpointer.latest() is not None:
             self.state, meta = self.checkpointer.restore(self.state, self.shardings)
-            tables.require_same(meta.get("tables", {}), self._sources(), "the checkpoint")
+            static_tables.require_same(meta.get("tables", {}), self._sources(), "the checkpoint")
             if meta["plan"] != self.pipeline.fingerprint:
                 raise PlanError(
                     f"checkpoint at step {int(self.state.step)} was trained on plan "
@@ -213,7 +213,7 @@ class Trainer:
             return f"resumed at step {int(self.state.step)}"
         how = "from scratch"
         if initialise_from:
-            self.state = initialise.apply(self.state, initialise_from, self.shardings)
+            self.state = warm_start.apply(self.state, initialise_from, self.shardings)
             how = "took over weights: " + ", ".join(str(source) for source in initialise_from)
         self._fill_tables()
         self._begin()
@@ -228,7 +228,9 @@ class Trainer:
         return self.abstract_module().table_sources()
 
     def _fill_tables(self) -> None:
-        variables = tables.fill(self.state.variables, self._sources(), self.shardings.variables)
+        variables = static_tables.fill(
+            self.state.variables, self._sources(), self.shardings.variables
+        )
         self.state = dataclasses.replace(self.state, variables=variables)
 
     def _begin(self) -> None:
@@ -248,7 +250,7 @@ class Trainer:
         tokens/s count training only.
         """
         started = time.perf_counter()
-        traced = step_program.trace(self._step, self.partitioner, self.state, self._specs)
+        traced = compiled_step.trace(self._step, self.partitioner, self.state, self._specs)
         self._compiled = traced.lower().compile()
         return time.perf_counter() - started
 
@@ -272,7 +274,7 @@ class Trainer:
         log_hook = hooks.Log(self.cadence.log_every, log, progress.show)
         meta = meta | {
             "plan": self.pipeline.fingerprint,
-            "tables": tables.fingerprints(self._sources()),
+            "tables": static_tables.fingerprints(self._sources()),
         }
         evaluate = hooks.Evaluate(
             self.cadence.evaluate_every, evaluators, self.functions, log, progress.show
@@ -349,7 +351,7 @@ class Trainer:
         return True
 
     def functions(self, state: TrainState) -> Functions:
-        """The objective's functions and `inference.OBJECTIVE`, with the parameters of `state`."""
+        """The objective's functions and `OBJECTIVE`, with the parameters of `state`."""
         return {
             name: functools.partial(fn, state.params, state.variables)
             for name, fn in self._functions.items()

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from t5x_style.configuration import gin_utils, parameters, signatures
+from t5x_style.configuration import gin_checks, parameters, signatures
 from t5x_style.configuration.gin_reader import FOLDER_MACRO, GinError
 from t5x_style.workflow import files, fingerprints, links, plans, records, stages
 from t5x_style.workflow.store import FORMAT, STAGE_FILE, STARTED_FILE, Store, StoreError, version_at
@@ -44,7 +44,7 @@ def adopt(run: Path, store_root: str | None, allow: Sequence[str] = ()) -> int:
             print(f"{folder} -> {moved}", flush=True)
         except (
             StoreError, plans.StageError, GinError, fingerprints.InputError,
-            signatures.DeclarationError, gin_utils.GinError,
+            signatures.DeclarationError, gin_checks.GinError,
         ) as error:  # fmt: skip
             left += 1
             print(f"{folder} stays as it is: {error}", flush=True)
@@ -71,7 +71,7 @@ def _convert(folder: Path, store: Store, allow: Sequence[str]) -> None:
         raise StoreError("its record was cut short")
     if old.get("format") == FORMAT:
         return
-    flags = gin_utils.Flags(
+    flags = gin_checks.Flags(
         (str(folder / CONFIG),),
         ((FOLDER_MACRO, repr(str(folder))), (stages.STORE_SETTING, repr(str(store.root)))),
         allow=tuple(allow),
@@ -119,7 +119,7 @@ def _check_inputs(planned: plans.Plan, old: dict[str, Any]) -> None:
                 )
 
 
-def _check_defaults(planned: plans.Plan, folder: Path, flags: gin_utils.Flags) -> None:
+def _check_defaults(planned: plans.Plan, folder: Path, flags: gin_checks.Flags) -> None:
     """Defaults that were in use, which `operative_config.gin` holds, must be those of today."""
     if not (folder / OPERATIVE).is_file():
         return

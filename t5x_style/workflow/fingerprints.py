@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from t5x_style.configuration import sources
+from t5x_style.configuration import python_sources
 from t5x_style.configuration.gin_reader import ALLOWED, FOLDER_MACRO, RUN, Config, Reference, leaves
+from t5x_style.configuration.python_sources import path_of as source_path
 from t5x_style.configuration.signatures import JOBS
-from t5x_style.configuration.sources import path_of as source_path
 from t5x_style.workflow import files, store
 
 DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -26,7 +26,7 @@ DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 MACHINERY = frozenset(
     f"t5x_style.{name}"
     for name in ("stage", "stage_main", "recipe_file", "fingerprints", "gin_reader", "gin_types")
-) | {"t5x_style.configuration.gin_utils", "t5x_style.runs", "t5x_style.gc"}
+) | {"t5x_style.configuration.gin_checks", "t5x_style.runs", "t5x_style.gc"}
 MACHINERY_PACKAGE = "t5x_style.workflow"
 COMPUTING = frozenset({"t5x_style.workflow.lineage"})  # but this decides what a page says
 HASHED_BYTES = 1 << 30  # larger files count by size and modification time
@@ -114,7 +114,7 @@ def _parsed(path: Path, module: str, *_: int) -> tuple[str, tuple[str, ...]]:
         if isinstance(node, ast.Import):
             imported += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = sources.imported_from(node, package)
+            base = python_sources.imported_from(node, package)
             imported += [f"{base}.{alias.name}" for alias in node.names]
         elif isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:]

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from t5x_style.configuration import gin_utils, parameters, signatures, sources
+from t5x_style.configuration import gin_checks, parameters, python_sources, signatures
 from t5x_style.configuration.gin_reader import FOLDER_MACRO, RUN, Config, GinError, Macro
 from t5x_style.workflow import fingerprints, links
 from t5x_style.workflow.making import continues as continues
@@ -110,7 +110,7 @@ def setting(config: Config, name: str) -> Any:
 
 
 def plan(
-    flags: gin_utils.Flags, entry_job: str = "", known: Mapping[str, str] | None = None
+    flags: gin_checks.Flags, entry_job: str = "", known: Mapping[str, str] | None = None
 ) -> Plan:
     """Reads and checks the configuration, and finds out what identifies its version.
 
@@ -128,7 +128,7 @@ def plan(
     """
     config = flags.read()
     job = job_of(config, entry_job)
-    gin_utils.check_names(config, (RUN, job))
+    gin_checks.check_names(config, (RUN, job))
     names = input_macros(config)
     fingerprints.check_declared(config, names)
     values = {name: config.expand(Macro(name), INPUTS) for name in names}
@@ -169,7 +169,7 @@ def _store(config: Config, link: Path) -> Store:
 
 def declared_outputs(job: str) -> set[str] | None:
     """Names of the outputs a job returns, read from its source; None when they cannot be told."""
-    path = sources.path_of(job.split(".")[:-1])
+    path = python_sources.path_of(job.split(".")[:-1])
     if path is None:
         return None
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -193,7 +193,7 @@ def entry_job(entry: str) -> str:
     Raises:
       StageError: no such module, or it never calls `stage.main`.
     """
-    path = sources.path_of(entry.split("."))
+    path = python_sources.path_of(entry.split("."))
     if path is None:
         raise StageError(f"No module {entry!r}: an entry is a module run by `python -m`.")
     if entry == "t5x_style.stage":

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from t5x_style.configuration import gin_reader, gin_utils
-from t5x_style.workflow import recipe_file
+from t5x_style.configuration import gin_checks, gin_reader
+from t5x_style.workflow import recipe_reader
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -24,7 +24,7 @@ def test_recipes_fit_together(name, tmp_path):
     if name == "beir":
         (tmp_path / "corpus").mkdir()
         argv.append(f"--gin.CORPUS={tmp_path}/corpus")
-    recipe = recipe_file.load(gin_utils.parse_flags(argv))
+    recipe = recipe_reader.load(gin_checks.parse_flags(argv))
     names = [stage.name for stage in recipe.stages]
     assert {"bag_of_embeddings", "retriever", "evaluation", "search", "export"} <= set(names)
     assert ("corpus" in names) == (name != "beir")
@@ -36,7 +36,7 @@ def test_the_comparison_on_the_documentation_fits_together(tmp_path):
         f"--gin_file={REPOSITORY}/gin_configs/recipes/quickstart_comparison.gin",
         f"--gin.RUN_DIR={tmp_path}/run",
     ]
-    names = {stage.name for stage in recipe_file.load(gin_utils.parse_flags(argv)).stages}
+    names = {stage.name for stage in recipe_reader.load(gin_checks.parse_flags(argv)).stages}
     assert {"bag_of_embeddings", "no_pretraining", "mlm", "retromae", "evaluation"} <= names
 
 
@@ -50,7 +50,7 @@ def test_the_comparison_on_squad_fits_together(name, tmp_path):
     ]
     if name == "retromae_squad_published":
         argv.append(f"--gin.PUBLISHED={tmp_path}")
-    recipe = recipe_file.load(gin_utils.parse_flags(argv))
+    recipe = recipe_reader.load(gin_checks.parse_flags(argv))
     names = [stage.name for stage in recipe.stages]
     assert names[0] == "squad"
     assert {"no_pretraining", "mlm", "retromae", "evaluation", "scifact_evaluation"} <= set(names)
@@ -65,7 +65,7 @@ def test_simlms_pipeline_fits_together(name, tmp_path):
     argv.append(f"--gin.RUN_DIR={tmp_path}/run")
     if name.endswith("published"):
         argv.append(f"--gin.PUBLISHED={tmp_path}")
-    recipe = recipe_file.load(gin_utils.parse_flags(argv))
+    recipe = recipe_reader.load(gin_checks.parse_flags(argv))
     names = [stage.name for stage in recipe.stages]
     assert names.index("negatives_1") < names.index("retriever_2") < names.index("negatives_2")
     assert names[-5:] == ["scores", "distilled_without", "distilled", "evaluation", "report"]
@@ -100,12 +100,12 @@ def test_pipelines_for_a_folder_of_ones_own(name, last, tmp_path):
         argv.append(f"--gin.{own}={tmp_path}")
     elif name in ("text", "realm_text", "realm", "simlm"):
         argv.append(f"--gin.CORPUS={tmp_path}")
-    flags = gin_utils.parse_flags(argv)
-    recipe = recipe_file.load(flags)
+    flags = gin_checks.parse_flags(argv)
+    recipe = recipe_reader.load(flags)
     assert recipe.stages[-1].name == last
-    pending = recipe_file.all_pending(recipe)
+    pending = recipe_reader.all_pending(recipe)
     for stage in recipe.stages:
-        assert recipe_file.stage_flags(recipe, stage, flags, pending).read().bindings
+        assert recipe_reader.stage_flags(recipe, stage, flags, pending).read().bindings
 
 
 REALM_VARIANTS = ["realm"]
@@ -127,7 +127,7 @@ def test_the_ablations_evaluate_every_variant(name, variants, tmp_path):
     argv = [f"--gin_file={REPOSITORY}/gin_configs/recipes/{name}.gin", f"--gin.RUN_DIR={tmp_path}"]
     if name.endswith("published"):
         argv.append(f"--gin.PUBLISHED={tmp_path}")
-    recipe = recipe_file.load(gin_utils.parse_flags(argv))
+    recipe = recipe_reader.load(gin_checks.parse_flags(argv))
     stages = {stage.name: stage for stage in recipe.stages}
     assert set(variants) <= stages.keys()
     assert {one.upper() for one in variants} <= stages["evaluation"].inputs.keys()
@@ -137,8 +137,8 @@ def test_the_ablations_evaluate_every_variant(name, variants, tmp_path):
 
 def test_labses_ablation_shows_every_variant_as_many_translations(tmp_path):
     file = f"--gin_file={REPOSITORY}/gin_configs/recipes/labse_ablation.gin"
-    flags = gin_utils.parse_flags([file, f"--gin.RUN_DIR={tmp_path}"])
-    recipe = recipe_file.load(flags)
+    flags = gin_checks.parse_flags([file, f"--gin.RUN_DIR={tmp_path}"])
+    recipe = recipe_reader.load(flags)
     stages = {stage.name: stage for stage in recipe.stages}
     variants = ["base", "margin_0", "margin_01", "no_mlm"]
     variants += ["pairs_small", "pairs_large", "one_device"]
@@ -148,40 +148,40 @@ def test_labses_ablation_shows_every_variant_as_many_translations(tmp_path):
         for one in variants
     }
     assert len(shown) == 1
-    pending = recipe_file.all_pending(recipe)
+    pending = recipe_reader.all_pending(recipe)
     for stage in recipe.stages:
-        assert recipe_file.stage_flags(recipe, stage, flags, pending).read().bindings
+        assert recipe_reader.stage_flags(recipe, stage, flags, pending).read().bindings
 
 
 @pytest.mark.parametrize(
     "name", [f"{model}_paper" for model in ("labse", "marge", "realm", "retromae", "simlm")]
 )
 def test_every_stage_at_the_papers_size_can_be_read(name):
-    flags = gin_utils.parse_flags([f"--gin_file={REPOSITORY}/gin_configs/recipes/{name}.gin"])
-    recipe = recipe_file.load(flags)
+    flags = gin_checks.parse_flags([f"--gin_file={REPOSITORY}/gin_configs/recipes/{name}.gin"])
+    recipe = recipe_reader.load(flags)
     assert any(stage.entry == "t5x_style.train" for stage in recipe.stages)
-    pending = recipe_file.all_pending(recipe)
+    pending = recipe_reader.all_pending(recipe)
     for stage in recipe.stages:
-        config = recipe_file.stage_flags(recipe, stage, flags, pending).read()
-        gin_utils.check_names(config, (gin_reader.RUN, recipe_file.job_of(stage, flags)))
+        config = recipe_reader.stage_flags(recipe, stage, flags, pending).read()
+        gin_checks.check_names(config, (gin_reader.RUN, recipe_reader.job_of(stage, flags)))
 
 
 def test_marge_at_the_papers_size_prefers_evidence_in_other_languages():
     argv = [f"--gin_file={REPOSITORY}/gin_configs/recipes/marge_paper.gin"]
-    flags = gin_utils.parse_flags(argv)
-    recipe = recipe_file.load(flags)
-    pending = recipe_file.all_pending(recipe)
+    flags = gin_checks.parse_flags(argv)
+    recipe = recipe_reader.load(flags)
+    pending = recipe_reader.all_pending(recipe)
     trained = [stage for stage in recipe.stages if stage.entry == "t5x_style.train"]
     assert [stage.name for stage in trained] == ["few", "many", "wiki"]
     for stage in trained:
-        config = recipe_file.stage_flags(recipe, stage, flags, pending).read()
+        config = recipe_reader.stage_flags(recipe, stage, flags, pending).read()
         weight = config.macros["OTHER_LANGUAGE"]
         assert config.expand(weight.value, weight.where) > 0
 
 
 def test_simlm_at_the_papers_size_needs_only_the_published_files():
     argv = [f"--gin_file={REPOSITORY}/gin_configs/recipes/simlm_paper.gin"]
-    recipe = recipe_file.load(gin_utils.parse_flags(argv))
+    recipe = recipe_reader.load(gin_checks.parse_flags(argv))
     made = {stage.name for stage in recipe.stages}
     assert {"simlm", "negatives_2", "reranker", "scores", "distilled"} <= made
     given = {
@@ -204,18 +204,18 @@ def test_simlm_at_the_papers_size_needs_only_the_published_files():
 def test_texts_fit_the_rows_that_they_are_encoded_in(name, tmp_path):
     """Of every stage: a row that is too short is an error only once the stage runs."""
     argv = [f"--gin_file={REPOSITORY}/gin_configs/recipes/{name}.gin"]
-    flags = gin_utils.parse_flags([*argv, f"--gin.RUN_DIR={tmp_path}"])
-    recipe = recipe_file.load(flags)
-    pending = recipe_file.all_pending(recipe)
+    flags = gin_checks.parse_flags([*argv, f"--gin.RUN_DIR={tmp_path}"])
+    recipe = recipe_reader.load(flags)
+    pending = recipe_reader.all_pending(recipe)
     compared = 0
     for stage in recipe.stages:
-        config = recipe_file.stage_flags(recipe, stage, flags, pending).read()
+        config = recipe_reader.stage_flags(recipe, stage, flags, pending).read()
         sources: dict[str, dict[str, object]] = {}
         for (scope, target, parameter), binding in config.bindings.items():
             if target.endswith(("EncodeSource", "JointTexts")) or parameter in ("length", "rows"):
                 value = config.expand(binding.value, binding.where)
                 sources.setdefault(f"{scope}/{target}", {})[parameter] = value
-        common = sources.get("/input_pipelines.batches.pipeline.EncodeSource", {})
+        common = sources.get("/input_pipelines.batches.packed_text.EncodeSource", {})
         for key, own in sources.items():
             if key.endswith("EncodeSource") and {"segment_length"} <= {**common, **own}.keys():
                 both = {**common, **own}
@@ -226,8 +226,8 @@ def test_texts_fit_the_rows_that_they_are_encoded_in(name, tmp_path):
 
 def test_the_vectors_of_wikipedia_fit_together(tmp_path):
     macros = {name: str(tmp_path / name) for name in ("CHECKPOINT", "TOKENIZER", "QUESTIONS")}
-    recipe = recipe_file.load(
-        gin_utils.parse_flags(
+    recipe = recipe_reader.load(
+        gin_checks.parse_flags(
             [
                 f"--gin_file={REPOSITORY}/gin_configs/recipes/wiki_vectors.gin",
                 *(f"--gin.{name}={path}" for name, path in macros.items()),
@@ -292,7 +292,7 @@ def test_fine_tuning_takes_the_encoder_of_any_pretraining(name):
     try:
         with gin.unlock_config():
             gin.parse_config_file(str(REPOSITORY / "gin_configs/runs/initialise.gin"))
-            unused = gin.query_parameter("t5x_style.training.initialise.Initialise.unused")
+            unused = gin.query_parameter("t5x_style.training.warm_start.Initialise.unused")
     finally:
         gin.clear_config()
     rest = [p for p in parity_kit.parameters(module) if not p.startswith("encoder/")]
@@ -308,11 +308,11 @@ def test_every_file_names_what_the_code_has(folder):
         config = gin_reader.read([str(file)])
         for binding in config.bindings.values():
             parameters = inspect.signature(
-                gin_utils.locate(binding.target, binding.where)
+                gin_checks.locate(binding.target, binding.where)
             ).parameters
             takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
             assert takes_any or binding.parameter in parameters, f"{binding.where}: {binding.name}"
         for binding in (*config.bindings.values(), *config.macros.values()):
             for leaf in gin_reader.leaves(binding.value):
                 if isinstance(leaf, gin_reader.Reference) and not leaf.target.startswith("gin."):
-                    gin_utils.locate(leaf.target, binding.where)
+                    gin_checks.locate(leaf.target, binding.where)

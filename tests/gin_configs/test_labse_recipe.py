@@ -71,16 +71,16 @@ def gin_of_questions(folder, what):
     path = folder / f"{what}.gin"
     path.write_text(
         "from __gin__ import dynamic_registration\n"
-        "from input_pipelines.sources import parallel_questions\n"
+        "from input_pipelines.sources import xquad\n"
         "from t5x_style import stage\n"
         f"FOLDER = '{files}'\n"
         "KIND = 'text'\n"
-        "SOURCE = @parallel_questions.ParallelQuestions()\n"
+        "SOURCE = @xquad.ParallelQuestions()\n"
         "stage.run.inputs = [%FOLDER, %TOKENIZER]\n"
-        "parallel_questions.ParallelQuestions.folder = %FOLDER\n"
-        "parallel_questions.ParallelQuestions.name = 'questions.{language}.jsonl'\n"
-        f"parallel_questions.ParallelQuestions.languages = {list(WORDS)}\n"
-        f"parallel_questions.ParallelQuestions.what = '{what}'\n"
+        "xquad.ParallelQuestions.folder = %FOLDER\n"
+        "xquad.ParallelQuestions.name = 'questions.{language}.jsonl'\n"
+        f"xquad.ParallelQuestions.languages = {list(WORDS)}\n"
+        f"xquad.ParallelQuestions.what = '{what}'\n"
     )
     return str(path)
 

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from t5x_style.configuration import gin_utils, parameters
-from t5x_style.workflow import recipe_file, stages
+from t5x_style.configuration import gin_checks, parameters
+from t5x_style.workflow import recipe_reader, stages
 
 RECIPE = "--gin_file=gin_configs/recipes/quickstart_comparison.gin"
 
@@ -13,18 +13,18 @@ RECIPE = "--gin_file=gin_configs/recipes/quickstart_comparison.gin"
 @pytest.fixture(scope="module")
 def semantic():
     """Returns `semantic(stage, **overrides)`: what identifies a version of a recipe's stage."""
-    flags = gin_utils.parse_flags([RECIPE, "--gin.RUN_DIR=run"])
-    recipe = recipe_file.load(flags)
-    known = recipe_file.all_pending(recipe)
+    flags = gin_checks.parse_flags([RECIPE, "--gin.RUN_DIR=run"])
+    recipe = recipe_reader.load(flags)
+    known = recipe_reader.all_pending(recipe)
     items = {item.name: item for item in recipe.stages}
 
     def values(name, **overrides):
-        own = recipe_file.stage_flags(recipe, items[name], flags, known)
+        own = recipe_reader.stage_flags(recipe, items[name], flags, known)
         kept = tuple(pair for pair in own.overrides if pair[0] not in overrides)
         texts = tuple((macro, str(value)) for macro, value in overrides.items())
         config = dataclasses.replace(own, overrides=(*kept, *texts)).read()
         inputs = {macro: f"version of {macro}" for macro in stages.input_macros(config)}
-        return parameters.of_job(config, recipe_file.job_of(items[name], flags), inputs).semantic
+        return parameters.of_job(config, recipe_reader.job_of(items[name], flags), inputs).semantic
 
     return values
 
@@ -60,7 +60,7 @@ def test_evaluation_counts_where_it_selects_the_best_checkpoint(semantic):
     [
         ("SEED", 9, {"seed", "pipeline.seed"}),
         ("LEARNING_RATE", 0.5, {"optimizer.learning_rate"}),
-        ("optim.AdamW.b2", 0.5, {"optimizer.b2"}),  # only a default so far
+        ("optimizers.AdamW.b2", 0.5, {"optimizer.b2"}),  # only a default so far
         ("STEPS", 9000, {"cadence.steps", "optimizer.total_steps"}),
     ],
 )

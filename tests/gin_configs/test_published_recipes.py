@@ -2,8 +2,8 @@
 
 import pytest
 
-from t5x_style.configuration import gin_utils
-from t5x_style.workflow import recipe_file, stages
+from t5x_style.configuration import gin_checks
+from t5x_style.workflow import recipe_reader, stages
 from tests.kits import published_folders as folders
 
 RECIPES = ["untouched", "untouched_fusion", "untouched_squad"]
@@ -13,26 +13,26 @@ AS_PUBLISHED = {"model", "vectors", "no_pretraining", "mlm", "retriever_1_withou
 AFTER_CLS = {"pretrain_retromae", "retromae", "simlm", "retriever_1", "retriever_2", "distilled"}
 
 
-def read(name: str, tmp_path) -> dict[str, gin_utils.Config]:
+def read(name: str, tmp_path) -> dict[str, gin_checks.Config]:
     """Stage -> its configuration."""
     argv = [f"--gin_file={folders.REPOSITORY}/gin_configs/recipes/{name}.gin"]
     argv += [f"--gin.RUN_DIR={tmp_path}/run", f"--gin.PUBLISHED={tmp_path}"]
     argv += [f"--gin.CORPUS={tmp_path}"] if name in ("untouched", "untouched_fusion") else []
-    flags = gin_utils.parse_flags(argv)
-    recipe = recipe_file.load(flags)
-    pending = recipe_file.all_pending(recipe)
+    flags = gin_checks.parse_flags(argv)
+    recipe = recipe_reader.load(flags)
+    pending = recipe_reader.all_pending(recipe)
     found = {}
     for one in recipe.stages:
-        config = recipe_file.stage_flags(recipe, one, flags, pending).read()
+        config = recipe_reader.stage_flags(recipe, one, flags, pending).read()
         job = stages.job_of(config, stages.entry_job(one.entry))
-        gin_utils.check_names(config, ("t5x_style.stage.run", job))
-        gin_utils.check_code(config)
-        gin_utils.check_job(config, job)
+        gin_checks.check_names(config, ("t5x_style.stage.run", job))
+        gin_checks.check_code(config)
+        gin_checks.check_job(config, job)
         found[one.name] = config
     return found
 
 
-def bound(config: gin_utils.Config, target: str, parameter: str, scope: str = ""):
+def bound(config: gin_checks.Config, target: str, parameter: str, scope: str = ""):
     binding = config.bindings.get((scope, target, parameter))
     return None if binding is None else config.expand(binding.value, binding.where)
 
@@ -42,7 +42,7 @@ def test_every_stage_takes_the_contract_of_the_folder(name, tmp_path):
     checked = "models.interop.published_contract.checked"
     for stage_name, config in read(name, tmp_path).items():
         objective = bound(config, "models.objectives.bi_encoder.BiEncoder", "embedding_config")
-        pooling = bound(config, "models.networks.embedding.EmbeddingConfig", "pooling")
+        pooling = bound(config, "models.networks.text_embedding.EmbeddingConfig", "pooling")
         if objective is not None:
             assert objective.target == checked, stage_name
             allowed = bound(config, checked, "allow_other_pooling")
@@ -57,7 +57,7 @@ def test_every_stage_takes_the_contract_of_the_folder(name, tmp_path):
 
 
 def test_evaluations_pool_each_model_as_it_was_trained(tmp_path):
-    target = "models.networks.embedding.EmbeddingConfig"
+    target = "models.networks.text_embedding.EmbeddingConfig"
     found = read("retromae_squad_published", tmp_path)
     for name in ("evaluation", "scifact_evaluation"):
         assert bound(found[name], target, "pooling", "retromae") == "cls"
@@ -69,8 +69,8 @@ def test_a_search_puts_the_prompt_before_questions():
     argv = [f"--gin_file=gin_configs/{file}.gin" for file in files]
     names = ["MODEL_DIR", "CORPUS", "CHECKPOINT", "INDEX", "TOKENIZER", "PUBLISHED"]
     argv += [f"--gin.{name}=folder" for name in names] + folders.UNUSED
-    config = gin_utils.parse_flags(argv).read()
-    gin_utils.check_names(config, ("t5x_style.stage.run",))
-    gin_utils.check_code(config)
+    config = gin_checks.parse_flags(argv).read()
+    gin_checks.check_names(config, ("t5x_style.stage.run",))
+    gin_checks.check_code(config)
     prefix = bound(config, "input_pipelines.tokenizers.question_tokens.QuestionEncoder", "prefix")
     assert prefix.target == "models.interop.published_contract.query_prefix"

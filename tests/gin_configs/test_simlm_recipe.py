@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from launch import recipe
-from t5x_style.configuration import gin_utils
-from t5x_style.workflow import fingerprints, recipe_file
+from t5x_style.configuration import gin_checks
+from t5x_style.workflow import fingerprints, recipe_reader
 from tests.kits import store_kit
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -27,13 +27,13 @@ def run(tmp_path_factory):
     (folder / "scifact").mkdir()
     (folder / "scifact/corpus.jsonl").write_text("{}\n")
     flags = flags_of(folder)
-    loaded = recipe_file.load(flags)
+    loaded = recipe_reader.load(flags)
     asked = [(item.name, leaf.name) for other in loaded.stages for leaf in other.needs()
              for item in loaded.stages if item.name == leaf.stage]  # fmt: skip
     asked += [(output.stage, output.name) for output in loaded.publish.values()]
-    known = recipe_file.Known()
+    known = recipe_reader.Known()
     for item in loaded.stages:
-        planned = recipe_file.plan(loaded, item, flags, known)
+        planned = recipe_reader.plan(loaded, item, flags, known)
         outputs = {name: f"{name}.file" for stage_name, name in asked if stage_name == item.name}
         files = dict.fromkeys(outputs.values(), f"{item.name}\n")
         known.done[item.name] = store_kit.finished(planned, files, outputs)
@@ -44,12 +44,12 @@ def flags_of(folder, **macros):
     argv = [f"--gin_file={REPOSITORY}/gin_configs/recipes/simlm_scifact.gin"]
     paths = {"RUN_DIR": folder / "run", "SCIFACT": folder / "scifact"}
     argv += [f"--gin.{name}='{path}'" for name, path in paths.items()]
-    return gin_utils.parse_flags([*argv, *(f"--gin.{n}={v}" for n, v in macros.items())])
+    return gin_checks.parse_flags([*argv, *(f"--gin.{n}={v}" for n, v in macros.items())])
 
 
 def changed(folder, **macros):
     flags = flags_of(folder, **macros)
-    rows = recipe.survey(recipe_file.load(flags), flags)
+    rows = recipe.survey(recipe_reader.load(flags), flags)
     return {row.name for row in rows if row.status != "done"}
 
 

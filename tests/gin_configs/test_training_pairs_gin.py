@@ -8,7 +8,7 @@ import gin
 import pytest
 
 from input_pipelines.pairs.training_pairs import TrainingPairs
-from t5x_style.configuration import gin_utils
+from t5x_style.configuration import gin_checks
 from t5x_style.interfaces.objective import GroupShape
 from tests.kits.pair_stores import some_texts, write_texts
 from tests.kits.tiny_stores import FINGERPRINT
@@ -35,21 +35,21 @@ def built(
         "PASSAGE_LENGTH": 24, "SEED": 1, "MODEL_DIR": folder / "out", "STEPS": 2,
         "WARMUP_STEPS": 1, "LEARNING_RATE": 0.1, "TEMPERATURE": 0.1, **changed,
     }  # fmt: skip
-    flags = gin_utils.parse_flags(
+    flags = gin_checks.parse_flags(
         [f"--gin_file={REPOSITORY}/gin_configs/{name}.gin" for name in FILES]
         + [f"--gin.{name}={value}" for name, value in macros.items()]
         + list(more)
     )
     config = flags.read()
-    gin_utils.check_names(config, ("t5x_style.stage.run", "t5x_style.train.train"))
-    gin_utils.parse(config)
+    gin_checks.check_names(config, ("t5x_style.stage.run", "t5x_style.train.train"))
+    gin_checks.parse(config)
     shapes = []
     for side in ("query", "passage"):
         with gin.config_scope(side):
-            shapes.append(gin_utils.configured(GroupShape)())
+            shapes.append(gin_checks.configured(GroupShape)())
     known = gin.query_parameter("models.objectives.bi_encoder.BiEncoder.known_positives")
     assert str(known) == "%KNOWN_POSITIVES"
-    pipeline = gin_utils.configured(TrainingPairs)()
+    pipeline = gin_checks.configured(TrainingPairs)()
     return pipeline, shapes, pipeline.known_positives
 
 

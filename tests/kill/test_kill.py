@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from t5x_style.checkpoints import integrity
-from t5x_style.training import metric_log
+from t5x_style.checkpoints import checksums
+from t5x_style.training import metric_writer
 from tests.kits import virtual_devices
 from tests.kits.tiny_stores import realistic_lengths, write_store
 
@@ -125,7 +125,7 @@ def phase(marks: Marks) -> str:
 
 
 def complete(folder: Path) -> list[int]:
-    found = (folder / "checkpoints").glob("*/" + integrity.FILE_NAME)
+    found = (folder / "checkpoints").glob("*/" + checksums.FILE_NAME)
     return sorted(int(path.parent.name) for path in found)
 
 
@@ -279,7 +279,7 @@ def test_sigterm_saves_exits_0_and_the_same_command_continues(tmp_path, run):
     assert process.returncode == 0, output
     assert f"resumed at step {step};" in output and "done in" in output
     assert complete(tmp_path / "run") == [120]  # the other is of no use once training has finished
-    logged = metric_log.read_lines(tmp_path / "run" / "metrics.jsonl")
+    logged = metric_writer.read_lines(tmp_path / "run" / "metrics.jsonl")
     steps = [line["step"] for line in logged if "train/loss" in line]
     assert steps == list(range(10, 121, 10))
 

@@ -15,7 +15,7 @@ import sys
 import threading
 from pathlib import Path
 
-from t5x_style.distributed import runtime
+from t5x_style.distributed import startup
 
 VOCABULARY_SIZE = 300  # of tests.kits.tiny_stores
 
@@ -48,7 +48,7 @@ def watch():
     """Wraps what a kill may interrupt."""
     import jax
 
-    from t5x_style.checkpoints import checkpoint_folder, checkpointing, integrity
+    from t5x_style.checkpoints import checkpoint_directory, checkpointing, checksums
     from t5x_style.training import hooks, trainer
 
     def updated(_, moment):
@@ -63,9 +63,9 @@ def watch():
     wrap(trainer.Trainer, "start", lambda *_: ("starting",), lambda run, *_: ("at", run.state.step))
     wrap(hooks.StopWhenNotFinite, "__call__", lambda *_: (), updated)
     wrap(checkpointing.Checkpointer, "save", lambda _, state, *__: ("save", int(state.step)))
-    wrap(integrity, "write", lambda f: ("record", f.name), lambda f: ("saved", f.name))
-    wrap(integrity.os, "replace", record)
-    wrap(checkpoint_folder.shutil, "rmtree", deletion("delete"), deletion("deleted"))
+    wrap(checksums, "write", lambda f: ("record", f.name), lambda f: ("saved", f.name))
+    wrap(checksums.os, "replace", record)
+    wrap(checkpoint_directory.shutil, "rmtree", deletion("delete"), deletion("deleted"))
 
 
 def deletion(word):
@@ -83,7 +83,7 @@ def arguments(folder, store, steps, save_every):
     import jax.numpy as jnp
     import numpy as np
 
-    from input_pipelines.batches.pipeline import Pipeline
+    from input_pipelines.batches.packed_text import Pipeline
     from input_pipelines.store import example_proto
     from input_pipelines.store.token_store import Passages, TokenStore
     from models.networks import bert
@@ -92,7 +92,7 @@ def arguments(folder, store, steps, save_every):
     from t5x_style.distributed import partitioning
     from t5x_style.interfaces.contract import Vocabulary
     from t5x_style.interfaces.objective import GroupShape
-    from t5x_style.step import optim
+    from t5x_style.step import optimizers
     from t5x_style.training import trainer
     from tests.kits import tiny_models
 
@@ -142,7 +142,7 @@ def arguments(folder, store, steps, save_every):
         "model_dir": str(folder),
         "objective": objective,
         "pipeline": pipeline,
-        "optimizer": optim.AdamW(1e-3, 5, steps),
+        "optimizer": optimizers.AdamW(1e-3, 5, steps),
         "partitioner": partitioning.Partitioner(),
         "checkpointing": checkpointing.Checkpointing(keep=2),
         "cadence": trainer.Cadence(
@@ -159,7 +159,7 @@ def digests(state, folder):
     import jax
     import numpy as np
 
-    from t5x_style.training import metric_log
+    from t5x_style.training import metric_writer
 
     def digest(tree):
         found = hashlib.sha256()
@@ -169,8 +169,8 @@ def digests(state, folder):
         return found.hexdigest()
 
     lines = [
-        json.dumps({k: v for k, v in line.items() if not k.startswith(metric_log.TIMING)})
-        for line in metric_log.read_lines(folder / metric_log.JSONL)
+        json.dumps({k: v for k, v in line.items() if not k.startswith(metric_writer.TIMING)})
+        for line in metric_writer.read_lines(folder / metric_writer.JSONL)
     ]
     return {
         "step": int(state.step),
@@ -185,12 +185,12 @@ def digests(state, folder):
 
 def main(folder, store, steps, save_every):
     mark("process")
-    runtime.start()
+    startup.start()
     from t5x_style import train
-    from t5x_style.training import metric_log, trainer
+    from t5x_style.training import metric_writer, trainer
 
     watch()
-    metric_log.draw_curves = lambda *_: None  # spares each process matplotlib
+    metric_writer.draw_curves = lambda *_: None  # spares each process matplotlib
     kept = {}
     wrap(trainer.Trainer, "fit", lambda run, *_: kept.update(run=run))  # marks nothing
     train.train(**arguments(folder, store, steps, save_every))

@@ -11,7 +11,7 @@ from flax import nnx
 from t5x_style.checkpoints.checkpointing import Checkpointer, Checkpointing
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.objective import GroupShape
-from t5x_style.step import optim, train_state
+from t5x_style.step import optimizers, train_state
 from tests.kits.toy_objective import Toy
 
 TEXT = GroupShape(rows=16, length=12, segments=1)
@@ -33,7 +33,7 @@ def created(mesh=(1, 1, 1), frozen=(), make=TOY):
     """A fresh state and its shardings; nobody may donate it."""
     devices = jax.devices()[: int(np.prod(mesh))]
     partitioner = partitioning.Partitioner(partitioning.MeshShape(*mesh), devices=devices)
-    optimizer = optim.AdamW(0.05, 2, 12, no_decay=(), frozen=frozen)
+    optimizer = optimizers.AdamW(0.05, 2, 12, no_decay=(), frozen=frozen)
     return train_state.create(make, optimizer, partitioner, 0)[1:]
 
 

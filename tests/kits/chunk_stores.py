@@ -2,14 +2,14 @@
 
 import json
 
-from input_pipelines.marge import document_chunks
-from input_pipelines.sources import sources
+from input_pipelines.marge import chunk_layout
+from input_pipelines.sources import text_sources
 from input_pipelines.store import prepare
 from input_pipelines.tokenizers import tokenization
 
 
 def _jsonl(path):
-    return sources.Jsonl([str(path)], ["id"], "title", "text", "", 1_000_000)
+    return text_sources.Jsonl([str(path)], ["id"], "title", "text", "", 1_000_000)
 
 
 def make_tokenizer(folder, documents, languages, size=300):
@@ -40,7 +40,7 @@ def make_store(folder, documents, tokenizer, length=16, most=0):
         str(folder),
         _jsonl(folder / "documents.jsonl"),
         *(tokenizer, "documents", "train", "passage", length, "", 10_000, 1, 0),
-        layout=document_chunks.Chunks(most=most),
+        layout=chunk_layout.Chunks(most=most),
     )
     return str(folder / made["store"])
 

@@ -10,14 +10,14 @@ import optax
 from flax import nnx
 from gin import config as gin_config
 
-from models.networks import generation, seq2seq
+from models.networks import decoding, seq2seq
 from models.objectives import marge
-from t5x_style.configuration import gin_utils
+from t5x_style.configuration import gin_checks
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.objective import GroupShape
-from t5x_style.step import optim, train_state
-from t5x_style.training import initialise
-from t5x_style.workflow import stage_main
+from t5x_style.step import optimizers, train_state
+from t5x_style.training import warm_start
+from t5x_style.workflow import stage_runner
 from tests.kits import checkpoint_helpers, store_kit, tiny_models
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -37,17 +37,17 @@ def train_marge(folder, vocabulary, sizes):
     )
     make = functools.partial(
         marge.Marge, config, seq2seq.DecoderConfig(1, 8, 0, 8, 12), marge.RelevanceConfig(1),
-        embedding, vocabulary, shape, shape, 16, generation.GenerationConfig(8),
+        embedding, vocabulary, shape, shape, 16, decoding.GenerationConfig(8),
     )  # fmt: skip
     one = partitioning.Partitioner(partitioning.MeshShape(1, 1, 1), devices=jax.devices()[:1])
-    _, state, _ = train_state.create(make, optim.AdamW(1e-3, 1, 2), one, 5)
+    _, state, _ = train_state.create(make, optimizers.AdamW(1e-3, 1, 2), one, 5)
     planned = store_kit.plan(folder, "train", store=folder.parent / ".store")
     version = store_kit.started(planned)
     keeper = checkpoint_helpers.keeper(version / "checkpoints")
     keeper.save(state, {"plan": "none"})
     keeper.close()
     store_kit.finished(planned, {}, {"model": "."})
-    return initialise.Checkpoint(str(folder)).arrays()
+    return warm_start.Checkpoint(str(folder)).arrays()
 
 
 def run(entry, files, **macros):
@@ -57,7 +57,7 @@ def run(entry, files, **macros):
     try:
         named = tuple((name, str(value)) for name, value in macros.items())
         files = tuple(f"{REPOSITORY}/gin_configs/{file}.gin" for file in files)
-        return stage_main.run_stage(gin_utils.Flags(files, named), entry)
+        return stage_runner.run_stage(gin_checks.Flags(files, named), entry)
     finally:
         gin_config._set_config_is_locked(False)
         gin_config.clear_config()

@@ -11,15 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from models.corruption import evidence
-from t5x_style.checkpoints import checkpointing, trained
+from models.corruption import evidence_layout
+from t5x_style.checkpoints import checkpointing, restored_model
 from t5x_style.distributed import partitioning
-from t5x_style.model_dependent_data.refresher import Refresher, Training
-from t5x_style.model_dependent_data.retriever import HostRetrieval
-from t5x_style.model_dependent_data.version_record import RECORD, RUN, run_of
+from t5x_style.model_dependent_data.index_builder import Refresher, Training
+from t5x_style.model_dependent_data.retrieval_batches import HostRetrieval
+from t5x_style.model_dependent_data.version_log import RECORD, RUN, run_of
 from t5x_style.retrieval.scann_index import ScannSettings
-from t5x_style.step import optim
-from t5x_style.training import metric_log, progress, trainer
+from t5x_style.step import optimizers
+from t5x_style.training import metric_writer, progress, trainer
 from tests.models.objectives import test_realm
 
 CORPUS = test_realm.CORPUS
@@ -47,7 +47,7 @@ def build(folder, cadence=CADENCE, host=None, mesh=(1, 1, 1)):
     )
     kept = checkpointing.Checkpointer(folder / "checkpoints", checkpointing.Checkpointing(keep=3))
     run = trainer.Trainer(
-        host_objective(), test_realm.Sentences(), optim.AdamW(1e-2, 2, 200), partitioner,
+        host_objective(), test_realm.Sentences(), optimizers.AdamW(1e-2, 2, 200), partitioner,
         kept, cadence, 3, retrieval=host or retrieval(folder),
     )  # fmt: skip
     if jax.process_index() == 0:
@@ -60,12 +60,12 @@ def train(folder, steps=CADENCE.steps, **settings):
     run = build(folder, dataclasses.replace(CADENCE, steps=steps), **settings)
     run.start()
     first = int(run.state.step)
-    log = metric_log.MetricLog(folder, first, jax.process_index() == 0)
+    log = metric_writer.MetricLog(folder, first, jax.process_index() == 0)
     shown = progress.TrainingProgress("host", first, steps, active=False)
     assert run.fit(log, shown, {})
     run.checkpointer.close()
     return run, [
-        line for line in metric_log.read_lines(folder / "metrics.jsonl") if "train/loss" in line
+        line for line in metric_writer.read_lines(folder / "metrics.jsonl") if "train/loss" in line
     ]
 
 
@@ -79,13 +79,15 @@ class Embedder:
     """A checkpoint, as a refresher asks for it: embeds the whole corpus."""
 
     def __init__(self, folder, step):
-        model = trained.load(test_realm.make(None), str(folder), one_device(), step)
+        model = restored_model.load(test_realm.make(None), str(folder), one_device(), step)
         self.contract, self.fingerprint = model.contract, model.fingerprint
         self._embed = model.functions["embed_passage"]
 
     def encode(self, function, source):
         rows = (CORPUS.tokens(0, CORPUS.rows), CORPUS.column("length", 0, CORPUS.rows))
-        group = evidence.row_group(*map(jnp.asarray, rows), jnp.zeros(CORPUS.rows, jnp.int32))
+        group = evidence_layout.row_group(
+            *map(jnp.asarray, rows), jnp.zeros(CORPUS.rows, jnp.int32)
+        )
         return np.asarray(self._embed(group))[:, 0]
 
 

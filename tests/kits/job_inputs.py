@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from input_pipelines.batches import question_windows
-from input_pipelines.batches.labelled_pairs import LabelledPairs
+from input_pipelines.batches.classifier_batches import LabelledPairs
 from input_pipelines.batches.translation_rows import TranslationFile, Translations
-from input_pipelines.gather import documents, held_out, python_docs, translations
-from input_pipelines.marge import document_chunks
+from input_pipelines.gather import dev_split, documents, python_docs, translations
+from input_pipelines.marge import chunk_layout
 from input_pipelines.sources import (
     beir,
     bitext,
@@ -27,15 +27,15 @@ from input_pipelines.sources import (
     msmarco,
     qed,
     question_sets,
-    sources,
     squad,
+    text_sources,
     triples,
 )
-from input_pipelines.sources.asked_passages import AskedPassages
 from input_pipelines.sources.labelled_pair_files import PairLines
-from input_pipelines.store import blocks, layouts, prepare, salient_spans
+from input_pipelines.sources.squad_questions import AskedPassages
+from input_pipelines.store import block_layout, layouts, prepare, salient_spans
 from input_pipelines.tokenizers import tokenization, wordpiece
-from t5x_style.mining import candidates, mining
+from t5x_style.mining import candidates, hard_negatives
 from tests.input_pipelines.batches import test_questions
 from tests.input_pipelines.gather import test_documents, test_question_collection
 from tests.input_pipelines.sources import test_language_sentences, test_triples
@@ -61,8 +61,8 @@ def _rows(path: str, rows: Iterable[Mapping[str, Any]]) -> str:
     return _lines(path, (json.dumps(row, ensure_ascii=False) for row in rows))
 
 
-def _jsonl(path: str, rows: Iterable[Mapping[str, Any]]) -> sources.Jsonl:
-    return sources.Jsonl([_rows(path, rows)], ["id"], "title", "text", "", LINE_BYTES)
+def _jsonl(path: str, rows: Iterable[Mapping[str, Any]]) -> text_sources.Jsonl:
+    return text_sources.Jsonl([_rows(path, rows)], ["id"], "title", "text", "", LINE_BYTES)
 
 
 def _tokenizer(texts: Iterable[str]) -> str:
@@ -84,12 +84,12 @@ def _tokenizer(texts: Iterable[str]) -> str:
     return "tokenizer"
 
 
-def _texts(*given: sources.Source) -> list[str]:
+def _texts(*given: text_sources.Source) -> list[str]:
     """The texts of some sources, of which each may have one malformed record."""
     return [
         tokenization.join_title(record.title, record.text)
         for source in given
-        for record in source.records(sources.BadRecords(1, quiet=True))
+        for record in source.records(text_sources.BadRecords(1, quiet=True))
     ]
 
 
@@ -99,9 +99,9 @@ def _texts(*given: sources.Source) -> list[str]:
 def train_tokenizer() -> Runs:
     """Cased, and lower case from a sampled mixture with tokens of languages."""
     lines = test_tokenization.TEXT.splitlines()
-    whole = sources.Lines([_lines("lines.txt", lines)], LINE_BYTES)
-    part = sources.Lines([_lines("part.txt", lines[:2])], LINE_BYTES)
-    mixture = sources.Mixture([("whole", whole, 1.0), ("part", part, 3.0)], alpha=0.5)
+    whole = text_sources.Lines([_lines("lines.txt", lines)], LINE_BYTES)
+    part = text_sources.Lines([_lines("part.txt", lines[:2])], LINE_BYTES)
+    mixture = text_sources.Mixture([("whole", whole, 1.0), ("part", part, 3.0)], alpha=0.5)
     given = {"alphabet_size": 30, "min_frequency": 1, "seed": 3, "max_bad_records": 0}
     cased = {"lowercase": False, "strip_accents": False, "longest_word": 12}
     lower = {"lowercase": True, "strip_accents": True, "languages": _lines("codes", ['["de"]'])}
@@ -165,11 +165,11 @@ def prepare_stores() -> Runs:
     windows = question_windows.QuestionWindows(question_texts.QUESTION, question_texts.STRIDE)
     labelled = _rows("labels.jsonl", itertools.islice(labelled_texts.lines(), 10))
     classes, listed = labelled_texts.CLASSES, test_blocks.Listed()
-    runs: dict[str, tuple[sources.Source, int, layouts.Layout]] = {
+    runs: dict[str, tuple[text_sources.Source, int, layouts.Layout]] = {
         "texts": (_jsonl("texts.jsonl", rows), 8, layouts.WHOLE_TEXTS),
-        "blocks": (listed, 24, blocks.Blocks(salient_spans.Rules())),
-        "title_and_body": (listed, 16, blocks.TitleAndBody()),
-        "chunks": (_jsonl("documents.jsonl", texts), 12, document_chunks.Chunks(2)),
+        "blocks": (listed, 24, block_layout.Blocks(salient_spans.Rules())),
+        "title_and_body": (listed, 16, block_layout.TitleAndBody()),
+        "chunks": (_jsonl("documents.jsonl", texts), 12, chunk_layout.Chunks(2)),
         "translations": (TranslationFile(pairs), 15, Translations(8)),
         "labelled_pairs": (PairLines(labelled, classes), 15, LabelledPairs(8, classes)),
         "question_windows": (asked, question_texts.WINDOW, windows),
@@ -194,7 +194,7 @@ def answer_forms() -> Runs:
     passages, questions = test_questions.Passages(), test_questions.Questions()
     tokenizer = _tokenizer(_texts(passages, questions))
     for name, source, layout in (
-        ("corpus", passages, blocks.Blocks(None)),
+        ("corpus", passages, block_layout.Blocks(None)),
         ("questions", questions, layouts.WHOLE_TEXTS),
     ):
         settings = ("all", "text", 40, "", 8, 1, 0, layout)
@@ -212,8 +212,8 @@ def answer_forms() -> Runs:
 def collection() -> Runs:
     """From a BEIR folder with a part held out, from triples, and from MS MARCO's files."""
     folder = retrieval_helpers.write_corpus(Path("beir"))
-    judged = held_out.BeirJudgements(folder, "test")
-    parts = {name: held_out.Part(judged, 0.5, name == "dev") for name in ("train", "dev")}
+    judged = dev_split.BeirJudgements(folder, "test")
+    parts = {name: dev_split.Part(judged, 0.5, name == "dev") for name in ("train", "dev")}
     lines = _lines("triples.tsv", test_triples.TEXTS)
     table = _lines("collection.tsv", ["0\tone", "1\ttwo\twith a tab", "no tab"])
     asked = _lines("queries.tsv", ["10\t first", "11\tunanswered", "13\tunjudged"])
@@ -222,7 +222,7 @@ def collection() -> Runs:
         "beir": (
             beir.BeirCorpus(folder, LINE_BYTES),
             beir.BeirQueries(folder, ("test", "dev"), LINE_BYTES),
-            parts | {"test": held_out.BeirJudgements(folder, "dev")},
+            parts | {"test": dev_split.BeirJudgements(folder, "dev")},
         ),
         "triples": (
             triples.Texts(lines, queries=False),
@@ -348,7 +348,7 @@ def gather_sentences() -> Runs:
     rows = [{"id": str(n), "pair": p, "source": s, "target": t} for n, (p, s, t) in pairs]
     path = _rows("translations.jsonl", [*rows, {"pair": []}])
     lines = ["zu kurz", "ein ganz neuer Satz", "это не по-немецки", "das Haus ist alt"]
-    texts = {"deu": sources.Lines([_lines("de.txt", lines)], LINE_BYTES)}
+    texts = {"deu": text_sources.Lines([_lines("de.txt", lines)], LINE_BYTES)}
     given = {"translations": [path], "texts": texts, "max_bad_records": 1}
     return {"": given | {"rules": language_sentences.SentenceRules()}}
 
@@ -372,7 +372,7 @@ def mine() -> Runs:
     _rows("queries.jsonl", [{"_id": name, "text": text} for name, text in asked])
     judged = ["q\tp0\t1", "other\tp5\t1", "none\tp3\t1"]
     _lines("qrels/train.tsv", ["query-id\tcorpus-id\tscore", *judged])
-    everything = mining.MiningSettings(10, 5, 0, 1.0, 0.0)
+    everything = hard_negatives.MiningSettings(10, 5, 0, 1.0, 0.0)
     settings = {
         "all": everything,
         "filtered": dataclasses.replace(everything, max_overlap=0.9, max_score_ratio=1.1),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from absl import logging
 
-from input_pipelines.batches import packing
+from input_pipelines.batches import token_groups
 from input_pipelines.pairs import pair_rows
 from input_pipelines.pairs.pair_kinds import (
     LabelledPairs,
@@ -79,8 +79,8 @@ def make(pairs: PairMixture, **changes: Any) -> TrainingPairs:
     """Packed into rows that follow from the data."""
     query, passage = (pair_rows.fitting_rows(pairs, side, **SHAPE) for side in pair_rows.SIDES)
     arguments = {
-        "query_rows": packing.Rows(query, 24, 4),
-        "passage_rows": packing.Rows(passage, 48, 6),
+        "query_rows": token_groups.Rows(query, 24, 4),
+        "passage_rows": token_groups.Rows(passage, 48, 6),
         "known_positives": pair_rows.known_positives(pairs),
     }
     return TrainingPairs(pairs, **{**arguments, **changes})
@@ -94,7 +94,7 @@ def unpacked(pairs: PairMixture) -> TrainingPairs:
     rows = {side: pair_rows.fitting_rows(pairs, side, **shape) for side in texts}
     assert all(rows[side] >= texts[side] for side in texts)
     lengths = {"query": 24, "passage": 48}
-    shapes = {f"{side}_rows": packing.Rows(rows[side], lengths[side], 1) for side in rows}
+    shapes = {f"{side}_rows": token_groups.Rows(rows[side], lengths[side], 1) for side in rows}
     return make(pairs, **shapes)
 
 

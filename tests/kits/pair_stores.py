@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from input_pipelines.pairs.pair_corpus import PairCorpus
-from input_pipelines.store import blocks, layouts, store_writer
+from input_pipelines.store import block_layout, layouts, store_writer
 from input_pipelines.store.text_parts import document_of
 from input_pipelines.store.token_store import Passages
 from tests.kits.tiny_stores import CLS, FINGERPRINT, SEP
@@ -67,7 +67,7 @@ def rows_of(texts: Sequence[Text], layout: str, vocabulary: int | None = None) -
         made.tokens.append(np.concatenate([*parts, [SEP]]).astype(np.int32))
         made.word_starts.append(np.concatenate([*starts, _starts([1])]))
         shown = text.titled or (text.name if text.title else "")
-        made.pages.append(blocks.page(shown, document_of(text.name)))
+        made.pages.append(block_layout.page(shown, document_of(text.name)))
     return made
 
 

@@ -16,7 +16,7 @@ from input_pipelines.tokenizers import tokenization
 from models.interop import hf_config, hf_names
 from models.networks import bert
 from models.objectives import bi_encoder
-from t5x_style.configuration import gin_utils
+from t5x_style.configuration import gin_checks
 from tests.parity import parity_kit
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -107,15 +107,15 @@ def configured(kind: type, gin_file: str, folder: Path, *flags: str) -> Iterator
     """
     files = ["models/from_hf.gin", f"objectives/{gin_file}.gin"]
     argv = [f"--gin_file=gin_configs/{file}" for file in files]
-    parsed = gin_utils.parse_flags([*argv, f"--gin.PUBLISHED={folder}", *flags])
+    parsed = gin_checks.parse_flags([*argv, f"--gin.PUBLISHED={folder}", *flags])
     config = parsed.read()
     config.macros.pop("OBJECTIVE")  # which a stage refers to
-    gin_utils.check_names(config, (f"{kind.__module__}.{kind.__name__}",))
-    gin_utils.check_code(config)
+    gin_checks.check_names(config, (f"{kind.__module__}.{kind.__name__}",))
+    gin_checks.check_code(config)
     gin.clear_config()
     try:
-        gin_utils.parse(config)
-        yield gin_utils.configured(kind)
+        gin_checks.parse(config)
+        yield gin_checks.configured(kind)
     finally:
         gin.clear_config()
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from input_pipelines.batches.question_windows import QuestionWindows, QuestionWindowsPipeline
-from input_pipelines.sources.asked_passages import AskedPassages
+from input_pipelines.sources.squad_questions import AskedPassages
 from input_pipelines.store import prepare
 from input_pipelines.tokenizers import tokenization
 

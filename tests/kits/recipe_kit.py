@@ -2,7 +2,7 @@
 
 import pytest
 
-from t5x_style.configuration import gin_utils
+from t5x_style.configuration import gin_checks
 
 HEAD = "from __gin__ import dynamic_registration\n"
 MAKE = HEAD + (
@@ -61,6 +61,6 @@ def make_house(tmp_path, monkeypatch):
 
     def flags(text=RECIPE, **macros):
         (tmp_path / "recipe.gin").write_text(text)
-        return gin_utils.Flags(("recipe.gin",), tuple(macros.items()), allow=("tests",))
+        return gin_checks.Flags(("recipe.gin",), tuple(macros.items()), allow=("tests",))
 
     return flags

@@ -7,8 +7,8 @@ import signal
 import pytest
 from gin import config as gin_config
 
-from t5x_style.configuration import gin_utils
-from t5x_style.workflow import stage_main, stages
+from t5x_style.configuration import gin_checks
+from t5x_style.workflow import stage_runner, stages
 
 HEAD = (
     "from __gin__ import dynamic_registration\nfrom t5x_style import stage\n"
@@ -41,14 +41,14 @@ def clean_process(monkeypatch, tmp_path):
 def flags_of(text, tmp_path, **overrides):
     (tmp_path / "a.gin").write_text(text)
     pairs = {"MODEL_DIR": str(tmp_path / "out"), **overrides}
-    return gin_utils.Flags(("a.gin",), tuple(pairs.items()), allow=("tests",))
+    return gin_checks.Flags(("a.gin",), tuple(pairs.items()), allow=("tests",))
 
 
 def run(text, tmp_path, **overrides):
     """Runs a stage in this process and returns its exit code."""
     gin_config._set_config_is_locked(False)
     gin_config.clear_config()
-    return stage_main.run_stage(flags_of(text, tmp_path, **overrides), "")
+    return stage_runner.run_stage(flags_of(text, tmp_path, **overrides), "")
 
 
 def decision(text, tmp_path, rerun=(), strict_code=False, **overrides):

@@ -20,11 +20,11 @@ class TinyCorpus:
 
     @property
     def ids(self) -> list[str]:
-        """See `retriever.Corpus`."""
+        """See `retrieval_batches.Corpus`."""
         return [f"b{row}" for row in range(self.rows)]
 
     def tokens_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `retriever.Corpus`."""
+        """See `retrieval_batches.Corpus`."""
         return self._tokens[rows], self._lengths[rows]
 
     def tokens(self, start: int, end: int) -> np.ndarray:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.networks import bert, embedding
+from models.networks import bert, text_embedding
 from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.interfaces.objective import Objective
 
@@ -26,7 +26,7 @@ CONFIG = bert.BertConfig(
     initializer_range=0.2,
     vocab_multiple=32,
 )
-EMBEDDING = embedding.EmbeddingConfig(
+EMBEDDING = text_embedding.EmbeddingConfig(
     pooling="cls",
     normalise=False,
     similarity="dot",

@@ -13,39 +13,41 @@ import sys
 from pathlib import Path
 
 from t5x_style.checkpoints import checkpointing
-from t5x_style.distributed import runtime
-from t5x_style.model_dependent_data import retriever
-from t5x_style.retrieval import publish
+from t5x_style.distributed import startup
+from t5x_style.model_dependent_data import retrieval_batches
+from t5x_style.retrieval import versioned_folder
 from tests.kits import host_kit as host
 
 
 def die_publishing(version: int) -> None:
     """All files are there, and the manifest is not."""
-    write = publish.write_manifest
+    write = versioned_folder.write_manifest
 
     def writing(folder: Path, *arguments: object) -> None:
         if folder.name == f"{version}.tmp":
             os.kill(os.getpid(), signal.SIGKILL)
         write(folder, *arguments)
 
-    publish.write_manifest = writing
+    versioned_folder.write_manifest = writing
 
 
 def die_swapping(version: int) -> None:
     """The index is read, and no step has seen it."""
 
-    class Dying(retriever.Searched):
-        def __init__(self, retrieval: retriever.HostRetrieval, read: retriever.Version) -> None:
+    class Dying(retrieval_batches.Searched):
+        def __init__(
+            self, retrieval: retrieval_batches.HostRetrieval, read: retrieval_batches.Version
+        ) -> None:
             super().__init__(retrieval, read)
             if read.number == version:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    retriever.Searched = Dying
+    retrieval_batches.Searched = Dying
 
 
 def main(what: str, folder: Path, version: int, devices: int = 1) -> None:
     """See the module's docstring."""
-    runtime.start()
+    startup.start()
     if what == "build":
         die_publishing(version)
         training = host.watched(folder, (folder / "ended").is_file)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from t5x_style.training import metric_log
+from t5x_style.training import metric_writer
 from tests.kits import virtual_devices
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -46,14 +46,14 @@ def run(folder, steps, processes):
     for process in start(folder, steps, processes):
         output, _ = process.communicate(timeout=300)
         assert process.returncode == 0, output.decode()[-3000:]
-    lines = metric_log.read_lines(folder / "metrics.jsonl")
+    lines = metric_writer.read_lines(folder / "metrics.jsonl")
     names = ("step", "train/loss", "train/gradient_norm")
     return [tuple(line[name] for name in names) for line in lines if "train/loss" in line]
 
 
 def embeddings(folder):
     """The figures of step 0."""
-    lines = metric_log.read_lines(folder / "metrics.jsonl")
+    lines = metric_writer.read_lines(folder / "metrics.jsonl")
     (start,) = [line for line in lines if line["step"] == 0]
     return {name: value for name, value in start.items() if name.startswith("embeddings/")}
 

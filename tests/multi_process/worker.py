@@ -9,18 +9,18 @@ import json
 import sys
 from pathlib import Path
 
-from t5x_style.distributed import runtime
+from t5x_style.distributed import startup
 
 if __name__ == "__main__":
-    runtime.start()
+    startup.start()
 
     import jax
 
     from t5x_style.checkpoints import checkpointing
     from t5x_style.distributed import partitioning
     from t5x_style.interfaces.objective import GroupShape
-    from t5x_style.step import optim
-    from t5x_style.training import metric_log, progress, trainer
+    from t5x_style.step import optimizers
+    from t5x_style.training import metric_writer, progress, trainer
     from tests.kits.toy_objective import Toy, ToyPipeline
 
     folder, steps = Path(sys.argv[1]), int(sys.argv[2])
@@ -38,7 +38,7 @@ if __name__ == "__main__":
     run = trainer.Trainer(
         functools.partial(Toy, text, 32, 8, 16),
         CountingPipeline(text, 32),
-        optim.AdamW(0.05, 2, 12, no_decay=("scale",)),
+        optimizers.AdamW(0.05, 2, 12, no_decay=("scale",)),
         partitioning.Partitioner(partitioning.MeshShape(2, 2, 2)),
         checkpointer,
         trainer.Cadence(steps, log_every=1, evaluate_every=100, save_every=4),
@@ -46,7 +46,7 @@ if __name__ == "__main__":
     )
     run.start()
     first, main = int(run.state.step), jax.process_index() == 0
-    log = metric_log.MetricLog(folder, first, main)
+    log = metric_writer.MetricLog(folder, first, main)
     run.fit(log, progress.TrainingProgress("toy", first, steps, active=False), {})
     checkpointer.close()
     (folder / f"rows-{jax.process_index()}.json").write_text(json.dumps(sorted(asked)))

@@ -16,7 +16,7 @@ import numpy as np
 from flax import nnx
 
 from models.interop import hf_config, hf_names, import_hf
-from models.networks import bert, embedding
+from models.networks import bert, text_embedding
 from t5x_style.interfaces.objective import Batch, Objective
 
 LOSS_RTOL = 1e-5
@@ -29,7 +29,7 @@ GRADIENT_RTOL = 1e-4
 NOISE_FACTOR = 4.0
 
 # Lengths of 1 fit every case's position table; no parity case embeds anything.
-EMBEDDING = embedding.EmbeddingConfig(
+EMBEDDING = text_embedding.EmbeddingConfig(
     pooling="cls",
     normalise=False,
     similarity="dot",
@@ -155,10 +155,11 @@ def objective_from_gin(case: Case, lines: list[str], overrides: list[str]) -> Ob
 def bound_objective(lines: list[str], overrides: list[str]) -> Objective:
     """An objective built by gin, with fresh weights; see `objective_from_gin`."""
     vectors = [
-        f"embedding.EmbeddingConfig.{k} = {v!r}" for k, v in dataclasses.asdict(EMBEDDING).items()
+        f"text_embedding.EmbeddingConfig.{k} = {v!r}"
+        for k, v in dataclasses.asdict(EMBEDDING).items()
     ]
     header = ["from __gin__ import dynamic_registration", "from tests.parity import parity_kit"]
-    header += ["from models.networks import bert", "from models.networks import embedding"]
+    header += ["from models.networks import bert", "from models.networks import text_embedding"]
     gin.clear_config()
     try:
         with gin.unlock_config():

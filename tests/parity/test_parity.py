@@ -25,7 +25,7 @@ PERTURBED = {
     "simlm_collator/seed11": "simlm.SimLM.decoder_mask_rate = 0.45",
     "condenser/seed11": "condenser.Condenser.skip_from = 1",
     # In one chunk, whatever the case says: its three programs are one then, compiled once.
-    "gradcache/seed11": "embedding.EmbeddingConfig.temperature = 0.0501; "
+    "gradcache/seed11": "text_embedding.EmbeddingConfig.temperature = 0.0501; "
     "bi_encoder.BiEncoder.encode_chunks = 1",
     "realm_pretrain/seed11": "realm.REALM.marginalise = 'span'",
     "realm_reader/seed11": "span_head.SpanConfig.layer_norm_eps = 2e-3",

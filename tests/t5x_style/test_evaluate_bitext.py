@@ -8,10 +8,10 @@ import pytest
 
 from t5x_style import evaluate_bitext
 from t5x_style.multilingual.bitext_mining import MineTranslations
-from t5x_style.multilingual.parallel_questions import AskParagraphs
-from t5x_style.multilingual.sentence_similarity import SentenceSimilarity
-from t5x_style.multilingual.sentence_systems import CharacterNgrams, Embedder
-from t5x_style.multilingual.translation_sets import FindTranslations, TranslationSet
+from t5x_style.multilingual.cross_lingual_qa import AskParagraphs
+from t5x_style.multilingual.sentence_embedders import CharacterNgrams, Embedder
+from t5x_style.multilingual.similarity_correlation import SentenceSimilarity
+from t5x_style.multilingual.translation_retrieval import FindTranslations, TranslationSet
 from tests.kits.retrieval_helpers import Side
 
 KEYS = 12

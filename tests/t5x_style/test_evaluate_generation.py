@@ -10,9 +10,9 @@ from gin import config as gin_config
 from rouge_score import rouge_scorer
 
 from t5x_style import evaluate_generation
-from t5x_style.configuration import gin_utils
+from t5x_style.configuration import gin_checks
 from t5x_style.evaluation import generation
-from t5x_style.workflow import fingerprints, stage_main
+from t5x_style.workflow import fingerprints, stage_runner
 from tests.kits import chunk_stores
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -225,7 +225,7 @@ def run(entry, files, **macros):
     try:
         named = tuple((name.replace("__", "."), str(value)) for name, value in macros.items())
         files = tuple(f"{REPOSITORY}/gin_configs/{file}.gin" for file in files)
-        return stage_main.run_stage(gin_utils.Flags(files, named, (str(REPOSITORY),)), entry)
+        return stage_runner.run_stage(gin_checks.Flags(files, named, (str(REPOSITORY),)), entry)
     finally:
         gin_config._set_config_is_locked(False)
         gin_config.clear_config()

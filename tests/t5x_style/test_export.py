@@ -15,16 +15,16 @@ import pytest
 from flax import nnx
 
 from input_pipelines.tokenizers import question_tokens, tokenization, wordpiece
-from models.networks import attention, embedding
+from models.networks import attention, text_embedding
 from models.objectives.retromae import RetroMAE
 from t5x_style import export
-from t5x_style.checkpoints import checkpointing, trained
+from t5x_style.checkpoints import checkpointing, restored_model
 from t5x_style.interfaces.contract import Contract, ContractError, Vocabulary
 from t5x_style.interfaces.objective import Fn, GroupShape
-from t5x_style.retrieval import publish
+from t5x_style.retrieval import versioned_folder
 from t5x_style.serving import saved_model, saved_model_check
 from t5x_style.serving.saved_model import ExportError
-from t5x_style.step import inference, train_state
+from t5x_style.step import jitted_functions, train_state
 from tests.kits import tiny_models
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -46,7 +46,7 @@ def tokenizer(tmp_path_factory):
 def make_objective(tokenizer, **changes):
     vocabulary = Vocabulary.load(tokenizer.folder)
     config = dataclasses.replace(tiny_models.CONFIG, **changes)
-    contract = embedding.EmbeddingConfig("cls", True, "cosine", 0.05, QUERY, PASSAGE, "", "")
+    contract = text_embedding.EmbeddingConfig("cls", True, "cosine", 0.05, QUERY, PASSAGE, "", "")
 
     def objective(*, rngs: nnx.Rngs) -> RetroMAE:
         shape = GroupShape(rows=4, length=PASSAGE, segments=1)
@@ -55,11 +55,12 @@ def make_objective(tokenizer, **changes):
     return objective
 
 
-def restored(objective) -> trained.Restored:
-    """As `trained.restore` gives it, with fresh parameters."""
+def restored(objective) -> restored_model.Restored:
+    """As `restored_model.restore` gives it, with fresh parameters."""
     module = objective(rngs=nnx.Rngs(7))
     graphdef, params, variables = nnx.split(module, nnx.Param, ...)
-    return trained.Restored(graphdef, params, variables, module.functions(), module.contract())
+    offers = module.functions(), module.contract()
+    return restored_model.Restored(graphdef, params, variables, *offers)
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +130,8 @@ def test_the_folder_is_complete_and_hashed(exported, version, tokenizer, model):
     folder, served = exported
     assert export.versions(folder) == export.versions(served) == [int(version.name)]
     assert not list(folder.glob(".*")) and not list(served.glob(".*"))
-    manifest = publish.read_manifest(version)
-    assert manifest == publish.read_manifest(served / version.name)
+    manifest = versioned_folder.read_manifest(version)
+    assert manifest == versioned_folder.read_manifest(served / version.name)
     assert manifest["signatures"] == {
         "embed_query": {"longest": QUERY},
         "embed_passage": {"longest": PASSAGE},
@@ -239,14 +240,12 @@ def test_the_documented_program_runs_without_jax(version, tokenizer, model, tmp_
     guard = "import sys\n" + "".join(f"sys.modules[{name!r}] = None\n" for name in absent)
     script = tmp_path / "plain.py"
     script.write_text(guard + code)
-    run = subprocess.run(
-        [sys.executable, str(script), str(version), *TEXTS],
-        cwd=tmp_path, capture_output=True, text=True,
-    )  # fmt: skip
+    command = [sys.executable, str(script), str(version), *TEXTS]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     found = np.array(json.loads(run.stdout))
     questions = question_tokens.QuestionEncoder(tokenizer.folder, QUERY, "")
-    embed = inference.jitted_functions(model.graphdef, ["embed_query"])["embed_query"]
+    embed = jitted_functions.jitted_functions(model.graphdef, ["embed_query"])["embed_query"]
     expected = np.asarray(embed(model.params, model.variables, questions(TEXTS)))[:, 0]
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert np.abs(found[0] - found[2]).max() > 0.01  # different texts
@@ -299,13 +298,13 @@ def test_no_version_is_overwritten(tmp_path):
         (made / "a").write_text("second")
     first, second = export.versions(tmp_path)
     assert second > first and (tmp_path / str(first) / "a").read_text() == "first"
-    publish.write_manifest(tmp_path / str(first), {}, ["a"])
+    versioned_folder.write_manifest(tmp_path / str(first), {}, ["a"])
     served = tmp_path / "served"
     export.copy_version(tmp_path / str(first), served)
     with pytest.raises(ExportError, match="is there already"):
         export.copy_version(tmp_path / str(first), served)
     (tmp_path / str(first) / "a").write_text("other")
-    with pytest.raises(publish.IndexDamaged):
+    with pytest.raises(versioned_folder.IndexDamaged):
         export.copy_version(tmp_path / str(first), tmp_path / "elsewhere")
     assert export.versions(tmp_path / "elsewhere") == [] and not list(served.glob(".*"))
 

@@ -7,8 +7,8 @@ import pytest
 
 from t5x_style import filter_translations
 from t5x_style.filter_translations import QualityRule
-from t5x_style.multilingual import bitext
-from t5x_style.multilingual.translation_sets import TranslationSet
+from t5x_style.multilingual import margin_scoring
+from t5x_style.multilingual.translation_retrieval import TranslationSet
 from tests.kits.retrieval_helpers import Side
 
 COUNT = 40
@@ -93,7 +93,7 @@ def test_a_large_pair_is_compared_in_parts(corpus, tmp_path):
         )
     ]
     scores = np.load(tmp_path / "out/scores.npy")[13:26]
-    np.testing.assert_allclose(scores, bitext.own_scores(*sides), rtol=1e-6)
+    np.testing.assert_allclose(scores, margin_scoring.own_scores(*sides), rtol=1e-6)
 
 
 def test_what_cannot_be_filtered_is_refused(corpus, tmp_path):

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from input_pipelines.batches.packing import NONE
-from input_pipelines.marge import writing
+from input_pipelines.batches.token_groups import NONE
+from input_pipelines.marge import generation_requests
 from input_pipelines.store.token_store import StoreError, TokenStore
 from input_pipelines.tokenizers.tokenization import Tokenizer, TokenizerError
-from models.networks import generation, seq2seq
+from models.networks import decoding, seq2seq
 from models.objectives import marge
 from t5x_style import generate
-from t5x_style.checkpoints import trained
+from t5x_style.checkpoints import restored_model
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces import contract
 from t5x_style.interfaces.objective import GroupShape
@@ -46,8 +46,10 @@ def asked(made, reading="chunk", **changes):
     sizes = {"rows": 8, "length": LENGTH, "segments": 1} | {
         name: changes.pop(name) for name in ("rows", "length", "segments") if name in changes
     }
-    choice = writing.Choice(**{"pairs": PAIRS, "most": 10} | changes)
-    return writing.Writing(store, reading=reading, choice=choice, tokenizer=tokenizer, **sizes)
+    choice = generation_requests.Choice(**{"pairs": PAIRS, "most": 10} | changes)
+    return generation_requests.Writing(
+        store, reading=reading, choice=choice, tokenizer=tokenizer, **sizes
+    )
 
 
 def names(requests):
@@ -155,7 +157,7 @@ def model_of(functions, made, mesh=(1, 1, 1), **changes):
         requests.tokenizer_fingerprint,
     )  # fmt: skip
     devices = jax.devices()[: int(np.prod(mesh))]
-    return trained.Trained(
+    return restored_model.Trained(
         functions,
         dataclasses.replace(given, **changes),
         partitioning.Partitioner(shape, devices=devices),
@@ -273,10 +275,10 @@ def marge_of(made, mesh=(1, 1, 1), **changes):
     shape = GroupShape(8, 24, 2)
     make = functools.partial(
         marge.Marge, config, seq2seq.DecoderConfig(1, 8, 1, 8, LENGTH), marge.RelevanceConfig(1),
-        embedding, vocabulary, shape, shape, 16, generation.GenerationConfig(8, **changes),
+        embedding, vocabulary, shape, shape, 16, decoding.GenerationConfig(8, **changes),
     )  # fmt: skip
     devices = jax.devices()[: int(np.prod(mesh))]
-    return trained.untrained(
+    return restored_model.untrained(
         make, partitioning.Partitioner(partitioning.MeshShape(*mesh), devices=devices), 3
     )
 
@@ -308,5 +310,5 @@ def test_texts_longer_than_the_decoder_can_write_are_refused(made):
         marge.Marge(
             config, seq2seq.DecoderConfig(1, 8, 1, 8, LENGTH), marge.RelevanceConfig(1),
             dataclasses.replace(tiny_models.EMBEDDING, similarity="cosine"), vocabulary,
-            shape, shape, 16, generation.GenerationConfig(13), rngs=None,
+            shape, shape, 16, decoding.GenerationConfig(13), rngs=None,
         )  # fmt: skip

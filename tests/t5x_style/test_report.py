@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from t5x_style import evaluate_bitext, report, report_translations
-from t5x_style.reporting import report_parts
-from t5x_style.training import metric_log
+from t5x_style.reporting import report_tables
+from t5x_style.training import metric_writer
 from tests.kits import fine_tuning_kit, store_kit
 
 
@@ -66,15 +66,15 @@ def test_a_metric_over_training_is_a_table_by_step() -> None:
             {"step": 20, "eval/dev/Recall@5": 0.75},
         ],
     }
-    assert report_parts.by_step("eval/dev/Recall@5", logged).splitlines()[3:] == [
+    assert report_tables.by_step("eval/dev/Recall@5", logged).splitlines()[3:] == [
         "| step | ict | realm |",
         "|---|---|---|",
         "| 10 | 0.2500 | 0.5000 |",
         "| 20 |  | 0.7500 |",
     ]
-    assert "| step | realm |" in report_parts.by_step("eval/salient/loss", logged)
+    assert "| step | realm |" in report_tables.by_step("eval/salient/loss", logged)
     with pytest.raises(ValueError, match=r"none of the trainings \['ict', 'realm'\] logged 'mrr'"):
-        report_parts.by_step("mrr", logged)
+        report_tables.by_step("mrr", logged)
 
 
 def evaluation(split, metric, **more):
@@ -91,7 +91,7 @@ def trained(link, *inputs, log=({"step": 1, "train/loss": 2.0},), seconds=3.0, *
     """A finished training; the log is what it logged."""
     planned = store_kit.plan(link, "train", *inputs, **settings)
     lines = "".join(f"{json.dumps(line)}\n" for line in log)
-    return store_kit.finished(planned, {metric_log.JSONL: lines}, {"model": "."}, seconds)
+    return store_kit.finished(planned, {metric_writer.JSONL: lines}, {"model": "."}, seconds)
 
 
 def evaluated(link, results, *models, seconds=2.0, **settings):
@@ -176,8 +176,8 @@ def test_versions_of_stages_with_one_name_are_told_apart(tmp_path) -> None:
     link = tmp_path / "run/train"
     one, other = trained(link, steps=1, seconds=1), trained(link, steps=2, seconds=2)
     last = trained(tmp_path / "run/last", one.folder, other.folder)
-    stages = report_parts.stages([str(last.folder)])
-    assert report_parts.stage_seconds(stages) == {
+    stages = report_tables.stages([str(last.folder)])
+    assert report_tables.stage_seconds(stages) == {
         f"train ({one.id})": 1,
         f"train ({other.id})": 2,
         "last": 3,
@@ -186,9 +186,9 @@ def test_versions_of_stages_with_one_name_are_told_apart(tmp_path) -> None:
 
 def test_a_stage_of_mixed_code_is_said_to_be_one(tmp_path) -> None:
     made = trained(tmp_path / "run/train")
-    assert "continued" not in "".join(report_parts.times({"train": made}, 1.0))
+    assert "continued" not in "".join(report_tables.times({"train": made}, 1.0))
     mixed = dataclasses.replace(made, manifest=made.record | {"mixed_code": True})
-    told = report_parts.times({"other": made, "train": mixed}, 1.0)
+    told = report_tables.times({"other": made, "train": mixed}, 1.0)
     assert "Stopped, and continued with changed code: train." in told
 
 

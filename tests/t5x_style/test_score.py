@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from input_pipelines.batches import joint, packing
+from input_pipelines.batches import query_passage_concat, token_groups
 from input_pipelines.store.token_store import TokenStore
 from t5x_style import evaluate, score
-from t5x_style.checkpoints import trained
-from t5x_style.distributed import partitioning, runtime
-from t5x_style.evaluation import ranking, reranking, systems
+from t5x_style.checkpoints import restored_model
+from t5x_style.distributed import partitioning, startup
+from t5x_style.evaluation import ranking, reranking, retrieval_systems
 from t5x_style.interfaces.contract import Contract, ContractError
-from t5x_style.mining import origin
+from t5x_style.mining import provenance
 from tests.kits import process_group
 from tests.kits.tiny_stores import FINGERPRINT, write_store
 
@@ -39,7 +39,7 @@ def told(group: Any) -> jax.Array:
     return jnp.where(inside, tokens[:, None, :], 0).sum(axis=2).astype(jnp.float32)
 
 
-class Teacher(trained.Trained):
+class Teacher(restored_model.Trained):
     """Fails after some batches."""
 
     def __init__(
@@ -67,9 +67,9 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return str(queries), str(write_store(root / "passages", lengths))
 
 
-def texts(stores: tuple[str, str], **changes: Any) -> joint.JointTexts:
+def texts(stores: tuple[str, str], **changes: Any) -> query_passage_concat.JointTexts:
     lengths = {"query_length": QUERY, "passage_length": PASSAGE} | changes
-    return joint.JointTexts(*stores, rows=packing.Rows(8, 32, 3), **lengths)
+    return query_passage_concat.JointTexts(*stores, rows=token_groups.Rows(8, 32, 3), **lengths)
 
 
 def write(path: Path, lines: dict[str, Any] = LINES) -> str:
@@ -123,15 +123,15 @@ def test_a_stopped_scoring_ends_with_the_same_bytes(
 
 def test_the_origin_goes_on(stores: tuple[str, str], tmp_path: Path) -> None:
     negatives = write(tmp_path / "n.jsonl")
-    mined = origin.Origin("miner", {"depth": 9}, {"gone": "a"}, {})
-    origin.save(negatives, mined)
+    mined = provenance.Origin("miner", {"depth": 9}, {"gone": "a"}, {})
+    provenance.save(negatives, mined)
     run(stores, negatives, tmp_path / "out")
-    found = origin.read(tmp_path / "out/scored.jsonl")
+    found = provenance.read(tmp_path / "out/scored.jsonl")
     assert (found.made_by, found.passages) == ("miner", {"gone": "a"})
     assert found.settings == {"depth": 9, "scored_by": "teacher", "scored_depth": 2}
-    origin.path_beside(negatives).unlink()
+    provenance.path_beside(negatives).unlink()
     run(stores, negatives, tmp_path / "out")
-    assert not origin.path_beside(tmp_path / "out/scored.jsonl").exists(), "of another file"
+    assert not provenance.path_beside(tmp_path / "out/scored.jsonl").exists(), "of another file"
 
 
 def test_parts_of_other_texts_are_not_mixed_in(stores: tuple[str, str], tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_texts_and_models_that_do_not_fit(stores: tuple[str, str], tmp_path: Pat
         run(stores, negatives, tmp_path / "out", depth=0)
     with pytest.raises(ContractError, match="passage_length: expected 16, found 12"):
         run(stores, negatives, tmp_path / "out", texts=texts(stores, passage_length=12))
-    bi_encoder = trained.Trained({}, CONTRACT, partitioning.Partitioner(), "x")
+    bi_encoder = restored_model.Trained({}, CONTRACT, partitioning.Partitioner(), "x")
     with pytest.raises(ValueError, match="expected a re-ranker, which offers 'score'"):
         run(stores, negatives, tmp_path / "out", model=bi_encoder)
 
@@ -204,7 +204,7 @@ class Fixed:
 
     name = "fixed"
 
-    def run(self, bench: systems.Bench, split: str) -> ranking.Run:
+    def run(self, bench: retrieval_systems.Bench, split: str) -> ranking.Run:
         ids = [f"p{n}" for n in range(bench.depth)]
         return {q: [(p, -float(n)) for n, p in enumerate(ids)] for q in bench.qrels(split)}
 
@@ -228,8 +228,10 @@ def corpus(tmp_path: Path) -> str:
 def test_the_best_hits_are_put_in_order_and_the_others_stay_behind(
     stores: tuple[str, str], corpus: str
 ) -> None:
-    reranker = systems.Reranker("reranker", Teacher(), texts(stores), of="fixed", reranked=5)
-    bench = systems.Bench(corpus, [Fixed(), reranker], depth=8)
+    reranker = retrieval_systems.Reranker(
+        "reranker", Teacher(), texts(stores), of="fixed", reranked=5
+    )
+    bench = retrieval_systems.Bench(corpus, [Fixed(), reranker], depth=8)
     for query, hits in bench.run("reranker", "test").items():
         best = sorted((f"p{n}" for n in range(5)), key=lambda p: -expected(stores, query, p))
         assert [name for name, _ in hits] == [*best, "p5", "p6", "p7"]
@@ -306,7 +308,9 @@ def test_the_order_of_the_search_stands_beside(stores: tuple[str, str], tmp_path
 def test_metrics_and_differences_that_are_asked_for(
     stores: tuple[str, str], corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reranker = systems.Reranker("reranker", Teacher(), texts(stores), of="fixed", reranked=8)
+    reranker = retrieval_systems.Reranker(
+        "reranker", Teacher(), texts(stores), of="fixed", reranked=8
+    )
     settings = {"baseline": "fixed", "depth": 8, "samples": 200, "seed": 0}
     both = [Fixed(), reranker]
     evaluate.evaluate(
@@ -331,7 +335,7 @@ def test_metrics_and_differences_that_are_asked_for(
 
 
 if __name__ == "__main__":
-    runtime.start()
+    startup.start()
     score.score(
         Teacher(mesh=partitioning.MeshShape(data=-1, fsdp=1, tensor=1)),
         sys.argv[3],

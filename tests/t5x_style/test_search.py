@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 
 from t5x_style import search
-from t5x_style.checkpoints.trained import Trained
+from t5x_style.checkpoints.restored_model import Trained
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces.contract import ContractError
-from t5x_style.retrieval import exact
-from t5x_style.retrieval.passages import Passages
-from t5x_style.retrieval.reader import ReaderError
+from t5x_style.retrieval import exact_index
+from t5x_style.retrieval.answer_reader import ReaderError
+from t5x_style.retrieval.beir_collection import Passages
 from tests.kits import retrieval_helpers as helpers
 from tests.kits import store_kit
 
@@ -47,7 +47,7 @@ def parts(tmp_path):
     passages = Passages(helpers.write_corpus(tmp_path / "corpus"))
     model = Trained({"embed_query": embed_query}, helpers.CONTRACT, Partitioner(), "fingerprint")
     table = np.eye(5, 16, dtype=np.float32)
-    index = exact.ExactIndex(table, passages.ids, helpers.CONTRACT)
+    index = exact_index.ExactIndex(table, passages.ids, helpers.CONTRACT)
     return {"model": model, "index": index, "questions": Questions(), "passages": passages}
 
 
@@ -178,7 +178,7 @@ def test_parts_that_do_not_belong_together_are_refused(parts):
 
 def test_an_index_of_another_corpus_is_refused(parts):
     table = np.eye(1, 16, dtype=np.float32)
-    index = exact.ExactIndex(table, ["old"], helpers.CONTRACT)
+    index = exact_index.ExactIndex(table, ["old"], helpers.CONTRACT)
     with pytest.raises(search.SearchError, match="passage 'old'"):
         search.Searcher(**{**parts, "index": index})
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from t5x_style import watch_index
-from t5x_style.model_dependent_data import refresher as refresher_lib
-from t5x_style.model_dependent_data import version_record
-from t5x_style.model_dependent_data.refresher import RefreshError
+from t5x_style.model_dependent_data import index_builder as refresher_lib
+from t5x_style.model_dependent_data import version_log
+from t5x_style.model_dependent_data.index_builder import RefreshError
 from t5x_style.workflow import links
 from t5x_style.workflow.store import STAGE_FILE
 from tests.kits import store_kit
@@ -38,7 +38,7 @@ class Training:
     def start(self, seed: int) -> Path:
         """Begins a version, to which the link points from now on."""
         folder = store_kit.started(store_kit.plan(self.link, "train", seed=seed))
-        version_record.new_run(folder)
+        version_log.new_run(folder)
         return folder
 
     def save(self, step: int) -> None:

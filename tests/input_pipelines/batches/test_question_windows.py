@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from input_pipelines.batches.question_windows import QuestionWindows, QuestionWindowsPipeline
-from input_pipelines.sources import sources
-from input_pipelines.sources.asked_passages import AskedPassages
+from input_pipelines.sources import text_sources
 from input_pipelines.sources.languages import LanguageError
-from input_pipelines.sources.sources import BadRecords, SourceError
+from input_pipelines.sources.squad_questions import AskedPassages
+from input_pipelines.sources.text_sources import BadRecords, SourceError
 from input_pipelines.store.token_store import StoreError, TokenStore
 from input_pipelines.tokenizers import tokenization
 from tests.kits import question_texts
@@ -46,7 +46,7 @@ def test_a_malformed_question_is_counted_and_quoted(tmp_path, change, reason, me
     write(tmp_path / "q.jsonl", [{"context": "a b c", "qas": [*asked, {"is_impossible": True}]}])
     files, bad = AskedPassages(str(tmp_path), "q.jsonl"), BadRecords(1, quiet=True)
     found = list(files.records(bad))
-    assert found[0] == sources.Record("0", "What?", "a b c", "2:5")
+    assert found[0] == text_sources.Record("0", "What?", "a b c", "2:5")
     assert [one.id for one in found] == ["0", "2"] and bad.counts == {reason: 1}
     with pytest.raises(SourceError, match=message):
         list(files.records(BadRecords(0)))
@@ -85,7 +85,7 @@ class Letters:
 def test_windows_of_the_worked_case():
     a, b, c, d, e, f, q = map(ord, "abcdefq")
     layout = QuestionWindows(question_length=4, stride=2)
-    made = layout.rows([sources.Record("x", "q q", "a b c d e f", "6:9")], Letters(), 8, "")
+    made = layout.rows([text_sources.Record("x", "q q", "a b c d e f", "6:9")], Letters(), 8, "")
     assert [row.tokens.tolist() for row in made.records] == [
         [2, q, q, 3, a, b, c, 3],
         [2, q, q, 3, c, d, e, 3],
@@ -97,14 +97,17 @@ def test_windows_of_the_worked_case():
 
 def test_questions_are_cut_and_answers_without_tokens_left_out():
     layout = QuestionWindows(question_length=3, stride=2)
-    records = [sources.Record("x", "q r", "a b", "0:1"), sources.Record("y", "q", "a b", "1:2")]
+    records = [
+        text_sources.Record("x", "q r", "a b", "0:1"),
+        text_sources.Record("y", "q", "a b", "1:2"),
+    ]
     made = layout.rows(records, Letters(), 8, "")
     assert [row.tokens.tolist() for row in made.records] == [[2, ord("q"), 3, 97, 98, 3]]
     assert made.truncated == 2
     with pytest.raises(ValueError, match="together at most 7, .* found 3 and 5"):
         QuestionWindows(3, 5).rows(records, Letters(), 8, "")
     with pytest.raises(ValueError, match="as '12:17', among 3; found 'file:7'"):
-        layout.rows([sources.Record("x", "q", "a b", "file:7")], Letters(), 8, "")
+        layout.rows([text_sources.Record("x", "q", "a b", "file:7")], Letters(), 8, "")
 
 
 def test_every_answer_is_in_a_window_and_is_what_the_file_says(folder):
@@ -144,7 +147,7 @@ def test_batches_hold_the_windows_with_their_answers(folder):
 def test_an_answer_in_two_windows_is_right_in_both():
     """Windows of 4 words, every 2: words 2 and 3 stand in two of them."""
     text = "a b c d e f"
-    record = sources.Record("r", "q", text, f"{text.index('c')}:{text.index('d') + 1}")
+    record = text_sources.Record("r", "q", text, f"{text.index('c')}:{text.index('d') + 1}")
     made = QuestionWindows(3, 2).rows([record], Letters(), 8, "")
     read = [[chr(token) for token in row.tokens[3:-1]] for row in made.records]
     assert read == [list("abcd"), list("cdef")]

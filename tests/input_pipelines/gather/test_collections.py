@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from input_pipelines.gather import to_beir
+from input_pipelines.gather import write_beir
 from input_pipelines.sources import beir, msmarco
 from input_pipelines.sources.ir_datasets_source import IrDocuments, IrQrels, IrQueries
 from input_pipelines.sources.msmarco import TrecQrels, Tsv
-from input_pipelines.sources.sources import BadRecords, Chain, SourceError
+from input_pipelines.sources.text_sources import BadRecords, Chain, SourceError
 from input_pipelines.sources.tfds_source import Tfds
 from input_pipelines.tokenizers import tokenization
-from t5x_style.retrieval import passages
+from t5x_style.retrieval import beir_collection
 from tests.kits import tfds_kit
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -120,7 +120,7 @@ def marco(tmp_path):
 
 
 def test_msmarco_becomes_a_beir_folder(marco, tmp_path):
-    to_beir.write_collection(**marco, max_bad_records=0, model_dir=str(tmp_path / "out"))
+    write_beir.write_collection(**marco, max_bad_records=0, model_dir=str(tmp_path / "out"))
     folder = str(tmp_path / "out/corpus")
     corpus = list(beir.BeirCorpus(folder, 1000).records(BadRecords(0)))
     assert [(p.id, p.text) for p in corpus] == [
@@ -152,8 +152,8 @@ def test_malformed_lines_are_counted_and_named(marco, tmp_path, part, line, reas
     more = f"{line}\n".encode()  # gzip files may stand one after the other
     path.write_bytes(path.read_bytes() + (gzip.compress(more) if path.suffix == ".gz" else more))
     with pytest.raises(SourceError, match=f"{path.name}:[0-9]"):
-        to_beir.write_collection(**marco, max_bad_records=0, model_dir=str(tmp_path / "a"))
-    to_beir.write_collection(**marco, max_bad_records=1, model_dir=str(tmp_path / "b"))
+        write_beir.write_collection(**marco, max_bad_records=0, model_dir=str(tmp_path / "a"))
+    write_beir.write_collection(**marco, max_bad_records=1, model_dir=str(tmp_path / "b"))
     report = json.loads((tmp_path / "b/corpus/report.json").read_text())
     assert report["bad_records"] == {reason: 1}
 
@@ -162,7 +162,7 @@ def test_malformed_lines_are_counted_and_named(marco, tmp_path, part, line, reas
 def test_a_split_that_comes_out_empty_is_refused(marco, tmp_path, line, judging):
     marco["judgements"]["dev"] = TrecQrels(write(tmp_path / "dev.trec", line))
     with pytest.raises(SourceError, match=f"split 'dev' comes out empty: of {judging} queries"):
-        to_beir.write_collection(**marco, max_bad_records=0, model_dir=str(tmp_path / "out"))
+        write_beir.write_collection(**marco, max_bad_records=0, model_dir=str(tmp_path / "out"))
 
 
 @pytest.mark.parametrize(
@@ -219,13 +219,13 @@ def test_judgements_as_json(shared, tmp_path):
 def test_a_query_without_an_answer_is_left_out_and_counted(marco, tmp_path):
     with open(tmp_path / "train.tsv", "a") as file:
         file.write("11 0 1 0\n11 0 2 -1\n")
-    to_beir.write_collection(**marco, max_bad_records=0, model_dir=str(tmp_path / "out"))
+    write_beir.write_collection(**marco, max_bad_records=0, model_dir=str(tmp_path / "out"))
     report = json.loads((tmp_path / "out/corpus/report.json").read_text())
     assert report["queries_without_answer"] == {"train": 1, "dev": 0}
     assert report["queries"] == 2
     corpus = tmp_path / "out/corpus"
-    held = passages.Passages(corpus), passages.read_queries(corpus)
-    assert passages.read_qrels(corpus, "train", held[1], held[0]) == {"10": {"1": 1, "2": 0}}
+    held = beir_collection.Passages(corpus), beir_collection.read_queries(corpus)
+    assert beir_collection.read_qrels(corpus, "train", held[1], held[0]) == {"10": {"1": 1, "2": 0}}
 
 
 def test_a_chain_refuses_an_id_twice(tmp_path):
@@ -255,7 +255,7 @@ def registered(tmp_path_factory):
 
 
 def test_ir_datasets_become_a_beir_folder(registered, tmp_path):
-    to_beir.write_collection(
+    write_beir.write_collection(
         IrDocuments(registered), IrQueries((registered, registered)),
         {"test": IrQrels(registered)}, 0, str(tmp_path),
     )  # fmt: skip
@@ -328,7 +328,7 @@ def test_the_shipped_configuration_for_ir_datasets_is_whole(tmp_path):
 
 
 def test_development_queries_are_held_out_of_the_training_queries(tmp_path):
-    from input_pipelines.gather import held_out, to_beir
+    from input_pipelines.gather import dev_split, write_beir
     from input_pipelines.sources import beir
 
     write(tmp_path / "corpus.jsonl", '{"_id": "p", "title": "", "text": "words"}\n')
@@ -336,16 +336,16 @@ def test_development_queries_are_held_out_of_the_training_queries(tmp_path):
     lines = [json.dumps({"_id": name, "text": "ask"}) + "\n" for name in names]
     write(tmp_path / "queries.jsonl", "".join(lines))
     write(tmp_path / "qrels.train.tsv", "".join(f"{name}\tp\t1\n" for name in names))
-    given = held_out.BeirJudgements(str(tmp_path), "train")
-    parts = {n: held_out.Part(given, 0.2, n == "dev") for n in ("train", "dev")}
+    given = dev_split.BeirJudgements(str(tmp_path), "train")
+    parts = {n: dev_split.Part(given, 0.2, n == "dev") for n in ("train", "dev")}
     sources = (
         beir.BeirCorpus(str(tmp_path), 1000),
         beir.BeirQueries(str(tmp_path), ("train",), 1000),
     )
     out = tmp_path / "out"
-    to_beir.write_collection(*sources, parts, 0, str(out))
+    write_beir.write_collection(*sources, parts, 0, str(out))
     found = {n: set(beir.query_ids(str(out / "corpus"), n)) for n in parts}
     assert found["train"] | found["dev"] == set(names)
     assert not found["train"] & found["dev"] and 10 <= len(found["dev"]) <= 30
     with pytest.raises(ValueError, match="share: expected between 0 and 1, found 1"):
-        held_out.Part(given, 1, True)
+        dev_split.Part(given, 1, True)

@@ -7,7 +7,7 @@ import pytest
 
 from input_pipelines.gather.complete_splits import complete_splits
 from input_pipelines.sources import beir
-from input_pipelines.sources.sources import BadRecords, SourceError
+from input_pipelines.sources.text_sources import BadRecords, SourceError
 
 HEADER = "query-id\tcorpus-id\tscore\n"
 

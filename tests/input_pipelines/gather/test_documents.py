@@ -6,7 +6,7 @@ import pytest
 
 from input_pipelines.gather import documents
 from input_pipelines.sources import languages
-from input_pipelines.sources.sources import SourceError
+from input_pipelines.sources.text_sources import SourceError
 
 TEXT = {
     "de": "Der Hund läuft durch den großen Wald und bellt die Eule an, die auf einem Ast sitzt. ",

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from input_pipelines.gather import corpus_queries, python_docs
-from input_pipelines.gather.corpus_queries import Query
+from input_pipelines.gather import docstring_queries, python_docs
+from input_pipelines.gather.docstring_queries import Query
 from input_pipelines.gather.python_docs import Passage, QueryRules
 from input_pipelines.sources import beir, docstrings, near_duplicates
 from input_pipelines.sources.docstrings import Doc, MissingPackageError
-from input_pipelines.sources.sources import BadRecords
+from input_pipelines.sources.text_sources import BadRecords
 
 RULES = QueryRules(
     dev=20, test=40, min_words=4, max_words=40, min_content=3,
@@ -47,7 +47,7 @@ def qrels(corpus, split):
 def test_corpus_is_a_beir_folder_without_a_bad_record(corpus):
     bad = BadRecords(0)
     passages = list(beir.BeirCorpus(str(corpus), 1 << 20).records(bad))
-    queries = list(beir.BeirQueries(str(corpus), corpus_queries.SPLITS, 1 << 20).records(bad))
+    queries = list(beir.BeirQueries(str(corpus), docstring_queries.SPLITS, 1 << 20).records(bad))
     report = json.loads((corpus / "report.json").read_text())
     assert len(passages) == report["passages"] > 1000
     assert len(queries) == sum(report["queries"].values())
@@ -86,12 +86,12 @@ def test_no_module_is_in_two_splits(corpus):
         sources = {r["_id"]: r["source"] for r in read_lines(corpus / "corpus.jsonl")}
         return {sources[name].split(":")[0] for name in names}
 
-    for one, other in itertools.combinations(corpus_queries.SPLITS, 2):
+    for one, other in itertools.combinations(docstring_queries.SPLITS, 2):
         assert not modules(one) & modules(other)
 
 
 def test_every_part_of_a_docstring_is_relevant(corpus):
-    rows = [q for split in corpus_queries.SPLITS for q in qrels(corpus, split)]
+    rows = [q for split in docstring_queries.SPLITS for q in qrels(corpus, split)]
     assert all(q.passage.split("#")[0] == q.query.removeprefix("q:") for q in rows)
     assert any("#2" in q.passage for q in rows)
 
@@ -184,12 +184,12 @@ def test_topics_carry_their_heading_and_section():
     ],
 )
 def test_summary_and_rest(text, summary, rest):
-    assert corpus_queries.summary_and_rest(text) == (summary, rest)
+    assert docstring_queries.summary_and_rest(text) == (summary, rest)
 
 
 def test_without_markup():
     text = "See :func:`~os.walk`, ``x`` and `y`_, :ref:`the guide <guide>`."
-    assert corpus_queries.without_markup(text) == "See os.walk, x and y, the guide."
+    assert docstring_queries.without_markup(text) == "See os.walk, x and y, the guide."
 
 
 @pytest.mark.parametrize(
@@ -202,12 +202,12 @@ def test_without_markup():
     ],
 )
 def test_uninformative(query, why):
-    assert corpus_queries.uninformative(query, min_words=4, max_words=40, min_content=2) == why
+    assert docstring_queries.uninformative(query, min_words=4, max_words=40, min_content=2) == why
 
 
 def test_module_group_leaves_private_parts_out():
-    assert corpus_queries.module_group("jax._src.lax.linalg") == "jax.lax"
-    assert corpus_queries.module_group("collections") == "collections"
+    assert docstring_queries.module_group("jax._src.lax.linalg") == "jax.lax"
+    assert docstring_queries.module_group("collections") == "collections"
 
 
 def query(number, module="m", text=""):
@@ -217,7 +217,7 @@ def query(number, module="m", text=""):
 def test_split_by_module_keeps_modules_whole_and_large_ones_in_train():
     queries = [query(i, f"pkg.m{i % 30}") for i in range(120)]
     queries += [query(i, "pkg.large") for i in range(1000, 1020)]
-    splits = corpus_queries.split_by_module(queries, {"dev": 8, "test": 16}, largest_share=0.5)
+    splits = docstring_queries.split_by_module(queries, {"dev": 8, "test": 16}, largest_share=0.5)
     assert (len(splits["dev"]), len(splits["test"])) == (8, 16)
     modules = {s: {q.module for q in splits[s]} for s in splits}
     assert not modules["dev"] & modules["test"]
@@ -228,16 +228,16 @@ def test_split_by_module_keeps_modules_whole_and_large_ones_in_train():
 
 def test_queries_that_are_ambiguous_quoted_or_repeated_are_dropped():
     same = [query(1, text="Close the file."), query(2, text="close the  file"), query(3)]
-    assert corpus_queries.drop_ambiguous(same) == ([same[2]], 2)
+    assert docstring_queries.drop_ambiguous(same) == ([same[2]], 2)
     quoted = [query(1, text="Open the file now."), query(2, text="Shut the file now.")]
     passages = ["see: open the (file) now, please", "shut the old file now"]
-    assert corpus_queries.drop_quoted(quoted, passages) == ([quoted[1]], 1)
+    assert docstring_queries.drop_quoted(quoted, passages) == ([quoted[1]], 1)
     splits = {
         "train": [query(1, text="compute the mean of values")],
         "dev": [query(2, text="Compute the mean of all values"), query(3, text="open a socket")],
         "test": [query(4, text="open a socket"), query(5, text="parse the header")],
     }
-    kept, dropped = corpus_queries.drop_seen_in_training(splits, 0.7)
+    kept, dropped = docstring_queries.drop_seen_in_training(splits, 0.7)
     assert {s: [q.id for q in kept[s]] for s in kept} == {
         "train": ["q1"],
         "dev": ["q3"],

@@ -8,7 +8,7 @@ import pytest
 
 from input_pipelines.gather import question_collection
 from input_pipelines.sources import beir, qed, question_sets, squad
-from input_pipelines.sources.sources import BadRecords, Jsonl, SourceError, UniqueIds
+from input_pipelines.sources.text_sources import BadRecords, Jsonl, SourceError, UniqueIds
 
 SPLITS = question_sets.SPLITS
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from input_pipelines.batches import text_source
-from input_pipelines.gather import held_out
+from input_pipelines.gather import dev_split
 from input_pipelines.sources import beir
-from input_pipelines.sources.sources import BadRecords, SourceError
+from input_pipelines.sources.text_sources import BadRecords, SourceError
 from tests.kits import chunk_stores, fine_tuning_kit
 
 SHARES = {"train": 0.5, "dev": 0.2, "test": 0.3}
@@ -24,7 +24,7 @@ def write(folder, queries):
     (folder / "queries.jsonl").write_text("".join(rows))
     judged = "".join(f"q{n}\tp\t1\nq{n}\to\t0\n" for n in range(queries))
     (folder / "qrels/test.tsv").write_text(judged)
-    return held_out.BeirJudgements(str(folder), "test")
+    return dev_split.BeirJudgements(str(folder), "test")
 
 
 def queries(share):
@@ -32,7 +32,7 @@ def queries(share):
 
 
 def divided(given, **more):
-    return {split: queries(held_out.Share(given, SHARES, split, **more)) for split in SHARES}
+    return {split: queries(dev_split.Share(given, SHARES, split, **more)) for split in SHARES}
 
 
 def test_every_query_is_in_one_split_of_the_right_size(tmp_path):
@@ -42,7 +42,7 @@ def test_every_query_is_in_one_split_of_the_right_size(tmp_path):
     assert set().union(*found.values()) == {f"q{n}" for n in range(93)}
     assert found == divided(given)
     assert found != divided(given, seed=1)
-    rows = list(held_out.Share(given, SHARES, "dev").judgements(BadRecords(0)))
+    rows = list(dev_split.Share(given, SHARES, "dev").judgements(BadRecords(0)))
     assert len(rows) == 38 and {row[2] for row in rows} == {0, 1}
 
 
@@ -56,10 +56,10 @@ def test_queries_without_an_answer_do_not_count(tmp_path):
 def test_too_few_queries_and_bad_shares_are_refused(tmp_path):
     given = write(tmp_path / "corpus", 12)
     with pytest.raises(SourceError, match="split 'dev': expected at least 5 queries, found 2: 12"):
-        queries(held_out.Share(given, SHARES, "dev"))
+        queries(dev_split.Share(given, SHARES, "dev"))
     for shares in ({"train": 0.5, "dev": 0.2}, {"dev": 1.5, "train": -0.5}, {"train": 1.0}):
         with pytest.raises(ValueError, match="positive shares that add up to 1"):
-            held_out.Share(given, shares, "dev")
+            dev_split.Share(given, shares, "dev")
 
 
 def test_as_a_stage_it_writes_a_new_folder(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from input_pipelines.gather import documents, translated_documents
 from input_pipelines.sources import bitext_tables
-from input_pipelines.sources.sources import BadRecords, SourceError
+from input_pipelines.sources.text_sources import BadRecords, SourceError
 
 
 def _table(tmp_path, lines, **more):

@@ -10,7 +10,7 @@ from input_pipelines.gather.translations import TranslationRules, trained_on
 from input_pipelines.sources import languages
 from input_pipelines.sources.bitext import LineAligned, MosesFolder, TfdsTranslations
 from input_pipelines.sources.bitext_tables import Columns, JsonLines, Keyed, PairFiles
-from input_pipelines.sources.sources import BadRecords, SourceError
+from input_pipelines.sources.text_sources import BadRecords, SourceError
 from tests.kits import tfds_kit
 
 RULES = TranslationRules()

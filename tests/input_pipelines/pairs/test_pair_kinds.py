@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from input_pipelines.batches import packing
+from input_pipelines.batches import token_groups
 from input_pipelines.pairs.pair_corpus import PairCorpus
 from input_pipelines.pairs.pair_kinds import (
     Cut,
@@ -239,4 +239,4 @@ def test_rows_that_are_no_passages_are_refused() -> None:
 def test_crops_need_no_table() -> None:
     corpus = corpus_of([Text("a", [[1, 1, 1]], [1])], tables=False)
     assert len(RandomCrops(1, 2, False, 0.0).examples(corpus, 1, False)) == 1
-    assert packing.NONE not in corpus.words
+    assert token_groups.NONE not in corpus.words

@@ -6,8 +6,8 @@ import gin
 import pytest
 
 from input_pipelines.pairs import pair_steps
-from t5x_style.configuration import gin_utils
-from t5x_style.step import optim
+from t5x_style.configuration import gin_checks
+from t5x_style.step import optimizers
 from t5x_style.training import trainer
 from tests.gin_configs import test_training_pairs_gin
 from tests.kits import pair_mixtures
@@ -39,8 +39,8 @@ def test_schedule_and_cadence_have_the_same_steps(tmp_path: Path, monkeypatch) -
     monkeypatch.setattr(test_training_pairs_gin, "FILES", files)
     changed = {"STEPS": 1000, "WARMUP_STEPS": 50, "PASSES": 20}
     test_training_pairs_gin.built(tmp_path, 60, **changed)
-    cadence = gin_utils.configured(trainer.Cadence)()
-    schedule = gin_utils.configured(optim.AdamW)()
+    cadence = gin_checks.configured(trainer.Cadence)()
+    schedule = gin_checks.configured(optimizers.AdamW)()
     assert cadence.steps == schedule.total_steps == 20 * 60 // 16
     assert schedule.warmup_steps == 20 * 60 // 16 // 4
     gin.clear_config()

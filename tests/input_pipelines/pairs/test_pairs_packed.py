@@ -11,9 +11,9 @@ import pytest
 from absl import logging
 from flax import nnx
 
-from input_pipelines.batches import packing
-from input_pipelines.pairs import pair_choice, pair_plan
-from input_pipelines.pairs.pairs import PairsPipeline
+from input_pipelines.batches import token_groups
+from input_pipelines.pairs import pair_packing, pair_sampler
+from input_pipelines.pairs.retriever_batches import PairsPipeline
 from models.losses import contrastive
 from models.objectives import bi_encoder
 from t5x_style.interfaces.objective import GroupShape, check_batch
@@ -23,7 +23,7 @@ from tests.parity import parity_kit
 
 QUERIES, PASSAGES, BATCH, GROUP = 90, 120, 8, 3
 QUERY_LENGTH, PASSAGE_LENGTH = 10, 24
-PACKED = {"query_rows": packing.Rows(8, 16, 4), "passage_rows": packing.Rows(8, 72, 8)}
+PACKED = {"query_rows": token_groups.Rows(8, 16, 4), "passage_rows": token_groups.Rows(8, 72, 8)}
 
 Stores = tuple[str, str, str]
 
@@ -59,8 +59,8 @@ def make(stores: Stores, **changes: Any) -> PairsPipeline:
 def unpacked(stores: Stores, **changes: Any) -> PairsPipeline:
     return make(
         stores,
-        query_rows=packing.Rows(BATCH, QUERY_LENGTH, 1),
-        passage_rows=packing.Rows(BATCH * GROUP, PASSAGE_LENGTH, 1),
+        query_rows=token_groups.Rows(BATCH, QUERY_LENGTH, 1),
+        passage_rows=token_groups.Rows(BATCH * GROUP, PASSAGE_LENGTH, 1),
         **changes,
     )
 
@@ -90,17 +90,17 @@ def test_packed_and_unpacked_hold_the_same_texts(stores: Stores) -> None:
             assert texts(one[group]) == texts(other[group])
         free = ~one["passage"]["segment_valid"]
         assert free.any() and not one["passage"]["relevance"][free].any()
-        assert (one["passage"]["document_id"][free] == packing.NONE).all()
+        assert (one["passage"]["document_id"][free] == token_groups.NONE).all()
 
 
 @pytest.mark.parametrize(("batch", "seed"), [(8, 0), (13, 1), (45, 2)])
 def test_an_epoch_shows_every_query_once(
     stores: Stores, batch: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pair_choice, "BLOCK", 20)  # several blocks in an epoch
+    monkeypatch.setattr(pair_sampler, "BLOCK", 20)  # several blocks in an epoch
     rows = {
-        "query_rows": packing.Rows(batch, 16, 4),
-        "passage_rows": packing.Rows(3 * batch, 32, 2),
+        "query_rows": token_groups.Rows(batch, 16, 4),
+        "passage_rows": token_groups.Rows(3 * batch, 32, 2),
     }
     pipeline = make(stores, batch=batch, seed=seed, **rows)
     steps = pipeline.plan.steps_per_epoch
@@ -151,7 +151,7 @@ def test_steps_hold_nearly_the_same_number_of_tokens(stores: Stores) -> None:
 
 
 def test_too_few_rows_are_refused_with_a_number_that_works(stores: Stores) -> None:
-    rows = packing.Rows(4, 72, 8)
+    rows = token_groups.Rows(4, 72, 8)
     with pytest.raises(ValueError, match=r"passage_rows: 8 queries with 3 .*found 4\. Give") as e:
         make(stores, passage_rows=rows)
     enough = int(str(e.value).split("Give it ")[1].split(",")[0])
@@ -162,16 +162,18 @@ def test_too_few_rows_are_refused_with_a_number_that_works(stores: Stores) -> No
 def test_a_query_that_does_not_fit_waits_and_is_reported(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pair_plan, "PROBE", 0)  # as if only a later step had too little room
+    monkeypatch.setattr(pair_packing, "PROBE", 0)  # as if only a later step had too little room
     said: list[str] = []
     monkeypatch.setattr(logging, "warning", lambda text, *values: said.append(text % values))
-    pipeline = make(stores, passage_rows=packing.Rows(4, 72, 8))
+    pipeline = make(stores, passage_rows=token_groups.Rows(4, 72, 8))
     batch = pipeline.batch(0)
     queries, passages = texts(batch["query"]), texts(batch["passage"])
     assert 1 < len(queries) < BATCH and len(passages) == GROUP * len(queries)
     assert {text[0] for text in queries} == {text[0] for text in passages}
     assert f"step 0: {BATCH - len(queries)} of 8 queries do not fit" in said[-1]
-    narrow = make(stores, query_rows=packing.Rows(1, 16, 1), passage_rows=packing.Rows(1, 24, 1))
+    narrow = make(
+        stores, query_rows=token_groups.Rows(1, 16, 1), passage_rows=token_groups.Rows(1, 24, 1)
+    )
     with pytest.raises(ValueError, match="step 0: not one of the queries fits its rows"):
         narrow.batch(0)
 
@@ -179,9 +181,12 @@ def test_a_query_that_does_not_fit_waits_and_is_reported(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"query_rows": packing.Rows(8, 9, 4)}, "query_length: expected room .* at most 9, the"),
         (
-            {"query_rows": packing.Rows(12, 16, 4)},
+            {"query_rows": token_groups.Rows(8, 9, 4)},
+            "query_length: expected room .* at most 9, the",
+        ),
+        (
+            {"query_rows": token_groups.Rows(12, 16, 4)},
             "12 rows of queries, 8 of passages: expected a multiple of 8, .* the next is 16",
         ),
     ],
@@ -190,11 +195,11 @@ def test_rows_that_cannot_be_are_refused(stores: Stores, change: dict, message: 
     with pytest.raises(ValueError, match=message):
         make(stores, **change)
     with pytest.raises(ValueError, match="at least 1 row"):
-        packing.Rows(0, 8, 1)
+        token_groups.Rows(0, 8, 1)
 
 
 def test_the_fingerprint_follows_the_rows(stores: Stores) -> None:
-    other = {"passage_rows": packing.Rows(8, 72, 7)}
+    other = {"passage_rows": token_groups.Rows(8, 72, 7)}
     assert len({make(stores).fingerprint, make(stores, **other).fingerprint,
                 unpacked(stores).fingerprint}) == 3  # fmt: skip
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from input_pipelines.batches import packing
+from input_pipelines.batches import token_groups
 from input_pipelines.pairs import pair_mixture, pair_rows
 from models.losses import contrastive
 from models.objectives import bi_encoder
@@ -54,7 +54,7 @@ def test_packed_and_unpacked_hold_the_same_texts(files: Files) -> None:
             assert texts_of(one[group]) == texts_of(other[group])
         free = ~one["passage"]["segment_valid"]
         assert not one["passage"]["relevance"][free].any()
-        assert (one["passage"]["document_id"][free] == packing.NONE).all()
+        assert (one["passage"]["document_id"][free] == token_groups.NONE).all()
         query_ids = {text[0] for text in texts_of(one["query"])}
         relevant = one["passage"]["relevance"] == 1
         assert len(query_ids) == 20 == relevant.sum()
@@ -163,7 +163,7 @@ def test_pairs_that_do_not_fit_are_left_out_and_reported(
     pair_mixture._opened.cache_clear()
     pipeline = make(mixture(files, batch=30))
     # As if only a later step had too little room.
-    pipeline.query_rows, pipeline._base = packing.Rows(5, 24, 4), 1
+    pipeline.query_rows, pipeline._base = token_groups.Rows(5, 24, 4), 1
     batch = pipeline.batch(9)
     texts = {group: texts_of(batch[group]) for group in batch}
     assert 10 < len(texts["query"]) <= 20
@@ -171,7 +171,7 @@ def test_pairs_that_do_not_fit_are_left_out_and_reported(
     assert "step 9" in said[-1] and "of 30 pairs are left out this time" in said[-1]
     pair_mixture._opened.cache_clear()
     alone = make(mixture(files, weights={"labelled": 1}, batch=5))
-    alone.passage_rows = packing.Rows(1, 48, 1)  # a query has three passages
+    alone.passage_rows = token_groups.Rows(1, 48, 1)  # a query has three passages
     with pytest.raises(ValueError, match="step 0: not one of 5 pairs fits"):
         alone.batch(0)
 
@@ -183,7 +183,10 @@ def test_padding_above_thirty_percent_is_a_warning_with_rows_that_do(
     said = warnings_of(monkeypatch)
     make(pairs)
     assert said == []
-    wide = {"query_rows": packing.Rows(20, 24, 1), "passage_rows": packing.Rows(40, 48, 1)}
+    wide = {
+        "query_rows": token_groups.Rows(20, 24, 1),
+        "passage_rows": token_groups.Rows(40, 48, 1),
+    }
     make(pairs, **wide)
     assert len(said) == 1
     found = re.search(
@@ -194,8 +197,8 @@ def test_padding_above_thirty_percent_is_a_warning_with_rows_that_do(
     assert found is not None
     query, passage = map(int, found.groups())
     rows = {
-        "query_rows": packing.Rows(query, 24, 16),
-        "passage_rows": packing.Rows(passage, 48, 16),
+        "query_rows": token_groups.Rows(query, 24, 16),
+        "passage_rows": token_groups.Rows(passage, 48, 16),
     }
     assert make(pairs, **rows).batch(0) and len(said) == 1
 
@@ -209,8 +212,8 @@ def test_rows_fit_and_divide(files: Files, multiple: int) -> None:
     assert max(query, passage) % min(query, passage) == 0
     assert query % multiple == passage % multiple == 0
     shapes = {
-        "query_rows": packing.Rows(query, 24, 4),
-        "passage_rows": packing.Rows(passage, 48, 6),
+        "query_rows": token_groups.Rows(query, 24, 4),
+        "passage_rows": token_groups.Rows(passage, 48, 6),
     }
     pipeline = make(pairs, **shapes)
     batch = pipeline.batch(0)
@@ -224,9 +227,13 @@ def test_rows_that_cannot_be_are_refused(files: Files) -> None:
     with pytest.raises(ValueError, match=r"texts of 24 tokens .*passage_length.*rows of 20"):
         pair_rows.fitting_rows(pairs, "query", **{**SHAPE, "passage_row_length": 20})
     with pytest.raises(ValueError, match=r"passage_rows: 20 pairs need up to .* Give it"):
-        make(pairs, passage_rows=packing.Rows(2, 24, 1), query_rows=packing.Rows(20, 24, 1))
+        make(
+            pairs, passage_rows=token_groups.Rows(2, 24, 1), query_rows=token_groups.Rows(20, 24, 1)
+        )
     with pytest.raises(ValueError, match=r"7 rows of queries, 20 .*the next is 21\. pair_rows"):
-        make(pairs, query_rows=packing.Rows(7, 24, 4), passage_rows=packing.Rows(20, 48, 6))
+        make(
+            pairs, query_rows=token_groups.Rows(7, 24, 4), passage_rows=token_groups.Rows(20, 48, 6)
+        )
 
 
 def test_a_bi_encoder_learns_from_a_batch(files: Files) -> None:

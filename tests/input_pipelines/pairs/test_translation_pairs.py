@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from input_pipelines.batches import packing, translation_rows
-from input_pipelines.batches.pipeline import Pipeline
+from input_pipelines.batches import token_groups, translation_rows
+from input_pipelines.batches.packed_text import Pipeline
 from input_pipelines.batches.translation_rows import TranslationFile, Translations
 from input_pipelines.pairs.translation_pairs import TranslationPairs
 from input_pipelines.pairs.translation_sides import TranslationSide
@@ -51,7 +51,7 @@ def tokenizer(folder):
 
 
 def make(folder, **changes):
-    rows = packing.Rows(12, SIDE, 1)
+    rows = token_groups.Rows(12, SIDE, 1)
     settings = {"batch": 12, "length": SIDE, "source_rows": rows, "target_rows": rows, "seed": 3}
     settings |= {"exponent": 0.3, "tokenizer": str(folder / "tokenizer")}
     return TranslationPairs(str(folder / "store"), **settings | changes)
@@ -96,7 +96,9 @@ def test_meanings_are_those_of_the_words_and_their_order():
 
 
 @pytest.mark.parametrize(
-    "shape", [packing.Rows(12, SIDE, 1), packing.Rows(6, 32, 8)], ids=["a row each", "packed"]
+    "shape",
+    [token_groups.Rows(12, SIDE, 1), token_groups.Rows(6, 32, 8)],
+    ids=["a row each", "packed"],
 )
 def test_a_batch_holds_both_sides_of_its_pairs(folder, shape):
     pipeline = make(folder, source_rows=shape, target_rows=shape)
@@ -124,15 +126,15 @@ def test_a_batch_holds_both_sides_of_its_pairs(folder, shape):
 
 
 def test_a_sentence_a_row_has_both_sides_of_a_pair_in_the_same_row(folder):
-    shape = packing.Rows(12, SIDE, 1)
+    shape = token_groups.Rows(12, SIDE, 1)
     batch = make(folder, source_rows=shape, target_rows=shape).batch(3)
     np.testing.assert_array_equal(batch["source"]["example_id"][:, 0], np.arange(12))
     np.testing.assert_array_equal(batch["target"]["example_id"][:, 0], np.arange(12))
 
 
 def test_each_process_gets_its_rows_of_the_same_batch(folder):
-    shape = packing.Rows(6, 32, 8)
-    pipeline = make(folder, source_rows=shape, target_rows=packing.Rows(12, SIDE, 1))
+    shape = token_groups.Rows(6, 32, 8)
+    pipeline = make(folder, source_rows=shape, target_rows=token_groups.Rows(12, SIDE, 1))
     whole = pipeline.batch(4)
     parts = [pipeline.batch(4, np.array(rows)) for rows in ([0, 1, 2], [3, 4, 5])]
     for group, features in whole.items():
@@ -214,15 +216,18 @@ def test_the_order_follows_from_seed_and_step_alone(folder):
         (
             {
                 "length": 9,
-                "source_rows": packing.Rows(12, 9, 1),
-                "target_rows": packing.Rows(12, 9, 1),
+                "source_rows": token_groups.Rows(12, 9, 1),
+                "target_rows": token_groups.Rows(12, 9, 1),
             },
             "expected at most 8, at which the sides",
         ),
         ({"exponent": 1.5}, "exponent: expected 0 to 1"),
-        ({"source_rows": packing.Rows(8, SIDE, 1)}, "multiple of the other's, found 8 and 12"),
+        ({"source_rows": token_groups.Rows(8, SIDE, 1)}, "multiple of the other's, found 8 and 12"),
         (
-            {"source_rows": packing.Rows(2, 16, 2), "target_rows": packing.Rows(2, 16, 2)},
+            {
+                "source_rows": token_groups.Rows(2, 16, 2),
+                "target_rows": token_groups.Rows(2, 16, 2),
+            },
             r"source_rows: 12 sentences need up to \d rows",
         ),
     ],
@@ -237,8 +242,8 @@ def test_stores_of_other_rows_are_refused(folder, tmp_path):
     store = write_store(tmp_path / "plain", [5] * 20, fingerprint=fingerprint)
     with pytest.raises(StoreError, match="expected translations, .* found rows of layout 'text'"):
         TranslationPairs(
-            str(store), batch=2, length=4, source_rows=packing.Rows(2, 4, 1),
-            target_rows=packing.Rows(2, 4, 1), exponent=1.0, seed=0,
+            str(store), batch=2, length=4, source_rows=token_groups.Rows(2, 4, 1),
+            target_rows=token_groups.Rows(2, 4, 1), exponent=1.0, seed=0,
             tokenizer=str(folder / "tokenizer"),
         )  # fmt: skip
     store = write_store(tmp_path / "mixed", [5] * 4, fingerprint=fingerprint, prefix="en_de/")

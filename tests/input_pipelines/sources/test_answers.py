@@ -12,7 +12,7 @@ import pytest
 
 from input_pipelines.sources import answers
 from input_pipelines.sources.answers import Answers, Finder
-from input_pipelines.sources.sources import BadRecords, SourceError
+from input_pipelines.sources.text_sources import BadRecords, SourceError
 
 HARD = "aA theThe-.,'$–€≠é̈ Σß\t\nofxX01"
 

@@ -11,16 +11,16 @@ from input_pipelines.gather import documents
 from input_pipelines.sources import (
     bucc,
     msmarco,
-    parallel_questions,
     qed,
     question_sets,
-    similar_sentences,
-    sources,
     squad,
+    sts,
+    text_sources,
     triples,
     wiki_dump,
+    xquad,
 )
-from input_pipelines.sources.sources import BadRecords, Record, UniqueIds
+from input_pipelines.sources.text_sources import BadRecords, Record, UniqueIds
 
 LIMIT = 10_000
 SEEN = question_sets.Seen
@@ -60,9 +60,9 @@ def read(source):
 
 READERS = {
     "jsonl": lambda at: read(
-        sources.Jsonl([f"{at}/a.jsonl", f"{at}/b/a.jsonl"], ["id"], "title", "text", "", LIMIT)
+        text_sources.Jsonl([f"{at}/a.jsonl", f"{at}/b/a.jsonl"], ["id"], "title", "text", "", LIMIT)
     ),
-    "lines": lambda at: read(sources.Lines([f"{at}/a.tsv", f"{at}/b/a.jsonl"], LIMIT)),
+    "lines": lambda at: read(text_sources.Lines([f"{at}/a.tsv", f"{at}/b/a.jsonl"], LIMIT)),
     "tsv": lambda at: read(msmarco.Tsv(f"{at}/a.tsv")),
     "bucc": lambda at: read(bucc.BuccSentences(at, ["de-en"], ["test"], "source")),
     "wiki": lambda at: read(wiki_dump.WikiExtracted(f"{at}/wiki")),
@@ -70,14 +70,12 @@ READERS = {
     "translations": lambda at: read(translation_rows.TranslationFile(f"{at}/translations.jsonl")),
     "triples": lambda at: read(triples.Texts(f"{at}/triples.tsv", queries=False)),
     "similar": lambda at: read(
-        similar_sentences.SimilarSentences(
-            similar_sentences.SimilarityFiles({"en": f"{at}/sts.tsv"}, 0, 1, 2), "first"
-        )
+        sts.SimilarSentences(sts.SimilarityFiles({"en": f"{at}/sts.tsv"}, 0, 1, 2), "first")
     ),
     "squad": lambda at: paragraphs(squad, f"{at}/squad.jsonl"),
     "squad_official": lambda at: paragraphs(squad, f"{at}/squad.json"),
     "parallel_questions": lambda at: read(
-        parallel_questions.ParallelQuestions(at, "xquad.{language}.json", ["en"], "sentences")
+        xquad.ParallelQuestions(at, "xquad.{language}.json", ["en"], "sentences")
     ),
     "qed": lambda at: paragraphs(qed, f"{at}/qed.jsonl"),
     "documents": lambda at: [

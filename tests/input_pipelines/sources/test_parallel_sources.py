@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from input_pipelines.sources import similar_sentences
+from input_pipelines.sources import sts
 from input_pipelines.sources.bucc import BuccGold, BuccSentences
 from input_pipelines.sources.languages import LanguageError
-from input_pipelines.sources.parallel_questions import ParallelQuestions
-from input_pipelines.sources.similar_sentences import SimilarityFiles, SimilarSentences
-from input_pipelines.sources.sources import BadRecords, SourceError
+from input_pipelines.sources.sts import SimilarityFiles, SimilarSentences
+from input_pipelines.sources.text_sources import BadRecords, SourceError
+from input_pipelines.sources.xquad import ParallelQuestions
 
 
 def records(source, limit=0):
@@ -109,7 +109,7 @@ def test_judged_sentences_are_two_sources_of_the_same_ids(tmp_path):
     assert sides[0][0] == [("en/1", "one"), ("en/6", "c")]
     assert sides[1][0] == [("en/1", "other"), ("en/6", "d")]
     assert sides[0][1].counts == {"columns": 2, "empty": 2}
-    assert similar_sentences.scores(files) == {"en/1": 2.5, "en/6": 5.0}
+    assert sts.scores(files) == {"en/1": 2.5, "en/6": 5.0}
     with pytest.raises(LanguageError):
         records(SimilarSentences(SimilarityFiles({"en_xx": str(path)}, 0, 1, 2), "first"))
     path.write_text("")

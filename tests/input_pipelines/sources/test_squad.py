@@ -8,7 +8,7 @@ import pytest
 
 from input_pipelines.gather import question_collection
 from input_pipelines.sources import beir, question_sets, squad
-from input_pipelines.sources.sources import BadRecords, SourceError
+from input_pipelines.sources.text_sources import BadRecords, SourceError
 
 
 def paragraph(title, para, questions=2):

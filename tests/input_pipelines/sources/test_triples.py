@@ -8,9 +8,9 @@ import pytest
 
 from input_pipelines.batches import negatives
 from input_pipelines.sources import triples
-from input_pipelines.sources.sources import BadRecords, SourceError
+from input_pipelines.sources.text_sources import BadRecords, SourceError
 from input_pipelines.store import token_store
-from t5x_style.configuration import gin_utils
+from t5x_style.configuration import gin_checks
 from t5x_style.workflow import stages
 from tests.kits import tiny_stores
 
@@ -123,5 +123,5 @@ def test_shipped_configurations_are_whole(tmp_path, files, macros):
             Path(macros[name]).touch()
     argv = [f"--gin_file={REPOSITORY}/gin_configs/{name}.gin" for name in files]
     argv += [f"--gin.{name}={value}" for name, value in macros.items()]
-    planned = stages.plan(gin_utils.parse_flags([*argv, f"--gin.MODEL_DIR={tmp_path}/out"]), "")
+    planned = stages.plan(gin_checks.parse_flags([*argv, f"--gin.MODEL_DIR={tmp_path}/out"]), "")
     assert planned.inputs.identities.keys() <= {"CORPUS", "TOKENIZER", "TRIPLES"}

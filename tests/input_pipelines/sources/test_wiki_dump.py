@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from input_pipelines.sources.sources import BadRecords, SourceError, files_of
+from input_pipelines.sources.text_sources import BadRecords, SourceError, files_of
 from input_pipelines.sources.wiki_dump import WikiExtracted
 
 FIRST = """<doc id="12" url="https://x/wiki?curid=12" title="Tom &amp; Jerry: &quot;Cat&quot;">

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 
-from input_pipelines.sources.sources import Jsonl, Record, SourceError
+from input_pipelines.sources.text_sources import Jsonl, Record, SourceError
 from input_pipelines.store import example_proto, prepare, store_writer, worker_pool
 from input_pipelines.store.store_writer import StoreRecord, StoreSummary
 from input_pipelines.tokenizers import tokenization

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from input_pipelines.sources.sources import BadRecords, Record
+from input_pipelines.sources.text_sources import BadRecords, Record
 from input_pipelines.store import layouts, prepare
 from input_pipelines.store.text_parts import TextsWithParts, document_of
 from input_pipelines.store.token_store import TokenStore

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from models.corruption import corruption
+from models.corruption import masking
 from t5x_style.interfaces.contract import Vocabulary
 
 VOCABULARY = Vocabulary(
@@ -31,24 +31,24 @@ def group():
 
 
 def test_specials_are_never_masked_and_words_are_whole():
-    text, mask = group(), corruption.WholeWordMask(0.5, (VOCABULARY.cls, VOCABULARY.sep))
-    selected = corruption.whole_word_mask(text, mask, jax.random.key(0))
-    tokens, labels = corruption.replace_selected(text, selected, VOCABULARY, jax.random.key(0))
+    text, mask = group(), masking.WholeWordMask(0.5, (VOCABULARY.cls, VOCABULARY.sep))
+    selected = masking.whole_word_mask(text, mask, jax.random.key(0))
+    tokens, labels = masking.replace_selected(text, selected, VOCABULARY, jax.random.key(0))
     selected, labels = np.asarray(selected), np.asarray(labels)
     assert not selected[:, [0, 7, 8, 9]].any()
     assert (selected.sum(1) == 4).all()  # round(8 * 0.5), and every word here fits
     for word in WORDS:
         chosen = selected[:, word]
         assert (chosen.all(1) == chosen.any(1)).all() and chosen.any()
-    assert (labels[:, 6] == corruption.IGNORED).all()  # <unk> spends budget, and is not predicted
-    kept = ~selected | (labels == corruption.IGNORED)
+    assert (labels[:, 6] == masking.IGNORED).all()  # <unk> spends budget, and is not predicted
+    kept = ~selected | (labels == masking.IGNORED)
     np.testing.assert_array_equal(np.asarray(tokens)[kept], text["tokens"][kept])
     assert (np.asarray(tokens) == VOCABULARY.mask).any()
 
 
 def test_the_decoder_sees_specials_from_every_row_but_their_own():
-    text, mask = group(), corruption.WholeWordMask(0.5, (VOCABULARY.cls, VOCABULARY.sep))
-    visible = np.asarray(corruption.decoder_visibility(text, mask, 256, jax.random.key(0)))
+    text, mask = group(), masking.WholeWordMask(0.5, (VOCABULARY.cls, VOCABULARY.sep))
+    visible = np.asarray(masking.decoder_visibility(text, mask, 256, jax.random.key(0)))
     for special in (0, 7):
         rows = [row for row in range(REAL) if row != special]
         assert visible[:, rows, special].all() and not visible[:, special, special].any()

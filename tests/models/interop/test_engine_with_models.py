@@ -14,8 +14,8 @@ from models.interop import hf_config, hf_names, import_hf
 from models.objectives import mlm
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.objective import Batch, GroupShape
-from t5x_style.step import optim, train_state, train_step
-from t5x_style.training import initialise
+from t5x_style.step import optimizers, train_state, train_step
+from t5x_style.training import warm_start
 from tests.kits import tiny_models
 from tests.parity import parity_kit
 
@@ -24,7 +24,7 @@ ROWS = 8
 BATCH: Batch = {
     "text": tiny_models.group([[p] for p in tiny_models.segments(ROWS, longest=12)], 12, 1)
 }
-OPTIMIZER = optim.AdamW(5e-3, 2, 1000)
+OPTIMIZER = optimizers.AdamW(5e-3, 2, 1000)
 MLM = functools.partial(
     mlm.Mlm,
     CONFIG,
@@ -56,8 +56,8 @@ def train(folder: Path, mesh: tuple[int, int, int], steps: int) -> list[float]:
     partitioner = partitioning.Partitioner(partitioning.MeshShape(*mesh), devices=devices)
     definition, state, shardings = train_state.create(MLM, OPTIMIZER, partitioner, 0)
     source = import_hf.HuggingFace(str(folder), CONFIG.vocab_size)
-    taken = initialise.Initialise(source, {"encoder": "encoder", "head": "head"})
-    state = initialise.apply(state, [taken], shardings)
+    taken = warm_start.Initialise(source, {"encoder": "encoder", "head": "head"})
+    state = warm_start.apply(state, [taken], shardings)
     step = jax.jit(
         functools.partial(train_step.train_step, definition, partitioner.mesh),
         donate_argnums=0,
@@ -84,8 +84,8 @@ def test_the_engine_sees_exactly_the_published_encoder(published: Path) -> None:
     _, state, shardings = train_state.create(MLM, OPTIMIZER, partitioner, 0)
     source = import_hf.HuggingFace(str(published), CONFIG.vocab_size)
     head = ("^head/",)
-    taken = initialise.Initialise(source, {"encoder": "encoder"}, unused=head, missing=head)
-    state = initialise.apply(state, [taken], shardings)
+    taken = warm_start.Initialise(source, {"encoder": "encoder"}, unused=head, missing=head)
+    state = warm_start.apply(state, [taken], shardings)
     expected = source.arrays()
     for path, variable in nnx.to_flat_state(state.params):
         name = "/".join(map(str, path))

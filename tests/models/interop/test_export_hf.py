@@ -17,14 +17,14 @@ from flax import nnx
 from input_pipelines.sources import beir
 from input_pipelines.tokenizers import import_tokenizer, question_tokens, tokenization
 from models.interop import export_hf, hf_config, import_hf
-from models.networks import bert, embedding
+from models.networks import bert, text_embedding
 from models.objectives import retromae
 from t5x_style.checkpoints import checkpointing
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.interfaces.objective import GroupShape
-from t5x_style.step import optim, train_state
-from t5x_style.training import initialise
+from t5x_style.step import optimizers, train_state
+from t5x_style.training import warm_start
 from tests.kits.interop import needs_interop
 from tests.parity import parity_kit
 
@@ -36,7 +36,9 @@ FAMILIES = {
     "roberta": {"position_offset": 1, "type_vocab": 1, "layer_norm_eps": 1e-5},
     "electra": {"embedding_size": 8},
 }
-EMBEDDING = embedding.EmbeddingConfig("cls", True, "cosine", 0.05, 16, 32, "query: ", "passage: ")
+EMBEDDING = text_embedding.EmbeddingConfig(
+    "cls", True, "cosine", 0.05, 16, 32, "query: ", "passage: "
+)
 PART_NAMES = ("encoder", "masked_lm", "pretraining")
 
 
@@ -199,7 +201,7 @@ def test_what_does_not_belong_together_is_refused(
 
 def test_from_a_checkpoint_by_gin_and_into_a_state_again(tokenizer: str, tmp_path: Path) -> None:
     config = dataclasses.replace(size(tokenizer), hidden=128, mlp=512, max_positions=128)
-    make, optimizer = objective(config, tokenizer), optim.AdamW(1e-3, 1, 2)
+    make, optimizer = objective(config, tokenizer), optimizers.AdamW(1e-3, 1, 2)
     _, state, shardings = train_state.create(make, optimizer, Partitioner(MeshShape(2, 2, 2)), 0)
     stage = tmp_path / "train"
     saver = checkpointing.Checkpointer(stage / "checkpoints", checkpointing.Checkpointing(keep=1))
@@ -215,7 +217,7 @@ def test_from_a_checkpoint_by_gin_and_into_a_state_again(tokenizer: str, tmp_pat
     subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True)
     source = import_hf.HuggingFace(str(tmp_path / "export/pretraining"), config.vocab_size)
     fresh = dataclasses.replace(state, params=jax.tree.map(jax.numpy.zeros_like, state.params))
-    again = initialise.apply(fresh, [initialise.Initialise(source, {"": ""})], shardings)
+    again = warm_start.apply(fresh, [warm_start.Initialise(source, {"": ""})], shardings)
     expected = dict(nnx.to_flat_state(state.params))
     for path, variable in nnx.to_flat_state(again.params):
         found, wanted = np.asarray(variable[...]), np.asarray(expected[path][...])
@@ -268,7 +270,7 @@ def test_every_pooling(
     model = SentenceTransformer(str(tmp_path / "encoder"), device="cpu")
     assert len(model) == 2 + normalise and model.similarity_fn_name == "dot"
     group = question_tokens.QuestionEncoder(tokenizer, 32, config.passage_prefix)(TEXTS)
-    expected = np.asarray(embedding.embed(module.encoder, group, config))[:, 0]
+    expected = np.asarray(text_embedding.embed(module.encoder, group, config))[:, 0]
     np.testing.assert_allclose(model.encode_document(TEXTS), expected, atol=1e-5)
 
 

@@ -19,8 +19,8 @@ from models.objectives import labse
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.interfaces.objective import GroupShape
-from t5x_style.step import optim, train_state
-from t5x_style.training import initialise
+from t5x_style.step import optimizers, train_state
+from t5x_style.training import warm_start
 from tests.kits import tiny_models
 from tests.kits.interop import needs_interop
 from tests.parity import parity_kit
@@ -104,10 +104,10 @@ def taken_over(module: labse.LaBSE, folder: Path, tokenizer: str) -> labse.LaBSE
         sources = [one.scoped_configurable_fn() for one in initialisers]
     gin.clear_config()
     _, state, shardings = train_state.create(
-        lambda rngs: make(module.config, tokenizer, seed=4), optim.AdamW(1e-3, 1, 2),
+        lambda rngs: make(module.config, tokenizer, seed=4), optimizers.AdamW(1e-3, 1, 2),
         Partitioner(MeshShape(1, 1, 1), devices=jax.devices()[:1]), 0,
     )  # fmt: skip
-    nnx.update(fresh, initialise.apply(state, sources, shardings).params)
+    nnx.update(fresh, warm_start.apply(state, sources, shardings).params)
     return fresh
 
 

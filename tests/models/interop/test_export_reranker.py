@@ -14,15 +14,15 @@ import safetensors.numpy
 import tokenizers
 from flax import nnx
 
-from input_pipelines.batches import joint
+from input_pipelines.batches import query_passage_concat
 from input_pipelines.store.token_store import Passages
 from input_pipelines.tokenizers import tokenization, wordpiece
 from models.interop import export_hf, hf_config, import_hf
-from models.networks import bert, embedding
+from models.networks import bert, text_embedding
 from models.objectives import cross_encoder, retromae
 from t5x_style.interfaces import contract, objective
 from t5x_style.step import train_state
-from t5x_style.training import initialise
+from t5x_style.training import warm_start
 from tests.kits import tiny_models
 from tests.kits.interop import needs_interop
 from tests.parity import parity_kit
@@ -72,7 +72,7 @@ def reranker(config: bert.BertConfig, tokenizer: str) -> cross_encoder.CrossEnco
 
 
 def retriever(config: bert.BertConfig, tokenizer: str) -> retromae.RetroMAE:
-    vectors = embedding.EmbeddingConfig("cls", True, "cosine", 0.05, PASSAGE, PASSAGE, "", "")
+    vectors = text_embedding.EmbeddingConfig("cls", True, "cosine", 0.05, PASSAGE, PASSAGE, "", "")
     group = objective.GroupShape(rows=8, length=PASSAGE, segments=1)
     settings = vectors, contract.Vocabulary.load(tokenizer), group, 0.3, 0.5, PASSAGE
     return retromae.RetroMAE(config, *settings, rngs=nnx.Rngs(0))
@@ -132,7 +132,7 @@ def laid(tokenizer: str) -> dict[str, np.ndarray]:
         starts = np.concatenate([one.word_starts for one in encoded])
         sides.append(Passages(tokens, starts, np.array([len(one.tokens) for one in encoded])))
     slots = np.arange(len(QUERIES)).reshape(-1, 2)
-    return joint.build_group(*sides, slots, 2 * (QUERY + PASSAGE - 1))
+    return query_passage_concat.build_group(*sides, slots, 2 * (QUERY + PASSAGE - 1))
 
 
 def scores(module: cross_encoder.CrossEncoder, tokenizer: str) -> np.ndarray:
@@ -288,13 +288,13 @@ def taken(module: nnx.Module, published: Path, tokenizer: str) -> dict[str, np.n
         with gin.unlock_config():
             gin.parse_config_file(str(REPOSITORY / "gin_configs/runs/initialise_hf.gin"))
             gin.parse_config(f"PUBLISHED = '{published}'\nTOKENIZER = '{tokenizer}'")
-        source = gin.get_configurable(initialise.Initialise)()
+        source = gin.get_configurable(warm_start.Initialise)()
         params, variables = nnx.split_state(nnx.state(module), nnx.Param, ...)
         key, healthy = jax.random.key(0), jnp.ones((), bool)
         state = train_state.TrainState(jnp.zeros(()), params, (), variables, key, healthy)
         device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         shardings = jax.tree.map(lambda _: device, state)
-        flat = nnx.to_flat_state(initialise.apply(state, [source], shardings).params)
+        flat = nnx.to_flat_state(warm_start.apply(state, [source], shardings).params)
     finally:
         gin.clear_config()
     return {"/".join(map(str, path)): np.asarray(variable[...]) for path, variable in flat}

@@ -64,7 +64,7 @@ def test_what_is_overridden_is_reported_in_the_same_line(mean, capsys):
     )
 
 
-@pytest.mark.parametrize("name", ["POOLING", "embedding.EmbeddingConfig.pooling"])
+@pytest.mark.parametrize("name", ["POOLING", "text_embedding.EmbeddingConfig.pooling"])
 def test_a_forced_pooling_that_contradicts_the_folder_is_an_error(mean, name):
     with pytest.raises(
         PublishedContractError, match="expected pooling 'mean'.*found pooling 'cls'"
@@ -77,7 +77,7 @@ def test_a_forced_normalisation_that_contradicts_the_folder_is_an_error(mean):
         contract_of(mean, "--gin.NORMALISE=False")
 
 
-@pytest.mark.parametrize("name", ["POOLING", "embedding.EmbeddingConfig.pooling"])
+@pytest.mark.parametrize("name", ["POOLING", "text_embedding.EmbeddingConfig.pooling"])
 def test_another_pooling_can_be_allowed_with_a_warning(mean, name):
     with pytest.warns(UserWarning, match="pooling 'cls', but the encoder was trained with pooling"):
         contract = contract_of(mean, f"--gin.{name}=cls", "--gin.ALLOW_OTHER_POOLING=True")

@@ -20,11 +20,11 @@ from input_pipelines.sources import beir
 from input_pipelines.store import prepare
 from input_pipelines.tokenizers import import_tokenizer, question_tokens, tokenization
 from models.interop import hf_config, hf_names, import_hf
-from models.networks import bert, embedding
+from models.networks import bert, text_embedding
 from models.objectives import retromae
 from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.interfaces.objective import GroupShape
-from t5x_style.training import initialise
+from t5x_style.training import warm_start
 from tests.kits import virtual_devices
 from tests.kits.interop import needs_interop
 from tests.parity import parity_kit
@@ -58,7 +58,7 @@ def small(folder: Path, whole: bool) -> Path:
     module: nnx.Module = nnx.Dict(encoder=bert.Encoder(config, rngs=nnx.Rngs(5)))
     if whole:
         vocabulary = Vocabulary.load(str(folder / "tokenizer"))
-        pooled = embedding.EmbeddingConfig("cls", True, "cosine", 0.05, 32, 32, "", "")
+        pooled = text_embedding.EmbeddingConfig("cls", True, "cosine", 0.05, 32, 32, "", "")
         module = retromae.RetroMAE(
             config, pooled, vocabulary, GroupShape(2, 32, 2), 0.3, 0.5, 32, rngs=nnx.Rngs(5)
         )
@@ -99,7 +99,7 @@ def test_pretraining_continues_from_a_published_encoder(which: str, tmp_path: Pa
     fresh = "in no source, so fresh: decoder (16 parameters), head (5 parameters)"
     assert (fresh in done.stdout) == (which != "whole")
     assert ("in no source" in done.stdout) == (which != "whole")
-    found = initialise.Checkpoint(str(tmp_path / "train")).arrays()
+    found = warm_start.Checkpoint(str(tmp_path / "train")).arrays()
     source = import_hf.HuggingFace(str(published), rows(published)).arrays()
     assert {path.split("/")[0] for path in source} >= (
         {"encoder", "head", "decoder"} if which == "whole" else {"encoder"}
@@ -123,7 +123,7 @@ def test_the_real_encoder_gives_the_vectors_of_sentence_transformers(tmp_path: P
     network = nnx.Dict(encoder=bert.Encoder(config, rngs=nnx.Rngs(0)))
     parity_kit.fill(network, import_hf.HuggingFace(str(published), config.vocab_size))
     group = question_tokens.QuestionEncoder(str(tmp_path / "tokenizer"), 32, "")(TEXTS)
-    mean = embedding.EmbeddingConfig("mean", True, "cosine", 0.05, 32, 32, "", "")
-    ours = np.asarray(embedding.embed(network["encoder"], group, mean))[:, 0]
+    mean = text_embedding.EmbeddingConfig("mean", True, "cosine", 0.05, 32, 32, "", "")
+    ours = np.asarray(text_embedding.embed(network["encoder"], group, mean))[:, 0]
     expected = SentenceTransformer(str(published), device="cpu").encode(TEXTS)
     np.testing.assert_allclose(ours, expected, atol=1e-5)

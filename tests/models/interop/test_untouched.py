@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from input_pipelines.batches import pipeline
+from input_pipelines.batches import packed_text
 from input_pipelines.sources import beir
 from input_pipelines.store import prepare
 from input_pipelines.tokenizers import import_tokenizer
 from models.interop import import_hf, published_contract
 from t5x_style import initialise_model
-from t5x_style.checkpoints import checkpoint_folder, trained
+from t5x_style.checkpoints import checkpoint_directory, restored_model
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.interfaces.contract import Contract, ContractError
-from t5x_style.training import initialise
+from t5x_style.training import warm_start
 from tests.kits import published_folders as folders
 from tests.kits import virtual_devices
 from tests.kits.interop import needs_interop
@@ -54,23 +54,23 @@ def stores(folder: Path, published: Path, passages: Path, prefixes: bool = True)
     return found
 
 
-def model(folder: Path, published: Path, made: dict[str, str]) -> trained.Trained:
+def model(folder: Path, published: Path, made: dict[str, str]) -> restored_model.Trained:
     """The published encoder, through a model folder."""
     partitioner = Partitioner(MeshShape(8, 1, 1))
     with folders.objective(published, Path(made["tokenizer"])) as make:
         source = import_hf.HuggingFace(str(published), vocabulary_size(made["tokenizer"]))
-        parts = initialise.Initialise(source, {"": ""}, unused=UNUSED_PARTS)
+        parts = warm_start.Initialise(source, {"": ""}, unused=UNUSED_PARTS)
         outputs = initialise_model.initialise_model(make, [parts], partitioner, 0, str(folder))
         assert outputs == {"checkpoint": "checkpoints", "model": "."}
-        return trained.load(make, str(folder), partitioner)
+        return restored_model.load(make, str(folder), partitioner)
 
 
 def vocabulary_size(tokenizer: str) -> int:
     return int(json.loads((Path(tokenizer) / "vocabulary.json").read_text())["size"])
 
 
-def source(store: str, tokenizer: str, length: int) -> pipeline.EncodeSource:
-    return pipeline.EncodeSource(store, length, 4, 8, segment_length=length, tokenizer=tokenizer)
+def source(store: str, tokenizer: str, length: int) -> packed_text.EncodeSource:
+    return packed_text.EncodeSource(store, length, 4, 8, segment_length=length, tokenizer=tokenizer)
 
 
 def assert_vectors_of_sentence_transformers(tmp_path: Path, published: Path, texts: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_model_folder_holds_no_moments_and_continues_where_it_was(tmp_path):
     made = stores(tmp_path, published, tmp_path / "made/texts")
     one = model(tmp_path / "model", published, made)
     assert Contract.load(tmp_path / "model").pooling == "mean"
-    shapes = checkpoint_folder.read_meta(tmp_path / "model/checkpoints/0")["shapes"]
+    shapes = checkpoint_directory.read_meta(tmp_path / "model/checkpoints/0")["shapes"]
     assert set(shapes["optimizer"].values()) == {"int32[]"}, "no more than a count of steps"
     assert model(tmp_path / "model", published, made).fingerprint == one.fingerprint
 

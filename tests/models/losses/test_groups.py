@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from t5x_style.evaluation import groups
-from t5x_style.retrieval.passages import Passage, Passages
+from t5x_style.evaluation import query_groups
+from t5x_style.retrieval.beir_collection import Passage, Passages
 from tests.kits import retrieval_helpers as helpers
 
 
@@ -24,26 +24,26 @@ def passage(source="", title=""):
     ],
 )
 def test_the_file_of_a_passage_is_its_group(source, levels, name):
-    assert groups.BySource(levels)(passage(source)) == name
+    assert query_groups.BySource(levels)(passage(source)) == name
 
 
 def test_the_title_of_a_passage_is_its_group():
-    assert groups.ByTitle()(passage(title=" An  article ")) == "An article"
+    assert query_groups.ByTitle()(passage(title=" An  article ")) == "An article"
 
 
 def test_passages_without_the_field_are_refused():
-    with pytest.raises(groups.GroupError, match="'source'.*found '' in passage 'p'"):
-        groups.BySource()(passage(title="t"))
-    with pytest.raises(groups.GroupError, match="found none in passage 'p'"):
-        groups.ByTitle()(passage(source="s"))
+    with pytest.raises(query_groups.GroupError, match="'source'.*found '' in passage 'p'"):
+        query_groups.BySource()(passage(title="t"))
+    with pytest.raises(query_groups.GroupError, match="found none in passage 'p'"):
+        query_groups.ByTitle()(passage(source="s"))
     with pytest.raises(ValueError, match="levels: expected at least 1 or None, found 0"):
-        groups.BySource(0)
+        query_groups.BySource(0)
 
 
 def test_the_most_relevant_passage_decides(tmp_path):
     passages = Passages(helpers.write_corpus(tmp_path))
     qrels = {"a": {"p0": 1}, "b": {"p3": 1, "p1": 2}, "c": {"p3": 1, "p1": 1}}
-    found = groups.numbers(groups.BySource(), ["a", "b", "c"], qrels, passages)
+    found = query_groups.numbers(query_groups.BySource(), ["a", "b", "c"], qrels, passages)
     assert found.dtype == np.int64 and found.tolist() == [0, 1, 0]  # csv, json, csv
-    with pytest.raises(groups.GroupError, match="passage 'p4'"):
-        groups.numbers(groups.BySource(), ["a"], {"a": {"p4": 1}}, passages)
+    with pytest.raises(query_groups.GroupError, match="passage 'p4'"):
+        query_groups.numbers(query_groups.BySource(), ["a"], {"a": {"p4": 1}}, passages)

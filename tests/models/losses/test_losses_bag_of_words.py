@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models.corruption import corruption
+from models.corruption import masking
 from models.losses import bag_of_words, cross_entropy
 from models.objectives import retromae
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.objective import GroupShape
-from t5x_style.step import optim, train_state, train_step
+from t5x_style.step import optimizers, train_state, train_step
 from tests.kits import packed_rows, tiny_models
 from tests.kits.interop import needs_interop
 
@@ -162,8 +162,8 @@ def terms(objective, rows, length, segments):
     ids = text["segment_ids"]
     text |= {
         "encoder_tokens": jnp.where(masked, 4, text["tokens"]),
-        "encoder_labels": jnp.where(masked, corruption.inner_labels(text), IGNORED),
-        "decoder_labels": corruption.inner_labels(text),
+        "encoder_labels": jnp.where(masked, masking.inner_labels(text), IGNORED),
+        "decoder_labels": masking.inner_labels(text),
         "decoder_visible": (ids[:, :, None] == ids[:, None, :]) & (ids[:, :, None] > 0),
     }
     graph, state = nnx.split(objective)
@@ -198,7 +198,7 @@ def test_packed_passages_have_the_same_gradients():
         places = packed_rows.places(rows)
         for example, (row, columns) in places.items():
             hidden[row, columns] = states[example]
-        parts = (group["segment_ids"], group["positions"], corruption.inner_labels(group))
+        parts = (group["segment_ids"], group["positions"], masking.inner_labels(group))
         value = lambda *x: loss(*x, *parts, 50, 9, segments).value()  # noqa: E731
         to_hidden, *rest = jax.jit(jax.grad(value, (0, 1, 2)))(hidden, table, bias)
         return [*(to_hidden[places[one.example_id]] for one in PASSAGES), *rest]
@@ -230,7 +230,7 @@ def test_three_steps_on_eight_devices_equal_one():
             DUPMAE, config, tiny_models.EMBEDDING, tiny_models.VOCABULARY,
             GroupShape(8, 40, 3), 0.3, 0.5, 16,
         )  # fmt: skip
-        optimizer = optim.AdamW(2e-3, 2, 10, epsilon=1e-4)
+        optimizer = optimizers.AdamW(2e-3, 2, 10, epsilon=1e-4)
         definition, state, shardings = train_state.create(make, optimizer, partitioner, 0)
         step = jax.jit(
             functools.partial(train_step.train_step, definition, partitioner.mesh),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.losses import span_reading
+from models.losses import span_scores
 
 SIZES = st.tuples(
     st.integers(1, 3), st.integers(1, 3), st.integers(1, 9), st.integers(1, 4), st.integers(0, 999)
@@ -22,7 +22,7 @@ def case(questions, blocks, length, widths, seed):
     answers = rng.integers(5, 8, (questions, 3, 4))
     for own in answers:
         for answer, size in zip(own, rng.integers(0, 5, 3), strict=True):
-            answer[size:] = span_reading.NO_TOKEN
+            answer[size:] = span_scores.NO_TOKEN
     return tokens, readable, answers
 
 
@@ -31,8 +31,8 @@ def case(questions, blocks, length, widths, seed):
 def test_answers_are_found_token_for_token(sizes):
     tokens, readable, answers = case(*sizes)
     widths = sizes[3]
-    spans = np.asarray(span_reading.answer_spans(tokens, readable, answers, widths))
-    holds = np.asarray(span_reading.holds_answer(tokens, readable, answers))
+    spans = np.asarray(span_scores.answer_spans(tokens, readable, answers, widths))
+    holds = np.asarray(span_scores.holds_answer(tokens, readable, answers))
     expected, held = np.zeros(spans.shape, bool), np.zeros(holds.shape, bool)
     for q, b, at in np.ndindex(tokens.shape):
         for answer in answers[q]:
@@ -53,7 +53,7 @@ def test_answers_are_found_token_for_token(sizes):
 def test_spans_begin_and_end_where_text_is_read(sizes):
     _, readable, _ = case(*sizes)
     widths = sizes[3]
-    spans = np.asarray(span_reading.readable_spans(jnp.asarray(readable), widths))
+    spans = np.asarray(span_scores.readable_spans(jnp.asarray(readable), widths))
     for place in np.ndindex(*readable.shape, widths):
         start, end = place[2], place[2] + place[3]
         row = readable[place[:2]]
@@ -61,7 +61,7 @@ def test_spans_begin_and_end_where_text_is_read(sizes):
 
 
 def losses(relevance, holds, scores, spans, correct):
-    loss, metrics = span_reading.span_losses(relevance, holds, scores, spans, correct)
+    loss, metrics = span_scores.span_losses(relevance, holds, scores, spans, correct)
     return loss.value(), metrics
 
 

@@ -16,7 +16,7 @@ from models.objectives import mlm
 from t5x_style.distributed.partitioning import BATCH_AXES, MeshShape, Partitioner
 from t5x_style.interfaces.objective import GroupShape
 from t5x_style.preflight import topology
-from t5x_style.step import inference
+from t5x_style.step import jitted_functions
 from tests.kits import tiny_models
 
 KERNEL = "tpu_custom_call"  # what a Pallas kernel is called in a compiled program
@@ -195,7 +195,9 @@ def test_an_encoder_on_a_mesh_compiles_for_a_tpu(v5e, kind, fused):
     sizes = (config, tiny_models.EMBEDDING, tiny_models.VOCABULARY, shape, 0.15, 64)
     abstract = nnx.eval_shape(lambda: mlm.Mlm(*sizes, rngs=nnx.Rngs(0)))
     graph, params, rest = nnx.split(abstract, nnx.Param, ...)
-    embed = inference.jitted_functions(graph, ["embed_passage"], partitioner.mesh)["embed_passage"]
+    embed = jitted_functions.jitted_functions(graph, ["embed_passage"], partitioner.mesh)[
+        "embed_passage"
+    ]
     params, rest = (
         jax.tree.map(
             lambda leaf, s: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=s),

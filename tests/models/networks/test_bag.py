@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from input_pipelines.tokenizers import tokenization, wordpiece
 from models.interop import export_bag
 from models.losses import contrastive
-from models.networks import bag, embedding
+from models.networks import bag, text_embedding
 from models.objectives import bi_encoder
 from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.interfaces.objective import GroupShape, check_batch
@@ -87,7 +87,7 @@ def test_a_text_of_special_tokens_alone_has_no_direction_and_a_finite_gradient()
     group = tiny_models.group([[(0, [2, 1, 3])]], length=6, most=1)
 
     def total(module: bag.BagEncoder) -> jax.Array:
-        return embedding.embed(module, group, EMBEDDING).sum()
+        return text_embedding.embed(module, group, EMBEDDING).sum()
 
     value, gradient = nnx.value_and_grad(total)(made)
 
@@ -159,13 +159,13 @@ def test_sizes_out_of_range_are_refused(field: str, value: object, words: str) -
 def test_a_bag_has_no_other_pooling() -> None:
     group = tiny_models.group([tiny_models.segments(2)], length=20, most=2)
     with pytest.raises(ValueError, match="BagEncoder does not give 'mean'"):
-        embedding.embed(encoder(), group, dataclasses.replace(EMBEDDING, pooling="mean"))
+        text_embedding.embed(encoder(), group, dataclasses.replace(EMBEDDING, pooling="mean"))
 
 
 FINGERPRINT = "made-for-the-test"
 
 
-def trained(folder: Path, tokenizer: str) -> tuple[bag.BagEncoder, embedding.EmbeddingConfig]:
+def trained(folder: Path, tokenizer: str) -> tuple[bag.BagEncoder, text_embedding.EmbeddingConfig]:
     """A bag for this tokenizer, whose contract is in the folder."""
     vocabulary = Vocabulary.load(tokenizer)
     config = bag.BagConfig(vocabulary.size, 8, vocabulary.special_ids, vocab_multiple=32)
@@ -221,7 +221,7 @@ def test_sentence_transformers_gives_the_same_vectors(tmp_path: Path, tokenizer:
     )
     encoded = tokenization.Tokenizer(tokenizer).encode_batch(TEXTS, 8)
     rows = [[(i, one.tokens.tolist())] for i, one in enumerate(encoded)]
-    ours = embedding.embed(made, tiny_models.group(rows, length=8, most=1), how)[:, 0]
+    ours = text_embedding.embed(made, tiny_models.group(rows, length=8, most=1), how)[:, 0]
 
     theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "encoder")).encode(TEXTS)
 

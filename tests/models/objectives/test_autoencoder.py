@@ -12,9 +12,9 @@ import pytest
 from flax import nnx
 from scipy.special import erf, log_softmax, softmax
 
-from models.corruption.corruption import IGNORED
+from models.corruption.masking import IGNORED
 from models.objectives import autoencoder
-from t5x_style.configuration import gin_utils
+from t5x_style.configuration import gin_checks
 from t5x_style.interfaces.objective import Batch, GroupShape
 from t5x_style.preflight import configuration, program
 from tests.kits import tiny_models
@@ -240,7 +240,7 @@ def test_the_shipped_configuration_compiles_sharded_for_tpus(monkeypatch) -> Non
     argv += [f"--gin.{name}={value}" for name, value in values.items()]
     try:
         vocabulary = configuration.VocabularySize(200, "the test")
-        parsed = gin_utils.parse_flags(argv)
+        parsed = gin_checks.parse_flags(argv)
         (found,) = program.trace(configuration.resolve(parsed, "v5e:2x2", vocabulary)[0])
         assert found.step.lower().compile().memory_analysis().temp_size_in_bytes > 0
     finally:

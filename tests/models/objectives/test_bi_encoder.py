@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from models.losses import contrastive, distillation
-from models.networks import bert, embedding
+from models.networks import bert, text_embedding
 from models.objectives import bi_encoder
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.objective import Batch, GroupShape, check_batch
@@ -141,7 +141,7 @@ def test_the_batch_it_asks_for_and_what_it_refuses() -> None:
 
 
 def test_a_zero_vector_has_no_direction_and_no_gradient() -> None:
-    value, pull = jax.vjp(embedding.unit, jnp.zeros((1, 4)))
+    value, pull = jax.vjp(text_embedding.unit, jnp.zeros((1, 4)))
     assert not np.asarray(value).any()
     assert not np.asarray(pull(jnp.ones((1, 4)))[0]).any()
 
@@ -219,7 +219,7 @@ def gradients_with_dropout(module: bi_encoder.BiEncoder, chunked_by_hand: int) -
         vectors = jnp.zeros((rows, tiny_models.CONFIG.hidden))
         for c, one in enumerate(keys):
             part = {name: array[c::chunked_by_hand] for name, array in group.items()}
-            found = embedding.embed(module.encoder, part, module.embedding_config, one)
+            found = text_embedding.embed(module.encoder, part, module.embedding_config, one)
             vectors = vectors.at[c::chunked_by_hand].set(found[:, 0])
         return vectors
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from input_pipelines.batches.qa_windows import WindowsToAnswer
 from input_pipelines.batches.question_windows import QuestionWindows
-from input_pipelines.batches.windows_to_answer import WindowsToAnswer
-from input_pipelines.sources.asked_passages import AskedPassages
+from input_pipelines.sources.squad_questions import AskedPassages
 from input_pipelines.store.token_store import TokenStore
 from models.objectives import extractive_qa
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.evaluation.extractive_qa import ExtractiveEvaluator
 from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.interfaces.objective import GroupShape, check_batch
-from t5x_style.training import initialise
+from t5x_style.training import warm_start
 from tests.kits import fine_tuning_kit, question_texts, tiny_models
 from tests.kits.question_texts import (
     LANGUAGES,
@@ -261,7 +261,7 @@ def test_by_gin_from_marge(folder, tmp_path):
     inputs = "[%WINDOWS, %DEVELOPMENT_FOLDER, %TOKENIZER, %PRETRAINED]"
     macros["stage.run.inputs"] = inputs  # as docs/fine_tuning.md says
     assert fine_tuning_kit.run("t5x_style.train.train", files, **common, **macros) == 0
-    found = initialise.Checkpoint(str(model)).arrays()
+    found = warm_start.Checkpoint(str(model)).arrays()
     fine_tuning_kit.assert_taken_over(found, given, {"span"})
     logged = [json.loads(line) for line in (model / "metrics.jsonl").read_text().splitlines()]
     told = {name for line in logged for name in line}

@@ -10,12 +10,12 @@ from flax import nnx
 from safetensors.numpy import save_file
 
 from models.interop import hf_config, hf_names, import_hf
-from models.networks import pooled
+from models.networks import pooled_encoder
 from models.objectives import extractive_qa, mlm, pair_classifier, retromae, simlm
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.objective import GroupShape
-from t5x_style.step import optim, train_state
-from t5x_style.training import initialise
+from t5x_style.step import optimizers, train_state
+from t5x_style.training import warm_start
 from tests.kits import fine_tuning_kit, tiny_models
 from tests.parity import parity_kit
 
@@ -40,7 +40,7 @@ def settings(file):
         with gin.unlock_config():
             gin.parse_config_file(f"{fine_tuning_kit.REPOSITORY}/gin_configs/runs/{file}.gin")
             return {
-                name: gin.query_parameter(f"t5x_style.training.initialise.Initialise.{name}")
+                name: gin.query_parameter(f"t5x_style.training.warm_start.Initialise.{name}")
                 for name in ("paths", "unused", "missing")
             }
     finally:
@@ -52,7 +52,7 @@ def created(name):
     factory, arguments = TUNED[name]
     one = partitioning.Partitioner(partitioning.MeshShape(1, 1, 1), devices=jax.devices()[:1])
     make = lambda rngs: factory(*arguments, rngs=rngs)  # noqa: E731
-    return train_state.create(make, optim.AdamW(1e-3, 1, 2), one, 0)[1:]
+    return train_state.create(make, optimizers.AdamW(1e-3, 1, 2), one, 0)[1:]
 
 
 class Arrays:
@@ -72,7 +72,7 @@ def arrays_of(module):
 def assert_begins_as(name, source, file, encoder):
     """Applies a gin file; what comes of it has the encoder, and fresh parts beside it."""
     state, shardings = created(name)
-    begun = initialise.apply(state, [initialise.Initialise(source, **settings(file))], shardings)
+    begun = warm_start.apply(state, [warm_start.Initialise(source, **settings(file))], shardings)
     fresh = {path for path, _ in nnx.to_flat_state(state.params) if path[0] != "encoder"}
     assert {path[0] for path in fresh} == (
         {"pooler", "classifier"} if name == "pair_classifier" else {"span"}
@@ -98,7 +98,7 @@ def test_from_what_was_pretrained(name, pretrained):
 @pytest.mark.parametrize("name", TUNED)
 def test_from_labse(name):
     """Of LaBSE the parameters are those of its embedder."""
-    network = pooled.PooledEncoder(CONFIG, rngs=nnx.Rngs(1))
+    network = pooled_encoder.PooledEncoder(CONFIG, rngs=nnx.Rngs(1))
     arrays = {f"embedder/{path}": array for path, array in arrays_of(network).items()}
     encoder = below(arrays, "embedder/encoder/")
     assert_begins_as(name, Arrays(arrays), "initialise_encoder_labse", encoder)

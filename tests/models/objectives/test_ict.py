@@ -10,11 +10,11 @@ import pytest
 from flax import nnx
 
 from models.losses import contrastive
-from models.networks import projected
+from models.networks import projected_encoder
 from models.objectives import ict
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.objective import GroupShape
-from t5x_style.step import optim, train_state, train_step
+from t5x_style.step import optimizers, train_state, train_step
 from tests.kits import tiny_models
 
 ROWS, LENGTH, BLOCK = 16, 8, 16
@@ -24,7 +24,7 @@ VOCABULARY = tiny_models.VOCABULARY
 def make(removal_rate=0.9, way="gather", **changes):
     settings = {
         "config": tiny_models.CONFIG,
-        "projection": projected.ProjectionConfig(8, dropout=0.0),
+        "projection": projected_encoder.ProjectionConfig(8, dropout=0.0),
         "embedding_config": tiny_models.TITLED,
         "vocabulary": VOCABULARY,
         "query": GroupShape(ROWS, LENGTH, 1),
@@ -136,7 +136,7 @@ def losses(mesh, way, steps, null=False):
     devices = jax.devices()[: int(np.prod(mesh))]
     partitioner = partitioning.Partitioner(partitioning.MeshShape(*mesh), devices=devices)
     definition, state, shardings = train_state.create(
-        make(way=way, null_negative=null), optim.AdamW(1e-2, 2, 200), partitioner, 0
+        make(way=way, null_negative=null), optimizers.AdamW(1e-2, 2, 200), partitioner, 0
     )
     step = jax.jit(
         functools.partial(train_step.train_step, definition, partitioner.mesh),
@@ -189,4 +189,4 @@ def test_what_does_not_fit_is_refused():
                 rngs=nnx.Rngs(0)
             )
     with pytest.raises(ValueError, match="expected size of at least 1"):
-        projected.ProjectionConfig(0)
+        projected_encoder.ProjectionConfig(0)

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from models.losses import contrastive
-from models.networks import bag, embedding
+from models.networks import bag, text_embedding
 from models.objectives import labse
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.objective import GroupShape
@@ -182,4 +182,4 @@ def test_a_pooler_that_is_not_there_is_refused():
 
     encoder = bert.Encoder(CONFIG, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="Encoder does not give 'pooler'"):
-        embedding.embed(encoder, group(1, 1), EMBEDDING)
+        text_embedding.embed(encoder, group(1, 1), EMBEDDING)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models.networks import generation, seq2seq
+from models.networks import decoding, seq2seq
 from models.objectives import marge
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.metrics import Mean
@@ -67,7 +67,7 @@ def make(beta=1.5, decoder=DECODER, rows=4, **changes):
     shape = GroupShape(rows, 24, 5)
     model = marge.Marge(
         dataclasses.replace(CONFIG, **changes), decoder, marge.RelevanceConfig(2, beta), EMBEDDING,
-        tiny_models.VOCABULARY, shape, shape, 16, generation.GenerationConfig(8),
+        tiny_models.VOCABULARY, shape, shape, 16, decoding.GenerationConfig(8),
         rngs=nnx.Rngs(0),
     )  # fmt: skip
     model.eval()
@@ -243,7 +243,7 @@ def log_p(model, evidence, language, tokens):
 
 def test_the_best_token_each_time(model):
     evidence = texts(6, 5, seed=9)
-    written = write(model, evidence_of(*evidence), generation.GenerationConfig(6))
+    written = write(model, evidence_of(*evidence), decoding.GenerationConfig(6))
     tokens = written.tokens[0, 0].tolist()
     assert tokens[0] == GERMAN
     candidates = [t for t in range(1, CONFIG.vocab_size)]
@@ -286,8 +286,8 @@ def test_enough_beams_find_the_likeliest_of_all_texts(penalty):
     table = np.random.default_rng(4).standard_normal((5, 5)) * 1.5
     table[:, 0] = -np.inf  # padding
     step, cache = toy_step(table)
-    config = generation.GenerationConfig(5, beams=120, length_penalty=penalty)
-    written = generation.write(step, cache, jnp.asarray([2, 2]), config, end=1, pad=0)
+    config = decoding.GenerationConfig(5, beams=120, length_penalty=penalty)
+    written = decoding.write(step, cache, jnp.asarray([2, 2]), config, end=1, pad=0)
     truth = best_of_all(table, 5, penalty)
     for rank, (_, score) in enumerate(truth[:5]):  # texts of the same tokens pairwise are as likely
         text = tuple(t for t in np.asarray(written.tokens[1, rank]).tolist() if t)
@@ -298,7 +298,7 @@ def test_enough_beams_find_the_likeliest_of_all_texts(penalty):
 def test_more_beams_find_what_is_likelier(model):
     evidence = evidence_of(*texts(6, 5, seed=9))
     scores = [
-        write(model, evidence, generation.GenerationConfig(8, n, length_penalty=0.0)).scores[0, 0]
+        write(model, evidence, decoding.GenerationConfig(8, n, length_penalty=0.0)).scores[0, 0]
         for n in (1, 4)
     ]
     assert scores[1] >= scores[0]
@@ -309,8 +309,8 @@ def test_what_is_drawn_has_the_shares_that_the_network_says():
     step, cache = toy_step(table)
 
     def draw(**options):
-        config = generation.GenerationConfig(2, beams=4000, temperature=1.0, **options)
-        written = generation.write(step, cache, jnp.asarray([2]), config, end=1, pad=0, key=KEY)
+        config = decoding.GenerationConfig(2, beams=4000, temperature=1.0, **options)
+        written = decoding.write(step, cache, jnp.asarray([2]), config, end=1, pad=0, key=KEY)
         return np.bincount(np.asarray(written.tokens[0, :, 1]), minlength=5) / 4000
 
     np.testing.assert_allclose(draw(), [0, 0.1, 0.2, 0.3, 0.4], atol=0.03)
@@ -324,11 +324,11 @@ def test_behind_the_end_there_is_padding():
     table[2, 3], table[3, 1] = 5.0, 5.0  # 2, then 3, then the end
     step, cache = toy_step(table)
     for config in (
-        generation.GenerationConfig(6),
-        generation.GenerationConfig(6, beams=2),
-        generation.GenerationConfig(6, temperature=0.1),
+        decoding.GenerationConfig(6),
+        decoding.GenerationConfig(6, beams=2),
+        decoding.GenerationConfig(6, temperature=0.1),
     ):
-        written = generation.write(step, cache, jnp.asarray([2]), config, end=1, pad=0, key=KEY)
+        written = decoding.write(step, cache, jnp.asarray([2]), config, end=1, pad=0, key=KEY)
         assert written.tokens[0, 0].tolist() == [2, 3, 1, 0, 0, 0]
 
 
@@ -344,14 +344,14 @@ def test_behind_the_end_there_is_padding():
 )
 def test_ways_of_writing_that_make_no_sense_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        generation.GenerationConfig(**{"length": 5, **changes})
+        decoding.GenerationConfig(**{"length": 5, **changes})
 
 
 def test_drawing_wants_a_key():
     step, cache = toy_step(np.zeros((5, 5)))
-    config = generation.GenerationConfig(3, temperature=1.0)
+    config = decoding.GenerationConfig(3, temperature=1.0)
     with pytest.raises(ValueError, match="expected a key"):
-        generation.write(step, cache, jnp.asarray([2]), config, end=1, pad=0)
+        decoding.write(step, cache, jnp.asarray([2]), config, end=1, pad=0)
 
 
 def test_sizes_that_do_not_fit_are_refused():
@@ -367,7 +367,7 @@ def test_a_decoder_without_layers_below_is_one(found):
     model = make(decoder=dataclasses.replace(DECODER, base_layers=0))
     value, _, gradients = loss_and_gradients(model, batch(APART))
     assert value != found[0] and not [name for name in gradients if "base" in name]
-    written = write(model, evidence_of(*texts(6, seed=9)), generation.GenerationConfig(4, 2))
+    written = write(model, evidence_of(*texts(6, seed=9)), decoding.GenerationConfig(4, 2))
     assert written.tokens.shape == (1, 2, 4)
 
 

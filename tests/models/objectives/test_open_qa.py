@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models.corruption import evidence
-from models.losses import span_reading
-from models.networks import projected, span_head
+from models.corruption import evidence_layout
+from models.losses import span_scores
+from models.networks import projected_encoder, span_head
 from models.objectives import open_qa
 from t5x_style.checkpoints import checkpointing
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.objective import GroupShape
 from t5x_style.retrieval.device_index import DeviceIndexConfig
-from t5x_style.step import optim
-from t5x_style.training import metric_log, progress, trainer
+from t5x_style.step import optimizers
+from t5x_style.training import metric_writer, progress, trainer
 from tests.kits import tiny_models
 from tests.kits.tiny_corpus import TinyCorpus
 
@@ -33,7 +33,7 @@ def make(corpus=CORPUS, **changes):
     settings = {
         "config": CONFIG,
         "reader_config": CONFIG,
-        "projection": projected.ProjectionConfig(8, dropout=0.0),
+        "projection": projected_encoder.ProjectionConfig(8, dropout=0.0),
         "spans": span_head.SpanConfig(3, 8),
         "embedding_config": dataclasses.replace(tiny_models.TITLED, passage_length=12),
         "vocabulary": tiny_models.VOCABULARY,
@@ -60,10 +60,10 @@ class Questions:
         rows = np.arange(ROWS) if rows is None else rows
         tokens = CORPUS.tokens(0, CORPUS.rows)[rows * 4]
         lengths = CORPUS.column("length", 0, CORPUS.rows)[rows * 4]
-        group = evidence.beginning(jnp.asarray(tokens), jnp.asarray(lengths), LENGTH, 3)
+        group = evidence_layout.beginning(jnp.asarray(tokens), jnp.asarray(lengths), LENGTH, 3)
         group = {name: np.asarray(array) for name, array in group.items()}
         group["example_id"] = rows.astype(np.int32)[:, None]
-        answers = np.full((len(rows), 2, 2), span_reading.NO_TOKEN, np.int32)
+        answers = np.full((len(rows), 2, 2), span_scores.NO_TOKEN, np.int32)
         answers[:, 0] = tokens[:, 4:6]
         answers[:, 1, 0] = 1  # the unknown token, which no block has
         group["answers"] = answers
@@ -81,7 +81,7 @@ def build(folder, mesh=(1, 1, 1), steps=CADENCE.steps):
     kept = checkpointing.Checkpointer(folder / "checkpoints", checkpointing.Checkpointing(keep=2))
     cadence = dataclasses.replace(CADENCE, steps=steps)
     return trainer.Trainer(
-        make(), Questions(), optim.AdamW(5e-3, 2, 400), partitioner, kept, cadence, 3
+        make(), Questions(), optimizers.AdamW(5e-3, 2, 400), partitioner, kept, cadence, 3
     )
 
 
@@ -89,12 +89,12 @@ def train(folder, **settings):
     run = build(folder, **settings)
     run.start()
     first = int(run.state.step)
-    log = metric_log.MetricLog(folder, first)
+    log = metric_writer.MetricLog(folder, first)
     shown = progress.TrainingProgress("qa", first, run.cadence.steps, active=False)
     before = module_of(run)
     assert run.fit(log, shown, {})
     run.checkpointer.close()
-    lines = metric_log.read_lines(folder / "metrics.jsonl")
+    lines = metric_writer.read_lines(folder / "metrics.jsonl")
     return run, before, [line for line in lines if "train/loss" in line]
 
 
@@ -118,7 +118,7 @@ def test_it_learns_to_answer_and_the_index_stands_still(tmp_path):
             np.testing.assert_array_equal(one, other)
     # What the index holds is what embedded it, and that carries no moments.
     blocks = CORPUS.tokens(0, 37), CORPUS.column("length", 0, 37)
-    group = evidence.row_group(*map(jnp.asarray, blocks), jnp.zeros(37, jnp.int32))
+    group = evidence_layout.row_group(*map(jnp.asarray, blocks), jnp.zeros(37, jnp.int32))
     vectors = after.block_embedder(group)[:, 0]
     np.testing.assert_allclose(after.index.embeddings[...][:37], vectors, rtol=1e-5, atol=1e-5)
     moments = [path for path, _ in jax.tree_util.tree_leaves_with_path(run.state.opt_state)]
@@ -178,7 +178,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
 def test_a_text_without_a_body_has_no_answer():
     model = make(None)(rngs=nnx.Rngs(0))
     tokens = jnp.asarray([[2, 7, 3, 3, 0, 0], [2, 7, 3, 8, 3, 0], [2, 7, 3, 0, 0, 0]], jnp.int32)
-    joint = evidence.row_group(tokens, jnp.asarray([4, 5, 3]), jnp.zeros(3, jnp.int32))
+    joint = evidence_layout.row_group(tokens, jnp.asarray([4, 5, 3]), jnp.zeros(3, jnp.int32))
     found = {name: np.asarray(array)[:, 0] for name, array in model.answer(joint).items()}
     np.testing.assert_array_equal(np.isneginf(found["score"]), [True, False, True])
     assert (found["start"][1], found["end"][1], found["log_probability"][1]) == (3, 3, 0)

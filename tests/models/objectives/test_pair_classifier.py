@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from input_pipelines.batches import labelled_pairs
+from input_pipelines.batches import classifier_batches
 from input_pipelines.store.token_store import TokenStore
 from models.objectives import pair_classifier
 from t5x_style.evaluation.pair_classification import PairClassificationEvaluator
 from t5x_style.interfaces.contract import Contract, Vocabulary
 from t5x_style.interfaces.objective import GroupShape, check_batch
-from t5x_style.training import initialise
+from t5x_style.training import warm_start
 from tests.kits import fine_tuning_kit, labelled_texts, tiny_models
 from tests.kits.labelled_texts import CLASSES
 from tests.parity import parity_kit
@@ -175,7 +175,7 @@ def test_by_gin_from_marge(tmp_path):
     files = ["runs/prepare_labelled_pairs", "data/pair_lines"]
     assert fine_tuning_kit.run("", files, **common, **prepared) == 0
     store = tmp_path / "pairs" / "store"
-    labels = TokenStore.open(str(store)).table(labelled_pairs.LABEL)
+    labels = TokenStore.open(str(store)).table(classifier_batches.LABEL)
     assert labels.tolist() == [CLASSES.index(line["label"]) for line in labelled_texts.lines()]
     files = ["runs/train", "models/tiny", "objectives/pair_classifier", "data/labelled_pairs"]
     files += ["runs/development_labelled_pairs", "runs/initialise_encoder"]
@@ -192,7 +192,7 @@ def test_by_gin_from_marge(tmp_path):
         )
         == 0
     )
-    found = initialise.Checkpoint(str(model)).arrays()
+    found = warm_start.Checkpoint(str(model)).arrays()
     fine_tuning_kit.assert_taken_over(found, given, {"pooler", "classifier"})
     logged = [json.loads(line) for line in (model / "metrics.jsonl").read_text().splitlines()]
     told = {name for line in logged for name in line}

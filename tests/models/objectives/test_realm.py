@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models.corruption import evidence, span_masks
+from models.corruption import evidence_layout, span_masks
 from models.losses import marginal
-from models.networks import projected
+from models.networks import projected_encoder
 from models.objectives import realm
 from t5x_style.checkpoints import checkpointing
 from t5x_style.distributed import partitioning
-from t5x_style.evaluation.objective_evaluator import ObjectiveEvaluator
+from t5x_style.evaluation.loss_evaluator import ObjectiveEvaluator
 from t5x_style.interfaces.objective import GroupShape
 from t5x_style.retrieval.device_index import DeviceIndexConfig
-from t5x_style.step import optim, tables
-from t5x_style.training import metric_log, progress, trainer
+from t5x_style.step import optimizers, static_tables
+from t5x_style.training import metric_writer, progress, trainer
 from tests.kits import process_group, tiny_models
 from tests.kits.tiny_corpus import TinyCorpus
 
@@ -38,7 +38,7 @@ def make(corpus=CORPUS, **changes):
     settings = {
         "config": CONFIG,
         "reader_config": CONFIG,
-        "projection": projected.ProjectionConfig(8, dropout=0.0),
+        "projection": projected_encoder.ProjectionConfig(8, dropout=0.0),
         "embedding_config": tiny_models.TITLED,
         "vocabulary": VOCABULARY,
         "query": QUERY,
@@ -68,7 +68,7 @@ class Sentences:
         source = (step * ROWS + rows) % self.corpus.rows
         tokens = self.corpus.tokens(0, self.corpus.rows)[source]
         lengths = self.corpus.column("length", 0, self.corpus.rows)[source]
-        group = evidence.beginning(jnp.asarray(tokens), jnp.asarray(lengths), LENGTH, 3)
+        group = evidence_layout.beginning(jnp.asarray(tokens), jnp.asarray(lengths), LENGTH, 3)
         group = {name: np.asarray(array) for name, array in group.items()}
         group["example_id"] = (step * ROWS + rows).astype(np.int32)[:, None]
         group["source_row"] = source.astype(np.int32)[:, None]
@@ -90,7 +90,7 @@ def build(folder, mesh=(1, 1, 1), objective=None, cadence=CADENCE, **settings):
     checkpointer = checkpointing.Checkpointer(
         folder / "checkpoints", checkpointing.Checkpointing(keep=2)
     )
-    optimizer = optim.AdamW(1e-2, 2, 200)
+    optimizer = optimizers.AdamW(1e-2, 2, 200)
     return trainer.Trainer(
         objective or make(), Sentences(), optimizer, partitioner, checkpointer, cadence, 3,
         **settings,
@@ -104,7 +104,7 @@ def train(folder, steps=None, **settings):
         run.cadence = dataclasses.replace(run.cadence, steps=steps)
     run.start()
     first = int(run.state.step)
-    log = metric_log.MetricLog(folder, first)
+    log = metric_writer.MetricLog(folder, first)
     shown = progress.TrainingProgress("realm", first, run.cadence.steps, active=False)
     assert run.fit(log, shown, {})
     run.checkpointer.close()
@@ -113,7 +113,7 @@ def train(folder, steps=None, **settings):
 
 def losses(folder):
     """The logged lines of training steps."""
-    lines = metric_log.read_lines(folder / "metrics.jsonl")
+    lines = metric_writer.read_lines(folder / "metrics.jsonl")
     return [line for line in lines if "train/loss" in line]
 
 
@@ -210,7 +210,7 @@ def test_resuming_after_a_stop_changes_no_bit(tmp_path):
     cut, found = train(tmp_path / "cut")
     for ours, theirs in zip(arrays(cut), arrays(whole), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    drop = lambda line: {k: v for k, v in line.items() if not k.startswith(metric_log.TIMING)}  # noqa: E731
+    drop = lambda line: {k: v for k, v in line.items() if not k.startswith(metric_writer.TIMING)}  # noqa: E731
     assert [drop(line) for line in found] == [drop(line) for line in expected]
 
 
@@ -229,7 +229,9 @@ def test_the_index_is_saved_and_the_tokens_are_not(tmp_path):
 def test_another_corpus_than_the_checkpoints_is_refused(tmp_path):
     train(tmp_path, steps=4)
     other = build(tmp_path, objective=make(TinyCorpus(37, seed=1)))
-    with pytest.raises(tables.TableError, match="index/tokens: expected tiny-37-50-0, found"):
+    with pytest.raises(
+        static_tables.TableError, match="index/tokens: expected tiny-37-50-0, found"
+    ):
         other.start()
 
 
@@ -290,7 +292,7 @@ def test_candidates_are_the_null_document_and_the_nearest_blocks_but_the_own():
     source = np.asarray(batch["query"]["source_row"])[:, 0]
     asked = np.asarray(model.embedder(batch["query"]))[:, 0]
     every = model.embedder(
-        evidence.row_group(
+        evidence_layout.row_group(
             jnp.asarray(tokens), jnp.asarray(CORPUS.column("length", 0, 37)), jnp.arange(37)
         )
     )
@@ -315,7 +317,7 @@ def test_the_reader_sees_the_masked_sentence_and_the_body_without_title():
             body = block[block.index(3) + 1 :]
             real = np.asarray(joint["segment_ids"])[at] > 0
             assert np.asarray(joint["tokens"])[at][real].tolist() == [*asked, *body]
-            types = np.asarray(projected.token_types(joint, 3))[at][real]
+            types = np.asarray(projected_encoder.token_types(joint, 3))[at][real]
             assert types.tolist() == [0] * len(asked) + [1] * len(body)
 
 
@@ -367,7 +369,10 @@ def test_a_model_without_its_corpus_embeds_and_does_not_train():
         ({"candidates": 1}, "expected 2 or more"),
         ({"query": GroupShape(8, 10, 2)}, "1 segment a row, found 2"),
         ({"query": GroupShape(8, 13, 1)}, "at least 13 . 12, a sentence and a block, found 24"),
-        ({"projection": projected.ProjectionConfig(4)}, "dimension 4, the size of the projection"),
+        (
+            {"projection": projected_encoder.ProjectionConfig(4)},
+            "dimension 4, the size of the projection",
+        ),
         (
             {"config": dataclasses.replace(CONFIG, max_positions=24, vocab_size=50),
              "corpus": TinyCorpus(37, vocabulary_size=51)},

@@ -16,14 +16,14 @@ from models.objectives import autoencoder, bi_encoder, cross_encoder, retromae, 
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.objective import GroupShape
 from t5x_style.preflight import collectives, hlo
-from t5x_style.step import optim, step_program, train_state, train_step
+from t5x_style.step import compiled_step, optimizers, train_state, train_step
 from tests.kits import packed_rows, tiny_models
 
 MESHES = [(8, 1, 1), (2, 4, 1), (2, 2, 2)]
 CONFIG = dataclasses.replace(tiny_models.CONFIG, dropout=0.1, attention_dropout=0.1)
 # A gradient that is zero but for rounding (a key's bias) must not become a whole Adam step.
 # All is decayed: a bag has neither biases nor scales that the usual patterns would match.
-OPTIMIZER = optim.AdamW(2e-3, 2, 10, epsilon=1e-4, no_decay=())
+OPTIMIZER = optimizers.AdamW(2e-3, 2, 10, epsilon=1e-4, no_decay=())
 TEXT = GroupShape(rows=8, length=32, segments=3)
 RETROMAE = functools.partial(
     retromae.RetroMAE, CONFIG, tiny_models.EMBEDDING, tiny_models.VOCABULARY, TEXT, 0.3, 0.5, 16
@@ -197,8 +197,8 @@ def test_devices_exchange_parameters_and_never_the_rows_of_others(mesh):
         RETROMAE, OPTIMIZER, partitioner, 0, abstract=True
     )
     specs = definition.module(state.params, state.variables).batch_specs()[0]
-    step = step_program.jit(definition, partitioner, shardings)
-    program = step_program.trace(step, partitioner, state, specs).lower().compile()
+    step = compiled_step.jit(definition, partitioner, shardings)
+    program = compiled_step.trace(step, partitioner, state, specs).lower().compile()
 
     # Hidden states of a device's own rows may be summed over 'tensor'; here they are as large as
     # the largest parameter, and those of another device's rows would be more than either.

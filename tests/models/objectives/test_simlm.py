@@ -9,13 +9,13 @@ import pytest
 from flax import nnx
 from scipy import stats
 
-from models.corruption import sampling
-from models.corruption.corruption import IGNORED
+from models.corruption import generator_sampling
+from models.corruption.masking import IGNORED
 from models.networks import bert
 from models.objectives import simlm
 from t5x_style.distributed.partitioning import BATCH_AXES, MeshShape, Partitioner
 from t5x_style.interfaces.objective import Batch, GroupShape
-from t5x_style.step import optim, train_state
+from t5x_style.step import optimizers, train_state
 from tests.kits import tiny_models
 from tests.parity import parity_kit
 
@@ -152,11 +152,13 @@ def test_weight_decay_leaves_a_generator_alone_that_does_not_learn(weight: float
     def make(*, rngs: nnx.Rngs) -> simlm.SimLM:
         return objective(weight=weight)
 
-    optimizer = optim.AdamW(1e-3, 0, 10, weight_decay=0.5)
+    optimizer = optimizers.AdamW(1e-3, 0, 10, weight_decay=0.5)
     definition, state, _ = train_state.create(make, optimizer, Partitioner(), 0)
-    updated = any(path.startswith("generator/") for path in optim.paths_of(state.params))
+    updated = any(path.startswith("generator/") for path in optimizers.paths_of(state.params))
     assert updated == bool(weight)
-    kept = optim.paths_of(definition.split(definition.module(state.params, state.variables))[1])
+    kept = optimizers.paths_of(
+        definition.split(definition.module(state.params, state.variables))[1]
+    )
     assert any(path.startswith("generator/") for path in kept) == (not weight)
 
 
@@ -169,14 +171,14 @@ def test_samples_follow_the_softmax_and_not_the_chunks(size: int, chunk: int) ->
     table = jnp.asarray(np.random.default_rng(0).normal(size=(size + 1, 3)), jnp.float32)
     hidden = jnp.broadcast_to(jnp.array([0.5, -1.0, 0.3]), (draws, 3))
     numbers = jax.random.bits(jax.random.key(1), (draws,))
-    drawn = sampling.sample_tokens(
+    drawn = generator_sampling.sample_tokens(
         hidden, table, jnp.zeros(size + 1), numbers, vocab_size=size, chunk=chunk
     )
     share = np.exp(np.asarray(hidden[0] @ table[:size].T, np.float64))
     expected = share / share.sum() * draws
     counts = np.bincount(drawn, minlength=size)
     assert stats.chisquare(counts, expected).pvalue > 1e-3
-    one_by_one = sampling.sample_tokens(
+    one_by_one = generator_sampling.sample_tokens(
         hidden[:50], table, jnp.zeros(size + 1), numbers[:50], vocab_size=size, chunk=1
     )
     np.testing.assert_array_equal(one_by_one, drawn[:50])
@@ -184,7 +186,7 @@ def test_samples_follow_the_softmax_and_not_the_chunks(size: int, chunk: int) ->
 
 def test_the_largest_random_number_still_draws_a_token_of_the_vocabulary() -> None:
     numbers = jnp.array([0, 2**32 - 1], jnp.uint32)
-    drawn = sampling.sample_tokens(
+    drawn = generator_sampling.sample_tokens(
         jnp.ones((2, 1)), jnp.zeros((8, 1)), jnp.zeros(8), numbers, vocab_size=5, chunk=8
     )
     np.testing.assert_array_equal(drawn, [0, 4])

@@ -12,8 +12,8 @@ import pytest
 from models.objectives import cross_encoder, simlm
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.objective import GroupShape
-from t5x_style.step import optim, train_state
-from t5x_style.training import initialise
+from t5x_style.step import optimizers, train_state
+from t5x_style.training import warm_start
 from tests.kits import hf_folders, tiny_models
 from tests.parity import parity_kit
 
@@ -53,9 +53,9 @@ def initialisers(file, **macros):
 
 
 def begun(make, found):
-    optimizer, partitioner = optim.AdamW(1e-3, 1, 2), partitioning.Partitioner()
+    optimizer, partitioner = optimizers.AdamW(1e-3, 1, 2), partitioning.Partitioner()
     definition, state, shardings = train_state.create(make, optimizer, partitioner, 0)
-    state = initialise.apply(state, found, shardings)
+    state = warm_start.apply(state, found, shardings)
     return parity_kit.parameters(definition.module(state.params, state.variables))
 
 

@@ -17,7 +17,7 @@ from models.objectives import mlm
 from t5x_style.interfaces import objective
 parity_kit.build.objective = @mlm.Mlm
 mlm.Mlm.config = @bert.BertConfig()
-mlm.Mlm.embedding_config = @embedding.EmbeddingConfig()
+mlm.Mlm.embedding_config = @text_embedding.EmbeddingConfig()
 mlm.Mlm.text = @objective.GroupShape()
 mlm.Mlm.vocabulary = @contract.Vocabulary()
 mlm.Mlm.mask_rate = 1.0  # the official labels are fed; this only bounds how many a row may have

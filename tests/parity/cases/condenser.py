@@ -19,7 +19,7 @@ from models.objectives import condenser
 from t5x_style.interfaces import objective
 parity_kit.build.objective = @condenser.Condenser
 condenser.Condenser.config = @bert.BertConfig()
-condenser.Condenser.embedding_config = @embedding.EmbeddingConfig()
+condenser.Condenser.embedding_config = @text_embedding.EmbeddingConfig()
 condenser.Condenser.text = @objective.GroupShape()
 condenser.Condenser.vocabulary = @contract.Vocabulary()
 condenser.Condenser.chunk = 32

@@ -21,7 +21,7 @@ from models.losses import contrastive
 from t5x_style.interfaces import objective
 parity_kit.build.objective = @bi_encoder.BiEncoder
 bi_encoder.BiEncoder.config = @bert.BertConfig()
-bi_encoder.BiEncoder.embedding_config = @embedding.EmbeddingConfig()
+bi_encoder.BiEncoder.embedding_config = @text_embedding.EmbeddingConfig()
 bi_encoder.BiEncoder.vocabulary = @contract.Vocabulary()
 bi_encoder.BiEncoder.contrastive_config = @contrastive.ContrastiveConfig()
 bi_encoder.BiEncoder.query = @query/objective.GroupShape()
@@ -46,8 +46,8 @@ def quantities(case: Case, overrides: list[str]) -> list[Quantity]:
 def _compare(case: Case, variant: str, chunks: int, overrides: list[str]) -> list[Quantity]:
     bound = [f"bi_encoder.BiEncoder.encode_chunks = {chunks}"]
     if variant == "cosine_temperature":
-        bound += ["embedding.EmbeddingConfig.similarity = 'cosine'"]
-        bound += [f"embedding.EmbeddingConfig.temperature = {case.config['temperature']}"]
+        bound += ["text_embedding.EmbeddingConfig.similarity = 'cosine'"]
+        bound += [f"text_embedding.EmbeddingConfig.temperature = {case.config['temperature']}"]
     model = parity_kit.objective_from_gin(case, bindings(case), [*bound, *overrides])
     assert isinstance(model, bi_encoder.BiEncoder)
     batch = groups(case)

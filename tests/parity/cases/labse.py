@@ -10,7 +10,7 @@ from flax import nnx
 
 from models.interop import hf_names, import_hf
 from models.losses import contrastive
-from models.networks import embedding
+from models.networks import text_embedding
 from models.objectives import labse
 from tests.parity import parity_kit
 from tests.parity.parity_kit import Case, Quantity
@@ -22,11 +22,11 @@ from models.objectives import labse
 from models.losses import contrastive
 from t5x_style.interfaces import objective
 parity_kit.build.objective = @labse.LaBSE
-embedding.EmbeddingConfig.pooling = 'pooler'
-embedding.EmbeddingConfig.similarity = 'cosine'
-embedding.EmbeddingConfig.temperature = 0.1
+text_embedding.EmbeddingConfig.pooling = 'pooler'
+text_embedding.EmbeddingConfig.similarity = 'cosine'
+text_embedding.EmbeddingConfig.temperature = 0.1
 labse.LaBSE.config = @bert.BertConfig()
-labse.LaBSE.embedding_config = @embedding.EmbeddingConfig()
+labse.LaBSE.embedding_config = @text_embedding.EmbeddingConfig()
 labse.LaBSE.vocabulary = @contract.Vocabulary()
 labse.LaBSE.contrastive_config = @contrastive.ContrastiveConfig()
 labse.LaBSE.source = @source/objective.GroupShape()
@@ -91,7 +91,7 @@ def _loss(
     """Loss, and gradients with respect to the vectors as they are given."""
 
     def loss(given: list[jax.Array]) -> jax.Array:
-        units = [embedding.unit(vectors) for vectors in given]
+        units = [text_embedding.unit(vectors) for vectors in given]
         count = len(units[0])
         ids = jnp.arange(count, dtype=jnp.int32)
         everyone = jnp.ones(count, bool)

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from models.corruption import evidence
+from models.corruption import evidence_layout
 from models.interop import hf_names, import_hf
 from models.losses import marginal
-from models.networks import projected
+from models.networks import projected_encoder
 from models.objectives import ict, realm
 from t5x_style.interfaces.objective import Batch
 from tests.parity import parity_kit, parity_names
@@ -24,16 +24,16 @@ ARCHITECTURES = ("RealmScorer(shared embedder)+RealmKnowledgeAugEncoder",)
 
 GIN = """
 from models.objectives import ict
-from models.networks import projected
+from models.networks import projected_encoder
 from models.objectives import realm
 from models.corruption import span_masks
 from models.losses import contrastive
 from t5x_style.interfaces import objective
 from t5x_style.retrieval import device_index
-embedding.EmbeddingConfig.passage_layout = 'title_and_body'
-realm.REALM.embedding_config = @embedding.EmbeddingConfig()
+text_embedding.EmbeddingConfig.passage_layout = 'title_and_body'
+realm.REALM.embedding_config = @text_embedding.EmbeddingConfig()
 realm.REALM.vocabulary = @contract.Vocabulary()
-realm.REALM.projection = @projected.ProjectionConfig()
+realm.REALM.projection = @projected_encoder.ProjectionConfig()
 realm.REALM.config = @bert.BertConfig()
 realm.REALM.reader_config = @bert.BertConfig()
 realm.REALM.query = @query/objective.GroupShape()
@@ -44,9 +44,9 @@ realm.REALM.corpus = None
 realm.REALM.index_config = @device_index.DeviceIndexConfig()
 realm.REALM.chunk = 32
 device_index.DeviceIndexConfig.max_staleness_steps = None
-ict.ICT.embedding_config = @embedding.EmbeddingConfig()
+ict.ICT.embedding_config = @text_embedding.EmbeddingConfig()
 ict.ICT.vocabulary = @contract.Vocabulary()
-ict.ICT.projection = @projected.ProjectionConfig()
+ict.ICT.projection = @projected_encoder.ProjectionConfig()
 ict.ICT.config = @bert.BertConfig()
 ict.ICT.query = @query/objective.GroupShape()
 ict.ICT.passage = @passage/objective.GroupShape()
@@ -86,8 +86,8 @@ def bindings(case: Case, objective: str, eps: float = 1e-12) -> list[str]:
         f"parity_kit.build.objective = @{objective}",
         f"realm.REALM.candidates = {case.batch['candidate_input_ids'].shape[1]}",
         f"span_masks.SalientSpan.max_tokens = {config['max_masks']}",
-        f"projected.ProjectionConfig.size = {config['retriever_proj_size']}",
-        f"projected.ProjectionConfig.layer_norm_eps = {eps!r}",
+        f"projected_encoder.ProjectionConfig.size = {config['retriever_proj_size']}",
+        f"projected_encoder.ProjectionConfig.layer_norm_eps = {eps!r}",
         f"device_index.DeviceIndexConfig.dimension = {config['retriever_proj_size']}",
         *(f"query/objective.GroupShape.{k} = {v}" for k, v in _shape(rows, query)),
         *(f"passage/objective.GroupShape.{k} = {v}" for k, v in _shape(*passage)),
@@ -143,7 +143,7 @@ def _activations(case: Case, model: realm.REALM, batch: Batch) -> list[Quantity]
     scores = _run(model, lambda model: model.score(batch, None))
     blocks = _run(model, lambda model: model.embedder(batch["candidate"]))
     joint = batch["joint"]
-    types = projected.token_types(joint, model.vocabulary.sep)
+    types = projected_encoder.token_types(joint, model.vocabulary.sep)
     hidden = _run(
         model,
         lambda model: model.reader(
@@ -187,10 +187,10 @@ def _layout(case: Case, model: realm.REALM, batch: Batch) -> Iterable[Quantity]:
     given, shape = case.batch, case.batch["candidate_input_ids"].shape
     tokens = jnp.asarray(given["candidate_input_ids"], jnp.int32)[:, 1:]
     lengths = jnp.asarray(given["candidate_attention_mask"].sum(axis=2), jnp.int32)[:, 1:]
-    blocks = evidence.with_null(tokens, lengths, model.vocabulary)
+    blocks = evidence_layout.with_null(tokens, lengths, model.vocabulary)
     laid = {
-        "candidate": evidence.candidate_group(*blocks, batch["query"]),
-        "joint": evidence.joint_group(*blocks, batch["query"], model.vocabulary),
+        "candidate": evidence_layout.candidate_group(*blocks, batch["query"]),
+        "joint": evidence_layout.joint_group(*blocks, batch["query"], model.vocabulary),
     }
     whole = ~given["candidate_attention_mask"].all(axis=2).reshape(-1)  # those that fill no row
     for name, group in laid.items():
@@ -205,7 +205,7 @@ def _layout(case: Case, model: realm.REALM, batch: Batch) -> Iterable[Quantity]:
 def _token_types(case: Case, batch: Batch, name: str) -> Quantity:
     """How many differ from the official ones; we tell them by where [SEP] stands."""
     real = np.asarray(batch[name]["segment_ids"]) > 0
-    ours = np.asarray(projected.token_types(batch[name], case.config["sep_token_id"]))
+    ours = np.asarray(projected_encoder.token_types(batch[name], case.config["sep_token_id"]))
     theirs = case.batch[f"{name}_token_type_ids"].reshape(ours.shape)
     return Quantity(f"{name}_token_type_ids", float(np.sum((ours != theirs)[real])), 0.0)
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from models.corruption import evidence
-from models.losses import span_reading
+from models.corruption import evidence_layout
+from models.losses import span_scores
 from models.objectives import open_qa
 from t5x_style.interfaces.metrics import Mean
 from tests.parity import parity_kit, parity_names
@@ -21,17 +21,17 @@ VARIANTS = {"answerable": "", "no_answer": "_none", "answer_only_in_unread_block
 
 GIN = """
 from models.objectives import open_qa
-from models.networks import projected
+from models.networks import projected_encoder
 from models.networks import span_head
 from t5x_style.interfaces import objective
 from t5x_style.retrieval import device_index
-embedding.EmbeddingConfig.passage_layout = 'title_and_body'
+text_embedding.EmbeddingConfig.passage_layout = 'title_and_body'
 parity_kit.build.objective = @open_qa.OpenQA
 open_qa.OpenQA.config = @bert.BertConfig()
 open_qa.OpenQA.reader_config = @bert.BertConfig()
-open_qa.OpenQA.projection = @projected.ProjectionConfig()
+open_qa.OpenQA.projection = @projected_encoder.ProjectionConfig()
 open_qa.OpenQA.spans = @span_head.SpanConfig()
-open_qa.OpenQA.embedding_config = @embedding.EmbeddingConfig()
+open_qa.OpenQA.embedding_config = @text_embedding.EmbeddingConfig()
 open_qa.OpenQA.vocabulary = @contract.Vocabulary()
 open_qa.OpenQA.query = @objective.GroupShape()
 open_qa.OpenQA.corpus = None
@@ -56,7 +56,7 @@ def bindings(case: Case, query_length: int) -> list[str]:
         f"span_head.SpanConfig.widths = {config['max_span_width']}",
         f"span_head.SpanConfig.hidden = {config['span_hidden_size']}",
         f"span_head.SpanConfig.layer_norm_eps = {config['reader_layer_norm_eps']}",
-        f"projected.ProjectionConfig.size = {config['retriever_proj_size']}",
+        f"projected_encoder.ProjectionConfig.size = {config['retriever_proj_size']}",
         f"device_index.DeviceIndexConfig.dimension = {config['retriever_proj_size']}",
         *(f"bert.BertConfig.{k} = {v!r}" for k, v in vars(case.bert).items()),
     ]
@@ -105,7 +105,7 @@ def _fill(model: open_qa.OpenQA, arrays: Mapping[str, np.ndarray]) -> None:
 
 def _body(case: Case, joint: Mapping[str, jax.Array]) -> jax.Array:
     lengths = jnp.sum(joint["segment_ids"] > 0, axis=1)
-    return evidence.in_body(joint["tokens"], lengths, case.config["sep_token_id"])
+    return evidence_layout.in_body(joint["tokens"], lengths, case.config["sep_token_id"])
 
 
 def _readable(case: Case, joint: Mapping[str, jax.Array]) -> Quantity:
@@ -121,7 +121,7 @@ def _best_span(
     scores = np.asarray(model._span_scores(joint, None))
     start, end = case.arrays["candidate_starts"], case.arrays["candidate_ends"]
     valid = case.arrays["span_mask"].astype(bool)
-    ours = np.asarray(span_reading.readable_spans(_body(case, joint), model.head.widths))
+    ours = np.asarray(span_scores.readable_spans(_body(case, joint), model.head.widths))
     yield Quantity("span_mask", float(np.sum(ours[:, start, end - start] != valid)), 0.0)
     found = scores[:, start, end - start]
     yield parity_kit.activation(case, "span_logits_without_retriever", found, valid)
@@ -147,7 +147,7 @@ def _variant(
 ) -> Iterable[Quantity]:
     given, truth = case.batch, case.float64[variant]
     shape = (1, len(joint["tokens"]), joint["tokens"].shape[1], model.head.widths)
-    spans = span_reading.readable_spans(_body(case, joint), model.head.widths)
+    spans = span_scores.readable_spans(_body(case, joint), model.head.widths)
     starts, ends = (given[f"{name}_positions{suffix}"] for name in ("start", "end"))
     correct = spans_at(starts, ends, shape[1:])
     theirs = case.arrays[f"{variant}/reader_correct"].astype(bool)
@@ -160,7 +160,7 @@ def _variant(
 
     def losses(params: nnx.State, relevance: jax.Array) -> tuple[jax.Array, dict[str, Mean]]:
         scores = nnx.merge(graph, params, rest)._span_scores(joint, None).reshape(shape)
-        loss, metrics = span_reading.span_losses(
+        loss, metrics = span_scores.span_losses(
             relevance, holds, scores, spans.reshape(shape), jnp.asarray(correct).reshape(shape)
         )
         return loss.value(), metrics

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from models.corruption import corruption
+from models.corruption import masking
 from models.losses import cross_entropy
 from tests.parity import parity_kit
 from tests.parity.parity_kit import Case, Quantity
@@ -17,7 +17,7 @@ from models.objectives import retromae
 from t5x_style.interfaces import objective
 parity_kit.build.objective = @retromae.RetroMAE
 retromae.RetroMAE.config = @bert.BertConfig()
-retromae.RetroMAE.embedding_config = @embedding.EmbeddingConfig()
+retromae.RetroMAE.embedding_config = @text_embedding.EmbeddingConfig()
 retromae.RetroMAE.text = @objective.GroupShape()
 retromae.RetroMAE.vocabulary = @contract.Vocabulary()
 retromae.RetroMAE.chunk = 32
@@ -64,7 +64,7 @@ def _encoder_rate(case: Case) -> float:
     1.0 where labels were not made by the collator and are more than it could have made.
     """
     labels, rate = case.batch["encoder_labels"], float(case.config["encoder_mlm_probability"])
-    bound = corruption.WholeWordMask(rate, ()).row_budget(labels.shape[1], 1)
+    bound = masking.WholeWordMask(rate, ()).row_budget(labels.shape[1], 1)
     return rate if (labels != cross_entropy.IGNORED).sum(1).max() <= bound else 1.0
 
 
@@ -91,7 +91,7 @@ def group_of(name: str) -> str:
 
 def _labels(case: Case, text: dict[str, jax.Array]) -> Quantity:
     """Our choice of decoder labels against the official one."""
-    differing = np.asarray(corruption.inner_labels(text)) != case.batch["decoder_labels"]
+    differing = np.asarray(masking.inner_labels(text)) != case.batch["decoder_labels"]
     return Quantity("decoder_labels (differing positions)", float(differing.sum()), 0.0)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from models.corruption.corruption import IGNORED
+from models.corruption.masking import IGNORED
 from t5x_style.interfaces.objective import Objective
 from tests.parity import parity_kit
 from tests.parity import parity_statistics as statistics
@@ -25,7 +25,7 @@ bert.BertConfig.hidden = 8
 bert.BertConfig.layers = 1
 bert.BertConfig.heads = 1
 bert.BertConfig.mlp = 8
-retromae.RetroMAE.embedding_config = @embedding.EmbeddingConfig()
+retromae.RetroMAE.embedding_config = @text_embedding.EmbeddingConfig()
 retromae.RetroMAE.text = @objective.GroupShape()
 retromae.RetroMAE.vocabulary = @contract.Vocabulary()
 retromae.RetroMAE.chunk = 32

@@ -27,7 +27,7 @@ from t5x_style.interfaces import objective
 parity_kit.build.objective = @simlm.SimLM
 simlm.SimLM.config = @encoder/bert.BertConfig()
 simlm.SimLM.generator_config = @generator/bert.BertConfig()
-simlm.SimLM.embedding_config = @embedding.EmbeddingConfig()
+simlm.SimLM.embedding_config = @text_embedding.EmbeddingConfig()
 simlm.SimLM.text = @objective.GroupShape()
 simlm.SimLM.vocabulary = @contract.Vocabulary()
 simlm.SimLM.chunk = 32

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from models.corruption.corruption import IGNORED
+from models.corruption.masking import IGNORED
 from tests.parity import parity_kit
 from tests.parity import parity_statistics as statistics
 from tests.parity.parity_kit import Case, Quantity
@@ -20,7 +20,7 @@ bert.BertConfig.hidden = 8
 bert.BertConfig.layers = 1
 bert.BertConfig.heads = 1
 bert.BertConfig.mlp = 8
-simlm.SimLM.embedding_config = @embedding.EmbeddingConfig()
+simlm.SimLM.embedding_config = @text_embedding.EmbeddingConfig()
 simlm.SimLM.text = @objective.GroupShape()
 simlm.SimLM.vocabulary = @contract.Vocabulary()
 simlm.SimLM.chunk = 32

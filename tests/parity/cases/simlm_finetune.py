@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from models.losses import contrastive, distillation, listwise
-from models.networks import embedding
+from models.networks import text_embedding
 from t5x_style.interfaces.metrics import Mean
 from tests.parity import parity_kit
 from tests.parity.parity_kit import Case, Quantity
@@ -80,7 +80,7 @@ def _vectors(case: Case, config: Callable[..., Any], weight: float) -> list[Quan
     }
     found = []
     for name, loss in losses.items():
-        unit = (lambda x: x) if name == "contrastive_no_l2norm" else embedding.unit
+        unit = (lambda x: x) if name == "contrastive_no_l2norm" else text_embedding.unit
         found += _compare(case, name, _of_vectors(loss, unit), arrays)
     return found
 

@@ -9,9 +9,9 @@ from collections import namedtuple
 import orbax.checkpoint as ocp
 import pytest
 
-from t5x_style.checkpoints import integrity
+from t5x_style.checkpoints import checksums
 from t5x_style.checkpoints.checkpointing import CheckpointError
-from t5x_style.workflow import stage_main
+from t5x_style.workflow import stage_runner
 from tests.kits.checkpoint_helpers import (
     META,
     assert_equal,
@@ -57,7 +57,7 @@ def test_damage_is_named_and_falls_back_if_allowed(tmp_path, damage, capsys):
 @pytest.mark.parametrize("damage", [flip, cut])
 def test_damage_of_the_record_itself(tmp_path, damage):
     saved(tmp_path, 1, 2)
-    damage(tmp_path / "2" / integrity.FILE_NAME)
+    damage(tmp_path / "2" / checksums.FILE_NAME)
     with pytest.raises(CheckpointError, match="integrity.json: expected"):
         keeper(tmp_path).restore(*created())
     assert int(keeper(tmp_path, fall_back=True).restore(*created())[0].step) == 1
@@ -93,7 +93,7 @@ def test_disk_full_while_the_record_is_written(tmp_path, monkeypatch):
 
     checkpointer = keeper(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(integrity, "write", full)
+        patch.setattr(checksums, "write", full)
         checkpointer.save(state_at(2), META, 0.5)
         with pytest.raises(CheckpointError, match="No space left on device") as error:
             checkpointer.save(state_at(3), META)  # says what became of the one before
@@ -150,7 +150,7 @@ def test_disk_full_inside_orbax(tmp_path, monkeypatch, where):
 
 def test_disk_full_ends_training_which_resumes_later(tmp_path, monkeypatch):
     """As the job of a stage sees it: told in a few lines, and no steps lost but the last."""
-    record = integrity.write
+    record = checksums.write
 
     def full(folder):
         if folder.name == "10":
@@ -159,10 +159,10 @@ def test_disk_full_ends_training_which_resumes_later(tmp_path, monkeypatch):
 
     whole, _ = test_trainer.train(tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(integrity, "write", full)
+        patch.setattr(checksums, "write", full)
         with pytest.raises(CheckpointError, match="Step 5 is intact") as error:
             test_trainer.train(tmp_path / "cut")
-    assert stage_main.is_users(error.value)
+    assert stage_runner.is_users(error.value)
     run, finished = test_trainer.train(tmp_path / "cut")
     expected = test_trainer.digest(whole, tmp_path / "whole")
     assert finished and test_trainer.digest(run, tmp_path / "cut") == expected
@@ -172,7 +172,7 @@ def test_nobody_waits_for_a_failed_save_in_vain(tmp_path, monkeypatch):
     def full(folder):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(integrity, "write", full)
+    monkeypatch.setattr(checksums, "write", full)
     checkpointer = keeper(tmp_path)
     checkpointer.save(state_at(1), META)
     with pytest.raises(CheckpointError, match="There is none before it"):
@@ -187,7 +187,7 @@ def test_killed_between_deleting_a_record_and_its_arrays(tmp_path):
     for step, value in [(1, 0.9), (2, 0.1)]:
         checkpointer.save(state_at(step), META, value)
     checkpointer.close()
-    (tmp_path / "1" / integrity.FILE_NAME).unlink()
+    (tmp_path / "1" / checksums.FILE_NAME).unlink()
     shutil.rmtree(tmp_path / "1" / "optimizer")
     checkpointer = keeper(tmp_path)
     assert checkpointer.best() == (2, 0.1) and checkpointer.latest() == 2
@@ -199,12 +199,12 @@ def test_killed_between_deleting_a_record_and_its_arrays(tmp_path):
 def test_integrity_record(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b").write_bytes(b"content")
-    (tmp_path / integrity.TEMPORARY).write_text("from a write that was killed")
-    assert not integrity.is_complete(tmp_path)
-    integrity.write(tmp_path)
-    assert integrity.is_complete(tmp_path) and integrity.problems(tmp_path) == []
-    record = json.loads((tmp_path / integrity.FILE_NAME).read_text())
+    (tmp_path / checksums.TEMPORARY).write_text("from a write that was killed")
+    assert not checksums.is_complete(tmp_path)
+    checksums.write(tmp_path)
+    assert checksums.is_complete(tmp_path) and checksums.problems(tmp_path) == []
+    record = json.loads((tmp_path / checksums.FILE_NAME).read_text())
     assert list(record["files"]) == ["a/b"] and record["files"]["a/b"]["bytes"] == 7
     (tmp_path / "a" / "b").write_bytes(b"contenu")
-    assert "a/b: expected sha256" in integrity.problems(tmp_path)[0]
-    assert integrity.problems(tmp_path, ("c",)) == []
+    assert "a/b: expected sha256" in checksums.problems(tmp_path)[0]
+    assert checksums.problems(tmp_path, ("c",)) == []

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from t5x_style.checkpoints import checkpointing, integrity
+from t5x_style.checkpoints import checkpointing, checksums
 from t5x_style.checkpoints.checkpointing import CheckpointError, Checkpointing
 from tests.kits.checkpoint_helpers import (
     META,
@@ -106,7 +106,7 @@ def test_donating_right_after_save_does_not_reach_the_checkpoint(tmp_path):
 
 def test_half_written_is_never_used_and_deleted_by_the_next_save(tmp_path, caplog):
     saved(tmp_path, 1, 2)
-    (tmp_path / "2" / integrity.FILE_NAME).unlink()
+    (tmp_path / "2" / checksums.FILE_NAME).unlink()
     shutil.copytree(tmp_path / "2", tmp_path / "3.orbax-checkpoint-tmp-17")
     with caplog.at_level(logging.WARNING):
         checkpointer = keeper(tmp_path)
@@ -166,9 +166,9 @@ def test_newest_and_best_are_kept(tmp_path):
 
 def test_a_saved_step_is_not_saved_again(tmp_path):
     saved(tmp_path, 1)
-    before = (tmp_path / "1" / integrity.FILE_NAME).stat().st_mtime_ns
+    before = (tmp_path / "1" / checksums.FILE_NAME).stat().st_mtime_ns
     saved(tmp_path, 1)
-    assert (tmp_path / "1" / integrity.FILE_NAME).stat().st_mtime_ns == before
+    assert (tmp_path / "1" / checksums.FILE_NAME).stat().st_mtime_ns == before
 
 
 def abstract(**kwargs):

@@ -5,7 +5,7 @@ import textwrap
 import pytest
 from gin import config as gin_config
 
-from t5x_style.configuration import gin_reader, gin_utils, parameters, renames
+from t5x_style.configuration import gin_checks, gin_reader, parameters, renames
 
 HOUSE = """
     import dataclasses
@@ -141,12 +141,12 @@ def test_scopes_are_gins_own(values, tmp_path):
     """What is read here is what gin passes: the objects that it builds have these fields."""
     found = values(SCOPED).semantic
     gin_config.clear_config()
-    flags = gin_utils.Flags(("a.gin",), (), allow=("toyhouse",))
+    flags = gin_checks.Flags(("a.gin",), (), allow=("toyhouse",))
     try:
-        gin_utils.parse(flags.read())
+        gin_checks.parse(flags.read())
         from toyhouse import house
 
-        made = gin_utils.configured(house.job)(model_dir="")
+        made = gin_checks.configured(house.job)(model_dir="")
     finally:
         gin_config._set_config_is_locked(False)
         gin_config.clear_config()

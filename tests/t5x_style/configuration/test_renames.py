@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from gin import config as gin_config
 
-from t5x_style.configuration import gin_reader, gin_text, gin_utils, parameters, renames
-from t5x_style.workflow import recipe_file
+from t5x_style.configuration import gin_checks, gin_reader, gin_text, parameters, renames
+from t5x_style.workflow import recipe_reader
 
 HEAD = "from __gin__ import dynamic_registration\n"
 NOW = """\
@@ -129,8 +129,8 @@ def test_gin_gets_present_names(shop: Path) -> None:
     gin_config.clear_config()
     try:
         gin_config.parse_config(written)
-        build = gin_utils.locate(ROOT, "test")
-        assert gin_utils.configured(build)().length == 3
+        build = gin_checks.locate(ROOT, "test")
+        assert gin_checks.configured(build)().length == 3
     finally:
         gin_config.clear_config()
 
@@ -162,14 +162,14 @@ def test_recipes_may_hold_old_macros(
         "  gin_files = ['gin_configs/runs/train_tokenizer.gin']\n"
         "  inputs = {'CORPUS': 'c'}\n  bindings = {'WORDS': 99, 'SPLIT_CASE': True}\n"
     )
-    recipe = recipe_file.load(gin_utils.parse_flags(["--gin_file=recipe.gin"]))
+    recipe = recipe_reader.load(gin_checks.parse_flags(["--gin_file=recipe.gin"]))
     assert recipe.stages[0].bindings["VOCABULARY_SIZE"] == 99
     assert "WORDS is called VOCABULARY_SIZE now" in capsys.readouterr().err
 
 
 def test_the_table_names_things_that_exist() -> None:
     for old, new in renames.NAMES.items():
-        assert gin_utils.locate(renames.present(new), old)
+        assert gin_checks.locate(renames.present(new), old)
     for file in renames.FILES.values():
         assert (gin_reader.REPOSITORY / file).is_file()
     assert not set(renames.MACROS) & set(renames.MACROS.values())

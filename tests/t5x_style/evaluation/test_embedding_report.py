@@ -16,7 +16,7 @@ from flax import nnx
 from input_pipelines.tokenizers import import_tokenizer, question_tokens
 from models.interop import hf_config, import_hf
 from models.losses import contrastive
-from models.networks import bag, bert, embedding
+from models.networks import bag, bert, text_embedding
 from models.objectives import bi_encoder
 from t5x_style.distributed import partitioning
 from t5x_style.evaluation import embedding_report
@@ -25,14 +25,14 @@ from t5x_style.evaluation.embedding_report import Report, Vectors
 from t5x_style.evaluation.embedding_sample import EmbeddingSample
 from t5x_style.interfaces.contract import Vocabulary, load_vocabulary
 from t5x_style.interfaces.objective import GroupShape
-from t5x_style.step import inference
+from t5x_style.step import jitted_functions
 from tests.kits import tiny_models
 from tests.models.interop import test_published_encoder
 from tests.parity import parity_kit
 
 QUERIES, GROUP, LENGTH = 16, 2, 100
 VOCABULARY = Vocabulary(8192, 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), "random")
-COSINE = embedding.EmbeddingConfig("cls", True, "cosine", 0.05, LENGTH, LENGTH, "", "")
+COSINE = text_embedding.EmbeddingConfig("cls", True, "cosine", 0.05, LENGTH, LENGTH, "", "")
 OLD = bert.BertConfig(8192, 128, 2, 2, 512, 128, initializer_range=0.02)
 TINY_CLS = dataclasses.replace(  # gin_configs/models/tiny_cls.gin
     OLD, table_stddev=0.02, position_stddev=0.002, kernel_stddev=0.0884, attention_stddev=0.1768,
@@ -102,7 +102,7 @@ def random_texts() -> Fixed:
 def measured(
     pipeline: Fixed,
     config: bert.BertConfig | bag.BagConfig,
-    vectors: embedding.EmbeddingConfig,
+    vectors: text_embedding.EmbeddingConfig,
     vocabulary: Vocabulary = VOCABULARY,
     published: Path | None = None,
 ) -> Report:
@@ -118,7 +118,7 @@ def measured(
         parity_kit.fill(network, import_hf.HuggingFace(str(published), config.vocab_size))
     partitioner = partitioning.Partitioner(devices=jax.devices()[:1])
     graph, params, variables = nnx.split(module, nnx.Param, ...)
-    jitted = inference.jitted_functions(graph, module.functions())
+    jitted = jitted_functions.jitted_functions(graph, module.functions())
     functions = {name: functools.partial(fn, params, variables) for name, fn in jitted.items()}
     return EmbeddingSample(module, pipeline, partitioner).measure(functions, 0)
 

@@ -18,8 +18,8 @@ from t5x_style.distributed import partitioning
 from t5x_style.evaluation.embedding_report import Report
 from t5x_style.evaluation.embedding_sample import EmbeddingSample, match_groups
 from t5x_style.interfaces.objective import Fn, GroupShape, Objective
-from t5x_style.step import inference
-from t5x_style.training import hooks, metric_log, progress, trainer
+from t5x_style.step import jitted_functions
+from t5x_style.training import hooks, metric_writer, progress, trainer
 from tests.kits import tiny_models
 from tests.kits.toy_objective import Toy, ToyPipeline
 from tests.t5x_style.training import test_trainer
@@ -56,7 +56,7 @@ def measured(rows: int, partitioner: partitioning.Partitioner, pipeline: Any = N
     module = toy(rows)
     pipeline = pipeline or ToyPipeline(GroupShape(rows, 12, 1), 32)
     graph, params, variables = nnx.split(module, nnx.Param, ...)
-    jitted = inference.jitted_functions(graph, module.functions())
+    jitted = jitted_functions.jitted_functions(graph, module.functions())
     functions = {name: functools.partial(fn, params, variables) for name, fn in jitted.items()}
     return EmbeddingSample(module, pipeline, partitioner).measure(functions, 0)
 
@@ -132,9 +132,9 @@ def test_packed_rows_count_with_all_their_segments() -> None:
 
 def curves(folder: Any, prefix: str) -> list[dict[str, float]]:
     """The logged lines with such metrics, without times."""
-    lines = metric_log.read_lines(folder / "metrics.jsonl")
+    lines = metric_writer.read_lines(folder / "metrics.jsonl")
     return [
-        {k: v for k, v in line.items() if not k.startswith(metric_log.TIMING)}
+        {k: v for k, v in line.items() if not k.startswith(metric_writer.TIMING)}
         for line in lines
         if any(name.startswith(prefix) for name in line)
     ]
@@ -185,7 +185,7 @@ class Copies(ToyPipeline):
 def fit(folder: Any, make: Any = TOY, pipeline: Any = None) -> None:
     run = test_trainer.build(folder, make, pipeline)
     run.start()
-    log = metric_log.MetricLog(folder, 0)
+    log = metric_writer.MetricLog(folder, 0)
     assert run.fit(log, progress.TrainingProgress("toy", 0, CADENCE.steps), {})
     run.checkpointer.close()
 
@@ -255,7 +255,7 @@ def test_a_contrastive_training_says_what_its_start_is_like(tmp_path: Any, capsy
         dataclasses.replace(CADENCE, steps=2), seed=3,
     )  # fmt: skip
     run.start()
-    log = metric_log.MetricLog(tmp_path, 0)
+    log = metric_writer.MetricLog(tmp_path, 0)
     assert run.fit(log, progress.TrainingProgress("pairs", 0, 2), {})
     run.checkpointer.close()
     start, end = curves(tmp_path, "embeddings/")

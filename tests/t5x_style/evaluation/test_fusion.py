@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from t5x_style.evaluation import bench, fusion, pseudo_queries, systems
-from t5x_style.retrieval import exact
+from t5x_style.evaluation import evaluation_suite, fusion, pseudo_queries, retrieval_systems
+from t5x_style.retrieval import exact_index
 from tests.kits import retrieval_helpers as helpers
 
 
@@ -122,13 +122,13 @@ def fused(corpus, model=None, texts=Texts, least=20, **more):
     passages = [json.loads(line) for line in lines]
     ids = [row["_id"] for row in passages]
     source = Texts(ids, [f"{row['title']} {row['text']}" for row in passages], 8, "")
-    index = exact.ExactIndex(model.encode("embed_passage", source), ids, helpers.CONTRACT)
-    dense = systems.Dense("dense", model, index, [], texts=texts)
+    index = exact_index.ExactIndex(model.encode("embed_passage", source), ids, helpers.CONTRACT)
+    dense = retrieval_systems.Dense("dense", model, index, [], texts=texts)
     pseudo = pseudo_queries.PseudoQueries(count=40, least=least)
-    system = systems.Fusion(
+    system = retrieval_systems.Fusion(
         "fusion", "dense", "bm25", "linear", "dev", "MRR@10", **{"pseudo": pseudo} | more
     )
-    made = bench.Bench(corpus, [systems.Bm25("bm25"), dense, system], 10)
+    made = evaluation_suite.Bench(corpus, [retrieval_systems.Bm25("bm25"), dense, system], 10)
     return made, system
 
 
@@ -225,7 +225,7 @@ def test_what_cannot_be_asked_is_said(tmp_path):
     with pytest.raises(FileNotFoundError, match="dev.tsv"):
         made.run("fusion", "test")
     made, _ = fused(corpus, texts=None)
-    with pytest.raises(ValueError, match="dense: 1 queries.*bind systems.Dense.texts"):
+    with pytest.raises(ValueError, match="dense: 1 queries.*bind retrieval_systems.Dense.texts"):
         made.run("fusion", "test")
     with pytest.raises(ValueError, match="prior in .0, 1. and a list_depth of at least 1"):
         fused(corpus, list_depth=0)

@@ -12,16 +12,22 @@ import numpy as np
 import pytest
 
 from t5x_style.build_index import build_index
-from t5x_style.checkpoints.trained import Trained
-from t5x_style.configuration import gin_utils
-from t5x_style.distributed import runtime
+from t5x_style.checkpoints.restored_model import Trained
+from t5x_style.configuration import gin_checks
+from t5x_style.distributed import startup
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.encode_corpus import encode_corpus
 from t5x_style.interfaces.contract import ContractError
 from t5x_style.mine import mine
-from t5x_style.mining import candidates, mining, origin
-from t5x_style.retrieval import embedding_shards, encoding, exact, parts, scann_index
-from t5x_style.retrieval.passages import Passages
+from t5x_style.mining import candidates, hard_negatives, provenance
+from t5x_style.retrieval import (
+    embedding_shards,
+    encoding,
+    exact_index,
+    resumable_parts,
+    scann_index,
+)
+from t5x_style.retrieval.beir_collection import Passages
 from t5x_style.workflow import stages
 from tests.kits import process_group
 from tests.kits import retrieval_helpers as helpers
@@ -41,7 +47,9 @@ SCORES = np.array(
 )
 PASSAGE_VECTORS = np.pad(SCORES, ((0, 0), (0, 12)))  # [5, 16]
 QUERY_VECTORS = np.eye(4, 16, dtype=np.float32)
-ALL = mining.MiningSettings(depth=5, negatives=5, skip_top=0, max_overlap=1.0, max_score_ratio=0.0)
+ALL = hard_negatives.MiningSettings(
+    depth=5, negatives=5, skip_top=0, max_overlap=1.0, max_score_ratio=0.0
+)
 SCANN = scann_index.ScannSettings(brute_force_below=100, leaves=0, searched_share=1.0, reorder=1)
 
 
@@ -72,7 +80,7 @@ def embeddings(tmp_path) -> encoding.Embeddings:
 
 
 def make(corpus, embeddings, queries=tuple(helpers.QUERIES), **changes) -> candidates.Dense:
-    index = exact.ExactIndex(
+    index = exact_index.ExactIndex(
         embeddings.vectors, embeddings.ids, embeddings.contract, embeddings.checkpoint
     )
     arguments = {
@@ -85,15 +93,15 @@ def make(corpus, embeddings, queries=tuple(helpers.QUERIES), **changes) -> candi
     return candidates.Dense(Passages(corpus), texts, **arguments | changes)
 
 
-def mine_one(dense, query: str, positives, **changes) -> mining.Mined:
+def mine_one(dense, query: str, positives, **changes) -> hard_negatives.Mined:
     settings = dataclasses.replace(ALL, **changes)
-    (found,) = mining.mine_negatives(dense, [(query, list(positives))], settings)
+    (found,) = hard_negatives.mine_negatives(dense, [(query, list(positives))], settings)
     return found
 
 
 def test_negatives_are_the_models_hits_best_first(corpus, embeddings):
     dense = make(corpus, embeddings)
-    assert mine_one(dense, "q0", [0]) == mining.Mined(
+    assert mine_one(dense, "q0", [0]) == hard_negatives.Mined(
         "q0", ["p0"], [0.9], ["p3", "p1", "p2", "p4"], [0.8, 0.5, 0.3, 0.1], {"positive": 1}
     )
     found = mine_one(dense, "q1", [1], depth=2, negatives=1)
@@ -155,8 +163,8 @@ def test_the_ratio_compares_with_the_best_positive(corpus, embeddings):
 
 def test_what_belongs_to_another_checkpoint_is_refused(corpus, embeddings):
     other = dataclasses.replace(embeddings, checkpoint="other")
-    made_by_other = exact.ExactIndex(embeddings.vectors, IDS, helpers.CONTRACT, "other")
-    unknown = exact.ExactIndex(embeddings.vectors, IDS, helpers.CONTRACT)
+    made_by_other = exact_index.ExactIndex(embeddings.vectors, IDS, helpers.CONTRACT, "other")
+    unknown = exact_index.ExactIndex(embeddings.vectors, IDS, helpers.CONTRACT)
     with pytest.raises(
         candidates.CandidatesError, match="the index: expected .* checkpoint, which .* of other"
     ):
@@ -176,7 +184,7 @@ def test_what_belongs_to_another_corpus_is_refused(corpus, embeddings):
         (renamed, PASSAGE_VECTORS, r"found 5, of which that file lacks 1: \['p9'\]"),
         (IDS[:4], PASSAGE_VECTORS[:4], "expected the 5 passages of .*corpus.jsonl, found 4"),
     ):
-        index = exact.ExactIndex(vectors, ids, helpers.CONTRACT, "checkpoint")
+        index = exact_index.ExactIndex(vectors, ids, helpers.CONTRACT, "checkpoint")
         with pytest.raises(candidates.CandidatesError, match=f"the index: .*{message}"):
             make(corpus, embeddings, index=index)
         other = encoding.Embeddings(vectors, ids, helpers.CONTRACT, "checkpoint")
@@ -228,9 +236,9 @@ def test_from_a_checkpoint_to_negatives(tmp_path):
     assert lines[0]["negative_ids"] == ["p3", "p1", "p2", "p4"]
     assert lines[1]["negative_ids"] == ["p3", "p4", "p2", "p0"]
     assert lines[2]["negative_ids"][0] == "p3"  # judged, and found not to answer
-    found = origin.read(path)
+    found = provenance.read(path)
     assert found.made_by == "checkpoint" and found.settings["depth"] == 5
-    with pytest.raises(mining.MiningError, match="not one of 4 queries .* max_score_ratio"):
+    with pytest.raises(hard_negatives.MiningError, match="not one of 4 queries .* max_score_ratio"):
         run(inputs, tmp_path / "none", settings=dataclasses.replace(ALL, max_score_ratio=0.01))
 
 
@@ -265,14 +273,14 @@ def test_the_configurations_fit_the_code(tmp_path, name, index):
     macros = {macro: str(tmp_path / macro) for macro in (*inputs, "MODEL_DIR")}
     macros |= sizes | {"TEMPERATURE": 1.0}
     files = (f"runs/{name}", "models/tiny", "objectives/bi_encoder")
-    flags = gin_utils.parse_flags(
+    flags = gin_checks.parse_flags(
         [f"--gin_file={REPOSITORY}/gin_configs/{file}.gin" for file in files]
         + [f"--gin.{macro}={value!r}" for macro, value in macros.items()]
     )
     planned = stages.plan(flags, "t5x_style.mine.mine")
     assert set(planned.inputs.identities) == set(inputs)
-    gin_utils.check_code(flags.read())
-    gin_utils.check_job(flags.read(), "t5x_style.mine.mine")
+    gin_checks.check_code(flags.read())
+    gin_checks.check_job(flags.read(), "t5x_style.mine.mine")
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 7])
@@ -281,7 +289,7 @@ def test_shares_cover_a_part_once_and_in_order(monkeypatch, processes):
     monkeypatch.setattr(jax, "process_count", lambda: processes)
     for number in range(processes):
         monkeypatch.setattr(jax, "process_index", lambda number=number: number)
-        shares.append(parts.share(10, 15))
+        shares.append(resumable_parts.share(10, 15))
     assert [item for share in shares for item in range(*share)] == [10, 11, 12, 13, 14]
     sizes = [end - start for start, end in shares]
     assert max(sizes) - min(sizes) <= 1
@@ -298,7 +306,7 @@ def test_two_processes_write_what_one_does(tmp_path):
 
 
 if __name__ == "__main__":
-    runtime.start()
+    startup.start()
     whole = Path(sys.argv[1])
     run(
         {"corpus": str(whole / "corpus"), "folder": whole},

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from t5x_style import mine
-from t5x_style.evaluation.evaluator import RetrievalEvaluator
-from t5x_style.mining import candidates, mining
-from t5x_style.retrieval.passages import has_judgements
+from t5x_style.evaluation.retrieval_evaluator import RetrievalEvaluator
+from t5x_style.mining import candidates, hard_negatives
+from t5x_style.retrieval.beir_collection import has_judgements
 
 HEADER = "query-id\tcorpus-id\tscore\n"
 
@@ -33,7 +33,7 @@ def test_a_header_alone_judges_nothing(corpus: Path) -> None:
 
 
 def test_mining_for_no_query_leaves_an_empty_file(corpus: Path, tmp_path: Path) -> None:
-    settings = mining.MiningSettings(10, 2, 0, 0.8, 0.0)
+    settings = hard_negatives.MiningSettings(10, 2, 0, 0.8, 0.0)
     outputs = mine.mine(str(corpus), "dev", candidates.Bm25, settings, 100, str(tmp_path))
     assert (tmp_path / outputs["negatives"]).read_text() == ""
 

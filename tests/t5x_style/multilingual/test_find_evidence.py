@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from input_pipelines.marge.given_evidence import GivenEvidence
+from input_pipelines.marge.oracle_evidence import GivenEvidence
 from input_pipelines.store.token_store import StoreError, TokenStore
-from t5x_style.multilingual import evidence
+from t5x_style.multilingual import cross_lingual_neighbours
 from tests.kits import chunk_stores
 
 
@@ -36,9 +36,9 @@ def _random(seed, count=60, names=12):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("block", [7, 1024])
 def test_what_is_found_is_that_of_plain_loops(seed, block, monkeypatch):
-    monkeypatch.setattr(evidence, "BLOCK", block)
+    monkeypatch.setattr(cross_lingual_neighbours, "BLOCK", block)
     vectors, table = _random(seed)
-    found = evidence.find(vectors, table)
+    found = cross_lingual_neighbours.find(vectors, table)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     for one in range(len(unit)):
         others = [n for n in range(len(unit)) if table.document[n] != table.document[one]]
@@ -52,13 +52,15 @@ def test_what_is_found_is_that_of_plain_loops(seed, block, monkeypatch):
 
 def test_sparse_vectors_are_compared_as_dense_ones():
     vectors, table = _random(0)
-    one, other = (evidence.find(v, table) for v in (vectors, scipy.sparse.csr_matrix(vectors)))
+    one, other = (
+        cross_lingual_neighbours.find(v, table) for v in (vectors, scipy.sparse.csr_matrix(vectors))
+    )
     np.testing.assert_array_equal(one.anywhere, other.anywhere)
     np.testing.assert_array_equal(one.elsewhere, other.elsewhere)
 
 
 def test_means_are_over_those_that_are_asked():
-    found = evidence.Found(
+    found = cross_lingual_neighbours.Found(
         np.array([True, True, False]), np.array([True, False, True]), np.array([True] * 3)
     )
     assert found.means(np.ones(3, bool)) == {"accuracy_other_language": 1.0, "accuracy": 0.5}
@@ -74,12 +76,12 @@ def test_chance_is_what_guesses_find(seed):
         right = abroad & (table.name == table.name[one])
         if right.any():
             shares.append(right.sum() / abroad.sum())
-    assert evidence.by_chance(table) == pytest.approx(np.mean(shares))
+    assert cross_lingual_neighbours.by_chance(table) == pytest.approx(np.mean(shares))
 
 
 def test_nothing_to_ask_is_refused():
     with pytest.raises(ValueError, match="found none among 3 chunks"):
-        evidence.find(np.eye(3), _table([0, 1, 2], ["de", "en", "ru"]))
+        cross_lingual_neighbours.find(np.eye(3), _table([0, 1, 2], ["de", "en", "ru"]))
 
 
 NAMES = 6

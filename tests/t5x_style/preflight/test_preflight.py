@@ -12,12 +12,12 @@ import pytest
 from gin import config as gin_config
 
 from models.objectives import mlm, retromae
-from t5x_style.configuration import gin_utils
+from t5x_style.configuration import gin_checks
 from t5x_style.interfaces.metrics import Mean
 from t5x_style.preflight import command, configuration, program
-from t5x_style.step import step_program, train_step
+from t5x_style.step import compiled_step, train_step
 from t5x_style.training.trainer import Cadence, Trainer
-from t5x_style.workflow import recipe_file
+from t5x_style.workflow import recipe_reader
 from tests.kits import store_kit
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -82,7 +82,7 @@ def vocabulary(size):
 
 def traced(objective="mlm"):
     """The training and its traced step."""
-    parsed = gin_utils.parse_flags(flags(objective=objective))
+    parsed = gin_checks.parse_flags(flags(objective=objective))
     stated = configuration.VocabularySize(200, "the test")
     training, _ = configuration.resolve(parsed, SLICE, stated)
     (found,) = program.trace(training)
@@ -148,13 +148,13 @@ def test_bfloat16_products_no_host_and_another_loss_is_another_program(
 
 def test_the_trainer_runs_what_preflight_compiles(monkeypatch, tmp_path):
     built = []
-    original = step_program.jit
+    original = compiled_step.jit
 
     def recording(*arguments):
         built.append(original(*arguments))
         return built[-1]
 
-    monkeypatch.setattr(step_program, "jit", recording)
+    monkeypatch.setattr(compiled_step, "jit", recording)
     training, found = traced()
     here = type(training.partitioner)(devices=jax.devices()[:4])
 
@@ -176,7 +176,7 @@ def test_the_trainer_runs_what_preflight_compiles(monkeypatch, tmp_path):
     for step in built:
         assert step.__wrapped__.func is train_step.train_step
     (specs,) = found.module.batch_specs()
-    local = step_program.trace(built[1], here, trainer.state, specs)
+    local = compiled_step.trace(built[1], here, trainer.state, specs)
     assert without_devices(local.jaxpr) == without_devices(found.step.jaxpr)
 
 
@@ -298,8 +298,8 @@ def test_the_papers_recipe_is_known_before_anything_exists(monkeypatch):
     assert stages["finetune"]["rows"] == {"query": 128, "passage": 2048}
     assert 115e6 < stages["pretrain"]["parameters"] < 118e6
     assert "30,522 tokens" in stages["pretrain"]["assumptions"][0]
-    recipe = recipe_file.load(gin_utils.parse_flags([paper]))
-    assert recipe_file.is_recipe(gin_utils.parse_flags([paper]).read())
+    recipe = recipe_reader.load(gin_checks.parse_flags([paper]))
+    assert recipe_reader.is_recipe(gin_checks.parse_flags([paper]).read())
     assert [one.name for one in recipe.stages][-1] == "finetune"
 
 
@@ -321,9 +321,9 @@ def test_a_tokenizer_that_a_recipe_has_made_is_read(monkeypatch, tmp_path):
 
     (stated,) = check("shipped")
     assert "8,192 tokens, from stage tokenizer of the recipe" in stated
-    parsed = gin_utils.parse_flags([f"--gin_file={recipes['shipped']}", *given])
-    recipe = recipe_file.load(parsed)
-    planned = recipe_file.plan(recipe, recipe.stages[0], parsed, recipe_file.Known())
+    parsed = gin_checks.parse_flags([f"--gin_file={recipes['shipped']}", *given])
+    recipe = recipe_reader.load(parsed)
+    planned = recipe_reader.plan(recipe, recipe.stages[0], parsed, recipe_reader.Known())
     files = {"tokenizer/vocabulary.json": vocabulary(size=300)}
     store_kit.finished(planned, files, {"tokenizer": "tokenizer"})
     assert check("shipped") == []

@@ -5,9 +5,9 @@ import re
 import pytest
 from gin import config as gin_config
 
-from t5x_style.configuration import gin_utils
+from t5x_style.configuration import gin_checks
 from t5x_style.preflight import configuration, flops, program
-from t5x_style.workflow import recipe_file
+from t5x_style.workflow import recipe_reader
 from tests.gin_configs.test_gin_configs import REPOSITORY
 
 pytestmark = pytest.mark.usefixtures("for_tpus")
@@ -44,7 +44,7 @@ def training(monkeypatch):
     words = [f"--gin_file=gin_configs/{name}.gin" for name in FILES]
     words += [f"--gin.{name}={value}" for name, value in VALUES.items()]
     stated = configuration.VocabularySize(200, "the test")
-    training, _ = configuration.resolve(gin_utils.parse_flags(words), "v5e:2x2", stated)
+    training, _ = configuration.resolve(gin_checks.parse_flags(words), "v5e:2x2", stated)
     yield training
     gin_config.clear_config()
 
@@ -63,11 +63,11 @@ def test_one_program_without_the_host(training):
 
 def test_the_papers_size_traces_with_the_whole_corpus(monkeypatch):
     monkeypatch.chdir(REPOSITORY)
-    flags = gin_utils.parse_flags(["--gin_file=gin_configs/recipes/realm_paper.gin"])
-    recipe = recipe_file.load(flags)
+    flags = gin_checks.parse_flags(["--gin_file=gin_configs/recipes/realm_paper.gin"])
+    recipe = recipe_reader.load(flags)
     assert [one.name for one in recipe.stages] == ["tokenizer", "blocks", "ict", "realm"]
-    pending = recipe_file.all_pending(recipe)
-    own = recipe_file.stage_flags(recipe, recipe.stages[-1], flags, pending)
+    pending = recipe_reader.all_pending(recipe)
+    own = recipe_reader.stage_flags(recipe, recipe.stages[-1], flags, pending)
     stated = configuration.VocabularySize(30_522, "the test")
     paper, _ = configuration.resolve(own, "v4:4x4x4", stated)
     (found,) = program.trace(paper)

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from t5x_style.configuration import gin_utils
+from t5x_style.configuration import gin_checks
 from t5x_style.reporting import report_commands
-from t5x_style.workflow import recipe_file
+from t5x_style.workflow import recipe_reader
 from tests.kits.fine_tuning_kit import REPOSITORY
 
 RECIPES = "gin_configs/recipes"
@@ -36,11 +36,11 @@ def test_commands_of_recipes_plan(name, tmp_path, monkeypatch):
     for command in (again, *others):
         argv = shlex.split(command.replace("path/to/your/folder", f"'{corpus}'"))
         assert argv[1:3] == ["-m", "launch.recipe"]
-        flags = gin_utils.parse_flags(argv[3:])
-        planned = recipe_file.load(flags)
-        pending = recipe_file.all_pending(planned)
+        flags = gin_checks.parse_flags(argv[3:])
+        planned = recipe_reader.load(flags)
+        pending = recipe_reader.all_pending(planned)
         for stage in planned.stages:
-            assert recipe_file.stage_flags(planned, stage, flags, pending).read().bindings
+            assert recipe_reader.stage_flags(planned, stage, flags, pending).read().bindings
 
 
 def test_nothing_is_advised_that_is_not_known():

@@ -3,7 +3,7 @@
 import pytest
 
 from t5x_style.reporting import report_curves
-from t5x_style.training import metric_log
+from t5x_style.training import metric_writer
 from tests.kits import store_kit
 
 METRIC = "eval/dev/MRR@10"
@@ -24,15 +24,16 @@ RESULTS = {
 
 def lines(values, start=0.0, **constant):
     return [
-        {"step": i, "train/loss": 5.0 / i, METRIC: value, metric_log.ELAPSED: start + i} | constant
+        {"step": i, "train/loss": 5.0 / i, METRIC: value, metric_writer.ELAPSED: start + i}
+        | constant
         for i, value in enumerate(values, start=1)
     ]
 
 
 def trained(folder, log, *inputs, objective="@a.A", seconds=10.0, job="train", **settings):
-    text = "".join(f"{metric_log.json.dumps(line)}\n" for line in log)
+    text = "".join(f"{metric_writer.json.dumps(line)}\n" for line in log)
     planned = store_kit.plan(folder, job, *inputs, objective=objective, **settings)
-    return store_kit.finished(planned, {metric_log.JSONL: text}, {"model": "."}, seconds)
+    return store_kit.finished(planned, {metric_writer.JSONL: text}, {"model": "."}, seconds)
 
 
 def test_a_training_begins_where_those_it_was_made_from_ended(tmp_path):
@@ -104,7 +105,7 @@ def test_the_metric_that_most_trainings_logged():
 
 
 def test_logs_without_seconds_are_drawn_by_step():
-    log = [{k: v for k, v in line.items() if k != metric_log.ELAPSED} for line in lines([1, 2])]
+    log = [{k: v for k, v in line.items() if k != metric_writer.ELAPSED} for line in lines([1, 2])]
     trainings = {
         "old": report_curves.Training(log, "x"),
         "new": report_curves.Training(lines([1, 2]), "x"),

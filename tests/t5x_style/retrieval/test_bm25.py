@@ -7,7 +7,7 @@ import pytest
 
 from t5x_style.interfaces import index as index_lib
 from t5x_style.retrieval import bm25
-from t5x_style.retrieval.passages import Passages
+from t5x_style.retrieval.beir_collection import Passages
 from tests.kits import retrieval_helpers as helpers
 
 TEXTS = ["Read a CSV file", "Writing CSV files, reading CSV files", "the sockets", ""]

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models.corruption import evidence
+from models.corruption import evidence_layout
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.interfaces.index import NO_ROW
-from t5x_style.retrieval import device_index, probes
+from t5x_style.retrieval import device_index, recall_probes
 from t5x_style.retrieval.device_index import DeviceIndex, DeviceIndexConfig
-from t5x_style.step import tables
+from t5x_style.step import static_tables
 from tests.kits.tiny_corpus import TinyCorpus
 
 MESHES = [(1, 1, 1), (8, 1, 1), (2, 4, 1), (2, 2, 2)]
@@ -29,7 +29,7 @@ def embed(group):
 
 
 def rows(tokens, lengths):
-    return evidence.row_group(tokens, lengths, lengths)
+    return evidence_layout.row_group(tokens, lengths, lengths)
 
 
 class OnMesh:
@@ -42,7 +42,7 @@ class OnMesh:
         self.graphdef = nnx.eval_shape(make)[0]
         state, self.shardings = self.partitioner.init(lambda: make()[1])
         sources = nnx.merge(self.graphdef, state).table_sources()
-        self.state = tables.fill(state, sources, self.shardings)
+        self.state = static_tables.fill(state, sources, self.shardings)
         self.change(lambda index: index.fill(embed, rows))
 
     def _call(self, function, state, *arguments):
@@ -192,7 +192,7 @@ def test_no_row_is_older_than_the_bound(shape, staleness):
 
 
 def test_churn_is_the_share_of_hits_that_are_new():
-    asked = probes.Probes(2, 3)
+    asked = recall_probes.Probes(2, 3)
     assert float(asked.churn[...]) == 1  # before the first round
     asked.ask(lambda: (jnp.array([[1, 2, 3], [4, 5, 6]], jnp.int32), jnp.float32(0.5)))
     later = lambda: (jnp.array([[3, 1, 9], [6, 5, 4]], jnp.int32), jnp.float32(0.9))  # noqa: E731

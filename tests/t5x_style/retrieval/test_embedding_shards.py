@@ -16,12 +16,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from t5x_style.checkpoints.trained import Trained
-from t5x_style.distributed import runtime
+from t5x_style.checkpoints.restored_model import Trained
+from t5x_style.distributed import startup
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.encode_corpus import encode_corpus
 from t5x_style.interfaces import index as index_lib
-from t5x_style.retrieval import embedding_shards, encoding, exact
+from t5x_style.retrieval import embedding_shards, encoding, exact_index
 from tests.kits import retrieval_helpers as helpers
 from tests.kits import virtual_devices
 
@@ -49,7 +49,7 @@ def test_the_folder_gives_back_what_was_written(folder):
     np.testing.assert_array_equal(vectors[rows], expected[rows])
     with pytest.raises(IndexError, match="step 1"):
         vectors[::2]
-    _, found = exact.load(str(folder)).search(expected, 1)
+    _, found = exact_index.load(str(folder)).search(expected, 1)
     np.testing.assert_array_equal(found[:, 0], np.arange(COUNT))
 
 
@@ -274,6 +274,6 @@ class Held(helpers.Source):
 
 
 if __name__ == "__main__":
-    runtime.start()
+    startup.start()
     mesh = MeshShape(data=-1, fsdp=1, tensor=1)
     print("made", encode(Path(sys.argv[1]), mesh=mesh, source=Held(IDS, rows=8)))

@@ -10,21 +10,21 @@ import pytest
 from t5x_style.distributed.partitioning import MeshShape, Partitioner, PartitioningError
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.contract import ContractError
-from t5x_style.retrieval import encoding, exact, publish
+from t5x_style.retrieval import encoding, exact_index, versioned_folder
 from tests.kits import retrieval_helpers as helpers
 
 IDS = [f"p{i}" for i in range(50)]
 
 
-@pytest.fixture
-def exact_index():
-    return exact.ExactIndex(helpers.vectors(50), IDS, helpers.CONTRACT)
+@pytest.fixture(name="exact")
+def make_exact():
+    return exact_index.ExactIndex(helpers.vectors(50), IDS, helpers.CONTRACT)
 
 
 @pytest.mark.parametrize("passage_block,query_block", [(7, 3), (64, 256), (1, 1), (50, 5)])
 def test_exact_search_equals_a_sort_of_all_scores(passage_block, query_block):
     passages, queries = helpers.vectors(50), helpers.vectors(11, seed=3)
-    scores, rows = exact.top_k(queries, passages, 9, passage_block, query_block)
+    scores, rows = exact_index.top_k(queries, passages, 9, passage_block, query_block)
     products = queries @ passages.T
     np.testing.assert_array_equal(rows, np.argsort(-products, axis=1, kind="stable")[:, :9])
     np.testing.assert_allclose(scores, np.sort(products)[:, ::-1][:, :9], atol=1e-6)
@@ -32,18 +32,18 @@ def test_exact_search_equals_a_sort_of_all_scores(passage_block, query_block):
 
 def test_ties_are_broken_by_row_across_blocks():
     passages = np.ones((10, 16), np.float32)
-    _, rows = exact.top_k(passages[:2], passages, 6, passage_block=4)
+    _, rows = exact_index.top_k(passages[:2], passages, 6, passage_block=4)
     np.testing.assert_array_equal(rows, [[0, 1, 2, 3, 4, 5]] * 2)
 
 
-def test_more_hits_than_passages_are_padded(exact_index):
+def test_more_hits_than_passages_are_padded(exact):
     scores, rows = exact_index.search(helpers.vectors(2), 60)
     assert scores.shape == rows.shape == (2, 60)
     assert (rows[:, 50:] == index_lib.NO_ROW).all() and np.isneginf(scores[:, 50:]).all()
     assert sorted(rows[0, :50]) == list(range(50))
 
 
-def test_no_queries_give_no_results(exact_index):
+def test_no_queries_give_no_results(exact):
     scores, rows = exact_index.search(np.zeros((0, 16), np.float32), 3)
     assert scores.shape == rows.shape == (0, 3)
 
@@ -58,7 +58,7 @@ def test_no_queries_give_no_results(exact_index):
         (np.zeros((2, 16), np.float32), 0, "k of at least 1, found 0"),
     ],
 )
-def test_bad_queries_are_refused(exact_index, queries, k, message):
+def test_bad_queries_are_refused(exact, queries, k, message):
     with pytest.raises(index_lib.QueryError, match=message):
         exact_index.search(queries, k)
 
@@ -76,64 +76,74 @@ def test_bad_embeddings_are_refused():
         (good[:, :4].copy(), ["a", "b", "c"], "contract says 16 dimensions"),
     ):
         with pytest.raises(ValueError, match=message):
-            exact.ExactIndex(vectors, ids, helpers.CONTRACT)
+            exact_index.ExactIndex(vectors, ids, helpers.CONTRACT)
 
 
 def test_vectors_of_another_checkpoint_are_refused():
     ids = [f"p{n}" for n in range(3)]
-    made = exact.ExactIndex(helpers.vectors(3), ids, helpers.CONTRACT, "one")
+    made = exact_index.ExactIndex(helpers.vectors(3), ids, helpers.CONTRACT, "one")
     index_lib.check_checkpoint(made, "one", "the index")
     with pytest.raises(ContractError, match="of checkpoint one, but checkpoint other embeds"):
         index_lib.check_checkpoint(made, "other", "the index")
-    silent = exact.ExactIndex(helpers.vectors(3), ids, helpers.CONTRACT)
+    silent = exact_index.ExactIndex(helpers.vectors(3), ids, helpers.CONTRACT)
     index_lib.check_checkpoint(silent, "other", "the index")
 
 
-def test_another_contract_is_refused(exact_index):
+def test_another_contract_is_refused(exact):
     other = dataclasses.replace(helpers.CONTRACT, pooling="mean", query_prefix="query: ")
     with pytest.raises(ContractError, match="(?s)pooling.*query_prefix"):
-        index_lib.check_contract(exact_index, other, "the index")
+        index_lib.check_contract(exact, other, "the index")
 
 
 def test_cosine_without_unit_vectors_is_refused():
     contract = dataclasses.replace(helpers.CONTRACT, normalise=False)
     with pytest.raises(ValueError, match="not normalised"):
-        exact.ExactIndex(helpers.vectors(3), ["a", "b", "c"], contract)
+        exact_index.ExactIndex(helpers.vectors(3), ["a", "b", "c"], contract)
 
 
 def test_an_interrupted_publish_leaves_the_last_version(tmp_path):
-    with publish.new_version(tmp_path, {}, keep=2) as version:
+    with versioned_folder.new_version(tmp_path, {}, keep=2) as version:
         (version / "file").write_text("one")
-    with pytest.raises(KeyboardInterrupt), publish.new_version(tmp_path, {}, keep=2) as version:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        versioned_folder.new_version(tmp_path, {}, keep=2) as version,
+    ):
         (version / "file").write_text("half")
         raise KeyboardInterrupt
     assert not (tmp_path / "versions" / "2.tmp").exists()
     (tmp_path / "versions" / "2.tmp").mkdir()  # what a kill leaves
-    assert (publish.current(tmp_path) / "file").read_text() == "one"
+    assert (versioned_folder.current(tmp_path) / "file").read_text() == "one"
     for text in ("two", "three"):
-        with publish.new_version(tmp_path, {}, keep=2) as version:
+        with versioned_folder.new_version(tmp_path, {}, keep=2) as version:
             (version / "file").write_text(text)
-    assert publish.published(tmp_path) == [2, 3]
-    assert (publish.current(tmp_path) / "file").read_text() == "three"
+    assert versioned_folder.published(tmp_path) == [2, 3]
+    assert (versioned_folder.current(tmp_path) / "file").read_text() == "three"
     assert not list(tmp_path.glob("versions/*.tmp"))
 
 
 def test_a_kill_between_rename_and_pointer_keeps_the_old_version_current(tmp_path, monkeypatch):
-    with publish.new_version(tmp_path, {}, keep=2) as version:
+    with versioned_folder.new_version(tmp_path, {}, keep=2) as version:
         (version / "file").write_text("one")
     with monkeypatch.context() as patch:
-        patch.setattr(publish, "write_atomically", _killed_at_pointer(publish.write_atomically))
-        with pytest.raises(KeyboardInterrupt), publish.new_version(tmp_path, {}, keep=2) as version:
+        patch.setattr(
+            versioned_folder,
+            "write_atomically",
+            _killed_at_pointer(versioned_folder.write_atomically),
+        )
+        with (
+            pytest.raises(KeyboardInterrupt),
+            versioned_folder.new_version(tmp_path, {}, keep=2) as version,
+        ):
             (version / "file").write_text("two")
-    assert (publish.current(tmp_path) / "file").read_text() == "one"
-    with publish.new_version(tmp_path, {}, keep=2) as version:
+    assert (versioned_folder.current(tmp_path) / "file").read_text() == "one"
+    with versioned_folder.new_version(tmp_path, {}, keep=2) as version:
         (version / "file").write_text("three")
-    assert publish.current(tmp_path).name == "3"
+    assert versioned_folder.current(tmp_path).name == "3"
 
 
 def _killed_at_pointer(write):
     def killed(path, text):
-        if path.name == publish.CURRENT:
+        if path.name == versioned_folder.CURRENT:
             raise KeyboardInterrupt
         write(path, text)
 
@@ -142,12 +152,12 @@ def _killed_at_pointer(write):
 
 def test_a_pointer_to_nowhere_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="CURRENT"):
-        publish.current(tmp_path)
-    with publish.new_version(tmp_path, {}, keep=1) as version:
+        versioned_folder.current(tmp_path)
+    with versioned_folder.new_version(tmp_path, {}, keep=1) as version:
         (version / "file").write_text("one")
     (tmp_path / "CURRENT").write_text("7\n")
     with pytest.raises(index_lib.IndexDamaged, match=r"'7'.*\[1\]"):
-        publish.current(tmp_path)
+        versioned_folder.current(tmp_path)
 
 
 @jax.jit

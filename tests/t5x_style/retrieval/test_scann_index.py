@@ -14,7 +14,7 @@ import pytest
 from t5x_style.build_index import build_index
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.contract import ContractError
-from t5x_style.retrieval import exact, publish, scann_index
+from t5x_style.retrieval import exact_index, scann_index, versioned_folder
 from tests.kits import retrieval_helpers as helpers
 
 TREE = scann_index.ScannSettings(brute_force_below=100, leaves=0, searched_share=0.5, reorder=100)
@@ -40,7 +40,7 @@ def test_finds_what_exact_search_finds(folder):
     index = scann_index.load(folder)
     queries = helpers.vectors(50, seed=5)
     scores, rows = index.search(queries, 10)
-    exact_scores, exact_rows = exact.top_k(queries, helpers.vectors(COUNT), 10)
+    exact_scores, exact_rows = exact_index.top_k(queries, helpers.vectors(COUNT), 10)
     assert index.recall > 0.9
     assert index_lib.recall_against(rows, exact_rows) > 0.9
     np.testing.assert_allclose(scores[:, 0], exact_scores[:, 0], atol=1e-5)
@@ -59,7 +59,9 @@ def test_a_handful_of_passages_is_compared_in_full(tmp_path):
 
 def test_the_same_vectors_give_the_same_files(folder, tmp_path):
     scann_index.build(tmp_path, helpers.vectors(COUNT), IDS, helpers.CONTRACT, TREE, keep=1)
-    one, other = (publish.read_manifest(publish.current(f)) for f in (folder, tmp_path))
+    one, other = (
+        versioned_folder.read_manifest(versioned_folder.current(f)) for f in (folder, tmp_path)
+    )
     assert one["files"] == other["files"] and one["recall"] == other["recall"]
     assert one["recall"]["sample"] == 256
 
@@ -83,7 +85,7 @@ def test_no_queries_give_no_results(folder):
 
 
 def test_a_folder_with_a_pickle_is_refused(copied):
-    (publish.current(copied) / "scann_docids.pkl").write_bytes(b"cos\nsystem\n")
+    (versioned_folder.current(copied) / "scann_docids.pkl").write_bytes(b"cos\nsystem\n")
     with pytest.raises(index_lib.IndexDamaged, match="scann_docids.pkl: ScaNN would unpickle"):
         scann_index.load(copied)
 
@@ -91,7 +93,7 @@ def test_a_folder_with_a_pickle_is_refused(copied):
 @pytest.mark.parametrize("name", ["hashed_dataset.npy", "ids.json", "contract.json"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
 def test_damage_is_found_before_scann_reads_it(copied, name, damage):
-    path = publish.current(copied) / name
+    path = versioned_folder.current(copied) / name
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data if damage == "flip" else data[: len(data) // 2])
@@ -106,7 +108,7 @@ def test_paths_in_the_folder_are_relative(folder, copied, tmp_path):
     queries = helpers.vectors(4, seed=6)
     one, other = scann_index.load(folder), scann_index.load(tmp_path / "moved")
     np.testing.assert_array_equal(one.search(queries, 5)[1], other.search(queries, 5)[1])
-    assert b"/" not in (publish.current(folder) / "scann_assets.pbtxt").read_bytes()
+    assert b"/" not in (versioned_folder.current(folder) / "scann_assets.pbtxt").read_bytes()
 
 
 def test_a_cpu_without_the_instructions(folder, tmp_path, monkeypatch):
@@ -126,7 +128,7 @@ def test_a_cpu_without_the_instructions(folder, tmp_path, monkeypatch):
         scann_index.load(folder)
     index = scann_index.load(folder, fall_back_to_exact=True)
     queries = helpers.vectors(4, seed=6)
-    expected = exact.top_k(queries, helpers.vectors(COUNT), 5)[1]
+    expected = exact_index.top_k(queries, helpers.vectors(COUNT), 5)[1]
     np.testing.assert_array_equal(index.search(queries, 5)[1], expected)
 
 
@@ -149,7 +151,7 @@ def test_the_stage_publishes_and_keeps_the_old_version_when_recall_is_low(tmp_pa
     poor = scann_index.ScannSettings(0, 500, 0.002, 1)
     with pytest.raises(scann_index.RecallError, match="at least 0.99.*searched_share"):
         build_index(source, poor, 2, 0.99, target)
-    assert publish.published(target) == [1] and scann_index.load(target).recall > 0.9
+    assert versioned_folder.published(target) == [1] and scann_index.load(target).recall > 0.9
 
 
 # A process whose files may not grow beyond some bytes, or that may not write.
@@ -191,7 +193,7 @@ def test_a_folder_without_room_or_permission_keeps_what_it_has(copied, how, mess
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         (target / "versions").chmod(0o755)
         assert re.search(message, done.stdout) and str(target) in done.stdout, done
-        assert publish.published(target) == [1] and scann_index.load(target).ids == IDS
+        assert versioned_folder.published(target) == [1] and scann_index.load(target).ids == IDS
         assert not list((target / "versions").glob("*.tmp"))
 
 

@@ -10,11 +10,11 @@ from flax import nnx
 
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.objective import GroupShape
-from t5x_style.step import optim, train_state, train_step
+from t5x_style.step import optimizers, train_state, train_step
 from tests.kits.toy_objective import Toy, ToyPipeline
 
 TEXT = GroupShape(rows=16, length=12, segments=1)
-OPTIMIZER = optim.AdamW(0.05, 2, 10, no_decay=("scale",))
+OPTIMIZER = optimizers.AdamW(0.05, 2, 10, no_decay=("scale",))
 TOY = functools.partial(Toy, TEXT, 32, 8, 16)
 
 
@@ -93,11 +93,11 @@ def test_every_loss_is_traced_with_the_mesh_and_in_training():
 
 def test_every_moment_has_its_parameters_sharding():
     _, state, _, _ = run((2, 2, 2), steps=1)
-    params = {optim.path_string(p): v for p, v in nnx.to_flat_state(state.params)}
+    params = {optimizers.path_string(p): v for p, v in nnx.to_flat_state(state.params)}
     adam = next(part for part in state.opt_state if hasattr(part, "mu"))
     for moments in (adam.mu, adam.nu):
         for path, moment in nnx.to_flat_state(moments):
-            parameter = params[optim.path_string(path)]
+            parameter = params[optimizers.path_string(path)]
             assert moment[...].sharding == parameter[...].sharding, path
     assert params["table"][...].sharding.spec == jax.sharding.PartitionSpec("tensor", "fsdp")
     assert state.variables["index"][...].sharding.spec[0] == ("data", "fsdp", "tensor")
@@ -122,17 +122,17 @@ def test_non_finite_loss_leaves_the_state_and_latches():
 
 
 def test_frozen_parameters_do_not_move_and_carry_no_moments():
-    optimizer = optim.AdamW(0.05, 2, 10, no_decay=("scale",), frozen=("table",))
+    optimizer = optimizers.AdamW(0.05, 2, 10, no_decay=("scale",), frozen=("table",))
     _, state, _, _ = run(steps=2, optimizer=optimizer)
     _, before, _, _ = run(steps=0, optimizer=optimizer)
     np.testing.assert_array_equal(state.variables["table"][...], before.variables["table"][...])
-    assert optim.paths_of(state.params) == ["scale"]
+    assert optimizers.paths_of(state.params) == ["scale"]
     assert len(jax.tree.leaves(state.opt_state)) == 4  # mu, nu and two counts
 
 
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)])
 def test_a_part_may_learn_more_slowly(mesh):
-    slower = optim.AdamW(0.05, 2, 10, no_decay=("scale",), rates={"^tab": 0.25, "table": 9.0})
+    slower = optimizers.AdamW(0.05, 2, 10, no_decay=("scale",), rates={"^tab": 0.25, "table": 9.0})
     moved = []
     for optimizer in (OPTIMIZER, slower):
         before, after = (run(mesh, steps, optimizer=optimizer)[1].params for steps in (0, 1))
@@ -146,8 +146,8 @@ def test_a_part_may_learn_more_slowly(mesh):
     "patterns", [{"no_decay": (), "frozen": ("tabel",)}, {"no_decay": (), "rates": {"tabel": 0.5}}]
 )
 def test_a_pattern_that_matches_nothing_is_an_error(patterns):
-    with pytest.raises(optim.PatternError, match="'tabel' matches no parameter"):
-        run(steps=0, optimizer=optim.AdamW(0.05, 2, 10, **patterns))
+    with pytest.raises(optimizers.PatternError, match="'tabel' matches no parameter"):
+        run(steps=0, optimizer=optimizers.AdamW(0.05, 2, 10, **patterns))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_pattern_that_matches_nothing_is_an_error(patterns):
 )
 def test_settings_of_the_optimizer_out_of_range(wrong):
     with pytest.raises(ValueError, match=f"AdamW.{next(iter(wrong))}: expected"):
-        optim.AdamW(1e-3, 1, 2, **wrong)
+        optimizers.AdamW(1e-3, 1, 2, **wrong)
 
 
 STABLE = {"decay": "warmup_stable_decay", "decay_steps": 4}
@@ -181,7 +181,7 @@ STABLE = {"decay": "warmup_stable_decay", "decay_steps": 4}
 )
 def test_rates_by_hand(settings, rates, jit):
     """8 at the peak, of 10 steps of which 2 warm up."""
-    optimizer = optim.AdamW(8.0, **({"warmup_steps": 2, "total_steps": 10} | settings))
+    optimizer = optimizers.AdamW(8.0, **({"warmup_steps": 2, "total_steps": 10} | settings))
     schedule = jax.jit(optimizer.schedule) if jit else optimizer.schedule
     found = {step: schedule(jnp.asarray(step)) for step in rates}
     assert all(rate.dtype == jnp.float32 and rate.shape == () for rate in found.values())
@@ -190,9 +190,9 @@ def test_rates_by_hand(settings, rates, jit):
 
 def test_up_to_the_branch_step_rates_do_not_depend_on_the_length():
     """To the last bit: what continues from there may not differ."""
-    short = optim.AdamW(1e-3, 2, 10, decay="warmup_stable_decay", decay_steps=4)
-    long = optim.AdamW(1e-3, 2, 17, decay="warmup_stable_decay", decay_steps=5)
-    constant = optim.AdamW(1e-3, 2, 10, decay="constant")
+    short = optimizers.AdamW(1e-3, 2, 10, decay="warmup_stable_decay", decay_steps=4)
+    long = optimizers.AdamW(1e-3, 2, 17, decay="warmup_stable_decay", decay_steps=5)
+    constant = optimizers.AdamW(1e-3, 2, 10, decay="constant")
     assert (short.branch_step(), long.branch_step(), constant.branch_step()) == (6, 12, 10)
     steps = jnp.arange(6)
     rates = [
@@ -201,7 +201,7 @@ def test_up_to_the_branch_step_rates_do_not_depend_on_the_length():
     ]
     assert rates[0] == rates[1] == rates[2]
     for decay in ("linear", "cosine"):
-        assert optim.AdamW(1e-3, 2, 10, decay=decay).branch_step() is None
+        assert optimizers.AdamW(1e-3, 2, 10, decay=decay).branch_step() is None
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_up_to_the_branch_step_rates_do_not_depend_on_the_length():
 )
 def test_schedules_that_do_not_fit(settings, message):
     with pytest.raises(ValueError, match=message):
-        optim.AdamW(1e-3, **({"warmup_steps": 2, "total_steps": 10} | settings))
+        optimizers.AdamW(1e-3, **({"warmup_steps": 2, "total_steps": 10} | settings))
 
 
 def test_after_update_may_not_touch_parameters():

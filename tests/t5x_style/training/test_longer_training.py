@@ -14,11 +14,11 @@ import orbax.checkpoint as ocp
 import pytest
 
 from t5x_style import train
-from t5x_style.checkpoints import checkpoint_folder, checkpointing, integrity
+from t5x_style.checkpoints import checkpoint_directory, checkpointing, checksums
 from t5x_style.checkpoints.checkpointing import CheckpointError
 from t5x_style.distributed import partitioning
-from t5x_style.step import optim
-from t5x_style.training import longer_training, metric_log, trainer
+from t5x_style.step import optimizers
+from t5x_style.training import longer_training, metric_writer, trainer
 from t5x_style.workflow import stages
 from tests.kits.checkpoint_helpers import data_file, flip, names
 from tests.kits.toy_objective import ToyPipeline
@@ -27,9 +27,11 @@ from tests.t5x_style.model_dependent_data import test_replanning
 from tests.t5x_style.training.test_trainer import TEXT, TOY
 
 made = test_replanning.made  # a fixture
-CONSTANT = functools.partial(optim.AdamW, 0.05, 2, no_decay=("scale",), decay="constant")
-STABLE = functools.partial(optim.AdamW, 0.05, 2, no_decay=("scale",), decay="warmup_stable_decay")
-LINEAR = functools.partial(optim.AdamW, 0.05, 2, no_decay=("scale",))
+CONSTANT = functools.partial(optimizers.AdamW, 0.05, 2, no_decay=("scale",), decay="constant")
+STABLE = functools.partial(
+    optimizers.AdamW, 0.05, 2, no_decay=("scale",), decay="warmup_stable_decay"
+)
+LINEAR = functools.partial(optimizers.AdamW, 0.05, 2, no_decay=("scale",))
 
 
 class Killed(BaseException):
@@ -63,7 +65,7 @@ def finish(folder, steps, optimizer):
 def run(folder, optimizer, monkeypatch, parent=None, steps=None, values=None, **settings):
     """Trains to the end, by the job of a training stage."""
     monkeypatch.setattr(stages, "parent_of", lambda model_dir: parent)
-    monkeypatch.setattr(metric_log, "draw_curves", lambda *_: None)
+    monkeypatch.setattr(metric_writer, "draw_curves", lambda *_: None)
     steps = steps or optimizer.total_steps
     train.train(
         model_dir=str(folder),
@@ -97,8 +99,8 @@ def arrays(folder, step):
 
 def lines(folder):
     return [
-        {k: v for k, v in line.items() if not k.startswith(metric_log.TIMING)}
-        for line in metric_log.read_lines(folder / metric_log.JSONL)
+        {k: v for k, v in line.items() if not k.startswith(metric_writer.TIMING)}
+        for line in metric_writer.read_lines(folder / metric_writer.JSONL)
     ]
 
 
@@ -106,7 +108,7 @@ def assert_same(longer, whole):
     """Checkpoints, the best one, and what was logged."""
     folders = [folder / "checkpoints" for folder in (longer, whole)]
     assert names(folders[0]) == names(folders[1])
-    assert checkpoint_folder.best(folders[0]) == checkpoint_folder.best(folders[1])
+    assert checkpoint_directory.best(folders[0]) == checkpoint_directory.best(folders[1])
     for step in names(folders[0]):
         found, expected = arrays(longer, step), arrays(whole, step)
         assert found.keys() == expected.keys() and found.keys() > {"progress['key']"}
@@ -120,7 +122,7 @@ def test_a_constant_rate_continues_from_the_end(tmp_path, monkeypatch, capsys):
     short, whole, longer = (tmp_path / name for name in ("short", "whole", "longer"))
     values = {4: 0.5, 6: 0.9, 8: 0.4, 12: 0.3}  # every 4 steps, and at the end
     run(short, CONSTANT(6), monkeypatch, values=values)
-    assert checkpoint_folder.best(short / "checkpoints") == (6, 0.9)
+    assert checkpoint_directory.best(short / "checkpoints") == (6, 0.9)
     assert names(short / "checkpoints") == ["4", "6"]
     run(whole, CONSTANT(12), monkeypatch, values=values)
     capsys.readouterr()
@@ -128,7 +130,7 @@ def test_a_constant_rate_continues_from_the_end(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert f"[longer] continues {short} from step 6\n" in said and "resumed at step 6;" in said
     assert names(whole / "checkpoints") == ["12", "4"]
-    assert checkpoint_folder.best(whole / "checkpoints") == (4, 0.5)
+    assert checkpoint_directory.best(whole / "checkpoints") == (4, 0.5)
     assert_same(longer, whole)
 
 
@@ -205,7 +207,7 @@ def test_how_a_training_can_be_continued(tmp_path, short, longer, expected):
 
 
 def test_a_decay_from_step_0_leaves_nothing_to_continue(tmp_path):
-    optimizer = optim.AdamW(1e-3, 0, 8, decay="warmup_stable_decay", decay_steps=8)
+    optimizer = optimizers.AdamW(1e-3, 0, 8, decay="warmup_stable_decay", decay_steps=8)
     longer = dataclasses.replace(optimizer, total_steps=9)
     step, said = longer_training.how(parent_of(tmp_path, 8, optimizer), longer, 9)
     assert step is None and "no step before its decay" in said
@@ -252,9 +254,9 @@ def test_what_is_copied(short, tmp_path):
     assert all(line["step"] <= 6 for line in lines(tmp_path)) and lines(tmp_path)
     for step in ("4", "6"):
         one, other = (folder / "checkpoints" / step for folder in (short, tmp_path))
-        assert integrity.problems(other) == []
-        assert integrity.recorded(one) == integrity.recorded(other)
-    assert checkpoint_folder.resumable_steps(tmp_path / "checkpoints") == [6]
+        assert checksums.problems(other) == []
+        assert checksums.recorded(one) == checksums.recorded(other)
+    assert checkpoint_directory.resumable_steps(tmp_path / "checkpoints") == [6]
 
 
 def test_the_best_checkpoint_is_copied_without_its_optimizer(tmp_path):
@@ -262,9 +264,9 @@ def test_the_best_checkpoint_is_copied_without_its_optimizer(tmp_path):
     values(tmp_path / "short/checkpoints", {1: 0.9, 2: 0.1, 3: 0.2}, keep=3)
     longer_training.seed(tmp_path / "short", tmp_path / "longer", 3)
     copies = tmp_path / "longer/checkpoints"
-    assert names(copies) == ["1", "3"] and checkpoint_folder.best(copies) == (1, 0.9)
-    assert checkpoint_folder.resumable_steps(copies) == [3]
-    assert "optimizer" not in names(copies / "1") and integrity.problems(copies / "1") == []
+    assert names(copies) == ["1", "3"] and checkpoint_directory.best(copies) == (1, 0.9)
+    assert checkpoint_directory.resumable_steps(copies) == [3]
+    assert "optimizer" not in names(copies / "1") and checksums.problems(copies / "1") == []
 
 
 @pytest.mark.parametrize("step", ["6", "4"])  # what is continued from, and the best up to there
@@ -294,7 +296,7 @@ def test_an_absent_checkpoint_is_not_continued(short, tmp_path):
 
 def test_a_checkpoint_whose_optimizer_was_deleted_is_not_continued(short, tmp_path):
     shutil.copytree(short, tmp_path / "short")
-    checkpoint_folder.drop_optimizer(tmp_path / "short/checkpoints/6")
+    checkpoint_directory.drop_optimizer(tmp_path / "short/checkpoints/6")
     step, said = longer_training.how(tmp_path / "short", STABLE(14, decay_steps=3), 14)
     assert step is None and "step 6, but the optimizer of that checkpoint has been deleted" in said
     with pytest.raises(CheckpointError, match="with its optimizer, which has been deleted"):
@@ -304,7 +306,7 @@ def test_a_checkpoint_whose_optimizer_was_deleted_is_not_continued(short, tmp_pa
 def test_copying_that_is_interrupted_anywhere_continues(short, tmp_path, monkeypatch):
     """No checkpoint counts before the last one is whole; what is left does no harm."""
     target = tmp_path / "longer"
-    copyfile, replace = shutil.copyfile, integrity.os.replace
+    copyfile, replace = shutil.copyfile, checksums.os.replace
     calls = 0
 
     def at(call, original):
@@ -322,13 +324,13 @@ def test_copying_that_is_interrupted_anywhere_continues(short, tmp_path, monkeyp
         calls = 0
         with monkeypatch.context() as patch:
             patch.setattr(shutil, "copyfile", at(3 * kills + 1, copyfile))
-            patch.setattr(integrity.os, "replace", at(3 * kills + 1, replace))
+            patch.setattr(checksums.os, "replace", at(3 * kills + 1, replace))
             try:
                 longer_training.seed(short, target, 6, evaluate_every=4)
                 break
             except Killed:
                 kills += 1
-        assert checkpoint_folder.resumable_steps(target / "checkpoints") == []
+        assert checkpoint_directory.resumable_steps(target / "checkpoints") == []
     assert kills > 5 and names(target / "checkpoints") == ["4", "6"]
     longer = run(target, STABLE(14, decay_steps=3), monkeypatch, values={4: 0.5})
     whole = run(tmp_path / "whole", STABLE(14, decay_steps=3), monkeypatch, values={4: 0.5})
@@ -347,18 +349,18 @@ def test_a_full_disk_is_named_and_nothing_is_left(short, tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="step 6 .*No space left on device.*Make room"):
         longer_training.seed(short, tmp_path, 6, evaluate_every=4)
     assert names(tmp_path / "checkpoints") == ["4"]  # whole, and not to be resumed from
-    assert checkpoint_folder.resumable_steps(tmp_path / "checkpoints") == []
+    assert checkpoint_directory.resumable_steps(tmp_path / "checkpoints") == []
 
 
 @pytest.mark.parametrize(("short", "name"), [(6, "000001.npz"), (8, None)])
 def test_a_plan_of_the_model_is_continued(made, tmp_path, monkeypatch, short, name):
     """A plan rules 4 steps: in the middle of one it is copied, at its end the next is made."""
-    constant = functools.partial(optim.AdamW, 0.01, 2, decay="constant")
+    constant = functools.partial(optimizers.AdamW, 0.01, 2, decay="constant")
 
     def trained(folder, steps):
         cadence = dataclasses.replace(test_replanning.CADENCE, steps=steps)
         with monkeypatch.context() as patch:
-            patch.setattr(optim, "AdamW", lambda *_: constant(steps))
+            patch.setattr(optimizers, "AdamW", lambda *_: constant(steps))
             return test_replanning._fit(folder, made, cadence=cadence)
 
     trained(tmp_path / "short", short)

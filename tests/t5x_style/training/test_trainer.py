@@ -16,12 +16,12 @@ from t5x_style import train as train_entry
 from t5x_style.checkpoints import checkpointing
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.objective import BatchError, GroupShape
-from t5x_style.step import optim
-from t5x_style.training import hooks, metric_log, progress, trainer
+from t5x_style.step import optimizers
+from t5x_style.training import hooks, metric_writer, progress, trainer
 from tests.kits.toy_objective import Toy, ToyPipeline
 
 TEXT = GroupShape(rows=16, length=12, segments=1)
-OPTIMIZER = optim.AdamW(0.05, 2, 12, no_decay=("scale",))
+OPTIMIZER = optimizers.AdamW(0.05, 2, 12, no_decay=("scale",))
 TOY = functools.partial(Toy, TEXT, 32, 8, 16)
 CADENCE = trainer.Cadence(steps=12, log_every=2, evaluate_every=4, save_every=5)
 
@@ -59,7 +59,7 @@ def train(folder, metric=None, **kwargs):
     run = build(folder, **kwargs)
     run.start()
     first = int(run.state.step)
-    log = metric_log.MetricLog(folder, first)
+    log = metric_writer.MetricLog(folder, first)
     shown = progress.TrainingProgress("toy", first, run.cadence.steps, active=False)
     finished = run.fit(log, shown, {}, [CountingEvaluator()], metric)
     run.checkpointer.close()
@@ -72,8 +72,8 @@ def digest(run, folder):
     found = hashlib.sha256()
     for leaf in jax.tree.leaves(state):
         found.update(np.asarray(leaf).tobytes())
-    for line in metric_log.read_lines(folder / "metrics.jsonl"):
-        kept = {k: v for k, v in line.items() if not k.startswith(metric_log.TIMING)}
+    for line in metric_writer.read_lines(folder / "metrics.jsonl"):
+        kept = {k: v for k, v in line.items() if not k.startswith(metric_writer.TIMING)}
         found.update(json.dumps(kept).encode())
     return found.hexdigest()
 
@@ -110,7 +110,7 @@ def test_the_parameters_of_step_0_are_evaluated_once(tmp_path, step):
         train(tmp_path / "cut", pipeline=killed_at(step), cadence=cadence)
     run, _ = train(tmp_path / "cut", cadence=cadence)
     assert digest(run, tmp_path / "cut") == expected
-    lines = metric_log.read_lines(tmp_path / "cut/metrics.jsonl")
+    lines = metric_writer.read_lines(tmp_path / "cut/metrics.jsonl")
     norms = {line["step"]: line["eval/toy/norm"] for line in lines if "eval/toy/norm" in line}
     assert list(norms) == [0, 4, 8, 12] and norms[0] != norms[4]
 
@@ -124,7 +124,7 @@ def test_sigterm_saves_and_stops(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     run = build(tmp_path)
     run.start()
-    log = metric_log.MetricLog(tmp_path, 0)
+    log = metric_writer.MetricLog(tmp_path, 0)
     shown = progress.TrainingProgress("toy", 0, 12, active=False)
     assert run.fit(log, shown, {}, [Signalling()]) is False
     assert run.checkpointer.latest() == int(run.state.step) == 5
@@ -264,7 +264,7 @@ def test_development_metric_of_no_evaluator():
 
 def test_logs_hold_what_was_promised(tmp_path):
     train(tmp_path)
-    lines = metric_log.read_lines(tmp_path / "metrics.jsonl")
+    lines = metric_writer.read_lines(tmp_path / "metrics.jsonl")
     logged = [line for line in lines if "train/loss" in line]
     assert [line["step"] for line in logged] == [2, 4, 6, 8, 10, 12]
     for name in ("loss", "gradient_norm", "parameter_norm", "update_norm", "learning_rate",
@@ -272,7 +272,7 @@ def test_logs_hold_what_was_promised(tmp_path):
         assert all(np.isfinite(line[f"train/{name}"]) for line in logged), name
     assert all(line["timing/tokens_per_second"] > 0 for line in logged)
     assert list((tmp_path / "tensorboard").iterdir())
-    metric_log.draw_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png", "toy")
+    metric_writer.draw_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png", "toy")
     assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
 
 

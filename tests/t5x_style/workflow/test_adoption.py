@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from t5x_style import runs
-from t5x_style.configuration import gin_utils
+from t5x_style.configuration import gin_checks
 from t5x_style.workflow import adoption, fingerprints, links, stages
 from t5x_style.workflow.store import Store, StoreError
 from tests.kits.stage_kit import COUNT, MAKE
@@ -27,7 +27,7 @@ def old_stage(folder, text, values, inputs, outputs, finished="2026-11-01 10:00:
     for name, content in outputs.items():
         with open(f"{folder}/{name}", "w") as file:
             file.write(content)
-    flags = gin_utils.Flags((f"{folder}/config.gin",), (), allow=("tests",))
+    flags = gin_checks.Flags((f"{folder}/config.gin",), (), allow=("tests",))
     code = fingerprints.of_code([stages.job_of(flags.read())], flags.read(), ["tests"])
     record = {
         "name": os.path.basename(folder), "entry": stages.job_of(flags.read()),
@@ -57,7 +57,7 @@ def old(tmp_path, monkeypatch):
 def plan(link, text, **values):
     with open("a.gin", "w") as file:
         file.write(text)
-    flags = gin_utils.Flags(("a.gin",), (("MODEL_DIR", link), *values.items()), allow=("tests",))
+    flags = gin_checks.Flags(("a.gin",), (("MODEL_DIR", link), *values.items()), allow=("tests",))
     return stages.plan(flags)
 
 

@@ -4,8 +4,8 @@ import shutil
 import tarfile
 from pathlib import Path
 
-from t5x_style.configuration import gin_utils
-from t5x_style.workflow import recipe_file
+from t5x_style.configuration import gin_checks
+from t5x_style.workflow import recipe_reader
 
 GOLDEN = Path(__file__).parent / "finished_run"
 NOT_KEPT = {"export", "report"}  # their programs and pages name folders of the machine
@@ -20,8 +20,8 @@ def test_a_finished_run_of_old_code_is_done(tmp_path: Path) -> None:
         f"--gin.CORPUS={tmp_path}/corpus",
         f"--gin.RUN_DIR={tmp_path}/run",
     ]
-    flags = gin_utils.parse_flags(argv)
-    _, decisions = recipe_file.look_up(recipe_file.load(flags), flags)
+    flags = gin_checks.parse_flags(argv)
+    _, decisions = recipe_reader.look_up(recipe_reader.load(flags), flags)
     statuses = {name: decision.status for name, decision in decisions.items()}
     assert statuses == {name: "new" if name in NOT_KEPT else "done" for name in statuses}
     assert len(statuses) == 16

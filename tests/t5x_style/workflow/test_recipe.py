@@ -5,30 +5,30 @@ import os
 import pytest
 
 from launch import recipe
-from t5x_style.configuration import gin_reader, gin_utils
-from t5x_style.workflow import fingerprints, recipe_file, stages
-from t5x_style.workflow.recipe_file import RecipeError
+from t5x_style.configuration import gin_checks, gin_reader
+from t5x_style.workflow import fingerprints, recipe_reader, stages
+from t5x_style.workflow.recipe_reader import RecipeError
 from t5x_style.workflow.store import StoreError
 from tests.kits import store_kit
 from tests.kits.recipe_kit import COUNT, HEAD, RECIPE, make_house  # noqa: F401  a fixture
 
 
 def survey(flags):
-    rows = recipe.survey(recipe_file.load(flags), flags)
+    rows = recipe.survey(recipe_reader.load(flags), flags)
     return {row.name: (row.status, row.reason) for row in rows}
 
 
 def pretend_all_done(flags):
     """Makes the versions that three finished stages would leave, without running them."""
-    loaded, known = recipe_file.load(flags), recipe_file.Known()
+    loaded, known = recipe_reader.load(flags), recipe_reader.Known()
     for item, name in zip(loaded.stages, ("text", "steps", "text"), strict=True):
-        planned = recipe_file.plan(loaded, item, flags, known)
+        planned = recipe_reader.plan(loaded, item, flags, known)
         known.done[item.name] = store_kit.finished(planned, {"file": ""}, {name: "file"})
     return loaded, known
 
 
 def test_dry_run_of_a_new_recipe(house, capsys):
-    assert recipe.run(gin_utils.Flags(**vars(house()) | {"dry_run": True})) == 0
+    assert recipe.run(gin_checks.Flags(**vars(house()) | {"dry_run": True})) == 0
     output = capsys.readouterr().out
     assert output.count("never ran") == 2 and "after first" in output
     assert "store: .store" in output and not os.path.exists("runs")
@@ -50,7 +50,7 @@ def test_runs_share_versions(house):
     pretend_all_done(house())
     other = house(RECIPE.replace("run_dir = 'runs'", "run_dir = 'others'"))
     assert {status for status, _ in survey(other).values()} == {"done"}
-    apart = gin_utils.Flags(**vars(house()) | {"overrides": (("STORE", "elsewhere"),)})
+    apart = gin_checks.Flags(**vars(house()) | {"overrides": (("STORE", "elsewhere"),)})
     with pytest.raises(StoreError, match=r"points to .*, outside of the store elsewhere"):
         survey(apart)
     assert not os.path.exists("elsewhere")
@@ -67,7 +67,7 @@ def shared(macros):
 def test_macros_of_the_recipe_reach_the_stages_that_refer_to_them(house):
     flags = house(shared("[{'WIDTH': 3, 'STOP_AT': 7}, {'STOP_AT': -1}]"))
     loaded, known = pretend_all_done(flags)
-    own = recipe_file.stage_flags(loaded, loaded.stages[1], flags, known).overrides
+    own = recipe_reader.stage_flags(loaded, loaded.stages[1], flags, known).overrides
     assert ("STOP_AT", "-1") in own and "WIDTH" not in dict(own)
     found = survey(house(shared("[{'WIDTH': 4, 'STOP_AT': -1}]")))
     assert [status for status, _ in found.values()] == ["changed", "new", "done"]
@@ -82,7 +82,7 @@ def test_a_stage_may_take_several_dictionaries_and_the_last_wins(house):
     text = text.replace("{'STOP_AT': %STOP_AT}", "[{'STOP_AT': 7}, {'STOP_AT': %STOP_AT}]")
     assert {status for status, _ in survey(house(text)).values()} == {"done"}
     with pytest.raises(ValueError, match="second/recipe.Stage.inputs must be dict, found 'x'"):
-        recipe_file.load(house(text.replace("[%SHARED]", "[%SHARED, 'x']")))
+        recipe_reader.load(house(text.replace("[%SHARED]", "[%SHARED, 'x']")))
 
 
 def test_shared_inputs_are_declared(house, tmp_path):
@@ -108,7 +108,7 @@ def test_a_stages_own_bindings_win(house):
         )
     )
     with pytest.raises(RecipeError, match="'STEPS': no stage refers to %STEPS without"):
-        recipe_file.load(flags)
+        recipe_reader.load(flags)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_stages_own_bindings_win(house):
 )
 def test_macros_that_reach_nobody(house, macros, message):
     with pytest.raises(ValueError, match=message):
-        recipe_file.load(house(shared(macros)))
+        recipe_reader.load(house(shared(macros)))
 
 
 def test_the_recipe_declares_the_inputs_it_names(house, tmp_path):
@@ -129,10 +129,10 @@ def test_the_recipe_declares_the_inputs_it_names(house, tmp_path):
     pretend_all_done(house())
     assert survey(house(WIDTH="4"))["second"] == ("new", "after first")
     loaded, known = (
-        recipe_file.load(house()),
-        recipe_file.look_up(recipe_file.load(house()), house())[0],
+        recipe_reader.load(house()),
+        recipe_reader.look_up(recipe_reader.load(house()), house())[0],
     )
-    planned = recipe_file.plan(loaded, loaded.stages[1], house(), known)
+    planned = recipe_reader.plan(loaded, loaded.stages[1], house(), known)
     assert planned.inputs.versions == (known.done["first"].id,)
 
 
@@ -146,46 +146,46 @@ def test_changed_code_is_reported_and_counts_where_asked(house, monkeypatch, cap
 
     monkeypatch.setattr(fingerprints, "of_code", changed)
     assert {status for status, _ in survey(house()).values()} == {"done"}
-    assert recipe.execute(recipe_file.load(house()), house()) == 0
+    assert recipe.execute(recipe_reader.load(house()), house()) == 0
     output = capsys.readouterr().out
     assert output.count("code has changed since it was made (tests.kits.gin_toys)") == 1
-    found = survey(gin_utils.Flags(**vars(house()) | {"strict_code": True}))
+    found = survey(gin_checks.Flags(**vars(house()) | {"strict_code": True}))
     assert [found[name][0] for name in found] == ["done", "code", "done"]
     assert found["second"][1] == "made by other code: tests.kits.gin_toys"
 
 
 def test_rerun_names_a_stage(house):
-    flags = gin_utils.Flags(**vars(house()) | {"rerun": ("second",)})
+    flags = gin_checks.Flags(**vars(house()) | {"rerun": ("second",)})
     loaded, known = pretend_all_done(house())
     found = survey(flags)
     assert [found[name][0] for name in found] == ["done", "rerun", "done"]
-    words = recipe_file.stage_flags(loaded, loaded.stages[1], flags, known).arguments()
+    words = recipe_reader.stage_flags(loaded, loaded.stages[1], flags, known).arguments()
     assert "--rerun=second" in words
-    words = recipe_file.stage_flags(loaded, loaded.stages[0], flags, known).arguments()
+    words = recipe_reader.stage_flags(loaded, loaded.stages[0], flags, known).arguments()
     assert "--rerun=second" not in words
-    wrong = gin_utils.Flags(**vars(house()) | {"rerun": ("secnod",), "dry_run": True})
+    wrong = gin_checks.Flags(**vars(house()) | {"rerun": ("secnod",), "dry_run": True})
     with pytest.raises(RecipeError, match="no such stage; did you mean second"):
         recipe.run(wrong)
 
 
 def test_settings_of_the_store_reach_the_stages(house):
     flags = house(STORE="'deep/store'", STORE_LIMIT="'2GB'")
-    loaded = recipe_file.load(flags)
+    loaded = recipe_reader.load(flags)
     own = dict(
-        recipe_file.stage_flags(
-            loaded, loaded.stages[0], flags, recipe_file.all_pending(loaded)
+        recipe_reader.stage_flags(
+            loaded, loaded.stages[0], flags, recipe_reader.all_pending(loaded)
         ).overrides
     )
     assert own["stage.run.store"] == "'deep/store'" and own["stage.run.store_limit"] == "'2GB'"
     with pytest.raises(ValueError, match="STORE_LIMIT: expected a size such as '200GB'"):
-        recipe_file.load(house(STORE_LIMIT="'much'"))
+        recipe_reader.load(house(STORE_LIMIT="'much'"))
 
 
 def test_budget_scales_whole_numbers(house):
     flags = house(BUDGET="0.3")
-    loaded = recipe_file.load(flags)
-    known = recipe_file.all_pending(loaded)
-    own = recipe_file.stage_flags(loaded, loaded.stages[1], flags, known)
+    loaded = recipe_reader.load(flags)
+    known = recipe_reader.all_pending(loaded)
+    own = recipe_reader.stage_flags(loaded, loaded.stages[1], flags, known)
     assert dict(own.overrides)["STEPS"] == "2"
     assert dict(own.overrides)["SOURCE"] == repr(os.path.join("runs", "first", "<text>"))
 
@@ -244,7 +244,7 @@ def test_what_does_not_fit_is_refused(house, old, new, message):
 def test_an_output_that_the_job_did_not_return(house):
     loaded, known = pretend_all_done(house())
     with pytest.raises(RecipeError, match="stage second returned no output 'lines'"):
-        recipe_file.output_path(loaded, recipe_file.Output("second", "lines"), known)
+        recipe_reader.output_path(loaded, recipe_reader.Output("second", "lines"), known)
 
 
 def test_a_stage_has_its_memory_in_huge_pages_unless_the_user_says_otherwise(monkeypatch):
@@ -255,10 +255,10 @@ def test_a_stage_has_its_memory_in_huge_pages_unless_the_user_says_otherwise(mon
 
 
 def test_code_that_changes_while_its_stage_runs(house, monkeypatch, capfd):
-    flags = gin_utils.Flags(**vars(house()) | {"strict_code": True})
-    loaded, real = recipe_file.load(flags), fingerprints.of_code
-    item, known = loaded.stages[0], recipe_file.Known()
-    planned = recipe_file.plan(loaded, item, flags, known)
+    flags = gin_checks.Flags(**vars(house()) | {"strict_code": True})
+    loaded, real = recipe_reader.load(flags), fingerprints.of_code
+    item, known = loaded.stages[0], recipe_reader.Known()
+    planned = recipe_reader.plan(loaded, item, flags, known)
 
     class Children(recipe.Children):
         edited = False

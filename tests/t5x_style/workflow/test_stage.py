@@ -9,8 +9,8 @@ import os
 import pytest
 from gin import config as gin_config
 
-from t5x_style.configuration import gin_reader, gin_utils, signatures, sources
-from t5x_style.workflow import fingerprints, links, stage_main, stages
+from t5x_style.configuration import gin_checks, gin_reader, python_sources, signatures
+from t5x_style.workflow import fingerprints, links, stage_runner, stages
 from t5x_style.workflow.store import Store, StoreError
 from tests.kits.stage_kit import (  # noqa: F401  a fixture for every test here
     COUNT,
@@ -87,7 +87,7 @@ def test_a_change_makes_a_second_version_and_going_back_makes_nothing(tmp_path, 
 def test_a_changed_default_is_a_change(tmp_path, monkeypatch):
     run(MAKE, tmp_path)
     monkeypatch.setitem(
-        sources.module("tests.kits.gin_toys").definitions,
+        python_sources.module("tests.kits.gin_toys").definitions,
         "Size",
         ast.parse("@dataclass\nclass Size:\n  width: int\n  rate: float = 0.2").body[0],
     )
@@ -297,7 +297,7 @@ def test_changed_code_is_reported_in_one_line_and_reruns_on_request(tmp_path, mo
         decision(MAKE, tmp_path, rerun=("other",))
     gin_config._set_config_is_locked(False)
     flags = dataclasses.replace(flags_of(MAKE, tmp_path), strict_code=True)
-    stage_main.run_stage(flags, "")
+    stage_runner.run_stage(flags, "")
     second = (tmp_path / "out").resolve()
     assert second.name == f"{first.name}.2" and first.is_dir()
     assert decision(MAKE, tmp_path).note == "" and decision(MAKE, tmp_path).version.folder == (
@@ -365,9 +365,9 @@ def test_a_job_without_its_configuration_costs_no_data(tmp_path):
 
 def test_the_gin_file_of_a_version_may_be_read_for_another(tmp_path):
     assert run(MAKE, tmp_path) == 0
-    own = gin_utils.Flags((str(tmp_path / "out" / "config.gin"),), (), allow=("tests",))
+    own = gin_checks.Flags((str(tmp_path / "out" / "config.gin"),), (), allow=("tests",))
     assert stages.decide(stages.plan(own)).status == "done"
     changed = dataclasses.replace(own, overrides=(("WIDTH", "4"),))
     gin_config._set_config_is_locked(False)
-    assert stage_main.run_stage(changed, "") == 0
+    assert stage_runner.run_stage(changed, "") == 0
     assert record(tmp_path)["parameters"]["size.width"] == "4"

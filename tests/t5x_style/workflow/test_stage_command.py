@@ -7,8 +7,8 @@ import textwrap
 
 import pytest
 
-from t5x_style.configuration import gin_reader, gin_utils
-from t5x_style.workflow import stage_main, stages
+from t5x_style.configuration import gin_checks, gin_reader
+from t5x_style.workflow import stage_runner, stages
 from tests.kits import gin_toys
 from tests.kits.stage_kit import (  # noqa: F401  a fixture for every test here
     COUNT,
@@ -30,7 +30,7 @@ def test_which_job(tmp_path):
     with pytest.raises(gin_reader.GinError, match="stage.run.job must be a reference"):
         stages.plan(flags_of(MAKE.replace("@gin_toys.make\n", "'make'\n"), tmp_path))
     with pytest.raises(gin_reader.GinError, match="No folder to write to"):
-        stages.plan(gin_utils.Flags((flags_of(MAKE, tmp_path).files), (), allow=("tests",)))
+        stages.plan(gin_checks.Flags((flags_of(MAKE, tmp_path).files), (), allow=("tests",)))
     with pytest.raises(gin_reader.GinError, match="MODEL_DIR must be a path, found 3"):
         stages.plan(flags_of(MAKE, tmp_path, MODEL_DIR="3"))
 
@@ -49,7 +49,7 @@ def test_entry_points_are_read_without_importing():
 def test_an_entry_point_with_its_own_job(tmp_path):
     text = MAKE.replace("stage.run.job = @gin_toys.make\n", "")
     flags = flags_of(text, tmp_path)
-    assert stage_main.run_stage(flags, "tests.kits.gin_toys.make") == 0
+    assert stage_runner.run_stage(flags, "tests.kits.gin_toys.make") == 0
     assert record(tmp_path)["outputs"] == {"text": "out.txt"}
 
 
@@ -57,17 +57,17 @@ def test_errors_of_ours_are_short(tmp_path, capsys):
     def action(ours):
         return lambda flags: gin_toys.fails("", ours) and 0
 
-    assert stage_main.guarded(action(True), []) == 1
+    assert stage_runner.guarded(action(True), []) == 1
     assert capsys.readouterr().err.startswith("error: expected a corpus, found nothing\n(--trace")
     with pytest.raises(ValueError, match="expected a corpus"):
-        stage_main.guarded(action(True), ["--traceback"])
+        stage_runner.guarded(action(True), ["--traceback"])
 
     def within_gin(flags):
         raise ValueError("no\n  In call to configurable 'f' (<function f at 0x7f>) in scope 's'")
 
-    assert stage_main.guarded(within_gin, []) == 1
+    assert stage_runner.guarded(within_gin, []) == 1
     assert "no\n  In call to configurable 'f' in scope 's'\n" in capsys.readouterr().err
-    assert stage_main.guarded(lambda flags: os.stat("/no/such/file"), []) == 1
+    assert stage_runner.guarded(lambda flags: os.stat("/no/such/file"), []) == 1
 
 
 def test_the_command(tmp_path):

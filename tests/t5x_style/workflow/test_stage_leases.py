@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from t5x_style.workflow import making, stage_main, stages
+from t5x_style.workflow import making, stage_runner, stages
 from t5x_style.workflow.leases import FileLeases, LeaseLost
 from t5x_style.workflow.store import Store
 from tests.kits.stage_kit import (  # noqa: F401  a fixture for every test here
@@ -31,8 +31,8 @@ def test_a_second_process_waits_and_finds_it_made(tmp_path, capsys):
 
     second = dataclasses.replace(planned, store=Store(planned.store.root))
     second.store.leases._sleep = meanwhile
-    with stage_main._lease(second) as own:
-        stage_main._make(flags_of(MAKE, tmp_path), second, own)
+    with stage_runner._lease(second) as own:
+        stage_runner._make(flags_of(MAKE, tmp_path), second, own)
     output = capsys.readouterr().out
     assert f"waits: process {os.getpid()} on" in output and "] done: 1 s" in output
     assert (tmp_path / "out" / "out.txt").read_text() == "made elsewhere"

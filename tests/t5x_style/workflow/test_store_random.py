@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from t5x_style.configuration import gin_utils
-from t5x_style.workflow import files, fingerprints, leases, records, stage_main, stages
+from t5x_style.configuration import gin_checks
+from t5x_style.workflow import files, fingerprints, leases, records, stage_runner, stages
 from t5x_style.workflow.store import Store
 from tests.kits.stage_kit import COUNT, MAKE
 
@@ -41,7 +41,7 @@ class World:
         setattr(self, what, self.chance.randint(0 if what in ("source", "code") else 1, 3))
         (self.folder / "source").write_text(f"source {self.source}")
 
-    def flags(self, run: str, name: str, strict: bool) -> gin_utils.Flags:
+    def flags(self, run: str, name: str, strict: bool) -> gin_checks.Flags:
         """The command line of one of the two stages of a run."""
         link = self.folder / "runs" / run
         values = {"MODEL_DIR": str(link / name), "stage.run.store": str(self.folder / "store")}
@@ -51,7 +51,7 @@ class World:
             values |= {"SOURCE": str(link / "made" / "out.txt"), "STEPS": str(self.steps)}
             values |= {"gin_toys.count.report_every": str(self.report_every)}
         files_ = (str(self.folder / f"{name}.gin"),)
-        return gin_utils.Flags(
+        return gin_checks.Flags(
             files_, tuple(values.items()), ("/",), ("tests",), strict_code=strict
         )
 
@@ -77,12 +77,12 @@ class World:
             planned = stages.plan(self.flags(run, name, strict))
             decision = stages.decide(planned)
             if decision.status == "done":
-                stage_main._use(planned, decision)
+                stage_runner._use(planned, decision)
                 continue
             held = contextlib.ExitStack()
-            lease = held.enter_context(stage_main._lease(planned))
+            lease = held.enter_context(stage_runner._lease(planned))
             try:
-                stage_main._make(gin_utils.Flags((), ()), planned, lease)
+                stage_runner._make(gin_checks.Flags((), ()), planned, lease)
             except Killed:
                 lease._released.set()  # no heartbeat any more
                 state = records.read_json(self.folder / "store/leases" / f"{planned.id}.json")
@@ -146,7 +146,7 @@ def history(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[
     monkeypatch.setattr(os, "fsync", lambda file: None)  # no power fails here, and it is slow
     monkeypatch.setattr(fingerprints, "of_code", lambda *_: {"toy": str(state["world"].code)})
     monkeypatch.setattr(
-        stage_main,
+        stage_runner,
         "_call",
         lambda flags, planned, folder, first: state["world"].work(planned, folder),
     )

@@ -1,0 +1,219 @@
+"""From hidden states to the vectors that are searched, under one contract for all objectives.
+
+Letters: B rows, L row length, S segments per row, D hidden width.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from models.networks import bag, bert, heads, pooled_encoder
+from t5x_style.distributed import collectives
+from t5x_style.interfaces.contract import TEXT, TITLE_AND_BODY, Contract, Vocabulary
+from t5x_style.interfaces.objective import Fn, GroupShape
+
+POOLINGS = ("cls", "mean", "pooler", "weighted_mean")
+SIMILARITIES = ("dot", "cosine")
+LAYOUTS = (TEXT, TITLE_AND_BODY)
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingConfig:
+    """How a text becomes a vector; the fields of `Contract` that a user chooses.
+
+    Attributes:
+        pooling: `cls`; `mean` over all tokens of the segment, specials included; `pooler`, [CLS]
+            after BERT's pooler; or `weighted_mean`, which a bag of embeddings learns.
+        normalise: whether vectors are brought to unit length.
+        similarity: `dot` or `cosine`.
+        temperature: what scores are divided by in a contrastive loss.
+        query_length, passage_length: tokens per text, specials included.
+        query_prefix, passage_prefix: text that the pipeline puts before each.
+        passage_layout: `text` or `title_and_body`, as the passages' store is prepared.
+    """
+
+    pooling: str
+    normalise: bool
+    similarity: str
+    temperature: float
+    query_length: int
+    passage_length: int
+    query_prefix: str
+    passage_prefix: str
+    passage_layout: str = TEXT
+
+    def __post_init__(self) -> None:
+        named = {"pooling": POOLINGS, "similarity": SIMILARITIES, "passage_layout": LAYOUTS}
+        for name, allowed in named.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"EmbeddingConfig.{name} must be one of {allowed}, "
+                    f"found {getattr(self, name)!r}."
+                )
+        if not self.temperature > 0:
+            raise ValueError(
+                f"EmbeddingConfig.temperature must be above 0, found {self.temperature}."
+            )
+
+    def contract(self, dimension: int, vocabulary: Vocabulary) -> Contract:
+        """The contract that is saved beside the weights."""
+        return Contract(
+            **dataclasses.asdict(self),
+            dimension=dimension,
+            vocabulary_size=vocabulary.size,
+            tokenizer_fingerprint=vocabulary.fingerprint,
+        )
+
+
+EncoderConfig = bert.BertConfig | bag.BagConfig
+
+
+def require_fit(config: EncoderConfig, embedding: EmbeddingConfig, vocabulary: Vocabulary) -> None:
+    """Raises ValueError unless the encoder was sized for this tokenizer and these lengths."""
+    if config.vocab_size != vocabulary.size:
+        raise ValueError(
+            f"{type(config).__name__}.vocab_size must be the tokenizer's size, expected "
+            f"{vocabulary.size}, found {config.vocab_size}: bind both to the same macro."
+        )
+    for name in ("query_length", "passage_length"):
+        if config.max_positions is not None and getattr(embedding, name) > config.max_positions:
+            raise ValueError(
+                f"EmbeddingConfig.{name} must be at most BertConfig.max_positions, "
+                f"{config.max_positions}, found {getattr(embedding, name)}."
+            )
+
+
+def require_cls(config: EmbeddingConfig, objective: str) -> None:
+    """Raises ValueError unless vectors are [CLS] states, which `objective` trains."""
+    if config.pooling != "cls":
+        raise ValueError(
+            f"{objective} trains the [CLS] vector: expected EmbeddingConfig.pooling 'cls', "
+            f"found {config.pooling!r}."
+        )
+
+
+def unit(vectors: jax.Array) -> jax.Array:
+    """`vectors` [..., D] at unit length; a zero vector stays zero, with zero gradient."""
+    square = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
+    direction = vectors * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
+    return jnp.where(square > 1e-24, direction, 0.0)
+
+
+Encoder = bert.Encoder | bert.FirstLayers | pooled_encoder.PooledEncoder | bag.BagEncoder
+_ENCODERS: dict[str, tuple[type, ...]] = {
+    "cls": (bert.Encoder, bert.FirstLayers),
+    "mean": (bert.Encoder,),
+    "pooler": (pooled_encoder.PooledEncoder,),
+    "weighted_mean": (bag.BagEncoder,),
+}
+
+
+def build(config: EncoderConfig, pooling: str, rngs: nnx.Rngs) -> Encoder:
+    """An encoder that gives this pooling, with fresh parameters from stream `params`.
+
+    Raises:
+        ValueError: there is none of this configuration.
+    """
+    if pooling == "pooler" and isinstance(config, bert.BertConfig):
+        return pooled_encoder.PooledEncoder(config, rngs=rngs)
+    encoder = config.build(rngs)
+    require_pooling(encoder, pooling)
+    return encoder
+
+
+def require_pooling(encoder: Encoder, pooling: str) -> None:
+    """Raises ValueError unless an encoder gives this pooling."""
+    if not isinstance(encoder, _ENCODERS[pooling]):
+        raise ValueError(
+            f"EmbeddingConfig.pooling: {type(encoder).__name__} does not give {pooling!r}"
+        )
+
+
+def embed(
+    encoder: Encoder,
+    group: Mapping[str, jax.Array],
+    config: EmbeddingConfig,
+    key: jax.Array | None = None,
+) -> jax.Array:
+    """One vector per segment.
+
+    Args:
+        encoder: the network.
+        group: a token group of B rows.
+        config: pooling and normalisation.
+        key: for dropout; None turns it off.
+
+    Returns:
+        [B, S, D] float32; zeros where `segment_valid` is False.
+
+    Raises:
+        ValueError: an encoder that does not give this pooling.
+    """
+    segment_ids, cls_at = group["segment_ids"], group["cls_at"]
+    text = (group["tokens"], group["positions"], segment_ids, group.get("token_types"), key)
+    require_pooling(encoder, config.pooling)
+    if isinstance(encoder, bag.BagEncoder):
+        vectors = encoder(group["tokens"], segment_ids, cls_at.shape[1])
+    elif config.pooling == "mean" and isinstance(encoder, bert.Encoder):
+        vectors = heads.pool_mean(encoder(*text), segment_ids, cls_at.shape[1])
+    else:
+        vectors = encoder.states_at(cls_at, *text).astype(jnp.float32)
+    vectors = jnp.where(group["segment_valid"][:, :, None], vectors, 0.0)
+    return unit(vectors) if config.normalise else vectors
+
+
+def embed_in_chunks(
+    encoder: Encoder,
+    group: Mapping[str, jax.Array],
+    config: EmbeddingConfig,
+    chunks: int,
+    key: jax.Array | None = None,
+) -> jax.Array:
+    """`embed`, with the activations of one chunk of rows at a time; GradCache (arXiv:2101.06983).
+
+    Only the vectors are kept. A loss may then compare all of them; going back, each chunk is
+    encoded again, with the same dropout, and gets the gradient of its vectors. Without dropout the
+    numbers are those of `embed`; with it, each chunk draws from a key of its own.
+
+    Args:
+        chunks: number of them; rows have to divide by chunks times devices.
+        encoder, group, config, key: see `embed`.
+
+    Returns:
+        [B, S, D] float32, as `embed`.
+
+    Raises:
+        ValueError: rows that do not divide.
+    """
+    if chunks == 1:
+        return embed(encoder, group, config, key)
+    graph, state = nnx.split(encoder)
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)  # a loop shares nothing with its outside
+    def one(state: nnx.State, part: Any, key: jax.Array | None) -> jax.Array:
+        return embed(nnx.merge(graph, state), part, config, key)
+
+    parts = {name: collectives.strided(array, chunks) for name, array in group.items()}
+    keys = None if key is None else jax.random.split(key, chunks)
+    vectors = jax.lax.map(lambda part: one(state, *part), (parts, keys))
+    return collectives.joined(vectors)
+
+
+def functions(
+    encoder: Encoder, config: EmbeddingConfig, query: GroupShape, passage: GroupShape
+) -> dict[str, Fn]:
+    """`embed_query` and `embed_passage` of a shared encoder, without dropout."""
+
+    def call(group: Mapping[str, jax.Array]) -> jax.Array:
+        return embed(encoder, group, config)
+
+    outputs = "[B, S, D] float32"
+    return {
+        "embed_query": Fn(call, query.spec(), outputs, "embed"),
+        "embed_passage": Fn(call, passage.spec(), outputs, "embed"),
+    }

@@ -1,0 +1,98 @@
+"""What objectives over packed text share: an encoder, its tied MLM head, and what both offer."""
+
+from collections.abc import Mapping
+
+import jax
+from flax import nnx
+
+from models.networks import bert, heads, layers, text_embedding
+from t5x_style.interfaces.contract import Contract, Vocabulary
+from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.objective import Fn, GroupShape, Objective
+
+
+class TextObjective(Objective):
+    """An objective whose batches are one token group, `text`; subclasses add `corrupt` and `loss`.
+
+    Args:
+        config: the encoder.
+        embedding_config: how its states become vectors.
+        vocabulary: of the tokenizer.
+        text: size of the token group of a global batch.
+        chunk: positions whose logits exist at a time on a device; memory is chunk x vocabulary x
+            4 bytes.
+        rngs: stream `params`.
+    """
+
+    def __init__(
+        self,
+        config: bert.BertConfig,
+        embedding_config: text_embedding.EmbeddingConfig,
+        vocabulary: Vocabulary,
+        text: GroupShape,
+        chunk: int,
+        *,
+        rngs: nnx.Rngs,
+    ) -> None:
+        text_embedding.require_fit(config, embedding_config, vocabulary)
+        self.config = config
+        self.embedding_config = embedding_config
+        self.vocabulary = vocabulary
+        self.text = text
+        self.chunk = chunk
+        self.encoder = bert.Encoder(config, rngs=rngs)
+        self.head = heads.MlmHead(config, rngs=rngs)
+
+    def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
+        """One bucket: the group `text`."""
+        return [{"text": self.text.spec()}]
+
+    def contract(self) -> Contract:
+        """See `EmbeddingConfig`."""
+        return self.embedding_config.contract(self.config.hidden, self.vocabulary)
+
+    def functions(self) -> dict[str, Fn]:
+        """`embed_query` and `embed_passage`: of text as it is."""
+        return text_embedding.functions(self.encoder, self.embedding_config, self.text, self.text)
+
+    def encode(self, text: Mapping[str, jax.Array], key: jax.Array | None = None) -> jax.Array:
+        """[B, L, D]: the encoder's states of `encoder_tokens`, its own copy of the text.
+
+        Args:
+            text: corrupted group, in which `tokens` stayed clean.
+            key: for dropout; None turns it off.
+        """
+        return self.encoder(
+            text["encoder_tokens"],
+            text["positions"],
+            text["segment_ids"],
+            text.get("token_types"),
+            key,
+        )
+
+    def predict(
+        self, hidden: jax.Array, labels: jax.Array, budget: int | None = None
+    ) -> tuple[Mean, Mean]:
+        """`heads.predict` with the own encoder's table and head."""
+        return heads.predict(self.encoder, self.head, hidden, labels, budget, self.chunk)
+
+    def read(
+        self,
+        stack: layers.BertLayer,
+        count: int,
+        memory: jax.Array,
+        text: Mapping[str, jax.Array],
+        key: jax.Array | None,
+    ) -> jax.Array:
+        """[B, L, D]: `memory` [B, L, D] through a few layers, all of a segment visible to itself.
+
+        Args:
+            stack: `count` layers, see `layers.stack`.
+            memory: what they read.
+            text: the group, whose `segment_ids` [B, L] count.
+            key: for dropout; None turns it off.
+        """
+        visible = stack.attention.within(text["segment_ids"], key)
+        return layers.run_stack(
+            stack, count, memory, visible, key=key, remat=self.config.remat, unroll=count
+        )

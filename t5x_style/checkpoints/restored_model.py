@@ -1,0 +1,202 @@
+"""A trained model ready for use: its functions with parameters, checked against its contract."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from t5x_style.checkpoints import checkpointing, checksums
+from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.interfaces.contract import Contract
+from t5x_style.interfaces.objective import Fn
+from t5x_style.mining import pair_scoring
+from t5x_style.retrieval import encoding
+from t5x_style.step import jitted_functions, static_tables
+from t5x_style.step.train_state import MakeObjective
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """Attributes:
+    functions: what the objective offers, jitted, by name; called with a token group.
+    contract: of the objective, equal to the one saved in training.
+    partitioner: the mesh that the parameters lie on.
+    fingerprint: of the checkpoint.
+    """
+
+    functions: dict[str, Callable[..., Any]]
+    contract: Contract
+    partitioner: Partitioner
+    fingerprint: str
+
+    def encode(self, function: str, source: encoding.EncodeSource) -> np.ndarray:
+        """Embeds a source by 'embed_query' or 'embed_passage': [N, D] float32, in its order.
+
+        Raises:
+          ContractError: its texts were tokenized otherwise than the model's contract says.
+        """
+        embed = self._embedder(function, source)
+        return encoding.encode(embed, source, self.partitioner, function, report=True)
+
+    def encode_parts(
+        self, function: str, source: encoding.EncodeSource, bounds: Sequence[tuple[int, int]]
+    ) -> Iterator[np.ndarray]:
+        """Embeds the texts `start` to `end - 1` of a source, for each (start, end) of `bounds`.
+
+        Yields:
+          [end - start, D] float32.
+
+        Raises:
+          ContractError: as `encode`, at once.
+        """
+        embed = self._embedder(function, source)
+        parts = (source.part(start, end) for start, end in bounds)
+        count = sum(end - start for start, end in bounds)
+        return encoding.encode_parts(embed, parts, count, self.partitioner, function, report=True)
+
+    def score_parts(
+        self,
+        texts: pair_scoring.JointTexts,
+        parts: Iterable[pair_scoring.Pairs],
+        count: int,
+    ) -> Iterator[np.ndarray]:
+        """Scores pairs of a query and a passage with a re-ranker.
+
+        Args:
+          texts: where the pairs come from.
+          parts: query ids and passage ids of each part's pairs.
+          count: pairs in all of them together.
+
+        Yields:
+          [n] float32, of each part.
+
+        Raises:
+          ValueError: the model is no re-ranker.
+          ContractError: the texts were tokenized otherwise than the model's contract says.
+        """
+        if "score" not in self.functions:
+            raise ValueError(
+                f"expected a re-ranker, which offers 'score', found a model that offers "
+                f"{sorted(self.functions)}: name the checkpoint of a cross-encoder"
+            )
+        pair_scoring.check_texts(texts, self.contract)
+        score = self.functions["score"]
+        return pair_scoring.score_parts(score, texts, parts, count, self.partitioner, report=True)
+
+    def _embedder(self, function: str, source: encoding.EncodeSource) -> encoding.Embed:
+        if function not in ("embed_query", "embed_passage") or function not in self.functions:
+            raise ValueError(
+                f"function: expected 'embed_query' or 'embed_passage', of which the objective "
+                f"offers {sorted(self.functions)}; found {function!r}"
+            )
+        encoding.check_source(source, self.contract, function)
+        return self.functions[function]
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    """A trained objective in parts.
+
+    Attributes:
+      graphdef: merge(graphdef, params, variables) is the module.
+      params, variables: with arrays; on the mesh they were restored to.
+      functions: what the objective offers, by name.
+      contract: of the objective, equal to the one saved in training.
+    """
+
+    graphdef: nnx.GraphDef
+    params: nnx.State
+    variables: nnx.State
+    functions: Mapping[str, Fn]
+    contract: Contract
+
+
+def restore(
+    objective: MakeObjective, checkpoint: str, partitioner: Partitioner, step: int | None = None
+) -> Restored:
+    """Loads what a training stage left.
+
+    Args:
+      objective: the factory that was trained, with the same configuration.
+      checkpoint: folder of the training stage, with checkpoints/ and contract.json.
+      partitioner: mesh to put the parameters on.
+      step: which checkpoint; the best by development metric by default, or else the newest.
+
+    Raises:
+      ContractError: the objective's contract is not the one saved in training.
+      CheckpointError: the checkpoint is not there, damaged, or of another architecture.
+      FileNotFoundError: there is no such folder, or no contract in it.
+    """
+    if not Path(checkpoint).is_dir():
+        raise FileNotFoundError(f"{checkpoint}: not found. Expected the folder of a training stage")
+    abstract = nnx.eval_shape(lambda: objective(rngs=nnx.Rngs(0)))
+    contract = abstract.contract()
+    contract.require(Contract.load(checkpoint), checkpoint)
+    parts: Any = nnx.split(abstract, nnx.Param, ...)
+    graphdef, *states = parts
+    placed = [
+        jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            state,
+            partitioner.shardings(state),
+        )
+        for state in states
+    ]
+    params, variables = checkpointing.load(checkpoint, placed[0], placed[1], step)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, placed[1])
+    variables = static_tables.fill(variables, abstract.table_sources(), shardings)
+    return Restored(graphdef, params, variables, abstract.functions(), contract)
+
+
+def load(
+    objective: MakeObjective, checkpoint: str, partitioner: Partitioner, step: int | None = None
+) -> Trained:
+    """`restore`, with the functions compiled; arguments and errors as there."""
+    model = restore(objective, checkpoint, partitioner, step)
+    return _compiled(model, partitioner, fingerprint(checkpoint, step))
+
+
+def _compiled(model: Restored, partitioner: Partitioner, fingerprint: str) -> Trained:
+    jitted = jitted_functions.jitted_functions(model.graphdef, model.functions, partitioner.mesh)
+    functions: dict[str, Callable[..., Any]] = {
+        name: functools.partial(function, model.params, model.variables)
+        for name, function in jitted.items()
+    }
+    return Trained(functions, model.contract, partitioner, fingerprint)
+
+
+def untrained(objective: MakeObjective, partitioner: Partitioner, seed: int) -> Trained:
+    """A model as it begins, to compare a trained one with.
+
+    Args:
+      objective: the factory.
+      partitioner: mesh to put the parameters on.
+      seed: of the parameters.
+    """
+
+    def states() -> Any:
+        return nnx.split(objective(rngs=nnx.Rngs(seed)), nnx.Param, ...)[1:]
+
+    abstract = nnx.eval_shape(lambda: objective(rngs=nnx.Rngs(seed)))
+    (params, variables), _ = partitioner.init(states)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, variables)
+    variables = static_tables.fill(variables, abstract.table_sources(), shardings)
+    parts = (params, variables, abstract.functions(), abstract.contract())
+    return _compiled(
+        Restored(nnx.graphdef(abstract), *parts), partitioner, f"untrained, seed {seed}"
+    )
+
+
+def fingerprint(checkpoint: str, step: int | None = None) -> str:
+    """Of the weights of a training stage, as `Trained.fingerprint`; errors as in `restore`.
+
+    Args:
+      checkpoint: folder of the training stage.
+      step: which checkpoint, as in `restore`.
+    """
+    return checksums.recorded(checkpointing.find(checkpoint, step, ("meta",)))

@@ -1,0 +1,368 @@
+"""Strict gin: flags in T5X's habits, and every name, type and import checked before gin runs.
+
+`--gin_file=FILE` (repeatable, later files win), `--gin.NAME=VALUE` (wins over files; strings need
+no quotes), `--gin_search_paths=a,b`, `--gin_allow=module` to let gin files import other code, and
+the flags of several processes, which `processes` reads.
+
+Order of a run: `gin_reader.read` (static), `check_names` (static), `check_code` (imports the
+modules and compares names, parameters and types), `parse` (gin itself, then locked).
+"""
+
+import argparse
+import importlib
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gin import config as gin_config
+
+from t5x_style.configuration import gin_text, gin_types
+from t5x_style.configuration.gin_reader import (
+    COMMAND_LINE,
+    FOLDER_MACRO,
+    RUN,
+    Binding,
+    Config,
+    GinError,
+    Macro,
+    Reference,
+    closest,
+    find_file,
+    leaves,
+    read,
+    search_folders,
+    to_gin,
+)
+from t5x_style.distributed import launch_flags
+
+REQUIRED = "gin.REQUIRED"
+
+
+@dataclass(frozen=True)
+class Flags:
+    """The command line of a stage or a recipe."""
+
+    files: tuple[str, ...]
+    overrides: tuple[tuple[str, str], ...]
+    search_paths: tuple[str, ...] = (".",)
+    allow: tuple[str, ...] = ()
+    traceback: bool = False
+    dry_run: bool = False
+    strict_code: bool = False
+    rerun: tuple[str, ...] = ()
+
+    def read(self) -> Config:
+        """Reads the gin files and overrides, statically."""
+        return read(self.files, self.overrides, search_paths=self.search_paths, allow=self.allow)
+
+    def arguments(self) -> list[str]:
+        """The flags as command-line arguments again."""
+        return [
+            *(f"--gin_file={name}" for name in self.files),
+            *(f"--gin.{name}={value}" for name, value in self.overrides),
+            f"--gin_search_paths={','.join(self.search_paths)}",
+            *(f"--gin_allow={name}" for name in self.allow),
+            *(["--traceback"] if self.traceback else []),
+            *(["--strict_code"] if self.strict_code else []),
+            *(f"--rerun={name}" for name in self.rerun),
+        ]
+
+    def without_links(self) -> "Flags":
+        """The same flags, with gin files where links lead now: a run changes links."""
+        folders = search_folders(self.search_paths)
+        found = [find_file(name, folders, COMMAND_LINE) for name in self.files]
+        real = [str(path.resolve()) for path in found]
+        linked = [os.path.abspath(path) != where for path, where in zip(found, real, strict=True)]
+        files = zip(self.files, real, linked, strict=True)
+        return replace(self, files=tuple(real if link else name for name, real, link in files))
+
+    def with_macros(self, values: Mapping[str, Any]) -> "Flags":
+        """The same flags, with these values for macros in place of those they have."""
+        kept = tuple(pair for pair in self.overrides if pair[0] not in values)
+        return replace(self, overrides=(*kept, *((k, to_gin(v)) for k, v in values.items())))
+
+
+def parse_flags(argv: Sequence[str], description: str = "") -> Flags:
+    """Splits the command line into flags; `--gin.NAME` without `=VALUE` is a `GinError`."""
+    parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
+    parser.add_argument("--gin_file", action="append", default=[], help="repeatable, later wins")
+    parser.add_argument("--gin_search_paths", default=".", help="comma list, default: .")
+    parser.add_argument("--gin_allow", action="append", default=[], help="module gin may import")
+    parser.add_argument("--traceback", action="store_true", help="show where an error arose")
+    parser.add_argument("--dry_run", action="store_true", help="say what would run and why")
+    parser.add_argument(
+        "--strict_code", action="store_true", help="a version that other code made does not count"
+    )
+    parser.add_argument(
+        "--rerun", action="append", default=[], help="make this stage again; repeatable"
+    )
+    launch_flags.add_flags(parser)
+    parser.epilog = "--gin.NAME=VALUE binds a macro or a parameter; it wins over every file."
+    bindings = [word.removeprefix("--gin.") for word in argv if word.startswith("--gin.")]
+    options = parser.parse_args([word for word in argv if not word.startswith("--gin.")])
+    for binding in bindings:
+        if "=" not in binding:
+            raise GinError(f"--gin.{binding}: write --gin.{binding}=VALUE, with no space.")
+    return Flags(
+        files=tuple(options.gin_file),
+        overrides=tuple((name, value) for name, _, value in (b.partition("=") for b in bindings)),
+        search_paths=tuple(options.gin_search_paths.split(",")),
+        allow=tuple(options.gin_allow),
+        traceback=options.traceback,
+        dry_run=options.dry_run,
+        strict_code=options.strict_code,
+        rerun=tuple(options.rerun),
+    )
+
+
+def check_names(config: Config, roots: Iterable[str]) -> None:
+    """Refuses unknown, unused and required-but-unset names; imports nothing.
+
+    Args:
+      config: what `read` returned.
+      roots: absolute dotted paths of what the program calls by itself, e.g.
+        `t5x_style.train.train`; a binding that no root leads to is unused.
+
+    Raises:
+      GinError: with file, line and the closest known name.
+    """
+    _check_resolved(config)
+    _check_macros(config)
+    reached = reachable(config, roots)
+    names = sorted({binding.text for key, binding in config.bindings.items() if key in reached})
+    for key, binding in config.bindings.items():
+        if key not in reached:
+            hint = closest(binding.text, names)
+            raise GinError(
+                f"{binding.where}: {binding.name} is bound, but nothing in this run leads to "
+                f"{binding.scope + '/' if binding.scope else ''}{binding.text}{hint} "
+                "Remove the binding, or refer to it with @."
+            )
+        if any(
+            leaf == Macro(REQUIRED) for leaf in leaves(config.expand(binding.value, binding.where))
+        ):
+            name = _required_name(config, binding)
+            raise GinError(f"{binding.where}: {name} has no value yet: pass --gin.{name}=VALUE.")
+
+
+def _required_name(config: Config, binding: Binding) -> str:
+    """The macro that was left at gin.REQUIRED, or else the binding itself."""
+    for leaf in leaves(binding.value):
+        if isinstance(leaf, Macro) and leaf.name != REQUIRED:
+            inside = config.expand(leaf, binding.where)
+            if Macro(REQUIRED) in leaves(inside):
+                return _required_name(config, config.macros[leaf.name])
+    return binding.name
+
+
+def _check_resolved(config: Config) -> None:
+    symbols = [item.symbol for item in config.imports]
+    for binding in (*config.bindings.values(), *config.macros.values()):
+        names = [binding.text] if binding.text and not binding.target else []
+        names += [
+            leaf.text
+            for leaf in leaves(binding.value)
+            if isinstance(leaf, Reference) and not leaf.target
+        ]
+        for name in names:
+            raise GinError(
+                f"{binding.where}: {name.split('.')[0]!r} in {name!r} is not imported by this "
+                f"file{closest(name.split('.')[0], symbols)}"
+            )
+        if binding.target == "gin.macro":
+            raise GinError(f"{binding.where}: write NAME = value instead of gin.macro.value.")
+
+
+def _check_macros(config: Config) -> None:
+    for binding in (*config.bindings.values(), *config.macros.values()):
+        config.expand(binding.value, binding.where)  # unknown names and circles
+    used = macros_in_use(config)
+    for name, binding in config.macros.items():
+        if name not in used and name != FOLDER_MACRO:
+            candidates = used - {REQUIRED}
+            raise GinError(
+                f"{binding.where}: macro {name} is set, but nothing refers to %{name}"
+                f"{closest(name, candidates)}"
+            )
+
+
+def macros_in_use(config: Config) -> set[str]:
+    """The names of all macros that something refers to, set or not."""
+    return {
+        leaf.name
+        for binding in (*config.bindings.values(), *config.macros.values())
+        if (binding.target, binding.parameter) != (RUN, "inputs")  # a declaration, not a use
+        for leaf in leaves(binding.value)
+        if isinstance(leaf, Macro)
+    }
+
+
+def reachable(config: Config, roots: Iterable[str]) -> set[tuple[str, str, str]]:
+    """Keys of the bindings that a call of the roots can reach through `@` references.
+
+    A call in scope `a/b` sees the bindings of scopes ``, `a` and `a/b`. A reference with a scope
+    replaces the scope, one without keeps it; inside a macro, gin sets the macro's name as scope.
+    """
+    todo = [(root, "") for root in roots]
+    states: set[tuple[str, str]] = set()
+    keys: set[tuple[str, str, str]] = set()
+    while todo:
+        state = todo.pop()
+        if state in states:
+            continue
+        states.add(state)
+        target, scope = state
+        for key, binding in config.bindings.items():
+            if key[1] == target and f"{scope}/".startswith(f"{key[0]}/" if key[0] else ""):
+                keys.add(key)
+                expanded = config.expand(binding.value, binding.where)
+                for leaf in leaves(expanded):
+                    if isinstance(leaf, Reference):
+                        todo += [(leaf.target, leaf.scope or scope)]
+                        # a bare @function is called later, perhaps outside of this scope
+                        todo += [] if leaf.call or leaf.scope else [(leaf.target, "")]
+    return keys
+
+
+def locate(target: str, where: str) -> Any:
+    """Imports the module of a dotted path and returns the thing it names.
+
+    Raises:
+      GinError: no such module or attribute, with the closest name that exists.
+    """
+    parts = target.split(".")
+    found, depth = _deepest_module(parts, where)
+    for part in parts[depth:]:
+        if not hasattr(found, part):
+            public = [name for name in vars(found) if not name.startswith("_")]
+            raise GinError(
+                f"{where}: {'.'.join(parts[:depth])} has no {part!r}{closest(part, public)}"
+            )
+        found, depth = getattr(found, part), depth + 1
+    return found
+
+
+def _deepest_module(parts: list[str], where: str) -> tuple[Any, int]:
+    """Imports the longest prefix of `parts` that is a module; returns it and its length."""
+    for depth in range(len(parts), 0, -1):
+        name = ".".join(parts[:depth])
+        try:
+            return importlib.import_module(name), depth
+        except ModuleNotFoundError as error:
+            missing = error.name or ""
+            if not (name == missing or name.startswith(missing + ".")):
+                raise
+    raise GinError(f"{where}: no module {parts[0]!r}.")
+
+
+def check_code(config: Config) -> None:
+    """Imports what the bindings name and compares parameters and types with the code.
+
+    Raises:
+      GinError: unknown configurable or parameter, a value of another type than annotated, or
+        a parameter without default that `@thing()` leaves unset.
+    """
+    for binding in config.bindings.values():
+        if not binding.target.startswith("gin."):
+            _check_binding(config, binding)
+    for binding in (*config.bindings.values(), *config.macros.values()):
+        for leaf in leaves(binding.value):
+            if isinstance(leaf, Reference) and not leaf.target.startswith("gin."):
+                thing = locate(leaf.target, binding.where)
+                if leaf.call:
+                    _check_complete(config, leaf, thing, binding)
+
+
+def check_job(config: Config, job: str) -> None:
+    """Refuses a stage's job with a parameter that has neither a default nor a binding.
+
+    Raises:
+      GinError: naming every such parameter.
+    """
+    module, _, name = job.rpartition(".")
+    unset = [p for p in _unset(config, job, locate(job, job)) if p != "model_dir"]
+    if unset:
+        short = f"{module.rpartition('.')[2]}.{name}"
+        raise GinError(
+            f"{short} needs {', '.join(unset)}, which nothing sets: name the gin files of this "
+            f"stage with --gin_file (gin_configs/runs), or add `{short}.{unset[0]} = ...`."
+        )
+
+
+def _check_binding(config: Config, binding: Binding) -> None:
+    thing = locate(binding.target, binding.where)
+    parameters = _parameters(thing)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    if binding.parameter not in parameters and not takes_any:
+        hint = closest(binding.parameter, parameters)
+        raise GinError(
+            f"{binding.where}: {binding.text} has no parameter {binding.parameter!r}{hint}"
+        )
+    hint = gin_types.annotations(thing).get(binding.parameter, Any)
+    value = config.expand(binding.value, binding.where)
+    problem = gin_types.mismatch(value, hint, lambda ref: locate(ref.target, binding.where))
+    if problem:
+        raise GinError(
+            f"{binding.where}: {binding.name} must be {gin_types.describe(hint)}, found "
+            f"{to_gin(value)} ({problem})."
+        )
+
+
+def _check_complete(config: Config, reference: Reference, thing: Any, binding: Binding) -> None:
+    """`@thing()` passes nothing by hand: every parameter needs a default or a binding."""
+    for name in _unset(config, reference.target, thing):
+        raise GinError(
+            f"{binding.where}: {to_gin(reference)} needs {name!r}, which nothing sets: add "
+            f"`{reference.text}.{name} = ...`."
+        )
+
+
+def _unset(config: Config, target: str, thing: Any) -> list[str]:
+    """Parameters of `thing`, which `target` names, without a default or a binding."""
+    bound = {key[2] for key in config.bindings if key[1] == target}
+    return [
+        name
+        for name, parameter in _parameters(thing).items()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        and name not in bound
+    ]
+
+
+def _parameters(thing: Any) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(thing).parameters)
+    except (TypeError, ValueError):  # a builtin without a signature accepts what it accepts
+        return {"kwargs": inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)}
+
+
+def parse(config: Config, job: str = "", more: str = "") -> None:
+    """Hands a checked configuration to gin itself, then locks it.
+
+    Args:
+      config: what `read` returned.
+      job: dotted path that is bound to `stage.run.job` when no file does.
+      more: gin text of the caller's own that wins over everything.
+    """
+    gin_config.parse_config(gin_text.text_of(config, job))
+    gin_config.parse_config(more)
+    gin_config.finalize()
+
+
+def configured(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The version of `function` that gin fills with bindings."""
+    return gin_config.get_configurable(function)
+
+
+def save_config(folder: Path) -> None:
+    """Writes `config.gin` (all that was bound: feed it to --gin_file to repeat the run)."""
+    (folder / "config.gin").write_text(gin_config.config_str(), encoding="utf-8")
+
+
+def save_operative_config(folder: Path) -> None:
+    """Writes `operative_config.gin`: the values, defaults included, of what was called so far."""
+    text = gin_config.operative_config_str()
+    (folder / "operative_config.gin").write_text(text, encoding="utf-8")

@@ -1,0 +1,135 @@
+"""Question answering against an answer key: exact match, F1, and how often an answer was found."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from t5x_style.evaluation import ranking, retrieval_systems
+from t5x_style.evaluation.ranking import Run
+from t5x_style.retrieval.answer_reader import Reader
+
+RECALLS = (1, 5, 20)
+
+
+class AnswerKey(Protocol):
+    """Questions, and what is right."""
+
+    def questions(self) -> Mapping[str, str]:
+        """Id -> text."""
+        ...
+
+    def sets(self) -> Mapping[str, str]:
+        """Id -> name of the set that a question is of, of those that are of one."""
+        ...
+
+    def exact(self, question: str, prediction: str) -> bool:
+        """Whether a prediction is an answer of a question, by its id."""
+        ...
+
+    def f1(self, question: str, prediction: str) -> float:
+        """How many words it shares with the answer that is most alike, 0 to 1."""
+        ...
+
+    def stands_in(self, question: str, text: str) -> bool:
+        """Whether a text holds an answer."""
+        ...
+
+
+class QuestionBench(retrieval_systems.Bench):
+    """A collection of blocks, asked the questions of an answer key."""
+
+    def __init__(
+        self, corpus: str, key: AnswerKey, systems: Sequence[retrieval_systems.System], depth: int
+    ) -> None:
+        super().__init__(corpus, systems, depth)
+        self.key = key
+
+    def texts(self, split: str) -> dict[str, str]:
+        """Id -> text of all questions; an answer key has one split."""
+        return dict(self.key.questions())
+
+
+@dataclasses.dataclass(frozen=True)
+class Answering:
+    """A system that answers: a retriever's best blocks, read.
+
+    Attributes:
+      name: in tables.
+      of: name of the system of the bench that retrieves.
+      reader: reads.
+      read: how many of its blocks.
+      relevance_weight: what their relevance counts for beside the reader's scores: 1 for the
+        retriever that the reader was trained with, 0 for one whose scores it never saw.
+    """
+
+    name: str
+    of: str
+    reader: Reader
+    read: int
+    relevance_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.read < 1 or self.relevance_weight < 0:
+            raise ValueError(
+                f"{self.name}: expected read of at least 1 and relevance_weight of at least 0, "
+                f"found {self.read} and {self.relevance_weight}"
+            )
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader of its numbers should know."""
+        return {"of": self.of, "read": self.read, "relevance_weight": self.relevance_weight}
+
+    def predictions(self, bench: QuestionBench, run: Run) -> Iterator[tuple[str, str]]:
+        """(question id, answer) of each question of a run; '' where there is nothing."""
+        texts = bench.texts("")
+        hits = {question: found[: self.read] for question, found in run.items()}
+        pairs = [(question, *hit) for question, found in hits.items() for hit in found]
+        passages = [bench.passages.passage(bench.passages.row(name)).text for _, name, _ in pairs]
+        read = self.reader.read([texts[question] for question, _, _ in pairs], passages)
+        best: dict[str, tuple[float, str]] = {}
+        for (question, _, relevance), text, found in zip(pairs, passages, read, strict=True):
+            if found.span is None:
+                continue
+            score = found.score + self.relevance_weight * relevance
+            if question not in best or score > best[question][0]:
+                best[question] = (score, text[slice(*found.span)])
+        for question in run:
+            yield question, best[question][1] if question in best else ""
+
+
+def score_recall(bench: QuestionBench, run: Run, depths: Sequence[int]) -> dict[str, np.ndarray]:
+    """Recall@k of each depth: [n] float64, 1 where one of the best k blocks holds an answer."""
+    first = np.full(len(run), np.inf)
+    for number, (question, hits) in enumerate(sorted(run.items())):
+        for place, (name, _) in enumerate(hits[: max(depths)]):
+            text = bench.passages.passage(bench.passages.row(name)).text
+            if bench.key.stands_in(question, text):
+                first[number] = place
+                break
+    return {f"Recall@{depth}": (first < depth).astype(np.float64) for depth in depths}
+
+
+def score_answers(
+    key: AnswerKey, answers: Mapping[str, str], questions: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """EM and F1 of the answers of these questions: [n] float64 each."""
+    return {
+        "EM": np.array([float(key.exact(q, answers[q])) for q in questions]),
+        "F1": np.array([key.f1(q, answers[q]) for q in questions]),
+    }
+
+
+def score(
+    bench: QuestionBench, system: Answering, depths: Sequence[int] = RECALLS
+) -> tuple[ranking.Scores, dict[str, str]]:
+    """EM, F1 and Recall@k of a system on every question, and its answers by question."""
+    run = bench.run(system.of, "")
+    answers = dict(system.predictions(bench, run))
+    questions = tuple(sorted(run))
+    values = {
+        **score_answers(bench.key, answers, questions),
+        **score_recall(bench, run, depths),
+    }
+    return ranking.Scores(questions, values), answers

@@ -1,0 +1,355 @@
+"""What is evaluated: BM25, dense retrieval, re-rankers of their hits, fusions of two."""
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from t5x_style.evaluation import fusion, pseudo_queries, ranking
+from t5x_style.evaluation.evaluation_suite import Bench as Bench
+from t5x_style.evaluation.evaluation_suite import System as System
+from t5x_style.evaluation.ranking import Run
+from t5x_style.interfaces import index as index_lib
+from t5x_style.interfaces.contract import TEXT, Contract
+from t5x_style.mining import pair_scoring
+from t5x_style.retrieval import bm25, exact_index, max_passage
+from t5x_style.retrieval import encoding as encoding_lib
+from t5x_style.retrieval.beir_collection import Passage
+from t5x_style.retrieval.max_passage import Documents
+
+
+class Bm25:
+    """BM25 over titles and bodies, see `retrieval.bm25`."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def run(self, bench: Bench, split: str) -> Run:
+        """As `System.run`."""
+        texts = bench.texts(split)
+        index = _bm25_of(bench)
+        return ranking.make_run(
+            list(texts), index.ids, *index.search(list(texts.values()), bench.depth)
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """As `System.facts`."""
+        return {"variant": "lucene", "k1": bm25.K1, "b": bm25.B, "stemmer": "english"}
+
+
+@functools.lru_cache(maxsize=1)
+def _bm25_of(bench: Bench) -> bm25.Bm25Index:
+    return bm25.Bm25Index(bench.contents(), bench.passages.ids)
+
+
+class MakeSource(Protocol):
+    """Turns texts that are in no token store into a source that can be embedded."""
+
+    def __call__(
+        self, ids: Sequence[str], texts: Sequence[str], length: int, prefix: str
+    ) -> encoding_lib.EncodeSource:
+        """The source.
+
+        Args:
+          ids: one for each text.
+          texts: without prefix; a passage is its title, a space and its body.
+          length: tokens at which texts are cut.
+          prefix: text that is put before each.
+        """
+        ...
+
+
+class Dense:
+    """A trained model's query vectors against an index of its passage vectors."""
+
+    def __init__(
+        self,
+        name: str,
+        model: encoding_lib.Encoder,
+        index: index_lib.Index,
+        queries: Sequence[encoding_lib.EncodeSource],
+        of_blocks: bool = False,
+        texts: MakeSource | None = None,
+    ):
+        """Args:
+        name: of the system.
+        model: embeds the queries.
+        index: of passages that the same model embedded.
+        queries: sources that together hold the queries of every split that is asked for.
+        of_blocks: whether these are blocks of the documents that are judged; see `documents`.
+        texts: makes sources of queries that `queries` do not hold, such as pseudo-queries.
+
+        Raises:
+          ContractError: the index was made under another contract, or by another checkpoint.
+        """
+        where = f"the index of system {name!r}"
+        index_lib.check_contract(index, model.contract, where)
+        index_lib.check_checkpoint(index, model.fingerprint, where)
+        self.name = name
+        self._model, self._index, self._sources = model, index, queries
+        self._documents = Documents(index.ids) if of_blocks else None
+        self._texts = texts
+
+    def run(self, bench: Bench, split: str) -> Run:
+        """As `System.run`."""
+        wanted = bench.texts(split)
+        queries = self._embedded(wanted, split)
+        search = functools.partial(self._index.search, queries)
+        if bench.changed:
+            search = functools.partial(self._search_changed, queries, bench.changed)
+        found = max_passage.search(search, self._index.ids, self._documents, bench.depth)
+        return ranking.make_run(list(wanted), *found)
+
+    def _embedded(self, wanted: Mapping[str, str], split: str) -> np.ndarray:
+        """Vectors [Q, D] float32 of queries, by id -> text."""
+        vectors = self._vectors
+        missing = [query for query in wanted if query not in vectors]
+        if missing and self._texts is None:
+            raise ValueError(
+                f"{self.name}: {len(missing)} queries of split {split!r} are in none of the query "
+                f"sources, the first is {missing[0]!r}; add the store of that split, or bind "
+                "retrieval_systems.Dense.texts"
+            )
+        if missing:
+            texts = [wanted[query] for query in missing]
+            made = self._embed("embed_query", missing, texts)
+            vectors = {**vectors, **dict(zip(missing, made, strict=True))}
+        return np.stack([vectors[query] for query in wanted])
+
+    def _embed(self, function: str, ids: Sequence[str], texts: Sequence[str]) -> np.ndarray:
+        assert self._texts is not None
+        contract = self._model.contract
+        length, prefix = contract.query_length, contract.query_prefix
+        if function == "embed_passage":
+            length, prefix = contract.passage_length, contract.passage_prefix
+        return self._model.encode(function, self._texts(ids, texts, length, prefix))
+
+    def _search_changed(
+        self, queries: np.ndarray, changed: Mapping[str, Passage], k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As `Index.search`, as if the index held the changed passages instead."""
+        if self._documents is not None or self._model.contract.passage_layout != TEXT:
+            raise ValueError(
+                f"{self.name}: pseudo-queries need passages of the layout {TEXT!r}, indexed whole. "
+                "Give the collection development queries (gin_configs/runs/split_queries.gin), or "
+                "bind retrieval_systems.Fusion.method to 'reciprocal_rank'"
+            )
+        of = {name: row for row, name in enumerate(self._index.ids)}
+        kept = [name for name in changed if name in of]
+        rows = np.array([of[name] for name in kept], np.int32)
+        texts = [" ".join(filter(None, (changed[n].title, changed[n].text))) for n in kept]
+        own = queries @ self._embed("embed_passage", kept, texts).T  # [Q, C]
+        scores, found = self._index.search(queries, min(len(of), k + len(kept)))
+        scores = np.where(np.isin(found, rows), -np.inf, scores)
+        all_rows = np.concatenate([found, np.broadcast_to(rows, own.shape)], axis=1)
+        return index_lib.padded(np.concatenate([scores, own], axis=1), all_rows, k)
+
+    @functools.cached_property
+    def _vectors(self) -> Mapping[str, np.ndarray]:
+        found: dict[str, np.ndarray] = {}
+        for source in self._sources:
+            found.update(zip(source.ids, self._model.encode("embed_query", source), strict=True))
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        """As `System.facts`."""
+        return {
+            "index": type(self._index).__name__,
+            "index_recall": self._index.recall,
+            "contract": dataclasses.asdict(self._model.contract),
+        }
+
+
+def exact_dense(
+    name: str,
+    model: encoding_lib.Encoder,
+    passages: encoding_lib.EncodeSource,
+    queries: Sequence[encoding_lib.EncodeSource],
+    of_blocks: bool = False,
+    texts: MakeSource | None = None,
+) -> Dense:
+    """A `Dense` over passages embedded on the spot, for a collection that fits in memory.
+
+    Args:
+      name: of the system.
+      model: embeds passages and queries.
+      passages: each exactly once.
+      queries, of_blocks, texts: as for `Dense`.
+
+    Raises:
+      ContractError: texts were tokenized otherwise than the model's contract says.
+    """
+    vectors = model.encode("embed_passage", passages)
+    index = exact_index.ExactIndex(vectors, passages.ids, model.contract, model.fingerprint)
+    return Dense(name, model, index, queries, of_blocks, texts)
+
+
+class Scorer(Protocol):
+    """A trained re-ranker, as `restored_model.Trained`."""
+
+    @property
+    def contract(self) -> Contract:
+        """How the model reads texts."""
+        ...
+
+    def score_parts(
+        self,
+        texts: pair_scoring.JointTexts,
+        parts: Iterable[pair_scoring.Pairs],
+        count: int,
+    ) -> Iterator[np.ndarray]:
+        """Scores [n] of each part's pairs of query and passage."""
+        ...
+
+
+class Reranker:
+    """Another system's best hits in the order of a re-ranker's scores; the others stay behind."""
+
+    def __init__(
+        self, name: str, model: Scorer, texts: pair_scoring.JointTexts, of: str, reranked: int
+    ):
+        """Args:
+        name: of the system.
+        model: scores pairs.
+        texts: the stores of queries and passages.
+        of: name of the system whose hits are put in order.
+        reranked: how many of a query's hits.
+        """
+        if reranked < 1:
+            raise ValueError(f"{name}: reranked: expected at least 1, found {reranked}")
+        self.name = name
+        self._model, self._texts, self._of, self._reranked = model, texts, of, reranked
+
+    def run(self, bench: Bench, split: str) -> Run:
+        """As `System.run`."""
+        if bench.changed:
+            raise ValueError(
+                f"{self.name}: a re-ranker cannot be asked pseudo-queries, its texts are in token "
+                "stores. Give the collection development queries (gin_configs/runs/"
+                "split_queries.gin), or bind retrieval_systems.Fusion.method to 'reciprocal_rank'"
+            )
+        first = bench.run(self._of, split)
+        pairs = [
+            (query, passage)
+            for query, hits in first.items()
+            for passage, _ in hits[: self._reranked]
+        ]
+        sides: pair_scoring.Pairs = (
+            [query for query, _ in pairs],
+            [passage for _, passage in pairs],
+        )
+        (scores,) = self._model.score_parts(self._texts, [sides], len(pairs))
+        given = iter(scores.tolist())
+        return {query: self._ordered(hits, given) for query, hits in first.items()}
+
+    def _ordered(
+        self, hits: list[tuple[str, float]], given: Iterator[float]
+    ) -> list[tuple[str, float]]:
+        head = [(passage, next(given)) for passage, _ in hits[: self._reranked]]
+        head.sort(key=lambda hit: -hit[1])  # stable: ties as before
+        rest = hits[self._reranked :]
+        # Scores have to fall, and those of two systems cannot be compared.
+        below = (head[-1][1] if head else 0.0) - 1
+        return head + [(passage, below - place) for place, (passage, _) in enumerate(rest)]
+
+    def facts(self) -> dict[str, Any]:
+        """As `System.facts`."""
+        return {
+            "of": self._of,
+            "reranked": self._reranked,
+            "contract": dataclasses.asdict(self._model.contract),
+        }
+
+
+class Fusion:
+    """One list out of two systems'; a linear weight is never chosen on the queries of the test.
+
+    The weight that is best on development queries, shrunk towards a prior where they are few. A
+    collection without development queries is asked pseudo-queries, which can only lower the weight
+    below the prior; see `pseudo_queries`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        first: str,
+        second: str,
+        method: Literal["reciprocal_rank", "linear"],
+        tune_split: str,
+        metric: str,
+        pseudo: pseudo_queries.PseudoQueries | None = None,
+        prior: float = fusion.PRIOR,
+        list_depth: int = 1000,
+    ):
+        """Args:
+        name: of the system.
+        first, second: names of two other systems.
+        method: 'reciprocal_rank' has nothing to tune, 'linear' weighs scaled scores.
+        tune_split: judgements that the weight is chosen on.
+        metric: that the weight maximises.
+        pseudo: makes pseudo-queries where `tune_split` has no judgements; None: that is an error.
+        prior: weight of `first` where little is known; the default is for BM25 as `second`.
+        list_depth: how many passages of each of the two are combined, at least.
+        """
+        if not 0 <= prior <= 1 or list_depth < 1:
+            raise ValueError(
+                f"{name}: expected a prior in [0, 1] and a list_depth of at least 1, found {prior} "
+                f"and {list_depth}"
+            )
+        self.name, self.list_depth, self.tune_split = name, list_depth, tune_split
+        self._pair, self._method, self._metric = (first, second), method, metric
+        self._pseudo, self._prior = pseudo, prior
+        self._weight: float | None = None
+        self._facts: dict[str, Any] = {}
+
+    def run(self, bench: Bench, split: str) -> Run:
+        """As `System.run`."""
+        one, other = (bench.run(name, split) for name in self._pair)
+        if self._method == "reciprocal_rank":
+            return fusion.reciprocal_rank([one, other], bench.depth)
+        if split == self.tune_split:
+            raise ValueError(
+                f"{self.name}: the weight is chosen on split {split!r}, so its numbers there would "
+                "flatter; evaluate on another split or tune on another"
+            )
+        if self._weight is None:
+            self._weight = self._tuned(bench)
+        return fusion.linear(one, other, self._weight, bench.depth)
+
+    def _tuned(self, bench: Bench) -> float:
+        if self._pseudo is None or bench.has_qrels(self.tune_split):
+            best, count = self._best(bench, self.tune_split, self._prior)
+            self._facts = {"tuned_on": self.tune_split, "queries": count, "best_there": best}
+            return fusion.shrink(best, count, self._prior)
+        made = self._pseudo.make(bench)
+        if len(made.texts) < self._pseudo.least:
+            print(
+                f"{self.name}: no judgements of split {self.tune_split!r}, and the passages give "
+                f"{len(made.texts)} pseudo-queries, fewer than {self._pseudo.least}: the weight of "
+                f"{self._pair[0]} is the prior {self._prior}",
+                file=sys.stderr,
+            )
+            self._facts = {"tuned_on": "nothing", "queries": len(made.texts)}
+            return self._prior
+        asked = pseudo_queries.PseudoBench(bench, made)
+        best, count = self._best(asked, pseudo_queries.SPLIT, 0.0)
+        self._facts = {"tuned_on": pseudo_queries.SPLIT, "queries": count, "best_there": best}
+        return min(best, self._prior)
+
+    def _best(self, bench: Bench, split: str, nearest: float) -> tuple[float, int]:
+        """The best weight on a split, of equal ones the nearest to a number; its queries' count."""
+        one, other = (bench.run(name, split) for name in self._pair)
+        qrels = bench.qrels(split)
+        best = fusion.choose_weight(one, other, qrels, self._metric, bench.depth, nearest)
+        return best, len(qrels)
+
+    def facts(self) -> dict[str, Any]:
+        """As `System.facts`."""
+        found: dict[str, Any] = {"of": list(self._pair), "method": self._method}
+        found["list_depth"] = self.list_depth
+        if self._method == "linear":
+            found |= {"weight_of_first": self._weight, **self._facts}
+        return found

@@ -1,0 +1,142 @@
+"""Builds an index anew from each checkpoint of a training that retrieves on the host.
+
+Runs in another process than the training (`python -m t5x_style.build_index --watch`), on devices of
+its own or on CPUs. It may be killed at any moment: what is not published whole is not published.
+"""
+
+import dataclasses
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+import numpy as np
+
+from t5x_style.model_dependent_data import versioned_index
+from t5x_style.retrieval import encoding, scann_index, versioned_folder
+
+
+class RefreshError(ValueError):
+    """Nothing can be built: parameters that are not there, a corpus that cannot be embedded."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """A training that is watched; given by the entry point.
+
+    Attributes:
+      run: what tells this training from others, None before it has begun.
+      newest: the step of the newest complete checkpoint, None before the first.
+      load: the model of a checkpoint, by step.
+      parameters: all its parameters by path, by step.
+      finished: whether the training has come to its end.
+    """
+
+    run: Callable[[], str | None]
+    newest: Callable[[], int | None]
+    load: Callable[[int], encoding.Encoder]
+    parameters: Callable[[int], Mapping[str, np.ndarray]]
+    finished: Callable[[], bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class Refresher:
+    """Attributes:
+    folder: where versions are published.
+    source: the corpus, in the order of its store.
+    settings: of ScaNN.
+    parameters: regular expressions of the paths of what embeds queries.
+    keep: versions that stay; a training that is stopped goes on with those it saw.
+    minimum_recall: of the exact top 10; an index below it is not published.
+    """
+
+    folder: Annotated[str, "operational"]
+    source: encoding.EncodeSource
+    settings: scann_index.ScannSettings
+    parameters: tuple[str, ...]
+    keep: int = 4
+    minimum_recall: float = 0.9
+
+    def built(self, run: str) -> int | None:
+        """The step of the newest version of a training."""
+        found = versioned_index.newest(self.folder, run)
+        return None if found is None else found[1]
+
+    def refresh(self, training: Training, run: str, step: int) -> int:
+        """Embeds the corpus with a checkpoint, builds and publishes; returns the version's number.
+
+        Raises:
+          RefreshError: a pattern of `parameters` matches nothing.
+        """
+        started = time.perf_counter()
+        kept = self._kept(training.parameters(step))
+        model = training.load(step)
+        vectors = model.encode("embed_passage", self.source)
+        ids = list(self.source.ids)
+        embeddings = encoding.Embeddings(vectors, ids, model.contract, model.fingerprint)
+        embedded = time.perf_counter()
+        number = versioned_index.write(
+            self.folder, embeddings, run, step, kept, self.settings, self.keep, self.minimum_recall
+        )
+        done = time.perf_counter()
+        print(
+            f"refresh: version {number} of step {step}: {len(ids):,} blocks embedded in "
+            f"{embedded - started:.1f} s, built and published in {done - embedded:.1f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+        return number
+
+    def _kept(self, parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        for pattern in self.parameters:
+            if not any(re.search(pattern, path) for path in parameters):
+                raise RefreshError(
+                    f"Refresher.parameters: {pattern!r} matches no parameter of the training. "
+                    f"Paths look like: {', '.join(sorted(parameters)[:8])}"
+                )
+        return {
+            path: array
+            for path, array in parameters.items()
+            if any(re.search(pattern, path) for pattern in self.parameters)
+        }
+
+    def watch(
+        self, training: Training, poll_seconds: float, retry: tuple[type[Exception], ...]
+    ) -> None:
+        """Builds of the newest checkpoint whenever there is one, until the training has ended.
+
+        Args:
+          training: what is watched.
+          poll_seconds: between two looks.
+          retry: errors of a checkpoint that was replaced while it was read.
+
+        Raises:
+          RefreshError: the training had ended before.
+          PublishError: nothing can be written to `folder`.
+        """
+        if training.finished():
+            raise RefreshError("the training has ended: start one that has not, before this")
+        versioned_folder.require_writable(self.folder)
+        failed: int | None = None
+        told = False
+        while True:
+            finished = training.finished()  # looked at first: its last checkpoint was saved before
+            run, step = training.run(), training.newest()
+            if run is not None and step is not None and step != self.built(run):
+                try:
+                    self.refresh(training, run, step)
+                    failed = None
+                    continue
+                except retry as error:
+                    if failed == step:  # twice the same: it is not being replaced
+                        raise
+                    failed = step
+                    print(f"refresh: step {step}: {error}; looking again", file=sys.stderr)
+            elif finished:
+                print(f"refresh: the training has ended at step {step}", file=sys.stderr)
+                return
+            elif step is None and not told:
+                told = True
+                print("refresh: waiting for the training's first checkpoint", file=sys.stderr)
+            time.sleep(poll_seconds)

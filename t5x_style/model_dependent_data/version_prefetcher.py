@@ -1,0 +1,97 @@
+"""Versions of an index for a training: one is in use, a newer one is read beside the steps."""
+
+import concurrent.futures
+import threading
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from t5x_style.model_dependent_data.versioned_index import Version, VersionError
+
+
+class Opened(Protocol):
+    """What `VersionReader.read` makes of a version.
+
+    Attributes:
+      version: that it is of.
+    """
+
+    version: Version
+
+
+T = TypeVar("T", bound=Opened)
+
+
+class VersionReader(Generic[T]):
+    """Keeps the version in use, and reads the next in a thread of its own between start and close.
+
+    Two are in memory while the next is read.
+    """
+
+    def __init__(self, read: Callable[[int], T]):
+        """
+        Args:
+          read: opens a version, by number; VersionError for one that is not there any more.
+        """
+        self._read = read
+        self._in_use: T | None = None
+        self._executor: concurrent.futures.Executor | None = None
+        self._coming: tuple[int, concurrent.futures.Future[T]] | None = None
+        self._one_at_a_time = threading.RLock()
+
+    def start(self) -> None:
+        """From now on newer versions are read beside; without it they are waited for."""
+        self._executor = concurrent.futures.ThreadPoolExecutor(1, "version")
+
+    def close(self) -> None:
+        """Waits for what is being read, and drops it."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+        self._executor = self._coming = None
+
+    def open(self, number: int) -> T:
+        """A version, which is the one in use now; raises VersionError if it has gone."""
+        with self._one_at_a_time:
+            found = self._in_use
+            if found is None or found.version.number != number:
+                coming = self._coming
+                if coming is not None and coming[0] == number:
+                    self._coming = None
+                    found = coming[1].result()
+                else:
+                    found = self._read(number)
+                self._in_use = found
+            return found
+
+    def expect(self, number: int) -> None:
+        """Begins to read a version beside, if it is newer than the one in use and none is read."""
+        with self._one_at_a_time:
+            if self._executor is None or self._in_use is None:
+                return
+            newest = self._in_use.version.number
+            if self._coming is not None and self._coming[0] <= newest:
+                self._coming = None  # one as new was opened meanwhile
+            if self._coming is None and number > newest:
+                self._coming = (number, self._executor.submit(self._read, number))
+
+    def open_beside(self, number: int, will_do: Callable[[Version], bool]) -> T:
+        """A version, or while it is read the one in use, if that will do.
+
+        Raises:
+          VersionError: the version has gone.
+        """
+        with self._one_at_a_time:
+            in_use = self._in_use
+            if self._executor is None or in_use is None or not will_do(in_use.version):
+                return self.open(number)
+            self.expect(number)
+            if self._coming is None:
+                return self.open(number)
+            coming, future = self._coming
+            if not future.done():
+                return in_use
+            try:
+                return self.open(coming)
+            except VersionError:
+                if coming == number:
+                    raise
+                return in_use  # it went while it was read, and there is a newer one

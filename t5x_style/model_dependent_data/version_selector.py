@@ -1,0 +1,156 @@
+"""Which version of an index a step of a training sees: the newest, and that is written down."""
+
+import concurrent.futures
+import sys
+import threading
+from collections.abc import Callable
+from typing import Generic, Literal, TypeVar
+
+from t5x_style.model_dependent_data import versioned_index
+from t5x_style.model_dependent_data.version_log import Record, Told
+from t5x_style.model_dependent_data.version_prefetcher import Opened, VersionReader
+from t5x_style.model_dependent_data.versioned_index import VersionError
+
+_POLL_SECONDS = 0.5
+_TOLD_SECONDS = 0.02
+_REMIND_SECONDS = 60.0
+
+T = TypeVar("T", bound=Opened)
+
+
+class VersionChoice(Generic[T]):
+    """Chooses as `HostRetrieval` says."""
+
+    def __init__(
+        self,
+        folder: str,
+        max_staleness_steps: int | None,
+        when_stale: Literal["pause", "warn"],
+        read: Callable[[int], T],
+    ):
+        """`begin` has to be called before a step is asked for.
+
+        Args:
+          folder, max_staleness_steps, when_stale: see `HostRetrieval`.
+          read: opens a version, see `VersionReader`.
+        """
+        self._folder, self._bound, self._when_stale = folder, max_staleness_steps, when_stale
+        self._reader = VersionReader(read)
+        self._begun: tuple[str, Record | Told] | None = None
+        self._closing = threading.Event()
+        self._warned = -1
+
+    def begin(self, run: str, record: Record | Told) -> None:
+        """See `Augmented.begin`."""
+        self._begun = (run, record)
+
+    def start(self) -> None:
+        """From now on newer versions are read beside the steps."""
+        self._closing.clear()
+        self._reader.start()
+
+    def stop_waiting(self) -> None:
+        """Ends a call of `of` that waits."""
+        self._closing.set()
+
+    def close(self) -> None:
+        """Waits for what is being read, and drops it."""
+        self._reader.close()
+
+    def of(self, step: int) -> T:
+        """The version that a step saw, or else the newest, which is written down.
+
+        Raises:
+          CancelledError: `stop_waiting` was called before there was one.
+        """
+        assert self._begun is not None, "begin was not called"
+        run, record = self._begun
+        if isinstance(record, Told):
+            return self._as_told(step, run, record)
+        seen = record.of(step)
+        if seen is not None:
+            try:
+                return self._reader.open(seen)
+            except VersionError as error:
+                print(
+                    f"step {step} saw version {seen} of the index: {error} It sees the newest "
+                    "now: this run does not repeat the one before it, bit for bit.",
+                    file=sys.stderr,
+                )
+        found = self._fresh_enough(step, run)
+        keep = record.add if seen is None else record.replace
+        keep(step, found.version.number)
+        return found
+
+    def _as_told(self, step: int, run: str, told: Told) -> T:
+        """The version that another process decides for a step; waits until it does."""
+        waited = 0.0
+        while True:
+            if (found := versioned_index.newest(self._folder, run)) is not None:
+                self._reader.expect(found[0])
+            number = told.of(step)
+            if number is not None:
+                try:
+                    return self._reader.open(number)
+                except VersionError:  # for whoever decides, too: another will be
+                    told.forget()
+            if _REMIND_SECONDS - waited % _REMIND_SECONDS < _TOLD_SECONDS:
+                print(
+                    f"step {step}: waiting to be told by process 0 which version of the index in "
+                    f"{self._folder} it sees",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            if self._closing.wait(_TOLD_SECONDS):
+                raise concurrent.futures.CancelledError
+            waited += _TOLD_SECONDS
+
+    def _fresh_enough(self, step: int, run: str) -> T:
+        """The newest version; waits while there is none, or while it is too old, as asked for."""
+        waited = 0.0
+        while True:
+            found = versioned_index.newest(self._folder, run)
+            if found is not None and not self._too_old(*found, step):
+                try:
+                    return self._reader.open_beside(
+                        found[0], lambda in_use: not self._past_bound(in_use.step, step)
+                    )
+                except VersionError:
+                    if versioned_index.newest(self._folder, run) == found:
+                        raise
+                    continue  # replaced by a newer one while it was read
+            if waited % _REMIND_SECONDS < _POLL_SECONDS:
+                self._tell_waiting(found, step)
+            if self._closing.wait(_POLL_SECONDS):
+                raise concurrent.futures.CancelledError
+            waited += _POLL_SECONDS
+
+    def _past_bound(self, made_at: int, step: int) -> bool:
+        return self._bound is not None and step - made_at > self._bound
+
+    def _too_old(self, number: int, made_at: int, step: int) -> bool:
+        if not self._past_bound(made_at, step):
+            return False
+        if self._when_stale == "pause":
+            return True
+        if self._warned != number:
+            self._warned = number
+            print(
+                f"step {step}: version {number} of the index is {step - made_at} steps old, the "
+                f"bound is {self._bound}: training goes on with it "
+                "(HostRetrieval.when_stale = 'warn'). "
+                "Is `python -m t5x_style.build_index --watch` still running?",
+                file=sys.stderr,
+            )
+        return False
+
+    def _tell_waiting(self, found: tuple[int, int] | None, step: int) -> None:
+        bound = self._bound
+        age = "" if bound is None else f" of at most {bound} steps' age"
+        there = "this run has none" if found is None else f"the newest is of step {found[1]}"
+        print(
+            f"step {step}: waiting for an index{age} in {self._folder}; {there}. It is "
+            "built by `python -m t5x_style.build_index --watch`, from this training's checkpoints.",
+            file=sys.stderr,
+            flush=True,
+        )

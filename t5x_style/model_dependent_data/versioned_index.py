@@ -1,0 +1,133 @@
+"""Versions of an index with the parameters that made them, for trainings that retrieve on the host.
+
+A query and the vectors it is compared with come from the same parameters: so what a version finds
+for a batch is a function of the version and the batch, whoever asks and when.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors import numpy as safetensors
+
+from t5x_style.interfaces import index as index_lib
+from t5x_style.interfaces.contract import Contract
+from t5x_style.interfaces.index import IndexDamaged
+from t5x_style.retrieval import scann_index, versioned_folder
+from t5x_style.retrieval.encoding import Embeddings
+
+_PARAMETERS = "parameters.safetensors"
+
+Parameters = Mapping[str, np.ndarray]  # path -> array
+
+
+@dataclasses.dataclass(frozen=True)
+class Version:
+    """Attributes:
+    number: of the version.
+    step: of the training, whose parameters made it.
+    index: of the corpus.
+    parameters: what embeds queries for it.
+    """
+
+    number: int
+    step: int
+    index: index_lib.Index
+    parameters: Parameters
+
+
+class VersionError(ValueError):
+    """A version that is not there any more, or that belongs to another training."""
+
+
+def write(
+    folder: str | Path,
+    embeddings: Embeddings,
+    run: str,
+    step: int,
+    parameters: Parameters,
+    settings: scann_index.ScannSettings,
+    keep: int,
+    minimum_recall: float,
+) -> int:
+    """Builds an index and publishes it with its parameters; returns the version's number.
+
+    Args:
+      folder: of all versions, see `publish`.
+      embeddings: of the whole corpus, in its order.
+      run: which training, see `version_log.run_of`.
+      step: of the training.
+      parameters: what embeds queries.
+      settings, keep, minimum_recall: see `scann_index.build`.
+    """
+
+    def beside(version: Path) -> dict[str, Any]:
+        whole = {path: np.ascontiguousarray(array) for path, array in parameters.items()}
+        with versioned_folder.writing(version, SafetensorError):
+            safetensors.save_file(whole, version / _PARAMETERS)
+        return {"run": run, "step": step}
+
+    scann_index.build(
+        folder,
+        embeddings.vectors,
+        embeddings.ids,
+        embeddings.contract,
+        settings,
+        keep,
+        minimum_recall,
+        embeddings.checkpoint,
+        beside,
+    )
+    return versioned_folder.current_number(folder)
+
+
+def newest(folder: str | Path, run: str) -> tuple[int, int] | None:
+    """Number and step of the newest complete version of a run; others' do not count."""
+    for number in reversed(versioned_folder.published(folder)):
+        try:
+            manifest = versioned_folder.read_manifest_alone(
+                versioned_folder.version_folder(folder, number)
+            )
+        except IndexDamaged:  # it goes while it is read
+            continue
+        if manifest.get("run") == run:
+            return number, int(manifest["step"])
+    return None
+
+
+def read(
+    folder: str | Path,
+    number: int,
+    contract: Contract,
+    load: Callable[[Path], index_lib.Index] = scann_index.load_version,
+) -> Version:
+    """A version, every file of it checked.
+
+    Args:
+      folder: of all versions.
+      number: which.
+      contract: of the model that asks.
+      load: reads the index of a version's folder.
+
+    Raises:
+      VersionError: it is not there (any more): too few are kept.
+      IndexDamaged: a file is missing, cut short or changed, or the folder carries a pickle.
+      ContractError: another model or tokenizer made it.
+    """
+    where = versioned_folder.version_folder(folder, number)
+    try:
+        index = load(where)
+        manifest = versioned_folder.read_manifest_alone(where)
+        parameters = safetensors.load_file(where / _PARAMETERS)
+    except (IndexDamaged, OSError) as error:
+        if number in versioned_folder.published(folder):
+            raise
+        raise VersionError(
+            f"{where}: version {number} is not there any more; there are "
+            f"{versioned_folder.published(folder)}. Let whoever builds keep more of them."
+        ) from error
+    index_lib.check_contract(index, contract, str(where))
+    return Version(number, int(manifest["step"]), index, parameters)

@@ -1,0 +1,118 @@
+"""What turns sentences into vectors that are compared: trained models, and character n-grams."""
+
+import dataclasses
+from typing import Any, Protocol
+
+import numpy as np
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from t5x_style.multilingual.margin_scoring import Vectors
+from t5x_style.retrieval import encoding
+
+
+class Texts(encoding.EncodeSource, Protocol):
+    """Sentences, as tokens and as text."""
+
+    def texts(self) -> list[str]:
+        """What stands there, in the order of the ids."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Some of the sentences of a source.
+
+    Attributes:
+      source: all of them.
+      rows: int64 [n], which.
+    """
+
+    source: Texts
+    rows: np.ndarray
+
+    @classmethod
+    def whole(cls, source: Texts) -> "Part":
+        """All sentences of a source."""
+        return cls(source, np.arange(len(source.ids)))
+
+
+class SentenceSystem(Protocol):
+    """Compares sentences."""
+
+    @property
+    def name(self) -> str:
+        """In tables."""
+        ...
+
+    def vectors(self, left: Part, right: Part) -> tuple[Vectors, Vectors]:
+        """[n, D] and [m, D] in one space; the nearer by cosine, the more alike."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader of its numbers should know."""
+        ...
+
+
+class Embedder:
+    """A model whose vectors are compared."""
+
+    def __init__(self, name: str, model: encoding.Encoder):
+        """Args:
+        name: in tables.
+        model: embeds what stands left as queries and what stands right as passages.
+        """
+        self.name = name
+        self._model = model
+        # The source is kept, too, since another could get its id otherwise.
+        self._known: dict[tuple[int, str], tuple[Texts, np.ndarray]] = {}
+
+    def vectors(self, left: Part, right: Part) -> tuple[np.ndarray, np.ndarray]:
+        """As `SentenceSystem.vectors`; a source is embedded whole when it is first asked for."""
+        return self._of(left, "embed_query"), self._of(right, "embed_passage")
+
+    def _of(self, part: Part, function: str) -> np.ndarray:
+        key = (id(part.source), function)
+        if key not in self._known:
+            self._known[key] = part.source, self._model.encode(function, part.source)
+        return self._known[key][1][part.rows]
+
+    def facts(self) -> dict[str, Any]:
+        """As `SentenceSystem.facts`."""
+        return {"checkpoint": self._model.fingerprint}
+
+
+class CharacterNgrams:
+    """TF-IDF of character n-grams inside words, of what is compared at a time by itself.
+
+    What names, numbers and related words give away without any training.
+    """
+
+    def __init__(self, name: str, shortest: int = 2, longest: int = 4):
+        """Args:
+        name: in tables.
+        shortest, longest: characters of an n-gram.
+        """
+        if not 1 <= shortest <= longest:
+            raise ValueError(
+                f"CharacterNgrams: expected 1 <= shortest <= longest, found {shortest}, {longest}"
+            )
+        self.name = name
+        self._range = (shortest, longest)
+        self._texts: dict[int, tuple[Texts, list[str]]] = {}
+
+    def vectors(self, left: Part, right: Part) -> tuple[Vectors, Vectors]:
+        """As `SentenceSystem.vectors`, sparse; a text without n-grams is 0."""
+        grams = TfidfVectorizer(analyzer="char_wb", ngram_range=self._range, sublinear_tf=True)
+        both = grams.fit_transform(self._of(left) + self._of(right))
+        return both[: len(left.rows)], both[len(left.rows) :]
+
+    def _of(self, part: Part) -> list[str]:
+        key = id(part.source)
+        if key not in self._texts:
+            self._texts[key] = part.source, part.source.texts()
+        known = self._texts[key][1]
+        return [known[row] for row in part.rows.tolist()]
+
+    def facts(self) -> dict[str, Any]:
+        """As `SentenceSystem.facts`."""
+        return {"ngrams": list(self._range)}

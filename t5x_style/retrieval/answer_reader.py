@@ -1,0 +1,166 @@
+"""A trained reader: what it points at in passages that were retrieved for a question.
+
+    p(z|x)    softmax of the relevance of the passages that are read
+    p(y|z,x)  softmax of the reader's scores over the spans of a passage
+
+An answer is the span with the highest sum of its score and its passage's relevance, as in training.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.interfaces.contract import Contract
+from t5x_style.retrieval import encoding
+
+NOTHING = float(jnp.finfo(jnp.float32).min)  # score of a text in which there is nothing to point at
+
+Answer = Callable[[encoding.Group], Mapping[str, jax.Array]]  # `Objective.functions`' kind 'answer'
+
+
+def as_vectors(answer: Answer) -> encoding.Embed:
+    """A token group to [R, S, 4] float32: start, end, score, log probability, of `answer`'s [R, S].
+
+    Numbers below 2**24 are exact; a score is NOTHING at least, so that all are finite.
+    """
+
+    def embed(group: encoding.Group) -> jax.Array:
+        found = answer(group)
+        parts = (found[name] for name in ("start", "end", "score", "log_probability"))
+        table = jnp.stack([part.astype(jnp.float32) for part in parts], axis=2)
+        return jnp.maximum(table, NOTHING)
+
+    return embed
+
+
+class ReaderError(ValueError):
+    """Answers that cannot be given: a model without a reader, a tokenizer that is not its own."""
+
+
+class Pairs(encoding.Batched, Protocol):
+    """Questions with passages as token groups, one a row, each once."""
+
+    def characters(self, number: int, start: int, end: int) -> tuple[int, int] | None:
+        """The characters of a passage that tokens start to end of its row stand for."""
+        ...
+
+
+class Reading(Protocol):
+    """How questions and passages become a reader's texts.
+
+    Attributes:
+      query_length, passage_length: tokens at which they are cut.
+      fingerprint: of the tokenizer.
+    """
+
+    query_length: int
+    passage_length: int
+    fingerprint: str
+
+    def pairs(self, questions: Sequence[str], passages: Sequence[str]) -> Pairs:
+        """Texts of questions[n] with the body passages[n], in this order."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What a reader points at in one passage.
+
+    Attributes:
+      passage: its place among those that were read.
+      span: characters of its text; None where there is nothing to point at.
+      score: of the span, without the passage's relevance.
+      log_probability: log p(y|z,x) of the span in its passage.
+    """
+
+    passage: int
+    span: tuple[int, int] | None
+    score: float
+    log_probability: float
+
+    @property
+    def probability(self) -> float:
+        """p(y|z,x)."""
+        return float(np.exp(self.log_probability))
+
+
+class Reader:
+    """A trained model's reader."""
+
+    def __init__(
+        self,
+        functions: Mapping[str, Callable[..., Any]],
+        contract: Contract,
+        reading: Reading,
+        partitioner: Partitioner | None = None,
+    ):
+        """
+        Args:
+          functions: of the model, `answer` among them.
+          contract: of the model.
+          reading: makes texts as the model was trained on.
+          partitioner: the mesh that the model lies on.
+
+        Raises:
+          ReaderError: the model offers no answers.
+          ContractError: texts are made otherwise than in training.
+        """
+        if "answer" not in functions:
+            raise ReaderError(
+                "expected a model that answers, which offers 'answer', found one that offers "
+                f"{sorted(functions)}: name the checkpoint of open question answering"
+            )
+        made = dataclasses.replace(
+            contract,
+            tokenizer_fingerprint=reading.fingerprint,
+            query_length=reading.query_length,
+            passage_length=reading.passage_length,
+        )
+        contract.require(made, "the texts of the reader")
+        self._as_vectors = as_vectors(functions["answer"])
+        self._reading, self._partitioner = reading, partitioner
+
+    def read(self, questions: Sequence[str], passages: Sequence[str]) -> list[Found]:
+        """What the reader points at in passages[n] for questions[n]; `passage` counts them."""
+        if not questions:
+            return []
+        pairs = self._reading.pairs(questions, passages)
+        table = encoding.encode(self._as_vectors, pairs, self._partitioner, "answer")
+        return [
+            Found(number, self._span(pairs, number, row), float(row[2]), float(row[3]))
+            for number, row in enumerate(table)
+        ]
+
+    def _span(self, pairs: Pairs, number: int, row: np.ndarray) -> tuple[int, int] | None:
+        if row[2] <= NOTHING:
+            return None
+        return pairs.characters(number, int(row[0]), int(row[1]))
+
+
+class Model(Protocol):
+    """A trained model, as `restored_model.Trained`."""
+
+    @property
+    def functions(self) -> Mapping[str, Callable[..., Any]]:
+        """By name."""
+        ...
+
+    @property
+    def contract(self) -> Contract:
+        """How it reads texts."""
+        ...
+
+    @property
+    def partitioner(self) -> Partitioner:
+        """The mesh that it lies on."""
+        ...
+
+
+def reader_of(model: Model, reading: Reading) -> Reader:
+    """The reader of a trained model; errors as of `Reader`."""
+    return Reader(model.functions, model.contract, reading, model.partitioner)

@@ -1,0 +1,130 @@
+"""A checkpoint as the trainer writes it, loaded for use: the same vectors, or a refusal."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from models.losses.contrastive import ContrastiveConfig
+from models.networks.bert import BertConfig
+from models.networks.text_embedding import EmbeddingConfig
+from models.objectives.bi_encoder import BiEncoder
+from t5x_style.checkpoints import checkpointing, restored_model
+from t5x_style.distributed.partitioning import MeshShape, Partitioner
+from t5x_style.encode_corpus import encode_corpus
+from t5x_style.interfaces.contract import Contract, ContractError, Vocabulary
+from t5x_style.interfaces.objective import GroupShape
+from t5x_style.retrieval import embedding_shards, encoding
+from t5x_style.step import jitted_functions, optimizers, train_state
+from tests.kits import retrieval_helpers as helpers
+
+IDS = [f"p{i}" for i in range(21)]
+VOCABULARY = Vocabulary(100, 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), "fingerprint")
+SHAPE = GroupShape(rows=8, length=2, segments=2)
+STORAGE = embedding_shards.Storage(shard_size=8, dtype="float32")
+
+
+def make_objective(hidden: int = 16, pooling: str = "cls"):
+    config = BertConfig(
+        vocab_size=100, hidden=hidden, layers=1, heads=2, mlp=32, max_positions=8, vocab_multiple=1
+    )
+    embedding = EmbeddingConfig(pooling, True, "cosine", 0.05, 8, 8, "", "")
+
+    def objective(*, rngs: nnx.Rngs) -> BiEncoder:
+        return BiEncoder(
+            config=config,
+            embedding_config=embedding,
+            vocabulary=VOCABULARY,
+            query=SHAPE,
+            passage=SHAPE,
+            contrastive_config=ContrastiveConfig(),
+            rngs=rngs,
+        )
+
+    return objective
+
+
+@pytest.fixture(scope="module")
+def stage_folder(tmp_path_factory):
+    """What a training stage leaves, and the embeddings of the objective that was saved."""
+    folder = tmp_path_factory.mktemp("train")
+    partitioner = Partitioner(MeshShape(8, 1, 1))
+    optimizer = optimizers.AdamW(learning_rate=1e-3, warmup_steps=1, total_steps=2)
+    definition, state, _ = train_state.create(make_objective(), optimizer, partitioner, 3)
+    checkpointer = checkpointing.Checkpointer(
+        folder / "checkpoints", checkpointing.Checkpointing(keep=1)
+    )
+    checkpointer.save(state, {})
+    checkpointer.close()
+    module = definition.module(state.params, state.variables)
+    module.contract().save(folder)
+    embed = jitted_functions.jitted_functions(definition.graphdef, ["embed_passage"])[
+        "embed_passage"
+    ]
+    call = functools.partial(embed, state.params, state.variables)
+    return folder, encoding.encode(call, helpers.Source(IDS))
+
+
+@pytest.mark.parametrize("mesh", [MeshShape(8, 1, 1), MeshShape(2, 2, 2)])
+def test_encodes_as_the_objective_that_was_saved(stage_folder, tmp_path, mesh):
+    folder, expected = stage_folder
+    model = restored_model.load(make_objective(), str(folder), Partitioner(mesh))
+    assert restored_model.fingerprint(str(folder)) == model.fingerprint
+    outputs = encode_corpus(model, helpers.Source(IDS), "embed_passage", STORAGE, str(tmp_path))
+    assert outputs == {"embeddings": "."}
+    stored = encoding.load_embeddings(tmp_path)
+    np.testing.assert_allclose(stored.vectors[:], expected, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(stored.vectors[:], axis=1), 1, atol=1e-5)
+    assert stored.ids == IDS and stored.contract == Contract.load(folder)
+
+
+@pytest.mark.parametrize("mesh", [MeshShape(8, 1, 1), MeshShape(2, 2, 2)])
+def test_an_untrained_model_is_the_same_on_every_mesh_and_for_every_seed_another(mesh):
+    encoded = []
+    for seed in (0, 1):
+        model = restored_model.untrained(make_objective(), Partitioner(mesh), seed)
+        assert model.contract == make_objective()(rngs=nnx.Rngs(0)).contract()
+        assert model.fingerprint == f"untrained, seed {seed}"
+        encoded.append(model.encode("embed_passage", helpers.Source(IDS)))
+    module = make_objective()(rngs=nnx.Rngs(0))
+    embed = jitted_functions.jitted_functions(nnx.graphdef(module), ["embed_passage"])[
+        "embed_passage"
+    ]
+    call = functools.partial(embed, *nnx.split(module, nnx.Param, ...)[1:])
+    expected = encoding.encode(call, helpers.Source(IDS))
+    np.testing.assert_allclose(encoded[0], expected, atol=1e-5)
+    assert np.abs(encoded[1] - encoded[0]).max() > 0.1
+
+
+def test_another_objective_is_refused(stage_folder):
+    folder, _ = stage_folder
+    with pytest.raises(ContractError, match="pooling: expected 'mean', found 'cls'"):
+        restored_model.load(make_objective(pooling="mean"), str(folder), Partitioner())
+    with pytest.raises(ContractError, match="dimension: expected 32, found 16"):
+        restored_model.load(make_objective(hidden=32), str(folder), Partitioner())
+
+
+def test_a_folder_without_a_model_is_refused(stage_folder, tmp_path):
+    with pytest.raises(checkpointing.CheckpointError, match=r"no checkpoint of step 7; .*\[0\]"):
+        restored_model.load(make_objective(), str(stage_folder[0]), Partitioner(), step=7)
+    with pytest.raises(FileNotFoundError, match="nowhere: not found"):
+        restored_model.load(make_objective(), str(tmp_path / "nowhere"), Partitioner())
+    with pytest.raises(FileNotFoundError, match=r"contract\.json"):
+        restored_model.load(make_objective(), str(tmp_path), Partitioner())
+
+
+def test_texts_of_another_tokenizer_and_unknown_functions_are_refused(stage_folder):
+    model = restored_model.load(make_objective(), str(stage_folder[0]), Partitioner())
+    source = helpers.Source(IDS)
+    source.tokenizer_fingerprint = "another"
+    with pytest.raises(ContractError, match="tokenizer_fingerprint"):
+        model.encode("embed_passage", source)
+    with pytest.raises(
+        ValueError, match=r"offers \['embed_passage', 'embed_query'\]; found 'score'"
+    ):
+        model.encode("score", source)
+    without = dataclasses.replace(model, functions={})
+    with pytest.raises(ValueError, match=r"offers \[\]"):
+        without.encode("embed_query", source)

@@ -1,0 +1,286 @@
+"""Metrics inside training, and the evaluate stage over several systems."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+from t5x_style.evaluate import evaluate
+from t5x_style.evaluation import query_groups, ranking, retrieval_systems
+from t5x_style.evaluation.comparison import table
+from t5x_style.evaluation.retrieval_evaluator import RetrievalEvaluator
+from t5x_style.interfaces.contract import ContractError
+from t5x_style.interfaces.index import NO_ROW
+from t5x_style.retrieval import exact_index, max_passage
+from t5x_style.retrieval.beir_collection import CollectionError
+from tests.kits import retrieval_helpers as helpers
+
+PASSAGE_IDS = [row[0] for row in helpers.PASSAGES]
+QUERY_IDS = list(helpers.QUERIES)
+RIGHT = {"q0": "p0", "q1": "p1", "q2": "p4", "q3": "p2"}
+# Passage i is the i-th unit vector; a query is the unit vector of its answer.
+PASSAGE_TABLE = np.eye(5, 16, dtype=np.float32)
+QUERY_TABLE = np.stack([PASSAGE_TABLE[PASSAGE_IDS.index(RIGHT[q])] for q in QUERY_IDS])
+
+
+def lookup(table: np.ndarray):
+    return jax.jit(lambda group: jnp.asarray(table)[jnp.maximum(group["example_id"], 0)])
+
+
+FUNCTIONS = {"embed_query": lookup(QUERY_TABLE), "embed_passage": lookup(PASSAGE_TABLE)}
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return helpers.write_corpus(tmp_path / "corpus")
+
+
+def test_a_model_that_knows_the_answers_is_perfect(corpus):
+    evaluator = RetrievalEvaluator(
+        "dev", helpers.Source(QUERY_IDS), helpers.Source(PASSAGE_IDS), corpus, "dev"
+    )
+    assert evaluator.evaluate(FUNCTIONS, 7) == dict.fromkeys(ranking.METRICS, 1.0)
+    assert evaluator.score(FUNCTIONS, 7).queries == ("q2", "q3")
+
+
+def test_only_queries_of_the_split_count(corpus):
+    wrong = QUERY_TABLE.copy()
+    wrong[3] = PASSAGE_TABLE[0] + PASSAGE_TABLE[2] / 2  # q3: the answer at rank 2
+    wrong[0] = 0
+    evaluator = RetrievalEvaluator(
+        "dev", helpers.Source(QUERY_IDS), helpers.Source(PASSAGE_IDS), corpus, "dev", depth=100
+    )
+    found = evaluator.evaluate({**FUNCTIONS, "embed_query": lookup(wrong)}, 0)
+    assert found["MRR@10"] == pytest.approx(0.75)
+
+
+def test_a_document_is_as_relevant_as_its_best_block(corpus):
+    """Blocks of p0 and p2 are found first; p4, whose second block answers q2, is third."""
+    names = ["p0#0", "p0#1", "p4#0", "p2#0", "p2#1", "p4#1", "p1#0", "p3#0"]
+    similarity = np.array([0.9, 0.8, 0.1, 0.7, 0.6, 0.5, 0.4, 0.3], np.float32)
+    table = np.zeros((len(names), 2), np.float32)
+    table[:, 0] = similarity
+    functions = {
+        "embed_query": lookup(np.tile(np.array([[1.0, 0.0]], np.float32), (4, 1))),
+        "embed_passage": lookup(table),
+    }
+    evaluator = RetrievalEvaluator(
+        "dev", helpers.Source(QUERY_IDS), helpers.Source(names), corpus, "dev", depth=3,
+        metrics=["MRR@3", "Recall@3"], of_blocks=True,
+    )  # fmt: skip
+    found = evaluator.score(functions, 0)
+    assert found.queries == ("q2", "q3")  # answered by p4 and p2
+    assert found.values["MRR@3"].tolist() == pytest.approx([1 / 3, 1 / 2])
+    with pytest.raises(ValueError, match="ids of blocks, 'document#number', found 'p0'"):
+        RetrievalEvaluator(
+            "dev", helpers.Source(QUERY_IDS), helpers.Source(PASSAGE_IDS), corpus, "dev",
+            of_blocks=True,
+        )  # fmt: skip
+
+
+def test_documents_of_blocks_equal_the_maximum_over_blocks():
+    rng = np.random.default_rng(0)
+    owner = rng.integers(0, 12, 60)
+    blocks = max_passage.Documents([f"d#{n}#{i}" for i, n in enumerate(owner)])
+    scores = rng.normal(size=(5, 60))
+    rows = np.argsort(-scores, axis=1)
+    found, which = blocks.best(np.take_along_axis(scores, rows, axis=1), rows, 15)
+    for q in range(5):
+        best = {f"d#{n}": scores[q][owner == n].max() for n in set(owner.tolist())}
+        expected = sorted(best.items(), key=lambda item: -item[1])
+        there = [blocks.ids[d] for d in which[q] if d != NO_ROW]
+        assert there == [name for name, _ in expected]
+        assert found[q][: len(there)].tolist() == [score for _, score in expected]
+        assert np.isneginf(found[q][len(there) :]).all()
+
+
+def test_a_sample_without_an_answer_is_refused(corpus):
+    sample = helpers.Source(["p0", "p1", "p2"])
+    with pytest.raises(CollectionError, match="no passage has the id 'p4'"):
+        RetrievalEvaluator("dev", helpers.Source(QUERY_IDS), sample, corpus, "dev")
+    with pytest.raises(CollectionError, match="no query has the id 'q3'"):
+        queries = helpers.Source(["q2"])
+        RetrievalEvaluator("dev", queries, helpers.Source(PASSAGE_IDS), corpus, "dev")
+
+
+def test_an_objective_that_cannot_embed_is_refused(corpus):
+    evaluator = RetrievalEvaluator(
+        "dev", helpers.Source(QUERY_IDS), helpers.Source(PASSAGE_IDS), corpus, "dev"
+    )
+    with pytest.raises(ValueError, match=r"offers \['score'\].*'embed_query'"):
+        evaluator.evaluate({"score": lambda group: group}, 0)
+
+
+class Model:
+    """A trained model that knows the answers to `known` queries."""
+
+    fingerprint = "checkpoint"
+
+    def __init__(self, known: float = 4, contract=helpers.CONTRACT):
+        self.contract, self._known = contract, known
+
+    def encode(self, function, source):
+        if function == "embed_passage":
+            return PASSAGE_TABLE[[PASSAGE_IDS.index(name) for name in source.ids]]
+        assert function == "embed_query"
+        vectors = QUERY_TABLE.copy()
+        vectors[int(self._known) :] = PASSAGE_TABLE[3]
+        return vectors[[QUERY_IDS.index(name) for name in source.ids]]
+
+
+def dense(name: str, **arguments) -> retrieval_systems.Dense:
+    index = exact_index.ExactIndex(PASSAGE_TABLE, PASSAGE_IDS, helpers.CONTRACT)
+    return retrieval_systems.Dense(name, Model(**arguments), index, [helpers.Source(QUERY_IDS)])
+
+
+def fusion(method: str, tune_split: str = "dev") -> retrieval_systems.Fusion:
+    return retrieval_systems.Fusion("fusion", "dense", "bm25", method, tune_split, "MRR@10")
+
+
+def run_stage(corpus, tmp_path, *chosen, split="test", baseline="bm25", **more):
+    folder = tmp_path / "evaluation"
+    outputs = evaluate(corpus, split, chosen, baseline, 100, 200, 0, str(folder), **more)
+    assert outputs == {"metrics": "metrics.json", "per_query": "per_query.json", "runs": "runs"}
+    return json.loads((folder / "metrics.json").read_text()), folder
+
+
+def test_the_stage_compares_systems(corpus, tmp_path):
+    chosen = [
+        retrieval_systems.Bm25("bm25"),
+        dense("dense"),
+        dense("poor", known=0),
+        fusion("linear"),
+    ]
+    report, folder = run_stage(corpus, tmp_path, *chosen)
+    assert (report["n"], report["split"], report["passages"]) == (2, "test", 5)
+    assert report["systems"]["dense"]["MRR@10"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert report["systems"]["poor"]["MRR@10"]["value"] < 0.5
+    assert set(report["systems"]["bm25"]) == set(ranking.METRICS)
+    assert set(report["against"]["systems"]) == {"dense", "poor", "fusion"}
+    assert 0 < report["against"]["systems"]["poor"]["MRR@10"]["p"] <= 1
+    assert report["facts"]["fusion"]["tuned_on"] == "dev"
+    assert report["facts"]["dense"]["index_recall"] == 1.0
+    runs = {path.stem: ranking.read_run(path) for path in (folder / "runs").glob("*.trec")}
+    assert set(runs) == {"bm25", "dense", "poor", "fusion"}
+    assert runs["dense"]["q1"][0][0] == "p1"
+    per_query = json.loads((folder / "per_query.json").read_text())
+    assert (per_query["queries"], per_query["groups"]) == (["q0", "q1"], None)
+    console = Console(width=120, record=True)
+    console.print(table(report))
+    assert "test: 2 queries" in console.export_text()
+
+
+def test_intervals_and_tests_are_over_groups_where_a_rule_is_given(corpus, tmp_path):
+    """q2 and q3 ask for passages of different files; p3 and p0 are of one."""
+    chosen = [retrieval_systems.Bm25("bm25"), dense("poor", known=0)]
+    compared = [("poor", "bm25")]
+    alone, _ = run_stage(corpus, tmp_path / "alone", *chosen, compared=compared)
+    assert (alone["n"], alone["groups"], alone["grouped_by"]) == (2, 2, None)
+    rule = query_groups.BySource()
+    report, _ = run_stage(corpus, tmp_path / "by", *chosen, compared=compared, group_of=rule)
+    assert (report["groups"], report["grouped_by"]) == (2, "BySource(levels=None)")
+    assert report["systems"] == alone["systems"] and report["compared"] == alone["compared"]
+    pair = report["compared"][0]["MRR@10"]
+    assert pair["low"] <= pair["difference"] <= pair["high"] and 0 < pair["p"] <= 1
+    assert report["against"]["systems"]["poor"]["MRR@10"] == pair
+    with pytest.raises(ValueError, match="expected at least 2, found 1 with all 2 queries"):
+        rule = query_groups.BySource(levels=1)
+        run_stage(corpus, tmp_path / "one", *chosen, group_of=rule)
+
+
+def test_systems_are_measured_on_development_queries_too(corpus, tmp_path, capsys):
+    chosen = [
+        retrieval_systems.Bm25("bm25"),
+        dense("dense"),
+        dense("poor", known=0),
+        fusion("linear"),
+    ]
+    tuned, _ = run_stage(corpus, tmp_path / "tuned", *chosen)
+    assert set(tuned["development"]["dev"]["systems"]) == {"bm25", "dense"}
+    report, _ = run_stage(corpus, tmp_path / "all", *chosen, development="dev")
+    found = report["development"]["dev"]
+    assert found["n"] == 2 and set(found["systems"]) == {"bm25", "dense", "poor"}
+    assert found["systems"]["dense"]["MRR@10"] == 1.0
+    assert report["judged"] == {"dev": 2, "test": 2}
+    (tmp_path / "corpus" / "qrels" / "dev.tsv").unlink()
+    report, _ = run_stage(corpus, tmp_path / "none", *chosen[:3], development="dev")
+    assert report["development"] == {}
+    assert "no judgements of split 'dev'" in capsys.readouterr().err
+
+
+def test_lists_are_cut_at_the_depth(corpus, tmp_path):
+    chosen = [retrieval_systems.Bm25("bm25"), dense("dense"), fusion("reciprocal_rank")]
+    folder = tmp_path / "evaluation"
+    metrics = ["MRR@2", "Recall@2"]
+    evaluate(corpus, "test", chosen, "bm25", 2, 20, 0, str(folder), metrics)
+    for path in (folder / "runs").glob("*.trec"):
+        assert all(len(hits) <= 2 for hits in ranking.read_run(path).values())
+
+
+def test_a_small_collection_is_embedded_on_the_spot(corpus, tmp_path):
+    sources = helpers.Source(PASSAGE_IDS), [helpers.Source(QUERY_IDS)]
+    system = retrieval_systems.exact_dense("dense", Model(), *sources)
+    report, _ = run_stage(corpus, tmp_path, system, baseline="dense")
+    assert report["systems"]["dense"]["MRR@10"]["value"] == 1.0
+
+
+def test_the_stage_repeats_itself(corpus, tmp_path):
+    first, _ = run_stage(corpus, tmp_path / "one", retrieval_systems.Bm25("bm25"), dense("dense"))
+    other, _ = run_stage(corpus, tmp_path / "two", retrieval_systems.Bm25("bm25"), dense("dense"))
+    assert first == other
+
+
+def test_reciprocal_rank_fusion_needs_no_tuning(corpus, tmp_path):
+    (tmp_path / "corpus" / "qrels" / "dev.tsv").unlink()
+    chosen = [retrieval_systems.Bm25("bm25"), dense("dense"), fusion("reciprocal_rank")]
+    report, _ = run_stage(corpus, tmp_path, *chosen)
+    assert report["systems"]["fusion"]["MRR@10"]["value"] == 1.0
+
+
+def test_a_weight_is_never_chosen_on_what_is_reported(corpus, tmp_path):
+    chosen = [retrieval_systems.Bm25("bm25"), dense("dense"), fusion("linear", tune_split="test")]
+    with pytest.raises(ValueError, match="'test', so its numbers there would flatter"):
+        run_stage(corpus, tmp_path, *chosen)
+
+
+def test_an_index_of_another_model_is_refused():
+    with pytest.raises(ContractError, match="(?s)system 'dense'.*passage_length"):
+        dense("dense", contract=dataclasses.replace(helpers.CONTRACT, passage_length=99))
+
+
+def test_an_index_of_another_corpus_is_refused(corpus, tmp_path):
+    index = exact_index.ExactIndex(PASSAGE_TABLE, ["p0", "p1", "p2", "p3", "old"], helpers.CONTRACT)
+    system = retrieval_systems.Dense("dense", Model(), index, [helpers.Source(QUERY_IDS)])
+    with pytest.raises(ranking.RunError, match="'old' is not in the corpus"):
+        run_stage(corpus, tmp_path, system, baseline="dense")
+
+
+def test_queries_that_no_source_holds_are_named(corpus, tmp_path):
+    index = exact_index.ExactIndex(PASSAGE_TABLE, PASSAGE_IDS, helpers.CONTRACT)
+    system = retrieval_systems.Dense("dense", Model(), index, [helpers.Source(["q1", "q2"])])
+    with pytest.raises(ValueError, match="1 queries of split 'test'.*'q0'"):
+        run_stage(corpus, tmp_path, system, baseline="dense")
+
+
+@pytest.mark.parametrize(
+    "names,baseline,message",
+    [
+        (["bm25", "bm25"], "bm25", "distinct names"),
+        ([], "bm25", "at least one system"),
+        (["bm25"], "dense", r"expected some of \['bm25'\], found 'dense'"),
+        (["../bm25"], "../bm25", "names a file"),
+    ],
+)
+def test_bad_lists_of_systems_are_refused(corpus, tmp_path, names, baseline, message):
+    chosen = [retrieval_systems.Bm25(name) for name in names]
+    with pytest.raises(ValueError, match=message):
+        run_stage(corpus, tmp_path, *chosen, baseline=baseline)
+
+
+def test_a_fusion_of_unknown_systems_is_refused(corpus, tmp_path):
+    with pytest.raises(ValueError, match="no system is called 'dense'"):
+        run_stage(corpus, tmp_path, retrieval_systems.Bm25("bm25"), fusion("reciprocal_rank"))
