@@ -36,9 +36,9 @@ def written_out(queries: Queries, passages: Passages) -> jax.Array:
     return jnp.mean(jax.nn.logsumexp(scores, axis=1) - jnp.diagonal(scores))
 
 
-def ours(way: str, blocks: Sequence[str], chunk: int) -> Loss:
+def ours(exchange: str, blocks: Sequence[str], chunk: int) -> Loss:
     """The loss as objectives call it."""
-    config = ContrastiveConfig(blocks=tuple(blocks), way=way, chunk=chunk)
+    config = ContrastiveConfig(blocks=tuple(blocks), exchange=exchange, chunk=chunk)
     return lambda q, p: contrastive.info_nce(q, p, TEMPERATURE, config)[0].value()
 
 
@@ -72,10 +72,10 @@ def temporaries(loss: Loss, pairs: int, dimension: int, partitioner: Partitioner
 def main(_: list[str]) -> None:
     partitioner = Partitioner(devices=topology.devices(_TOPOLOGY.value))
     losses: dict[str, Loss] = {"written out": written_out}
-    for way in ("gather", "ring"):
-        losses[way] = ours(way, BLOCKS[:1], _CHUNK.value)
-    for way in ("gather", "ring"):
-        losses[f"{way}, four blocks"] = ours(way, BLOCKS, _CHUNK.value)
+    for exchange in ("gather", "ring"):
+        losses[exchange] = ours(exchange, BLOCKS[:1], _CHUNK.value)
+    for exchange in ("gather", "ring"):
+        losses[f"{exchange}, four blocks"] = ours(exchange, BLOCKS, _CHUNK.value)
     devices = partitioner.mesh.size
     print(
         f"{_TOPOLOGY.value}: MiB of temporaries on each of {devices} devices, "

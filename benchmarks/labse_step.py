@@ -33,7 +33,7 @@ _STEPS = flags.DEFINE_integer("steps", 3, "Steps in a round.")
 _ROUNDS = flags.DEFINE_integer("rounds", 3, "Rounds; the median counts.")
 _TOPOLOGY = flags.DEFINE_string("topology", "", "A slice to compile for, see docs/tpu.md.")
 
-WAYS = ("local", "gather", "ring")
+EXCHANGES = ("local", "gather", "ring")
 
 
 def batch(pairs: int, length: int, vocabulary: int) -> dict[str, dict[str, np.ndarray]]:
@@ -59,7 +59,7 @@ def batch(pairs: int, length: int, vocabulary: int) -> dict[str, dict[str, np.nd
 class LabseStep:
     """The trainer's program with negatives one way."""
 
-    def __init__(self, way: str, given: dict[str, dict[str, np.ndarray]], devices: Any):
+    def __init__(self, exchange: str, given: dict[str, dict[str, np.ndarray]], devices: Any):
         import jax
         from flax import nnx
 
@@ -82,7 +82,9 @@ class LabseStep:
         shape = objective.GroupShape(_PAIRS.value, length, 1)
 
         def make(*, rngs: nnx.Rngs) -> labse.LaBSE:
-            loss = contrastive.ContrastiveConfig(both_directions=True, margin=0.3, way=way)
+            loss = contrastive.ContrastiveConfig(
+                both_directions=True, margin=0.3, exchange=exchange
+            )
             return labse.LaBSE(config, pooled, words, shape, shape, loss, rngs=rngs)
 
         mesh = partitioning.MeshShape(tensor=_TENSOR.value)
@@ -128,22 +130,22 @@ def main(_: list[str]) -> None:
     startup.schedule_for_memory()
     devices = topology.devices(_TOPOLOGY.value) if _TOPOLOGY.value else jax.devices()
     given = batch(_PAIRS.value, _LENGTH.value, _VOCABULARY.value)
-    steps = {way: LabseStep(way, given, devices) for way in WAYS}
-    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
-    losses = dict.fromkeys(WAYS, float("nan"))
+    steps = {exchange: LabseStep(exchange, given, devices) for exchange in EXCHANGES}
+    seconds: dict[str, list[float]] = {exchange: [] for exchange in EXCHANGES}
+    losses = dict.fromkeys(EXCHANGES, float("nan"))
     for number in range(0 if _TOPOLOGY.value else 1 + _ROUNDS.value):
-        for way, step in steps.items():
-            spent, losses[way] = step.run(given, _STEPS.value if number else 1)
-            seconds[way] += [spent / _STEPS.value] if number else []
+        for exchange, step in steps.items():
+            spent, losses[exchange] = step.run(given, _STEPS.value if number else 1)
+            seconds[exchange] += [spent / _STEPS.value] if number else []
     where = _TOPOLOGY.value or f"{jax.devices()[0].platform} x {len(devices)}"
     print(
         f"{where}: {_PAIRS.value:,} pairs, {_LENGTH.value} tokens, encoder {_SIZE.value}, "
         f"{_VOCABULARY.value:,} words, {_TENSOR.value} devices share a copy"
     )
     print(f"{'negatives':<12}{'s a step':>10}{'temporaries, MiB':>20}{'loss':>10}")
-    for way, step in steps.items():
-        spent = f"{statistics.median(seconds[way]):.3f}" if seconds[way] else "-"
-        print(f"{way:<12}{spent:>10}{step.temporaries():>20,.1f}{losses[way]:>10.4f}")
+    for exchange, step in steps.items():
+        spent = f"{statistics.median(seconds[exchange]):.3f}" if seconds[exchange] else "-"
+        print(f"{exchange:<12}{spent:>10}{step.temporaries():>20,.1f}{losses[exchange]:>10.4f}")
 
 
 if __name__ == "__main__":

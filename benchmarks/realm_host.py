@@ -144,7 +144,7 @@ def on_host(
     definition, state, step, _ = created(make)
     retrieval = HostRetrieval(str(folder / "versions"), corpus, 7, corpus.length)
     pipeline = Sentences(arguments.queries, corpus.rows)
-    host = host_query_encoder.OnHost(pipeline, retrieval, definition, state, folder)
+    host = host_query_encoder.HostRetrievalSession(pipeline, retrieval, definition, state, folder)
     host.begin(state.key)
     seconds = refreshed(definition, state, corpus, folder)
     made = host.pipeline.batches(0, np.arange(arguments.queries))

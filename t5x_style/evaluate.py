@@ -62,69 +62,71 @@ def evaluate(
       ValueError: names that are not distinct, pairs of systems that do not exist, one group only.
     """
     ranking.require_depth(metrics, depth, "evaluate.depth")
-    bench = _bench(corpus, systems, depth)
-    comparison.require_names(bench.systems, baseline, compared)
+    suite = _bench(corpus, systems, depth)
+    comparison.require_names(suite.systems, baseline, compared)
     folder = Path(model_dir)
     (folder / "runs").mkdir(parents=True, exist_ok=True)
     scores = {}
     main = jax.process_index() == 0  # all processes compute, for models spread over them
-    for name in bench.systems:
-        run = _cut(bench.run(name, split), depth)
+    for name in suite.systems:
+        run = _cut(suite.run(name, split), depth)
         if main:
             ranking.write_run(folder / "runs" / f"{name}.trec", run, name)
-        scores[name] = ranking.score_run(run, bench.qrels(split), metrics)
+        scores[name] = ranking.score_run(run, suite.qrels(split), metrics)
         if main:
             print(f"evaluate: {name} {scores[name].means()}", file=sys.stderr)
-    _run_development(bench, split, development)
+    _run_development(suite, split, development)
     if main:
-        facts = {name: system.facts() for name, system in bench.systems.items()}
+        facts = {name: system.facts() for name, system in suite.systems.items()}
         numbers = None
         if group_of is not None:
             queries = scores[baseline].queries
-            numbers = query_groups.numbers(group_of, queries, bench.qrels(split), bench.passages)
+            numbers = query_groups.numbers(group_of, queries, suite.qrels(split), suite.passages)
         report = comparison.compare(scores, baseline, compared, samples, seed, numbers)
-        report |= {"split": split, "passages": len(bench.passages), "facts": facts}
+        report |= {"split": split, "passages": len(suite.passages), "facts": facts}
         report |= {"grouped_by": repr(group_of) if group_of is not None else None}
-        report |= {"development": _development(bench, split, depth, metrics)}
-        report |= {"judged": bench.judged()}
+        report |= {"development": _development(suite, split, depth, metrics)}
+        report |= {"judged": suite.judged()}
         comparison.write(folder, report, scores, numbers)
     return {"metrics": "metrics.json", "per_query": "per_query.json", "runs": "runs"}
 
 
 def _bench(
     corpus: str, chosen: Sequence[retrieval_systems.System], depth: int
-) -> retrieval_systems.Bench:
-    bench = retrieval_systems.Bench(corpus, chosen, depth)
-    for name in bench.systems:
+) -> retrieval_systems.EvaluationSuite:
+    suite = retrieval_systems.EvaluationSuite(corpus, chosen, depth)
+    for name in suite.systems:
         if not name.replace("_", "").replace("-", "").isalnum():
             raise ValueError(f"{name!r} names a file: expected letters, digits, '_' and '-' only")
-    return bench
+    return suite
 
 
 def _cut(run: ranking.Run, depth: int) -> ranking.Run:
     return {query: hits[:depth] for query, hits in run.items()}
 
 
-def _run_development(bench: retrieval_systems.Bench, split: str, development: str | None) -> None:
+def _run_development(
+    suite: retrieval_systems.EvaluationSuite, split: str, development: str | None
+) -> None:
     if development is None or development == split:
         return
-    if not bench.has_qrels(development):
+    if not suite.has_qrels(development):
         print(f"evaluate: no judgements of split {development!r}, nothing is measured there",
               file=sys.stderr)  # fmt: skip
         return
-    for name, system in bench.systems.items():
+    for name, system in suite.systems.items():
         if getattr(system, "tune_split", None) != development:
-            bench.run(name, development)
+            suite.run(name, development)
 
 
 def _development(
-    bench: retrieval_systems.Bench, split: str, depth: int, metrics: Sequence[str]
+    suite: retrieval_systems.EvaluationSuite, split: str, depth: int, metrics: Sequence[str]
 ) -> dict[str, Any]:
     """The means of all runs on other splits, as `evaluate` writes them."""
     found = {}
-    for other, runs in bench.made().items():
+    for other, runs in suite.made().items():
         if other != split:
-            qrels = bench.qrels(other)
+            qrels = suite.qrels(other)
             means = {
                 name: ranking.score_run(_cut(run, depth), qrels, metrics).means()
                 for name, run in runs.items()

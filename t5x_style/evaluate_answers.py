@@ -54,19 +54,19 @@ def evaluate_answers(
         raise ValueError(f"answering: expected one or more, of distinct names, found {names}")
     comparison.require_names(names, baseline, compared)
     depth = max([*depths, *(system.read for system in answering)])
-    bench = answer_metrics.QuestionBench(corpus, key, retrievers, depth)
+    suite = answer_metrics.QuestionSuite(corpus, key, retrievers, depth)
     scores: dict[str, ranking.Scores] = {}
     answers: dict[str, dict[str, str]] = {}
     for system in answering:
-        scores[system.name], answers[system.name] = answer_metrics.score(bench, system, depths)
+        scores[system.name], answers[system.name] = answer_metrics.score(suite, system, depths)
         print(f"answers: {system.name} {scores[system.name].means()}", file=sys.stderr)
     if jax.process_index() == 0:
         folder = Path(model_dir)
-        _write_answers(folder / "answers.jsonl", bench, answers)
+        _write_answers(folder / "answers.jsonl", suite, answers)
         facts = {system.name: system.facts() for system in answering}
-        facts |= {f"retriever {name}": one.facts() for name, one in bench.systems.items()}
+        facts |= {f"retriever {name}": one.facts() for name, one in suite.systems.items()}
         report = comparison.compare(scores, baseline, compared, samples, seed)
-        about = {"passages": len(bench.passages), "facts": facts}
+        about = {"passages": len(suite.passages), "facts": facts}
         report |= {"split": "questions", **about, "sets": {}}
         for name in sorted(set(key.sets().values())):
             own = {question for question, of in key.sets().items() if of == name}
@@ -82,12 +82,12 @@ def evaluate_answers(
 
 
 def _write_answers(
-    path: Path, bench: answer_metrics.QuestionBench, answers: dict[str, dict[str, str]]
+    path: Path, suite: answer_metrics.QuestionSuite, answers: dict[str, dict[str, str]]
 ) -> None:
     lines = []
-    for question, text in bench.texts("").items():
+    for question, text in suite.texts("").items():
         given = {name: found[question] for name, found in answers.items()}
-        right = [name for name, answer in given.items() if bench.key.exact(question, answer)]
+        right = [name for name, answer in given.items() if suite.key.exact(question, answer)]
         row = {"id": question, "question": text, "right": right, **given}
         lines.append(json.dumps(row, ensure_ascii=False) + "\n")
     versioned_folder.write_atomically(path, "".join(lines))

@@ -131,7 +131,7 @@ def generate(
     _check(requests, model.contract)
     count = len(requests.requests)
     version = fingerprints.digest([model.fingerprint, requests.fingerprint, seed])
-    job = resumable_parts.Parts(model_dir, version, count, part_size)
+    job = resumable_parts.ResumableParts(model_dir, version, count, part_size)
     first = jax.process_index() == 0
     missing = resumable_parts.agreed(job.missing() if first else [], len(job.bounds))
     if first:

@@ -78,7 +78,7 @@ def mine(
         sorted(answers),
     ]
     version = fingerprints.digest([found.version, used, content])
-    job = resumable_parts.Parts(model_dir, version, len(queries), part_size)
+    job = resumable_parts.ResumableParts(model_dir, version, len(queries), part_size)
     _mine_parts(job, found, judged, settings, answers)
     if first:
         print(hard_negatives.report(job.lines(), settings.negatives), file=sys.stderr)
@@ -108,7 +108,7 @@ def _positives(relevances: Mapping[str, int], passages: Passages) -> list[int]:
 
 
 def _mine_parts(
-    job: resumable_parts.Parts,
+    job: resumable_parts.ResumableParts,
     candidates: Candidates,
     judged: Sequence[hard_negatives.Judged],
     settings: hard_negatives.MiningSettings,

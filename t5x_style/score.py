@@ -60,7 +60,9 @@ def score(
         texts.fingerprint,
         depth,
     ]
-    job = resumable_parts.Parts(model_dir, fingerprints.digest(content), len(lines), part_size)
+    job = resumable_parts.ResumableParts(
+        model_dir, fingerprints.digest(content), len(lines), part_size
+    )
     first = jax.process_index() == 0
     missing = resumable_parts.agreed(job.missing() if first else [], len(job.bounds))
     if first and len(missing) < len(job.bounds):

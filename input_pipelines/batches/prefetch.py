@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from input_pipelines.sources.cpu_only_tensorflow import hidden_tensorflow
+from input_pipelines.sources.cpu_only_tensorflow import cpu_only_tensorflow
 
 Batch = dict[str, dict[str, np.ndarray]]
 Spec = dict[str, dict[str, tuple[tuple[int, ...], np.dtype]]]
@@ -55,7 +55,7 @@ class Prefetched(Iterator[Batch]):
           prefetch: batches that are made ahead.
         """
         self._iterator: Iterator[tuple[np.ndarray, ...]] | None = None
-        tf = hidden_tensorflow()
+        tf = cpu_only_tensorflow()
         self._op_error = tf.errors.OpError
         self._names = [(group, feature) for group in spec for feature in spec[group]]
         self._maker = maker = _Maker(make, self._names)

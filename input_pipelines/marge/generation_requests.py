@@ -67,7 +67,7 @@ class Choice:
       most: documents of a pair at most. Those are taken whose names have the lowest hash, so that
         pairs share names where they can.
       longest: chunks of a document at most, longer ones are left out; 0: any. Where chunks of long
-        documents were not stored (MOST_CHUNKS), a smaller number leaves out what was cut.
+        documents were not stored (MAX_CHUNKS), a smaller number leaves out what was cut.
       translated: whether the document has to stand in the language to write, too, so that there is
         something to compare with.
     """

@@ -5,7 +5,7 @@ from typing import Any
 
 
 @functools.cache
-def hidden_tensorflow() -> Any:
+def cpu_only_tensorflow() -> Any:
     """TensorFlow, imported on first use (it takes seconds) and kept away from accelerators."""
     import tensorflow as tf
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from input_pipelines.sources import text_sources
-from input_pipelines.sources.cpu_only_tensorflow import hidden_tensorflow
+from input_pipelines.sources.cpu_only_tensorflow import cpu_only_tensorflow
 from input_pipelines.sources.text_sources import BadRecords, FieldError, Record, SourceError
 
 _BATCH = 256  # examples read ahead
@@ -56,7 +56,7 @@ class Tfds:
             yield record
 
     def _examples(self, builder: Any) -> Iterator[Mapping[str, Any]]:
-        tf = hidden_tensorflow()
+        tf = cpu_only_tensorflow()
         import tensorflow_datasets as tfds
 
         for field in filter(None, (self.id_field, self.title_field, self.text_field)):
@@ -89,7 +89,7 @@ class Tfds:
 
 
 def _builder(name: str, data_dir: str) -> Any:
-    hidden_tensorflow()
+    cpu_only_tensorflow()
     import tensorflow_datasets as tfds
 
     try:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader
 
-from input_pipelines.sources.cpu_only_tensorflow import hidden_tensorflow
+from input_pipelines.sources.cpu_only_tensorflow import cpu_only_tensorflow
 from input_pipelines.store import example_proto
 from input_pipelines.store.store_writer import FORMAT, FORMAT_VERSION, MANIFEST, file_sha256
 
@@ -154,7 +154,7 @@ class TokenStore:
           StoreError: a row that does not exist, or a record that is damaged.
         """
         rows = np.asarray(rows, dtype=np.int64)
-        tf = hidden_tensorflow()
+        tf = cpu_only_tensorflow()
         feature = tf.io.RaggedFeature(tf.int64)
         parsed = tf.io.parse_example(
             tf.constant(self._records(rows), tf.string, shape=[len(rows)]),

@@ -25,7 +25,7 @@ from jax.sharding import PartitionSpec as P
 
 from models.losses import cross_entropy
 from t5x_style.distributed.partitioning import BATCH_AXES
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 
 _VOCABULARY_AXIS = "tensor"
 
@@ -63,7 +63,7 @@ def largest_logits(
     return best + jnp.where(real, bias.astype(jnp.float32), -jnp.inf)
 
 
-def bag_of_words(maxima: jax.Array, labels: jax.Array, segment_ids: jax.Array) -> Mean:
+def bag_of_words(maxima: jax.Array, labels: jax.Array, segment_ids: jax.Array) -> MetricSum:
     """Cross-entropy of a segment's distinct words, in nats; its mean is over segments.
 
     Args:
@@ -81,7 +81,7 @@ def bag_of_words(maxima: jax.Array, labels: jax.Array, segment_ids: jax.Array) -
     weights = word_weights(labels, segment_ids, maxima.shape[1])
     member = _member(segment_ids, maxima.shape[1])
     loss = -jnp.sum(jnp.where(member, (weights * picked)[:, None], 0.0), axis=2)  # [B, S]
-    return Mean.of(loss, (member & (labels != cross_entropy.IGNORED)[:, None]).any(2))
+    return MetricSum.of(loss, (member & (labels != cross_entropy.IGNORED)[:, None]).any(2))
 
 
 def word_weights(labels: jax.Array, segment_ids: jax.Array, segments: int) -> jax.Array:

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from models.losses import groups, negative_masks
 from models.losses.negative_masks import NOBODY, Columns, Rows
 from t5x_style.distributed import collectives
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import GroupShape
 
 BLOCKS = ("query_passage", "positive_query", "query_query", "positive_positive")
@@ -108,8 +108,8 @@ class ContrastiveConfig:
         margin: what is taken from the positive's inner product before it is scaled.
         own_negatives: whether the negatives that came with a query are its negatives here; False
             where a teacher's scores speak for them.
-        way: 'gather' holds the vectors of all devices at a time, 'ring' those of one; 'local' has
-            no negatives of other devices, and needs both sides of a pair on one.
+        exchange: 'gather' holds the vectors of all devices at a time, 'ring' those of one; 'local'
+            has no negatives of other devices, and needs both sides of a pair on one.
         chunk: queries whose scores exist at a time on a device.
     """
 
@@ -117,7 +117,7 @@ class ContrastiveConfig:
     both_directions: bool = False
     margin: float = 0.0
     own_negatives: bool = True
-    way: str = "gather"
+    exchange: str = "gather"
     chunk: int = 1024
 
     def __post_init__(self) -> None:
@@ -128,7 +128,7 @@ class ContrastiveConfig:
                 "ContrastiveConfig.blocks: expected 'query_passage' and any other names of "
                 f"{BLOCKS}, each once, found {tuple(self.blocks)}"
             )
-        collectives.require_way(self.way, "ContrastiveConfig.way")
+        collectives.require_exchange(self.exchange, "ContrastiveConfig.exchange")
         if self.chunk < 1:
             raise ValueError(f"ContrastiveConfig.chunk: expected 1 or more, found {self.chunk}")
 
@@ -136,28 +136,28 @@ class ContrastiveConfig:
 def require_both_on_one_device(
     config: ContrastiveConfig, query: GroupShape, passage: GroupShape
 ) -> None:
-    """Raises ValueError unless way 'local' finds each pair on one device: row n and row n."""
-    if config.way == collectives.LOCAL and (
+    """Raises ValueError unless exchange 'local' finds each pair on one device: row n and row n."""
+    if config.exchange == collectives.LOCAL and (
         query.segments != 1 or passage.segments != 1 or query.rows != passage.rows
     ):
         raise ValueError(
-            "ContrastiveConfig.way 'local': expected a text a row and as many rows on both sides, "
-            f"so that a pair is on one device, found {query} and {passage}"
+            "ContrastiveConfig.exchange 'local': expected a text a row and as many rows on both "
+            f"sides, so that a pair is on one device, found {query} and {passage}"
         )
 
 
 def require_all_devices(config: ContrastiveConfig) -> None:
-    """Raises ValueError for way 'local' where a pair may be on two devices."""
-    if config.way == collectives.LOCAL:
+    """Raises ValueError for exchange 'local' where a pair may be on two devices."""
+    if config.exchange == collectives.LOCAL:
         raise ValueError(
-            "ContrastiveConfig.way: expected 'gather' or 'ring', since a query and its passages "
-            "may be on two devices here, found 'local'"
+            "ContrastiveConfig.exchange: expected 'gather' or 'ring', since a query and its "
+            "passages may be on two devices here, found 'local'"
         )
 
 
 def info_nce(
     queries: Queries, passages: Passages, temperature: float, config: ContrastiveConfig
-) -> tuple[Mean, dict[str, Mean]]:
+) -> tuple[MetricSum, dict[str, MetricSum]]:
     """Mean over queries of -log( e^s / (e^s + sum over negatives n of e^s_n) ), in nats.
 
     A negative is a valid passage (or query, or positive of a query) of the blocks, except: what
@@ -176,10 +176,10 @@ def info_nce(
     """
     each = by_query(queries, passages, temperature, config)
     metrics = {
-        "accuracy": Mean.of(each.above == 0, each.counts),
-        "mrr": Mean.of(1 / (1 + each.above), each.counts),
+        "accuracy": MetricSum.of(each.above == 0, each.counts),
+        "mrr": MetricSum.of(1 / (1 + each.above), each.counts),
     }
-    return Mean.of(each.losses, each.counts), metrics
+    return MetricSum.of(each.losses, each.counts), metrics
 
 
 class ByQuery(NamedTuple):
@@ -198,15 +198,15 @@ def by_query(
     queries: Queries, passages: Passages, temperature: float, config: ContrastiveConfig
 ) -> ByQuery:
     """What `info_nce` averages; arguments as there."""
-    if config.way == collectives.LOCAL and collectives.row_mesh().mesh is None:
+    if config.exchange == collectives.LOCAL and collectives.row_mesh().mesh is None:
         warnings.warn(
-            "ContrastiveConfig.way 'local' on one device: its negatives are those of the whole "
-            "batch, as with 'gather'",
+            "ContrastiveConfig.exchange 'local' on one device: its negatives are those of the "
+            "whole batch, as with 'gather'",
             stacklevel=2,
         )
     own = own_passages(queries, passages, 1)[:, 0]
     has = (own < passages.owner.shape[0]) & _at(passages.relevant, own, False)
-    positive = collectives.take_rows(passages.vectors, own, config.way)
+    positive = collectives.take_rows(passages.vectors, own, config.exchange)
     score = jnp.einsum("qd,qd->q", queries.vectors, positive, precision="highest")
     left = _Left(queries, positive, _at(passages.document, own, NOBODY), has)
     columns = {
@@ -222,7 +222,7 @@ def by_query(
             rights,
             jax.lax.stop_gradient(score / temperature),
             scale=1 / temperature,
-            way=config.way,
+            exchange=config.exchange,
             chunk=config.chunk,
         )
 
@@ -256,7 +256,7 @@ def own_passages(queries: Queries, passages: Passages, count: int) -> jax.Array:
 
 
 def own_scores(
-    queries: Queries, passages: Passages, count: int, temperature: float, way: str
+    queries: Queries, passages: Passages, count: int, temperature: float, exchange: str
 ) -> tuple[jax.Array, jax.Array]:
     """Each query's scores of the passages that came with it, for a teacher.
 
@@ -264,13 +264,13 @@ def own_scores(
         queries, passages: of the global batch.
         count: G, how many come with a query, at most.
         temperature: what inner products are divided by.
-        way: see `collectives.take_rows`.
+        exchange: see `collectives.take_rows`.
 
     Returns:
         (scores [Q, G] float32, rows of `passages` [Q, G] int32 as in `own_passages`).
     """
     own = own_passages(queries, passages, count)
-    vectors = collectives.take_rows(passages.vectors, own.reshape(-1), way)
+    vectors = collectives.take_rows(passages.vectors, own.reshape(-1), exchange)
     vectors = vectors.reshape(*own.shape, -1)
     scores = jnp.einsum("qd,qgd->qg", queries.vectors, vectors, precision="highest")
     return scores / temperature, own

@@ -4,7 +4,7 @@ Positions are taken a chunk at a time; only one chunk of logits [chunk, V] exist
 
   cross_entropy       one loss per position. The backward pass recomputes the logits from the saved
                       log-sum-exp: four matrix products in all, where the plain form has three.
-  cross_entropy_mean  sums and counts, as `Mean`s. The cotangent of a sum is one scalar for all
+  cross_entropy_mean  sums and counts, as `MetricSum`s. The cotangent of a sum is one scalar for all
                       positions, so the forward pass already leaves the gradients up to that factor
                       (as in Liger kernels, arXiv:2410.10989): three products, one softmax.
 
@@ -26,7 +26,7 @@ import numpy as np
 
 from models.losses import chunked
 from models.losses.output_layer import Arrays, Head, Split, split_of
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 
 IGNORED = -100
 
@@ -69,7 +69,7 @@ def cross_entropy_mean(
     *,
     vocab_size: int,
     chunk: int,
-) -> tuple[Mean, Mean]:
+) -> tuple[MetricSum, MetricSum]:
     """Mean cross-entropy and accuracy over the positions with a label.
 
     Arguments as in `cross_entropy`. Gradients flow through the first result only.
@@ -81,7 +81,7 @@ def cross_entropy_mean(
     split = split_of(table.shape)
     total, correct = _summed(*_flat(hidden, table, bias, labels, vocab_size, split), split, chunk)
     weight = jnp.sum(labels != IGNORED).astype(jnp.float32)[None]
-    return Mean(total[None], weight), Mean(jax.lax.stop_gradient(correct)[None], weight)
+    return MetricSum(total[None], weight), MetricSum(jax.lax.stop_gradient(correct)[None], weight)
 
 
 def gather_predicted(

@@ -8,7 +8,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class DistillationConfig:
             )
 
 
-def kl_divergence(teacher: jax.Array, student: jax.Array, valid: jax.Array) -> Mean:
+def kl_divergence(teacher: jax.Array, student: jax.Array, valid: jax.Array) -> MetricSum:
     """Mean over queries of KL(teacher || student) between softmaxes over a query's passages.
 
     Args:
@@ -47,10 +47,10 @@ def kl_divergence(teacher: jax.Array, student: jax.Array, valid: jax.Array) -> M
     log_teacher = _log_softmax(jax.lax.stop_gradient(teacher), valid)
     log_student = _log_softmax(student, valid)
     terms = jnp.where(valid, jnp.exp(log_teacher) * (log_teacher - log_student), 0.0)
-    return Mean.of(jnp.sum(terms, axis=1), jnp.sum(valid, axis=1) > 1)
+    return MetricSum.of(jnp.sum(terms, axis=1), jnp.sum(valid, axis=1) > 1)
 
 
-def symmetric_kl(one: jax.Array, other: jax.Array, valid: jax.Array) -> Mean:
+def symmetric_kl(one: jax.Array, other: jax.Array, valid: jax.Array) -> MetricSum:
     """Mean over queries of (KL(one || other) + KL(other || one)) / 2; gradients flow to both.
 
     Args:
@@ -59,7 +59,7 @@ def symmetric_kl(one: jax.Array, other: jax.Array, valid: jax.Array) -> Mean:
     """
     a, b = _log_softmax(one, valid), _log_softmax(other, valid)
     terms = jnp.where(valid, (jnp.exp(a) - jnp.exp(b)) * (a - b), 0.0)
-    return Mean.of(jnp.sum(terms, axis=1) / 2, jnp.sum(valid, axis=1) > 1)
+    return MetricSum.of(jnp.sum(terms, axis=1) / 2, jnp.sum(valid, axis=1) > 1)
 
 
 def _log_softmax(scores: jax.Array, valid: jax.Array) -> jax.Array:

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from models.losses import distillation
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 
 
-def cross_entropy(scores: jax.Array, valid: jax.Array) -> Mean:
+def cross_entropy(scores: jax.Array, valid: jax.Array) -> MetricSum:
     """Mean over queries of -log softmax(scores)[0], in nats.
 
     Args:
@@ -20,7 +20,7 @@ def cross_entropy(scores: jax.Array, valid: jax.Array) -> Mean:
     lowest = jnp.finfo(jnp.float32).min
     rest = jax.nn.logsumexp(jnp.where(valid, scores, lowest)[:, 1:], axis=1)
     # softplus(rest - s) is the loss without subtracting two nearly equal numbers.
-    return Mean.of(jax.nn.softplus(rest - scores[:, 0]), counts(valid))
+    return MetricSum.of(jax.nn.softplus(rest - scores[:, 0]), counts(valid))
 
 
 def counts(valid: jax.Array) -> jax.Array:
@@ -44,7 +44,7 @@ def hardest(scores: jax.Array, valid: jax.Array, keep: int) -> jax.Array:
     return jnp.concatenate([jnp.zeros((scores.shape[0], 1), order.dtype), order + 1], axis=1)
 
 
-def r_drop(one: jax.Array, other: jax.Array, valid: jax.Array) -> Mean:
+def r_drop(one: jax.Array, other: jax.Array, valid: jax.Array) -> MetricSum:
     """The loss of two passes with different dropout, which are drawn together.
 
     Mean over queries of (KL(other || one) + KL(one || other)) / 2 + (CE(one) + CE(other)) / 2
@@ -56,4 +56,4 @@ def r_drop(one: jax.Array, other: jax.Array, valid: jax.Array) -> Mean:
     """
     both = (cross_entropy(one, valid), cross_entropy(other, valid))
     divergence = distillation.symmetric_kl(one, other, valid & counts(valid)[:, None])
-    return Mean((both[0].total + both[1].total) / 2, both[0].weight) + divergence
+    return MetricSum((both[0].total + both[1].total) / 2, both[0].weight) + divergence

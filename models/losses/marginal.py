@@ -10,7 +10,7 @@ Letters: B examples, K candidates, M masked tokens of an example.
 import jax
 import jax.numpy as jnp
 
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 
 MARGINALS = ("token", "span")
 
@@ -23,7 +23,7 @@ def require_marginal(marginal: str, where: str) -> None:
 
 def marginal_likelihood(
     relevance: jax.Array, gold: jax.Array, mask: jax.Array, marginal: str
-) -> tuple[Mean, dict[str, Mean]]:
+) -> tuple[MetricSum, dict[str, MetricSum]]:
     """Minus log p(y|x), in nats.
 
     Args:
@@ -55,12 +55,12 @@ def marginal_likelihood(
     utility = likelihood - together[:, 0]
     null_share = jnp.exp(joint[:, 0] - likelihood)
     metrics = {
-        "retrieval_utility": Mean.of(utility, weight),
-        "document_entropy": Mean.of(_entropy(prior), counts),
-        "null_probability": Mean.of(jnp.exp(prior[:, 0]), counts),
-        "null_share": Mean.of(null_share, weight),
+        "retrieval_utility": MetricSum.of(utility, weight),
+        "document_entropy": MetricSum.of(_entropy(prior), counts),
+        "null_probability": MetricSum.of(jnp.exp(prior[:, 0]), counts),
+        "null_share": MetricSum.of(null_share, weight),
     }
-    return Mean.of(-likelihood, weight), jax.lax.stop_gradient(metrics)
+    return MetricSum.of(-likelihood, weight), jax.lax.stop_gradient(metrics)
 
 
 def _entropy(log_probability: jax.Array) -> jax.Array:

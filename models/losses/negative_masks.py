@@ -61,19 +61,19 @@ class Tiles(NamedTuple):
 
     Attributes:
         rows: the devices.
-        way: 'gather', 'ring' or 'local', see `collectives`.
+        exchange: 'gather', 'ring' or 'local', see `collectives`.
         chunk: rows of a tile, at most.
         scale: what inner products are multiplied with.
     """
 
     rows: collectives.RowMesh
-    way: str
+    exchange: str
     chunk: int
     scale: float
 
 
 def log_sum_exp(
-    rows: Rows, columns: Sequence[Columns], threshold: jax.Array, *, scale: float, way: str,
+    rows: Rows, columns: Sequence[Columns], threshold: jax.Array, *, scale: float, exchange: str,
     chunk: int,
 ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
     """Over each row's negatives: valid columns of another owner and of no excluded document.
@@ -83,7 +83,7 @@ def log_sum_exp(
         columns: of the global batch; a row is compared with all of them.
         threshold: [R] float32, a score.
         scale: what inner products are multiplied with, to give scores.
-        way: 'gather', 'ring' or 'local', see `collectives`.
+        exchange: 'gather', 'ring' or 'local', see `collectives`.
         chunk: rows whose scores exist at a time on a device.
 
     Returns:
@@ -91,10 +91,10 @@ def log_sum_exp(
         number of negatives that score `threshold` or more [R] int32, without gradient).
 
     Raises:
-        ValueError: an unknown way.
+        ValueError: an unknown exchange.
     """
-    collectives.require_way(way, "log_sum_exp: way")
-    tiles = Tiles(collectives.row_mesh(), way, chunk, scale)
+    collectives.require_exchange(exchange, "log_sum_exp: exchange")
+    tiles = Tiles(collectives.row_mesh(), exchange, chunk, scale)
     return _log_sum_exp(rows, tuple(columns), threshold, tiles)
 
 
@@ -112,7 +112,7 @@ def _log_sum_exp(
 
         count = rows.owner.shape
         nothing = (jnp.full(count, LOWEST), jnp.zeros(count), jnp.zeros(count, jnp.int32))
-        (top, total, above), _ = tiles.rows.visit(tiles.way, step, nothing, _joined(columns))
+        (top, total, above), _ = tiles.rows.visit(tiles.exchange, step, nothing, _joined(columns))
         return top + jnp.log(total), above
 
     return tiles.rows.run(local, rows, columns, threshold)
@@ -147,7 +147,7 @@ def _backward(tiles: Tiles, saved: Any, cotangents: tuple[jax.Array, Any]) -> An
         shown = _joined(columns)
         to_rows = jnp.zeros_like(rows.vectors)
         zeros = jnp.zeros_like(shown.vectors)
-        to_rows, to_columns = tiles.rows.visit(tiles.way, step, to_rows, shown, zeros)
+        to_rows, to_columns = tiles.rows.visit(tiles.exchange, step, to_rows, shown, zeros)
         ends = [sum(c.owner.shape[0] for c in columns[: i + 1]) for i in range(len(columns))]
         return to_rows, tuple(jnp.split(to_columns, ends[:-1]))
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 
 NO_TOKEN = -1  # behind the end of an answer, and in an answer that is none
 
@@ -90,7 +90,7 @@ def span_losses(
     scores: jax.Array,
     spans: jax.Array,
     correct: jax.Array,
-) -> tuple[Mean, dict[str, Mean]]:
+) -> tuple[MetricSum, dict[str, MetricSum]]:
     """What reader and retriever learn from, in nats, and how good they are.
 
     Each loss is -log of the share that what is correct has in a softmax over everything, and 0 for
@@ -116,14 +116,14 @@ def span_losses(
     reader = _share_loss(flat, spans, correct)
     best = jnp.argmax(jnp.where(spans, flat, -jnp.inf), axis=1)
     metrics = {
-        "retriever_loss": Mean.of(retriever),
-        "reader_loss": Mean.of(reader),
-        "exact_match": Mean.of(jnp.take_along_axis(correct, best[:, None], axis=1)),
-        "found_in_beam": Mean.of(jnp.any(holds, axis=1)),
-        "found_in_read": Mean.of(jnp.any(correct, axis=1)),
-        "Recall@1": Mean.of(holds[:, 0]),
+        "retriever_loss": MetricSum.of(retriever),
+        "reader_loss": MetricSum.of(reader),
+        "exact_match": MetricSum.of(jnp.take_along_axis(correct, best[:, None], axis=1)),
+        "found_in_beam": MetricSum.of(jnp.any(holds, axis=1)),
+        "found_in_read": MetricSum.of(jnp.any(correct, axis=1)),
+        "Recall@1": MetricSum.of(holds[:, 0]),
     }
-    return Mean.of(retriever + reader), jax.lax.stop_gradient(metrics)
+    return MetricSum.of(retriever + reader), jax.lax.stop_gradient(metrics)
 
 
 def _share_loss(scores: jax.Array, there: jax.Array, correct: jax.Array) -> jax.Array:

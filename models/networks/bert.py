@@ -284,7 +284,7 @@ class Encoder(nnx.Module):
         """
         first, rest = layers.split_key(key, 2)
         hidden = self.embeddings(tokens, positions, token_types, first)
-        return self.run_layers(hidden, self.layers.attention.within(segment_ids, rest), rest)
+        return self.run_layers(hidden, self.layers.attention.segment_mask(segment_ids, rest), rest)
 
     def run_layers(
         self, hidden: jax.Array, visible: layers.Visible, key: jax.Array | None = None
@@ -316,7 +316,7 @@ class Encoder(nnx.Module):
         """
         first, before, after = layers.split_key(key, 3)
         hidden = self.embeddings(tokens, positions, token_types, first)
-        visible = self.layers.attention.within(segment_ids, after)
+        visible = self.layers.attention.segment_mask(segment_ids, after)
         states = [hidden]
         for start, end, own in ((0, early, before), (early, self.config.layers, after)):
             if end > start:
@@ -358,7 +358,7 @@ class Encoder(nnx.Module):
         hidden = self.embeddings(tokens, positions, token_types, first)
         if below:
             part = layers.part_of(self.layers, 0, below)
-            visible = self.layers.attention.within(segment_ids, lower)
+            visible = self.layers.attention.segment_mask(segment_ids, lower)
             options = {"remat": config.remat, "unroll": min(config.unroll, below)}
             hidden = layers.run_stack(part, below, hidden, visible, key=lower, **options)
         seen = attention.visibility(jnp.take_along_axis(segment_ids, at, axis=1), segment_ids)

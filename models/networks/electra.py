@@ -15,7 +15,7 @@ from flax import nnx
 
 from models.corruption import generator_sampling, masking
 from models.networks import bert, heads
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 
 Group = Mapping[str, jax.Array]
 
@@ -68,7 +68,7 @@ class Generator(nnx.Module):
 
     def loss(
         self, group: Group, tokens: jax.Array, labels: jax.Array, budget: int, key: jax.Array | None
-    ) -> Mean:
+    ) -> MetricSum:
         """Mean cross-entropy at the labels, in nats; arguments as in `replace`, key for dropout."""
         hidden = self.states(group, tokens, key)
         return heads.predict(self.encoder, self.head, hidden, labels, budget, self.chunk)[0]

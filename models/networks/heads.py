@@ -12,7 +12,7 @@ from flax import nnx
 
 from models.losses import cross_entropy
 from models.networks import bert, layers
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 
 
 def projection(config: bert.BertConfig, outputs: int, rngs: nnx.Rngs) -> layers.Dense:
@@ -55,7 +55,7 @@ def predict(
     labels: jax.Array,
     budget: int | None,
     chunk: int,
-) -> tuple[Mean, Mean]:
+) -> tuple[MetricSum, MetricSum]:
     """Mean cross-entropy in nats, and accuracy, through an MLM head tied to the encoder's table.
 
     Args:

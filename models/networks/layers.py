@@ -201,7 +201,7 @@ class Attention(nnx.Module):
         """Attends from `query` [B, Q, D] to `memory` [B, K, D].
 
         Args:
-            visible: bool [B, Q, K] or [B, 1 or H, Q, K], or, from `within`, segments, or
+            visible: bool [B, Q, K] or [B, 1 or H, Q, K], or, from `segment_mask`, segments, or
                 `attention.Local`. A query that sees nothing gets the uniform average of all keys:
                 meaningless but finite, and so is its gradient.
             key: for attention dropout; None turns it off.
@@ -215,13 +215,13 @@ class Attention(nnx.Module):
         if isinstance(visible, attention.Local):
             attended = attention.local(self.query(query), k, v, visible, self._drop(key))
             return self.out(attended)
-        return self.to(query, (k, v), visible, key)
+        return self.attend(query, (k, v), visible, key)
 
     def keys_and_values(self, memory: jax.Array) -> KeysAndValues:
         """What is attended to in `memory` [B, K, D]: [B, K, H, d] twice, in the compute dtype."""
         return self.key(memory), self.value(memory)
 
-    def to(
+    def attend(
         self,
         query: jax.Array,
         known: KeysAndValues,
@@ -244,7 +244,7 @@ class Attention(nnx.Module):
     def _drop(self, key: jax.Array | None) -> Callable[[jax.Array], jax.Array]:
         return lambda weights: self.dropout(weights, key)
 
-    def within(self, segment_ids: jax.Array, key: jax.Array | None) -> Visible:
+    def segment_mask(self, segment_ids: jax.Array, key: jax.Array | None) -> Visible:
         """What self-attention inside segments is called with: a mask, or segments where fused.
 
         Args:

@@ -15,7 +15,7 @@ from flax import nnx
 
 from models.networks import bert, heads, layers, text_embedding
 from t5x_style.interfaces.contract import TITLE_AND_BODY
-from t5x_style.interfaces.objective import Fn, GroupShape
+from t5x_style.interfaces.objective import GroupShape, ModelFunction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +84,12 @@ class ProjectedEncoder(nnx.Module):
         vectors = self.norm(self.project(self.pooler(hidden)).astype(jnp.float32))
         return jnp.where(group["segment_valid"][:, :, None], self.dropout(vectors, own_key), 0.0)
 
-    def functions(self, query: GroupShape, passage: GroupShape) -> dict[str, Fn]:
+    def functions(self, query: GroupShape, passage: GroupShape) -> dict[str, ModelFunction]:
         """`embed_query` and `embed_passage`, both by this network, without dropout."""
         outputs = "[B, S, D] float32"
         return {
-            "embed_query": Fn(self, query.spec(), outputs, "embed"),
-            "embed_passage": Fn(self, passage.spec(), outputs, "embed"),
+            "embed_query": ModelFunction(self, query.spec(), outputs, "embed"),
+            "embed_passage": ModelFunction(self, passage.spec(), outputs, "embed"),
         }
 
 

@@ -99,7 +99,7 @@ class DecoderLayer(nnx.Module):
     ) -> jax.Array:
         """LN(x + Self(x)): [B, T, D], to keys and values that are `visible` bool [B, T, T']."""
         inside, after = layers.split_key(key, 2)
-        attended = self.attention.to(x, known, visible, inside)
+        attended = self.attention.attend(x, known, visible, inside)
         return self.attention_norm(x + self.dropout(attended, after))
 
     def read(
@@ -108,7 +108,7 @@ class DecoderLayer(nnx.Module):
         """LN(a + Cross(a, memory)): [B, T, D]; `known` are of `evidence.states`."""
         assert self.cross is not None and self.cross_norm is not None
         inside, after = layers.split_key(key, 2)
-        attended = self.cross.to(a, known, evidence.visible, inside, evidence.bias)
+        attended = self.cross.attend(a, known, evidence.visible, inside, evidence.bias)
         return self.cross_norm(a + self.dropout(attended, after))
 
     def feed(self, c: jax.Array, key: jax.Array | None = None) -> jax.Array:

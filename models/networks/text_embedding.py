@@ -15,7 +15,7 @@ from flax import nnx
 from models.networks import bag, bert, heads, pooled_encoder
 from t5x_style.distributed import collectives
 from t5x_style.interfaces.contract import TEXT, TITLE_AND_BODY, Contract, Vocabulary
-from t5x_style.interfaces.objective import Fn, GroupShape
+from t5x_style.interfaces.objective import GroupShape, ModelFunction
 
 POOLINGS = ("cls", "mean", "pooler", "weighted_mean")
 SIMILARITIES = ("dot", "cosine")
@@ -206,7 +206,7 @@ def embed_in_chunks(
 
 def functions(
     encoder: Encoder, config: EmbeddingConfig, query: GroupShape, passage: GroupShape
-) -> dict[str, Fn]:
+) -> dict[str, ModelFunction]:
     """`embed_query` and `embed_passage` of a shared encoder, without dropout."""
 
     def call(group: Mapping[str, jax.Array]) -> jax.Array:
@@ -214,6 +214,6 @@ def functions(
 
     outputs = "[B, S, D] float32"
     return {
-        "embed_query": Fn(call, query.spec(), outputs, "embed"),
-        "embed_passage": Fn(call, passage.spec(), outputs, "embed"),
+        "embed_query": ModelFunction(call, query.spec(), outputs, "embed"),
+        "embed_passage": ModelFunction(call, passage.spec(), outputs, "embed"),
     }

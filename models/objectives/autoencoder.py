@@ -17,7 +17,7 @@ from models.corruption import masking
 from models.networks import attention, bert, heads, layers, text_embedding
 from models.objectives.text_objective import TextObjective
 from t5x_style.interfaces.contract import Vocabulary
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import Batch, GroupShape
 
 
@@ -73,7 +73,7 @@ class AutoEncoder(TextObjective):
         }
         return {**batch, "text": {**text, **added}}
 
-    def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
         """The encoder's mean cross-entropy plus the decoder's, in nats per predicted token."""
         text = batch["text"]
         encoder_key, decoder_key = layers.split_key(key, 2)

@@ -14,8 +14,8 @@ from flax import nnx
 from models.losses import contrastive, distillation
 from models.networks import layers, text_embedding
 from t5x_style.interfaces.contract import Contract, Vocabulary
-from t5x_style.interfaces.metrics import Mean
-from t5x_style.interfaces.objective import Batch, Fn, GroupShape, Objective
+from t5x_style.interfaces.metrics import MetricSum
+from t5x_style.interfaces.objective import Batch, GroupShape, ModelFunction, Objective
 
 
 class BiEncoder(Objective):
@@ -36,7 +36,7 @@ class BiEncoder(Objective):
         rngs: stream `params`.
     """
 
-    couples_examples = True
+    requires_full_batch = True
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class BiEncoder(Objective):
         """See `Objective`."""
         return self.embedding_config.contract(self.config.hidden, self.vocabulary)
 
-    def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
         """See `contrastive.info_nce`; with a teacher, and metric `distillation`, see there."""
         queries, passages = self.embed(batch, key)
         temperature = self.embedding_config.temperature
@@ -95,7 +95,11 @@ class BiEncoder(Objective):
         if config is None:
             return loss, metrics
         student, own = contrastive.own_scores(
-            queries, passages, config.group_size, temperature, self.contrastive_config.way
+            queries,
+            passages,
+            config.group_size,
+            temperature,
+            self.contrastive_config.exchange,
         )
         taught = batch["passage"]["teacher_score"].reshape(-1)
         teacher = jnp.take(taught, own, mode="fill", fill_value=-jnp.inf)
@@ -123,7 +127,7 @@ class BiEncoder(Objective):
         vectors = vectors.reshape(-1, vectors.shape[-1])
         return text_embedding.unit(vectors) if config.similarity == "cosine" else vectors
 
-    def functions(self) -> dict[str, Fn]:
+    def functions(self) -> dict[str, ModelFunction]:
         """See `Objective`."""
         return text_embedding.functions(
             self.encoder, self.embedding_config, self.query, self.passage

@@ -15,7 +15,7 @@ from models.corruption import masking
 from models.networks import bert, heads, layers, text_embedding
 from models.objectives.text_objective import TextObjective
 from t5x_style.interfaces.contract import Vocabulary
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import Batch, GroupShape
 
 
@@ -63,7 +63,7 @@ class Condenser(TextObjective):
         text = masking.mask_and_label(batch["text"], self.mask, self.vocabulary, key)
         return {**batch, "text": text}
 
-    def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
         """The head's mean cross-entropy at `labels` != -100, plus the encoder's if `late_mlm`."""
         text = batch["text"]
         encoder_key, head_key = layers.split_key(key, 2)

@@ -14,8 +14,8 @@ from flax import nnx
 from models.losses import groups, listwise
 from models.networks import bert, heads, layers
 from t5x_style.interfaces.contract import TEXT, Contract, Vocabulary
-from t5x_style.interfaces.metrics import Mean
-from t5x_style.interfaces.objective import Batch, Fn, GroupShape, Objective
+from t5x_style.interfaces.metrics import MetricSum
+from t5x_style.interfaces.objective import Batch, GroupShape, ModelFunction, Objective
 
 Group = Mapping[str, jax.Array]
 
@@ -38,7 +38,7 @@ class CrossEncoder(Objective):
         rngs: stream `params`.
     """
 
-    couples_examples = True
+    requires_full_batch = True
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class CrossEncoder(Objective):
 
         return {**batch, "pair": {name: chosen(feature) for name, feature in pair.items()}}
 
-    def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
         """Mean over queries of -log softmax(scores of its passages)[positive], in nats.
 
         With `r_drop` see `listwise.r_drop`. Metrics: `accuracy` and `mrr` of the positive among
@@ -137,8 +137,8 @@ class CrossEncoder(Objective):
         above = jnp.sum((scores[:, 1:] >= scores[:, :1]) & valid[:, 1:], axis=1)
         counts = listwise.counts(valid)
         return loss, {
-            "accuracy": Mean.of(above == 0, counts),
-            "mrr": Mean.of(1 / (1 + above), counts),
+            "accuracy": MetricSum.of(above == 0, counts),
+            "mrr": MetricSum.of(1 / (1 + above), counts),
         }
 
     def _grouped(self, pair: Group, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -166,9 +166,9 @@ class CrossEncoder(Objective):
         scores = self.classifier(pooled)[:, :, 0].astype(jnp.float32)
         return jnp.where(pair["segment_valid"], scores, 0.0)
 
-    def functions(self) -> dict[str, Fn]:
+    def functions(self) -> dict[str, ModelFunction]:
         """`score`: [B, S] of a token group of pairs, without dropout."""
-        return {"score": Fn(self.score, self._spec(), "[B, S] float32", "score")}
+        return {"score": ModelFunction(self.score, self._spec(), "[B, S] float32", "score")}
 
 
 def _require_fit(config: bert.BertConfig, vocabulary: Vocabulary, length: int) -> None:

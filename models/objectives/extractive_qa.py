@@ -21,8 +21,8 @@ from flax import nnx
 
 from models.networks import bert, heads
 from t5x_style.interfaces.contract import TEXT, Contract, Vocabulary
-from t5x_style.interfaces.metrics import Mean
-from t5x_style.interfaces.objective import Batch, Fn, GroupShape, Objective
+from t5x_style.interfaces.metrics import MetricSum
+from t5x_style.interfaces.objective import Batch, GroupShape, ModelFunction, Objective
 
 Group = Mapping[str, jax.Array]
 
@@ -87,7 +87,7 @@ class ExtractiveQA(Objective):
             tokenizer_fingerprint=self.vocabulary.fingerprint,
         )
 
-    def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
         """Mean over windows, see the module's docstring, in nats.
 
         Metrics, over windows with their answer and over those without: `exact_match`, whether the
@@ -105,9 +105,9 @@ class ExtractiveQA(Objective):
             chosen = jnp.take_along_axis(scores, at[:, :, None], axis=2)[:, :, 0]
             losses.append(jax.nn.logsumexp(scores, axis=2) - chosen)
             right &= jnp.argmax(scores, axis=2) == at
-        return Mean.of((losses[0] + losses[1]) / 2, valid), {
-            "exact_match": Mean.of(right, valid & (text["start"] > 0)),
-            "cls_match": Mean.of(right, valid & (text["start"] == 0)),
+        return MetricSum.of((losses[0] + losses[1]) / 2, valid), {
+            "exact_match": MetricSum.of(right, valid & (text["start"] > 0)),
+            "cls_match": MetricSum.of(right, valid & (text["start"] == 0)),
         }
 
     def logits(
@@ -179,10 +179,10 @@ class ExtractiveQA(Objective):
             score = jnp.maximum(one, score)
         return score, width
 
-    def functions(self) -> dict[str, Fn]:
+    def functions(self) -> dict[str, ModelFunction]:
         """`answer`: spans of a token group of questions with passages, without dropout."""
         outputs = "start, end [B, S] int32; score, log_probability [B, S] float32"
-        return {"answer": Fn(self.answer, self.text.spec(), outputs, "answer")}
+        return {"answer": ModelFunction(self.answer, self.text.spec(), outputs, "answer")}
 
 
 LOWEST = -1e30  # not -inf: sums of two, and gradients where nothing is there, stay finite

@@ -19,8 +19,8 @@ from models.losses import contrastive
 from models.networks import bert, projected_encoder, text_embedding
 from models.networks.projected_encoder import ProjectedEncoder, ProjectionConfig
 from t5x_style.interfaces.contract import Contract, Vocabulary
-from t5x_style.interfaces.metrics import Mean
-from t5x_style.interfaces.objective import Batch, Fn, GroupShape, Objective
+from t5x_style.interfaces.metrics import MetricSum
+from t5x_style.interfaces.objective import Batch, GroupShape, ModelFunction, Objective
 
 _REMOVE = 0  # what the random number of an example is for
 _NULL = 1 << 20  # and the null document's dropout
@@ -45,7 +45,7 @@ class ICT(Objective):
         rngs: stream `params`.
     """
 
-    couples_examples = True
+    requires_full_batch = True
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class ICT(Objective):
         query = {**batch["query"], "segment_valid": batch["query"]["segment_valid"] & valid}
         return {"query": query, "passage": passage}
 
-    def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
         """-log softmax of its own block among all blocks of the batch, in nats a sentence.
 
         Blocks that are the same document as its own are no negatives. Metrics: the share of
@@ -135,12 +135,12 @@ class ICT(Objective):
             behind = jnp.einsum("bd,d->b", queries, null, precision="highest") - own
             # log(sum of all + null) - own, from log(sum of all) - own
             losses, first = jnp.logaddexp(losses, behind), first & (behind < 0)
-            metrics = {"null_above": Mean.of(behind >= 0, each.counts)}
+            metrics = {"null_above": MetricSum.of(behind >= 0, each.counts)}
         removed = passage["removed"][:, 0]
-        return Mean.of(losses, each.counts), {
-            "accuracy": Mean.of(first, each.counts),
-            "accuracy_removed": Mean.of(first, each.counts & removed),
-            "accuracy_left_in": Mean.of(first, each.counts & ~removed),
+        return MetricSum.of(losses, each.counts), {
+            "accuracy": MetricSum.of(first, each.counts),
+            "accuracy_removed": MetricSum.of(first, each.counts & removed),
+            "accuracy_left_in": MetricSum.of(first, each.counts & ~removed),
             **metrics,
         }
 
@@ -154,7 +154,7 @@ class ICT(Objective):
         """[B, D] float32."""
         return self.embedder(group, key)[:, 0]
 
-    def functions(self) -> dict[str, Fn]:
+    def functions(self) -> dict[str, ModelFunction]:
         """See `Objective`."""
         return self.embedder.functions(self.query, self.passage)
 

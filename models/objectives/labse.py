@@ -20,8 +20,8 @@ from flax import nnx
 from models.losses import contrastive
 from models.networks import layers, pooled_encoder, text_embedding
 from t5x_style.interfaces.contract import Contract, Vocabulary
-from t5x_style.interfaces.metrics import Mean
-from t5x_style.interfaces.objective import Batch, Fn, GroupShape, Objective
+from t5x_style.interfaces.metrics import MetricSum
+from t5x_style.interfaces.objective import Batch, GroupShape, ModelFunction, Objective
 
 
 class LaBSE(Objective):
@@ -41,7 +41,7 @@ class LaBSE(Objective):
         rngs: stream `params`.
     """
 
-    couples_examples = True
+    requires_full_batch = True
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class LaBSE(Objective):
         """See `Objective`."""
         return self.embedding_config.contract(self.config.hidden, self.vocabulary)
 
-    def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
         """See the module's docstring, in nats; metrics `accuracy` and `mrr` of the targets."""
         source, target = batch["source"], batch["target"]
         source_key, target_key = layers.split_key(key, 2)
@@ -104,7 +104,7 @@ class LaBSE(Objective):
         )
         return text_embedding.unit(vectors.reshape(-1, vectors.shape[-1]))
 
-    def functions(self) -> dict[str, Fn]:
+    def functions(self) -> dict[str, ModelFunction]:
         """See `Objective`."""
         return text_embedding.functions(
             self.network, self.embedding_config, self.source, self.target

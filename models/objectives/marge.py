@@ -22,8 +22,8 @@ from flax import nnx
 from models.losses import cross_entropy
 from models.networks import bert, decoding, layers, seq2seq, text_embedding
 from t5x_style.interfaces.contract import Contract, Vocabulary
-from t5x_style.interfaces.metrics import Mean
-from t5x_style.interfaces.objective import Batch, Fn, GroupShape, Objective
+from t5x_style.interfaces.metrics import MetricSum
+from t5x_style.interfaces.objective import Batch, GroupShape, ModelFunction, Objective
 
 Group = Mapping[str, jax.Array]
 
@@ -118,7 +118,7 @@ class Marge(Objective):
         """See `Objective`: of g."""
         return self.embedding_config.contract(self.config.hidden, self.vocabulary)
 
-    def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
         """See the module's docstring, in nats a token; metrics `accuracy`, `beta`, `relevance`.
 
         `relevance` is the mean of f over the targets and the evidence that each sees.
@@ -129,8 +129,8 @@ class Marge(Objective):
         loss, metrics = self.reconstruct(batch, states, relevance, for_decoder)
         together = seen(batch["target"], batch["evidence"])
         return loss, metrics | {
-            "relevance": Mean.of(jax.lax.stop_gradient(relevance), together),
-            "beta": Mean.of(jax.lax.stop_gradient(self.beta[...])),
+            "relevance": MetricSum.of(jax.lax.stop_gradient(relevance), together),
+            "beta": MetricSum.of(jax.lax.stop_gradient(self.beta[...])),
         }
 
     def encode(self, evidence: Group, key: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
@@ -155,7 +155,7 @@ class Marge(Objective):
 
     def reconstruct(
         self, batch: Batch, states: jax.Array, relevance: jax.Array, key: jax.Array | None = None
-    ) -> tuple[Mean, dict[str, Mean]]:
+    ) -> tuple[MetricSum, dict[str, MetricSum]]:
         """The loss of targets, given how relevant each evidence is to each.
 
         Args:
@@ -225,7 +225,7 @@ class Marge(Objective):
         end, pad = self.vocabulary.sep, self.vocabulary.pad
         return decoding.write(step, cache, language, config, end=end, pad=pad, key=key)
 
-    def functions(self) -> dict[str, Fn]:
+    def functions(self) -> dict[str, ModelFunction]:
         """See `Objective`: g of queries and passages, and `generate`.
 
         The latter takes a key, too, which decides nothing unless tokens are drawn.
@@ -240,9 +240,11 @@ class Marge(Objective):
         key = jax.eval_shape(lambda: jax.random.key(0))
         inputs = {"evidence": passage, "language": language, "key": key}
         return {
-            "embed_query": Fn(self.embed, query, outputs, "embed"),
-            "embed_passage": Fn(self.embed, passage, outputs, "embed"),
-            "generate": Fn(write, inputs, "tokens [B, N, T] int32, scores [B, N]", "generate"),
+            "embed_query": ModelFunction(self.embed, query, outputs, "embed"),
+            "embed_passage": ModelFunction(self.embed, passage, outputs, "embed"),
+            "generate": ModelFunction(
+                write, inputs, "tokens [B, N, T] int32, scores [B, N]", "generate"
+            ),
         }
 
 

@@ -15,7 +15,7 @@ from models.corruption import masking
 from models.networks import bert, text_embedding
 from models.objectives.text_objective import TextObjective
 from t5x_style.interfaces.contract import Vocabulary
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import Batch, GroupShape
 
 
@@ -56,7 +56,7 @@ class Mlm(TextObjective):
             text["positions"] = restarted(batch["text"], self.vocabulary.sep)
         return {**batch, "text": text}
 
-    def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
         """Mean cross-entropy in nats at `labels` != -100; metric `accuracy`."""
         text = batch["text"]
         hidden = self.encoder(

@@ -22,8 +22,8 @@ from models.networks import bert, layers, projected_encoder, text_embedding
 from models.networks.span_head import SpanConfig, SpanHead
 from t5x_style.interfaces.contract import Contract, Vocabulary
 from t5x_style.interfaces.index import NO_ROW
-from t5x_style.interfaces.metrics import Mean
-from t5x_style.interfaces.objective import Batch, Fn, GroupShape, Objective, TableSource
+from t5x_style.interfaces.metrics import MetricSum
+from t5x_style.interfaces.objective import Batch, GroupShape, ModelFunction, Objective, TableSource
 from t5x_style.retrieval.device_index import (
     Corpus,
     DeviceIndex,
@@ -91,7 +91,7 @@ class OpenQA(Objective):
         self.index = None if corpus is None else DeviceIndex(corpus, index_config)
 
     @property
-    def untrained(self) -> tuple[str, ...]:
+    def frozen_paths(self) -> tuple[str, ...]:
         """See `Objective`: what embedded the index."""
         return ("^block_embedder/",)
 
@@ -109,7 +109,7 @@ class OpenQA(Objective):
         sources = {} if self.index is None else self.index.table_sources()
         return {f"index/{name}": source for name, source in sources.items()}
 
-    def begin(self, key: jax.Array) -> None:
+    def on_train_start(self, key: jax.Array) -> None:
         """Embeds the whole corpus, once and for all."""
         if self.index is not None:
             self.index.fill(
@@ -167,7 +167,7 @@ class OpenQA(Objective):
         length = jnp.sum(joint["segment_ids"] > 0, axis=1)
         return evidence_layout.in_body(joint["tokens"], length, self.vocabulary.sep)
 
-    def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
         """Reader's and retriever's loss in nats, see `span_scores.span_losses`."""
         query_key, reader_key = layers.split_key(key, 2)
         beam, joint = batch["beam"], batch["joint"]
@@ -219,7 +219,7 @@ class OpenQA(Objective):
             "log_probability": jnp.where(jnp.isfinite(score), score - everything, -jnp.inf),
         }
 
-    def functions(self) -> dict[str, Fn]:
+    def functions(self) -> dict[str, ModelFunction]:
         """`embed_query`, `embed_passage` (what the index was made with) and `answer`."""
         length = self.embedding_config.passage_length
         passage = GroupShape(self.query.rows, length, 1)
@@ -229,7 +229,7 @@ class OpenQA(Objective):
         return {
             "embed_query": self.embedder.functions(self.query, passage)["embed_query"],
             "embed_passage": blocks["embed_passage"],
-            "answer": Fn(self.answer, joint.spec(), outputs, "answer"),
+            "answer": ModelFunction(self.answer, joint.spec(), outputs, "answer"),
         }
 
 

@@ -18,8 +18,8 @@ from flax import nnx
 
 from models.networks import bert, heads, layers
 from t5x_style.interfaces.contract import TEXT, Contract, Vocabulary
-from t5x_style.interfaces.metrics import Mean
-from t5x_style.interfaces.objective import Batch, Fn, GroupShape, Objective
+from t5x_style.interfaces.metrics import MetricSum
+from t5x_style.interfaces.objective import Batch, GroupShape, ModelFunction, Objective
 
 Group = Mapping[str, jax.Array]
 
@@ -89,7 +89,7 @@ class PairClassifier(Objective):
             tokenizer_fingerprint=self.vocabulary.fingerprint,
         )
 
-    def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
         """Mean over pairs of -log softmax(logits)[label], in nats; metric `accuracy`."""
         pair = batch["pair"]
         logits = self.classify(pair, key)  # [B, S, C]
@@ -98,7 +98,7 @@ class PairClassifier(Objective):
         log_p = jax.nn.log_softmax(logits, axis=-1)
         right = jnp.take_along_axis(log_p, jnp.maximum(label, 0)[:, :, None], axis=-1)[:, :, 0]
         accurate = jnp.argmax(logits, axis=-1) == label
-        return Mean.of(-right, there), {"accuracy": Mean.of(accurate, there)}
+        return MetricSum.of(-right, there), {"accuracy": MetricSum.of(accurate, there)}
 
     def classify(self, pair: Group, key: jax.Array | None = None) -> jax.Array:
         """[B, S, C] float32: logits of the classes; of a free segment they mean nothing.
@@ -113,9 +113,11 @@ class PairClassifier(Objective):
         pooled = self.pooler(self.encoder.states_at(pair["cls_at"], *text))  # [B, S, D]
         return self.classifier(self.dropout(pooled, head_key)).astype(jnp.float32)
 
-    def functions(self) -> dict[str, Fn]:
+    def functions(self) -> dict[str, ModelFunction]:
         """`classify`: logits [B, S, C] of a token group of pairs, without dropout."""
-        return {"classify": Fn(self.classify, self._spec(), "[B, S, C] float32", "score")}
+        return {
+            "classify": ModelFunction(self.classify, self._spec(), "[B, S, C] float32", "score")
+        }
 
 
 def _require_fit(

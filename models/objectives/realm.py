@@ -24,8 +24,8 @@ from models.losses import cross_entropy, marginal
 from models.losses.cross_entropy import IGNORED
 from models.networks import bert, heads, layers, projected_encoder, text_embedding
 from t5x_style.interfaces.contract import Contract, Vocabulary
-from t5x_style.interfaces.metrics import Mean
-from t5x_style.interfaces.objective import Batch, Fn, GroupShape, Objective, TableSource
+from t5x_style.interfaces.metrics import MetricSum
+from t5x_style.interfaces.objective import Batch, GroupShape, ModelFunction, Objective, TableSource
 from t5x_style.retrieval.device_index import (
     Corpus,
     DeviceIndex,
@@ -204,30 +204,30 @@ class REALM(Objective):
         _, rows = self.index.search(vectors, self.candidates - 1, query["source_row"][:, 0])
         return *self.index.tokens_at(rows), self.index.age_at(rows)
 
-    def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
         """-log p(y|x) in nats, see `losses.marginal`; its metrics, and those of the index."""
         scores = self.score(batch, key)
         loss, metrics = marginal.marginal_likelihood(*scores, self.marginalise)
-        metrics["masked_tokens"] = Mean.of(jnp.sum(scores.mask, axis=1))
+        metrics["masked_tokens"] = MetricSum.of(jnp.sum(scores.mask, axis=1))
         return loss, metrics | self._index_metrics(batch["candidate"])
 
-    def _index_metrics(self, candidate: Group) -> dict[str, Mean]:
+    def _index_metrics(self, candidate: Group) -> dict[str, MetricSum]:
         valid = candidate["segment_valid"].reshape(-1, self.candidates)[:, 1:]
         age = candidate["age"].reshape(-1, self.candidates)[:, 1:]
         tokens = jnp.sum(candidate["segment_ids"], axis=1).reshape(-1, self.candidates)[:, 1:]
         found = {
-            "candidate_age_steps": Mean.of(age, valid),
-            "candidate_tokens": Mean.of(tokens, valid),
+            "candidate_age_steps": MetricSum.of(age, valid),
+            "candidate_tokens": MetricSum.of(tokens, valid),
         }
         if self.index is None or self.probes is None:
             return found
         found |= {
-            "index_age_steps": Mean.of(self.index.oldest()),
-            "index_refused_rows": Mean.of(self.index.refused[...]),
-            "index_recall": Mean.of(self.probes.recall[...]),
+            "index_age_steps": MetricSum.of(self.index.oldest()),
+            "index_refused_rows": MetricSum.of(self.index.refused[...]),
+            "index_recall": MetricSum.of(self.probes.recall[...]),
         }
         if self.index.config.max_staleness_steps is not None:
-            found["index_churn"] = Mean.of(self.probes.churn[...])
+            found["index_churn"] = MetricSum.of(self.probes.churn[...])
         return found
 
     def score(self, batch: Batch, key: jax.Array | None) -> Scores:
@@ -276,7 +276,7 @@ class REALM(Objective):
 
     # --- the index --------------------------------------------------------------------------------
 
-    def begin(self, key: jax.Array) -> None:
+    def on_train_start(self, key: jax.Array) -> None:
         """Embeds the whole corpus."""
         if self.index is not None and self.probes is not None:
             self.index.fill(self._blocks, self._rows)
@@ -305,7 +305,7 @@ class REALM(Objective):
     def _rows(self, tokens: jax.Array, lengths: jax.Array) -> Group:
         return evidence_layout.row_group(tokens, lengths, jnp.zeros_like(lengths))
 
-    def functions(self) -> dict[str, Fn]:
+    def functions(self) -> dict[str, ModelFunction]:
         """See `Objective`."""
         passage = GroupShape(self.query.rows, self.embedding_config.passage_length, 1)
         own = self.embedder.functions(self.query, passage)

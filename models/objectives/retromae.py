@@ -20,7 +20,7 @@ from models.losses import bag_of_words, cross_entropy
 from models.networks import bert, heads, layers, text_embedding
 from models.objectives.text_objective import TextObjective
 from t5x_style.interfaces.contract import Vocabulary
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import Batch, GroupShape
 
 QUERIES = ("position", "embedded")
@@ -43,7 +43,7 @@ class RetroMAE(TextObjective):
         rngs: stream `params`.
     """
 
-    couples_examples = False
+    requires_full_batch = False
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class RetroMAE(TextObjective):
         }
         return {**batch, "text": {**text, **added}}
 
-    def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
         """The encoder's mean cross-entropy plus the decoder's, in nats per predicted token.
 
         With `bow_weight` also that of the bag of words, in nats per passage.
@@ -179,7 +179,7 @@ def _require_decoder(config: bert.BertConfig, base_masks: int, query: str) -> No
         )
 
 
-def _shares(text: dict[str, jax.Array]) -> dict[str, Mean]:
+def _shares(text: dict[str, jax.Array]) -> dict[str, MetricSum]:
     """Share of tokens the encoder predicts, and of a segment's keys that a decoder row sees."""
     segment_ids, visible = text["segment_ids"], text["decoder_visible"]
     lengths = masking.segment_lengths(segment_ids, text["example_id"].shape[1])
@@ -187,6 +187,6 @@ def _shares(text: dict[str, jax.Array]) -> dict[str, Mean]:
     seen = jnp.sum(visible, dtype=jnp.float32)
     masked = text["encoder_labels"] != cross_entropy.IGNORED
     return {
-        "masked_share": Mean.of(masked, segment_ids > 0),
-        "visible_share": Mean(seen[None], pairs[None]),
+        "masked_share": MetricSum.of(masked, segment_ids > 0),
+        "visible_share": MetricSum(seen[None], pairs[None]),
     }

@@ -19,7 +19,7 @@ from models.corruption import masking
 from models.networks import bert, electra, heads, layers, text_embedding
 from models.objectives.text_objective import TextObjective
 from t5x_style.interfaces.contract import Vocabulary
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import Batch, GroupShape
 
 Group = dict[str, jax.Array]
@@ -73,7 +73,7 @@ class SimLM(TextObjective):
         )
 
     @property
-    def untrained(self) -> tuple[str, ...]:
+    def frozen_paths(self) -> tuple[str, ...]:
         """See `Objective`."""
         trains = self.generator is None or bool(self.generator_weight)
         return () if trains else ("^generator/",)
@@ -106,7 +106,7 @@ class SimLM(TextObjective):
         added |= {"decoder_tokens": decoder_tokens, "decoder_labels": decoder_labels}
         return {**batch, "text": {**text, **added}}
 
-    def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
         """The encoder's mean cross-entropy plus the decoder's, in nats per predicted token.
 
         With `generator_weight` also the generator's, per masked token.
@@ -124,7 +124,7 @@ class SimLM(TextObjective):
             "encoder_accuracy": encoder_accuracy,
             "decoder_loss": decoder_loss,
             "decoder_accuracy": decoder_accuracy,
-            "replaced_share": Mean.of(
+            "replaced_share": MetricSum.of(
                 predicted & (text["encoder_tokens"] != text["encoder_labels"]), real
             ),
         }

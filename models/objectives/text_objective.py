@@ -7,8 +7,8 @@ from flax import nnx
 
 from models.networks import bert, heads, layers, text_embedding
 from t5x_style.interfaces.contract import Contract, Vocabulary
-from t5x_style.interfaces.metrics import Mean
-from t5x_style.interfaces.objective import Fn, GroupShape, Objective
+from t5x_style.interfaces.metrics import MetricSum
+from t5x_style.interfaces.objective import GroupShape, ModelFunction, Objective
 
 
 class TextObjective(Objective):
@@ -51,7 +51,7 @@ class TextObjective(Objective):
         """See `EmbeddingConfig`."""
         return self.embedding_config.contract(self.config.hidden, self.vocabulary)
 
-    def functions(self) -> dict[str, Fn]:
+    def functions(self) -> dict[str, ModelFunction]:
         """`embed_query` and `embed_passage`: of text as it is."""
         return text_embedding.functions(self.encoder, self.embedding_config, self.text, self.text)
 
@@ -72,7 +72,7 @@ class TextObjective(Objective):
 
     def predict(
         self, hidden: jax.Array, labels: jax.Array, budget: int | None = None
-    ) -> tuple[Mean, Mean]:
+    ) -> tuple[MetricSum, MetricSum]:
         """`heads.predict` with the own encoder's table and head."""
         return heads.predict(self.encoder, self.head, hidden, labels, budget, self.chunk)
 
@@ -92,7 +92,7 @@ class TextObjective(Objective):
             text: the group, whose `segment_ids` [B, L] count.
             key: for dropout; None turns it off.
         """
-        visible = stack.attention.within(text["segment_ids"], key)
+        visible = stack.attention.segment_mask(text["segment_ids"], key)
         return layers.run_stack(
             stack, count, memory, visible, key=key, remat=self.config.remat, unroll=count
         )

@@ -13,7 +13,7 @@ from flax import nnx
 from t5x_style.checkpoints import checkpointing, checksums
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces.contract import Contract
-from t5x_style.interfaces.objective import Fn
+from t5x_style.interfaces.objective import ModelFunction
 from t5x_style.mining import pair_scoring
 from t5x_style.retrieval import encoding
 from t5x_style.step import jitted_functions, static_tables
@@ -112,7 +112,7 @@ class Restored:
     graphdef: nnx.GraphDef
     params: nnx.State
     variables: nnx.State
-    functions: Mapping[str, Fn]
+    functions: Mapping[str, ModelFunction]
     contract: Contract
 
 

@@ -174,11 +174,31 @@ NAMES: Mapping[str, str] = {
     for old, _, new in (pair.partition(">") for pair in pairs.split())
 }
 # "module.name.parameter" as in fingerprints, with the present parameter -> its first name
-PARAMETERS: Mapping[str, str] = {}
+PARAMETERS: Mapping[str, str] = {"contrastive.ContrastiveConfig.exchange": "way"}
 # macro of gin files -> the present one
-MACROS: Mapping[str, str] = {}
+MACROS: Mapping[str, str] = {
+    "STACKED": "LAYER_MAP",
+    "QUARTER_STACKED": "QUARTER_LAYER_MAP",
+    "HALF_STACKED": "HALF_LAYER_MAP",
+    "MORE": "EXTRA_MACROS",
+    "MOST_ASKED": "MAX_QUESTIONS",
+    "DRAWN": "SAMPLE_SIZE",
+    "LEAST": "MIN_SCORE",
+    "BEGUN": "WARM_START",
+    "MOST_CHUNKS": "MAX_CHUNKS",
+    "MOST_QUERIES": "MAX_QUERIES",
+    "MOST_ENTITY": "MAX_ENTITY_QUESTIONS",
+    "LEAST_DOCUMENTS": "MIN_DOCUMENTS",
+    "LEAST_SIMILARITY": "MIN_SIMILARITY",
+    "DEVELOPMENT_MOST": "DEVELOPMENT_MAX",
+}
 # path of a gin file -> the present one
-FILES: Mapping[str, str] = {}
+FILES: Mapping[str, str] = {
+    "gin_configs/data/requests.gin": "gin_configs/data/generation_requests.gin",
+    "gin_configs/data/asked.gin": "gin_configs/data/jsonl_queries.gin",
+    "gin_configs/data/mined_by.gin": "gin_configs/data/require_miner.gin",
+    "gin_configs/objectives/four_blocks.gin": "gin_configs/objectives/simlm_contrastive.gin",
+}
 # "module.name.parameter" as in fingerprints -> the value that means what was done without it
 ADDED: Mapping[str, str] = {
     "tokenization.train_tokenizer.split_case": "False",

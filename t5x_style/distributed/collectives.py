@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 
 from t5x_style.distributed.partitioning import BATCH_AXES
 
-WAYS = ("gather", "ring")  # that show every device all rows
+EXCHANGES = ("gather", "ring")  # that show every device all rows
 LOCAL = "local"
 
 Step = Callable[[Any, Any], tuple[Any, Any]]
@@ -61,12 +61,12 @@ class RowMesh(NamedTuple):
             check_vma=False,
         )(*rows, *whole)
 
-    def visit(self, way: str, step: Step, carry: Any, shown: Any, zeros: Any = ()) -> Any:
+    def visit(self, exchange: str, step: Step, carry: Any, shown: Any, zeros: Any = ()) -> Any:
         """Inside `run`: shows every device the rows of all.
 
         Args:
-          way: 'gather', one step with the rows of all devices in their order; 'ring', a step for
-            each device's; 'local', one step with this device's own.
+          exchange: 'gather', one step with the rows of all devices in their order; 'ring', a step
+            for each device's; 'local', one step with this device's own.
           step: (carry, rows) -> (carry, something to add up for these rows, shaped like `zeros`).
           carry: what this device keeps.
           shown: pytree of this device's [rows, ...].
@@ -75,10 +75,10 @@ class RowMesh(NamedTuple):
         Returns:
           (carry, zeros plus what all devices added for this device's rows).
         """
-        if self.mesh is None or way == LOCAL:
+        if self.mesh is None or exchange == LOCAL:
             carry, added = step(carry, shown)
             return carry, jax.tree.map(jnp.add, zeros, added)
-        if way == "gather":
+        if exchange == "gather":
             whole = functools.partial(jax.lax.all_gather, axis_name=self.axes, tiled=True)
             share = functools.partial(jax.lax.psum_scatter, axis_name=self.axes, tiled=True)
             carry, added = step(carry, jax.tree.map(whole, shown))
@@ -135,32 +135,32 @@ def _on_all_devices(pieces: jax.Array) -> jax.Array:
     return jax.lax.with_sharding_constraint(pieces, PartitionSpec(None, BATCH_AXES))
 
 
-def require_way(way: str, where: str) -> None:
-    """Raises ValueError unless `way` is one of WAYS or LOCAL."""
-    if way not in (*WAYS, LOCAL):
-        raise ValueError(f"{where}: expected one of {(*WAYS, LOCAL)}, found {way!r}")
+def require_exchange(exchange: str, where: str) -> None:
+    """Raises ValueError unless `exchange` is one of EXCHANGES or LOCAL."""
+    if exchange not in (*EXCHANGES, LOCAL):
+        raise ValueError(f"{where}: expected one of {(*EXCHANGES, LOCAL)}, found {exchange!r}")
 
 
-def take_rows(source: jax.Array, index: jax.Array, way: str) -> jax.Array:
+def take_rows(source: jax.Array, index: jax.Array, exchange: str) -> jax.Array:
     """source[index] where both are cut over devices; the gradient reaches every share.
 
     Args:
       source: [N, ...] float.
       index: [M] int32, rows of `source`; zeros come for a row outside of it.
-      way: one of WAYS, or LOCAL, which gives zeros for rows of other devices, too.
+      exchange: one of EXCHANGES, or LOCAL, which gives zeros for rows of other devices, too.
 
     Returns:
       [M, ...].
 
     Raises:
-      ValueError: an unknown way; N or M that the devices do not divide.
+      ValueError: an unknown exchange; N or M that the devices do not divide.
     """
-    require_way(way, "take_rows: way")
-    return _take_rows(source, index, way, row_mesh())
+    require_exchange(exchange, "take_rows: exchange")
+    return _take_rows(source, index, exchange, row_mesh())
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _take_rows(source: jax.Array, index: jax.Array, way: str, rows: RowMesh) -> jax.Array:
+def _take_rows(source: jax.Array, index: jax.Array, exchange: str, rows: RowMesh) -> jax.Array:
     def local(source: jax.Array, numbers: jax.Array, index: jax.Array) -> jax.Array:
         def step(taken: jax.Array, shown: Any) -> tuple[jax.Array, tuple[()]]:
             part, numbers = shown
@@ -170,20 +170,20 @@ def _take_rows(source: jax.Array, index: jax.Array, way: str, rows: RowMesh) -> 
             return jnp.where(_like(inside, found), found, taken), ()
 
         empty = jnp.zeros((*index.shape, *source.shape[1:]), source.dtype)
-        return rows.visit(way, step, empty, (source, numbers))[0]
+        return rows.visit(exchange, step, empty, (source, numbers))[0]
 
     return rows.run(local, source, jnp.arange(source.shape[0]), index)
 
 
 def _take_rows_forward(
-    source: jax.Array, index: jax.Array, way: str, rows: RowMesh
+    source: jax.Array, index: jax.Array, exchange: str, rows: RowMesh
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     # The number of rows travels as an array without features: residuals must be arrays.
-    return _take_rows(source, index, way, rows), (jnp.zeros((source.shape[0], 0)), index)
+    return _take_rows(source, index, exchange, rows), (jnp.zeros((source.shape[0], 0)), index)
 
 
 def _take_rows_backward(
-    way: str, rows: RowMesh, saved: tuple[jax.Array, jax.Array], cotangent: jax.Array
+    exchange: str, rows: RowMesh, saved: tuple[jax.Array, jax.Array], cotangent: jax.Array
 ) -> tuple[jax.Array, None]:
     like, index = saved
 
@@ -198,7 +198,7 @@ def _take_rows_backward(
         def zeros_for(numbers: jax.Array) -> jax.Array:
             return jnp.zeros((*numbers.shape, *cotangent.shape[1:]), cotangent.dtype)
 
-        return rows.visit(way, step, None, numbers, zeros_for(numbers))[1]
+        return rows.visit(exchange, step, None, numbers, zeros_for(numbers))[1]
 
     return rows.run(local, jnp.arange(like.shape[0]), index, cotangent), None
 

@@ -37,7 +37,7 @@ class AnswerKey(Protocol):
         ...
 
 
-class QuestionBench(retrieval_systems.Bench):
+class QuestionSuite(retrieval_systems.EvaluationSuite):
     """A collection of blocks, asked the questions of an answer key."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Answering:
 
     Attributes:
       name: in tables.
-      of: name of the system of the bench that retrieves.
+      of: name of the system of the suite that retrieves.
       reader: reads.
       read: how many of its blocks.
       relevance_weight: what their relevance counts for beside the reader's scores: 1 for the
@@ -81,12 +81,12 @@ class Answering:
         """What a reader of its numbers should know."""
         return {"of": self.of, "read": self.read, "relevance_weight": self.relevance_weight}
 
-    def predictions(self, bench: QuestionBench, run: Run) -> Iterator[tuple[str, str]]:
+    def predictions(self, suite: QuestionSuite, run: Run) -> Iterator[tuple[str, str]]:
         """(question id, answer) of each question of a run; '' where there is nothing."""
-        texts = bench.texts("")
+        texts = suite.texts("")
         hits = {question: found[: self.read] for question, found in run.items()}
         pairs = [(question, *hit) for question, found in hits.items() for hit in found]
-        passages = [bench.passages.passage(bench.passages.row(name)).text for _, name, _ in pairs]
+        passages = [suite.passages.passage(suite.passages.row(name)).text for _, name, _ in pairs]
         read = self.reader.read([texts[question] for question, _, _ in pairs], passages)
         best: dict[str, tuple[float, str]] = {}
         for (question, _, relevance), text, found in zip(pairs, passages, read, strict=True):
@@ -99,13 +99,13 @@ class Answering:
             yield question, best[question][1] if question in best else ""
 
 
-def score_recall(bench: QuestionBench, run: Run, depths: Sequence[int]) -> dict[str, np.ndarray]:
+def score_recall(suite: QuestionSuite, run: Run, depths: Sequence[int]) -> dict[str, np.ndarray]:
     """Recall@k of each depth: [n] float64, 1 where one of the best k blocks holds an answer."""
     first = np.full(len(run), np.inf)
     for number, (question, hits) in enumerate(sorted(run.items())):
         for place, (name, _) in enumerate(hits[: max(depths)]):
-            text = bench.passages.passage(bench.passages.row(name)).text
-            if bench.key.stands_in(question, text):
+            text = suite.passages.passage(suite.passages.row(name)).text
+            if suite.key.stands_in(question, text):
                 first[number] = place
                 break
     return {f"Recall@{depth}": (first < depth).astype(np.float64) for depth in depths}
@@ -122,14 +122,14 @@ def score_answers(
 
 
 def score(
-    bench: QuestionBench, system: Answering, depths: Sequence[int] = RECALLS
+    suite: QuestionSuite, system: Answering, depths: Sequence[int] = RECALLS
 ) -> tuple[ranking.Scores, dict[str, str]]:
     """EM, F1 and Recall@k of a system on every question, and its answers by question."""
-    run = bench.run(system.of, "")
-    answers = dict(system.predictions(bench, run))
+    run = suite.run(system.of, "")
+    answers = dict(system.predictions(suite, run))
     questions = tuple(sorted(run))
     values = {
-        **score_answers(bench.key, answers, questions),
-        **score_recall(bench, run, depths),
+        **score_answers(suite.key, answers, questions),
+        **score_recall(suite, run, depths),
     }
     return ranking.Scores(questions, values), answers

@@ -15,7 +15,7 @@ import numpy as np
 from t5x_style.distributed.partitioning import BATCH_AXES, Partitioner
 from t5x_style.evaluation.embedding_diagnostics import MOST_TEXTS
 from t5x_style.evaluation.embedding_report import PASSAGE, QUERY, Report, Vectors, report
-from t5x_style.interfaces.objective import Fn, Objective, Spec
+from t5x_style.interfaces.objective import ModelFunction, Objective, Spec
 from t5x_style.retrieval import encoding
 
 ROWS_AT_ONCE = 32  # of a group on a device: bounds the memory of long texts
@@ -104,7 +104,7 @@ class EmbeddingSample:
                 inputs = {feature: group[feature] for feature in self._features[name]}
                 found[name].append(_vectors(functions[name](inputs), group))
         sides = {name: _joined(parts) for name, parts in found.items()}
-        compares = self._module.couples_examples and PASSAGE in sides
+        compares = self._module.requires_full_batch and PASSAGE in sides
         candidates = round(len(sides[PASSAGE].texts) / share) if compares else 0
         return report(sides, self._module.contract(), candidates, step)
 
@@ -151,7 +151,7 @@ class EmbeddingSample:
                 return
 
 
-def match_groups(functions: Mapping[str, Fn], specs: Spec) -> dict[str, str]:
+def match_groups(functions: Mapping[str, ModelFunction], specs: Spec) -> dict[str, str]:
     """Which group of a batch each embedding function is for.
 
     A group `query` or `passage` goes to the function of that name. Where there is neither, a
@@ -182,7 +182,7 @@ def match_groups(functions: Mapping[str, Fn], specs: Spec) -> dict[str, str]:
     return {QUERY: queries[0]} | ({PASSAGE: others[0]} if others else {})
 
 
-def _fits(function: Fn, features: Mapping[str, Any]) -> bool:
+def _fits(function: ModelFunction, features: Mapping[str, Any]) -> bool:
     """Whether a group has all that the function reads; rows and lengths may differ."""
     return set(_NEEDED) <= features.keys() and all(
         name in features

@@ -20,7 +20,7 @@ from t5x_style.retrieval.beir_collection import (
 )
 
 
-class Bench:
+class EvaluationSuite:
     """A collection, the systems on it, and every run they made.
 
     Attributes:
@@ -120,8 +120,8 @@ class System(Protocol):
         """Of the run file, in tables, and for fusions."""
         ...
 
-    def run(self, bench: Bench, split: str) -> Run:
-        """Lists up to `bench.depth` passages for each query of the split."""
+    def run(self, suite: EvaluationSuite, split: str) -> Run:
+        """Lists up to `suite.depth` passages for each query of the split."""
         ...
 
     def facts(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces import metrics as metrics_lib
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.step import compiled_step, jitted_functions
 
 
@@ -84,7 +84,7 @@ class ObjectiveEvaluator:
           ValueError: a metric that the objective does not have.
         """
         local = self._partitioner.local_rows(min(self._rows.values()))
-        found: dict[str, Mean] = {}
+        found: dict[str, MetricSum] = {}
         for number in range(self._batches):
             batch = self._partitioner.place_batch(self._pipeline.batch(number, local), self._rows)
             one = functions[jitted_functions.OBJECTIVE](

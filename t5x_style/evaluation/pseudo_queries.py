@@ -17,7 +17,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 
-from t5x_style.evaluation.evaluation_suite import Bench
+from t5x_style.evaluation.evaluation_suite import EvaluationSuite
 from t5x_style.retrieval.beir_collection import Passage, Qrels
 
 SPLIT = "pseudo-queries"
@@ -67,11 +67,11 @@ class PseudoQueries:
                 f"{self.max_words}"
             )
 
-    def make(self, bench: Bench) -> Made:
+    def make(self, suite: EvaluationSuite) -> Made:
         """The pseudo-queries of a collection; none if its passages are too short."""
-        titles = collections.Counter(passage.title for passage in bench.passages)
-        order = {name: place for place, name in enumerate(self._order(bench.passages.ids))}
-        chosen = [passage for passage in bench.passages if passage.id in order]
+        titles = collections.Counter(passage.title for passage in suite.passages)
+        order = {name: place for place, name in enumerate(self._order(suite.passages.ids))}
+        chosen = [passage for passage in suite.passages if passage.id in order]
         made = Made({}, {}, {})
         changed: dict[str, Passage] = {}
         for passage in sorted(chosen, key=lambda one: order[one.id]):
@@ -111,16 +111,16 @@ class PseudoQueries:
         return self.min_words <= words <= self.max_words and len(rest.split()) >= self.min_rest
 
 
-class PseudoBench(Bench):
-    """A bench whose one split is pseudo-queries over the changed passages."""
+class PseudoBench(EvaluationSuite):
+    """A suite whose one split is pseudo-queries over the changed passages."""
 
-    def __init__(self, bench: Bench, made: Made):
+    def __init__(self, suite: EvaluationSuite, made: Made):
         """Args:
-        bench: the collection and its systems.
+        suite: the collection and its systems.
         made: pseudo-queries of it.
         """
         # Not Bench.__init__, which would read the corpus again.
-        self.__dict__.update(vars(bench))
+        self.__dict__.update(vars(suite))
         self._runs = {}
         self.changed = made.changed
         self._made = made

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from t5x_style.evaluation import fusion, pseudo_queries, ranking
-from t5x_style.evaluation.evaluation_suite import Bench as Bench
+from t5x_style.evaluation.evaluation_suite import EvaluationSuite as EvaluationSuite
 from t5x_style.evaluation.evaluation_suite import System as System
 from t5x_style.evaluation.ranking import Run
 from t5x_style.interfaces import index as index_lib
@@ -27,12 +27,12 @@ class Bm25:
     def __init__(self, name: str):
         self.name = name
 
-    def run(self, bench: Bench, split: str) -> Run:
+    def run(self, suite: EvaluationSuite, split: str) -> Run:
         """As `System.run`."""
-        texts = bench.texts(split)
-        index = _bm25_of(bench)
+        texts = suite.texts(split)
+        index = _bm25_of(suite)
         return ranking.make_run(
-            list(texts), index.ids, *index.search(list(texts.values()), bench.depth)
+            list(texts), index.ids, *index.search(list(texts.values()), suite.depth)
         )
 
     def facts(self) -> dict[str, Any]:
@@ -41,8 +41,8 @@ class Bm25:
 
 
 @functools.lru_cache(maxsize=1)
-def _bm25_of(bench: Bench) -> bm25.Bm25Index:
-    return bm25.Bm25Index(bench.contents(), bench.passages.ids)
+def _bm25_of(suite: EvaluationSuite) -> bm25.Bm25Index:
+    return bm25.Bm25Index(suite.contents(), suite.passages.ids)
 
 
 class MakeSource(Protocol):
@@ -93,14 +93,14 @@ class Dense:
         self._documents = Documents(index.ids) if of_blocks else None
         self._texts = texts
 
-    def run(self, bench: Bench, split: str) -> Run:
+    def run(self, suite: EvaluationSuite, split: str) -> Run:
         """As `System.run`."""
-        wanted = bench.texts(split)
+        wanted = suite.texts(split)
         queries = self._embedded(wanted, split)
         search = functools.partial(self._index.search, queries)
-        if bench.changed:
-            search = functools.partial(self._search_changed, queries, bench.changed)
-        found = max_passage.search(search, self._index.ids, self._documents, bench.depth)
+        if suite.changed:
+            search = functools.partial(self._search_changed, queries, suite.changed)
+        found = max_passage.search(search, self._index.ids, self._documents, suite.depth)
         return ranking.make_run(list(wanted), *found)
 
     def _embedded(self, wanted: Mapping[str, str], split: str) -> np.ndarray:
@@ -223,15 +223,15 @@ class Reranker:
         self.name = name
         self._model, self._texts, self._of, self._reranked = model, texts, of, reranked
 
-    def run(self, bench: Bench, split: str) -> Run:
+    def run(self, suite: EvaluationSuite, split: str) -> Run:
         """As `System.run`."""
-        if bench.changed:
+        if suite.changed:
             raise ValueError(
                 f"{self.name}: a re-ranker cannot be asked pseudo-queries, its texts are in token "
                 "stores. Give the collection development queries (gin_configs/runs/"
                 "split_queries.gin), or bind retrieval_systems.Fusion.method to 'reciprocal_rank'"
             )
-        first = bench.run(self._of, split)
+        first = suite.run(self._of, split)
         pairs = [
             (query, passage)
             for query, hits in first.items()
@@ -305,26 +305,26 @@ class Fusion:
         self._weight: float | None = None
         self._facts: dict[str, Any] = {}
 
-    def run(self, bench: Bench, split: str) -> Run:
+    def run(self, suite: EvaluationSuite, split: str) -> Run:
         """As `System.run`."""
-        one, other = (bench.run(name, split) for name in self._pair)
+        one, other = (suite.run(name, split) for name in self._pair)
         if self._method == "reciprocal_rank":
-            return fusion.reciprocal_rank([one, other], bench.depth)
+            return fusion.reciprocal_rank([one, other], suite.depth)
         if split == self.tune_split:
             raise ValueError(
                 f"{self.name}: the weight is chosen on split {split!r}, so its numbers there would "
                 "flatter; evaluate on another split or tune on another"
             )
         if self._weight is None:
-            self._weight = self._tuned(bench)
-        return fusion.linear(one, other, self._weight, bench.depth)
+            self._weight = self._tuned(suite)
+        return fusion.linear(one, other, self._weight, suite.depth)
 
-    def _tuned(self, bench: Bench) -> float:
-        if self._pseudo is None or bench.has_qrels(self.tune_split):
-            best, count = self._best(bench, self.tune_split, self._prior)
+    def _tuned(self, suite: EvaluationSuite) -> float:
+        if self._pseudo is None or suite.has_qrels(self.tune_split):
+            best, count = self._best(suite, self.tune_split, self._prior)
             self._facts = {"tuned_on": self.tune_split, "queries": count, "best_there": best}
             return fusion.shrink(best, count, self._prior)
-        made = self._pseudo.make(bench)
+        made = self._pseudo.make(suite)
         if len(made.texts) < self._pseudo.least:
             print(
                 f"{self.name}: no judgements of split {self.tune_split!r}, and the passages give "
@@ -334,16 +334,16 @@ class Fusion:
             )
             self._facts = {"tuned_on": "nothing", "queries": len(made.texts)}
             return self._prior
-        asked = pseudo_queries.PseudoBench(bench, made)
+        asked = pseudo_queries.PseudoBench(suite, made)
         best, count = self._best(asked, pseudo_queries.SPLIT, 0.0)
         self._facts = {"tuned_on": pseudo_queries.SPLIT, "queries": count, "best_there": best}
         return min(best, self._prior)
 
-    def _best(self, bench: Bench, split: str, nearest: float) -> tuple[float, int]:
+    def _best(self, suite: EvaluationSuite, split: str, nearest: float) -> tuple[float, int]:
         """The best weight on a split, of equal ones the nearest to a number; its queries' count."""
-        one, other = (bench.run(name, split) for name in self._pair)
-        qrels = bench.qrels(split)
-        best = fusion.choose_weight(one, other, qrels, self._metric, bench.depth, nearest)
+        one, other = (suite.run(name, split) for name in self._pair)
+        qrels = suite.qrels(split)
+        best = fusion.choose_weight(one, other, qrels, self._metric, suite.depth, nearest)
         return best, len(qrels)
 
     def facts(self) -> dict[str, Any]:

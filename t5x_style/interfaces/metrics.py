@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 
 @flax.struct.dataclass
-class Mean:
+class MetricSum:
     """A sum of ratios, kept as (total, weight) pairs so that pieces can be merged before dividing.
 
     Most means are one ratio, with scalars `total` and `weight`. A loss such as RetroMAE's, one
@@ -25,27 +25,27 @@ class Mean:
     weight: jax.Array
 
     @classmethod
-    def of(cls, values: jax.Array, mask: jax.Array | None = None) -> "Mean":
+    def of(cls, values: jax.Array, mask: jax.Array | None = None) -> "MetricSum":
         """The mean of `values`, of any shape, where `mask` (bool or weights) says so."""
         mask = jnp.ones(values.shape) if mask is None else mask.astype(jnp.float32)
         # `where`, not a product: a masked-out Inf or NaN must not reach the sum.
         kept = jnp.where(mask > 0, values.astype(jnp.float32), 0.0) * mask
         return cls(kept.sum()[None], mask.sum()[None])
 
-    def __add__(self, other: "Mean") -> "Mean":
+    def __add__(self, other: "MetricSum") -> "MetricSum":
         """The value of the result is the sum of the two values."""
-        return Mean(
+        return MetricSum(
             jnp.concatenate([self.total, other.total]), jnp.concatenate([self.weight, other.weight])
         )
 
-    def __mul__(self, factor: float | jax.Array) -> "Mean":
-        return Mean(self.total * factor, self.weight)
+    def __mul__(self, factor: float | jax.Array) -> "MetricSum":
+        return MetricSum(self.total * factor, self.weight)
 
     __rmul__ = __mul__
 
-    def merge(self, other: "Mean") -> "Mean":
+    def merge(self, other: "MetricSum") -> "MetricSum":
         """The same mean over the data of both."""
-        return Mean(self.total + other.total, self.weight + other.weight)
+        return MetricSum(self.total + other.total, self.weight + other.weight)
 
     def over(self, weight: jax.Array) -> jax.Array:
         """[] float32: the sum of total / `weight` [T]; a term with no weight counts 0."""
@@ -56,7 +56,7 @@ class Mean:
         return self.over(self.weight)
 
 
-def values(metrics: Mapping[str, Mean]) -> dict[str, float]:
+def values(metrics: Mapping[str, MetricSum]) -> dict[str, float]:
     """Brings metrics to the host; one transfer."""
     fetched = jax.device_get({name: mean.value() for name, mean in metrics.items()})
     return {name: float(value) for name, value in fetched.items()}

@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 
 from t5x_style.interfaces.contract import Contract
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 
 Batch = dict[str, dict[str, jax.Array]]
 Spec = Mapping[str, Mapping[str, Any]]  # leaves have .shape and .dtype
@@ -57,7 +57,7 @@ class GroupShape:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fn:
+class ModelFunction:
     """Something a trained objective can do for others.
 
     Attributes:
@@ -74,7 +74,7 @@ class Fn:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"Fn.kind: expected one of {KINDS}, found {self.kind!r}")
+            raise ValueError(f"ModelFunction.kind: expected one of {KINDS}, found {self.kind!r}")
 
 
 class Table(nnx.Variable):
@@ -98,14 +98,14 @@ class Objective(nnx.Module):
     """A network and its loss. Subclasses take frozen configurations and `*, rngs: nnx.Rngs`.
 
     Attributes:
-      couples_examples: whether the loss of an example depends on the others in its batch
+      requires_full_batch: whether the loss of an example depends on the others in its batch
         (in-batch negatives). The engine then refuses micro-batches, which would change the loss.
     """
 
-    couples_examples: bool = False
+    requires_full_batch: bool = False
 
     @property
-    def untrained(self) -> tuple[str, ...]:
+    def frozen_paths(self) -> tuple[str, ...]:
         """Regular expressions of the paths of parameters that no optimizer may change.
 
         The loss gives them no gradient, and weight decay alone would wear them down.
@@ -116,7 +116,7 @@ class Objective(nnx.Module):
         """Where each `Table` that the module holds comes from: by path, parts joined by '/'."""
         return {}
 
-    def begin(self, key: jax.Array) -> None:
+    def on_train_start(self, key: jax.Array) -> None:
         """Before step 0: sees the first parameters, fresh or taken over from elsewhere.
 
         May change what `after_update` may. Does not run where a checkpoint is resumed.
@@ -138,14 +138,14 @@ class Objective(nnx.Module):
         """Attaches evidence from an index that the module holds; runs under stop_gradient."""
         return batch
 
-    def loss(self, batch: Batch, key: jax.Array) -> tuple[Mean, dict[str, Mean]]:
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
         """A pure function of a corrupted batch: the loss in nats, and metrics by name."""
         raise NotImplementedError
 
     def after_update(self, step: jax.Array, key: jax.Array) -> None:
         """Sees the updated parameters. May change Variables that are not parameters, in place."""
 
-    def functions(self) -> dict[str, Fn]:
+    def functions(self) -> dict[str, ModelFunction]:
         """What the trained objective offers: `embed_query`, `embed_passage`, ..."""
         return {}
 

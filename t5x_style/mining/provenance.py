@@ -26,7 +26,7 @@ SAMPLE = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class Origin:
+class Provenance:
     """What the module's docstring shows."""
 
     made_by: str
@@ -64,7 +64,7 @@ def write(
     """
     chosen = (passages.passage(row) for row in _spread(len(passages)))
     names = list(queries)
-    origin = Origin(
+    origin = Provenance(
         made_by,
         dict(settings),
         {passage.id: digest(passage.title, passage.text) for passage in chosen},
@@ -73,7 +73,7 @@ def write(
     save(negatives, origin)
 
 
-def save(negatives: str | Path, origin: Origin) -> None:
+def save(negatives: str | Path, origin: Provenance) -> None:
     """Puts an origin beside a file of negatives, which need not be there yet."""
     text = json.dumps(dataclasses.asdict(origin), indent=1, ensure_ascii=False)
     versioned_folder.write_atomically(path_beside(negatives), text + "\n")
@@ -85,7 +85,7 @@ def _spread(count: int) -> Iterable[int]:
     return sample
 
 
-def read(negatives: str | Path) -> Origin:
+def read(negatives: str | Path) -> Provenance:
     """The origin of a file of negatives.
 
     Raises:
@@ -94,7 +94,7 @@ def read(negatives: str | Path) -> Origin:
     """
     path = path_beside(negatives)
     try:
-        return Origin(**json.loads(path.read_text(encoding="utf-8")))
+        return Provenance(**json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"{path}: expected made_by, settings, passages and queries of mined negatives, found "

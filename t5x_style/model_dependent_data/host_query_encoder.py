@@ -121,7 +121,7 @@ def _filled(state: nnx.State, parameters: Mapping[str, jax.Array]) -> nnx.State:
     )
 
 
-class OnHost:
+class HostRetrievalSession:
     """A training's retrieval: its pipeline, and what has to be told where the training begins.
 
     Attributes:
@@ -146,7 +146,7 @@ class OnHost:
         """
         self._prepare = Prepare(definition, state)
         self._folder = folder
-        self.pipeline = retrieval_batches.Augmented(
+        self.pipeline = retrieval_batches.RetrievalBatches(
             pipeline,
             retrieval,
             self._prepare.spec(pipeline.specs()),
@@ -172,7 +172,7 @@ class OnHost:
                 f"{self._folder}: expected {version_log.RUN}, which process 0 has written, "
                 "found none: all processes have to see one folder."
             )
-        self.pipeline.begin(run, record or version_log.Told(path))
+        self.pipeline.begin(run, record or version_log.RemoteLog(path))
 
 
 def require_patience(retrieval: retrieval_batches.HostRetrieval, save_every: int) -> None:

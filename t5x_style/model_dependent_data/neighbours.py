@@ -14,7 +14,7 @@ NONE = -1
 _LEAST = 256  # texts that a shard is padded to, or a power of two times as many
 
 
-class Facts(NamedTuple):
+class TextMetadata(NamedTuple):
     """What is known of N texts: int [N] each.
 
     Attributes:
@@ -42,7 +42,7 @@ class Neighbours(NamedTuple):
 
 def within_shards(
     vectors: np.ndarray,
-    facts: Facts,
+    facts: TextMetadata,
     same_language: int,
     other_language: int,
     partitioner: Partitioner,

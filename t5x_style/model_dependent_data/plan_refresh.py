@@ -34,7 +34,7 @@ class PlanMissing(ValueError):
 
 
 class Table(Protocol):
-    """What is known of the texts: see `neighbours.Facts`."""
+    """What is known of the texts: see `neighbours.TextMetadata`."""
 
     shard: np.ndarray
     document: np.ndarray
@@ -203,7 +203,7 @@ class Replanner:
         wanted = self._replanning
         found = neighbours.within_shards(
             vectors,
-            neighbours.Facts(table.shard, table.document, table.language),
+            neighbours.TextMetadata(table.shard, table.document, table.language),
             wanted.same_language,
             wanted.other_language,
             self._partitioner,

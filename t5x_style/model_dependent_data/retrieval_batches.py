@@ -23,7 +23,7 @@ import numpy as np
 from t5x_style.interfaces.contract import Contract
 from t5x_style.interfaces.index import NO_ROW
 from t5x_style.model_dependent_data import versioned_index
-from t5x_style.model_dependent_data.version_log import Record, Told
+from t5x_style.model_dependent_data.version_log import Record, RemoteLog
 from t5x_style.model_dependent_data.version_selector import VersionChoice
 from t5x_style.model_dependent_data.versioned_index import Parameters, Version, VersionError
 
@@ -215,7 +215,7 @@ class StoppedWaiting(Exception):
     """The training was asked to stop while it waited for a batch."""
 
 
-class Augmented:
+class RetrievalBatches:
     """A pipeline whose batches bring what was retrieved for them; a `trainer.Pipeline`.
 
     Attributes:
@@ -258,12 +258,12 @@ class Augmented:
             retrieval.folder, retrieval.max_staleness_steps, retrieval.when_stale, self._read
         )
 
-    def begin(self, run: str, record: Record | Told) -> None:
+    def begin(self, run: str, record: Record | RemoteLog) -> None:
         """Before the first batch.
 
         Args:
           run: which training this is; versions of others do not count.
-          record: which versions its steps saw; `Told` for a process that does not decide it.
+          record: which versions its steps saw; `RemoteLog` for a process that does not decide it.
         """
         self._versions.begin(run, record)
 

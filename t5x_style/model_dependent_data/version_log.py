@@ -68,7 +68,7 @@ class Record:
         self._rewrite()
 
 
-class Told:
+class RemoteLog:
     """A `Record` that another process keeps, in a folder that both see."""
 
     def __init__(self, path: Path):

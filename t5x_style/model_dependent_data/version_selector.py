@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Generic, Literal, TypeVar
 
 from t5x_style.model_dependent_data import versioned_index
-from t5x_style.model_dependent_data.version_log import Record, Told
+from t5x_style.model_dependent_data.version_log import Record, RemoteLog
 from t5x_style.model_dependent_data.version_prefetcher import Opened, VersionReader
 from t5x_style.model_dependent_data.versioned_index import VersionError
 
@@ -36,12 +36,12 @@ class VersionChoice(Generic[T]):
         """
         self._folder, self._bound, self._when_stale = folder, max_staleness_steps, when_stale
         self._reader = VersionReader(read)
-        self._begun: tuple[str, Record | Told] | None = None
+        self._begun: tuple[str, Record | RemoteLog] | None = None
         self._closing = threading.Event()
         self._warned = -1
 
-    def begin(self, run: str, record: Record | Told) -> None:
-        """See `Augmented.begin`."""
+    def begin(self, run: str, record: Record | RemoteLog) -> None:
+        """See `RetrievalBatches.begin`."""
         self._begun = (run, record)
 
     def start(self) -> None:
@@ -65,7 +65,7 @@ class VersionChoice(Generic[T]):
         """
         assert self._begun is not None, "begin was not called"
         run, record = self._begun
-        if isinstance(record, Told):
+        if isinstance(record, RemoteLog):
             return self._as_told(step, run, record)
         seen = record.of(step)
         if seen is not None:
@@ -82,7 +82,7 @@ class VersionChoice(Generic[T]):
         keep(step, found.version.number)
         return found
 
-    def _as_told(self, step: int, run: str, told: Told) -> T:
+    def _as_told(self, step: int, run: str, told: RemoteLog) -> T:
         """The version that another process decides for a step; waits until it does."""
         waited = 0.0
         while True:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from t5x_style.multilingual import margin_scoring
-from t5x_style.multilingual.sentence_embedders import Part, SentenceSystem, Texts
+from t5x_style.multilingual.sentence_embedders import RowSubset, SentenceSystem, Texts
 
 
 class Gold(Protocol):
@@ -97,8 +97,8 @@ class MineTranslations:
             )
         return mined, np.array([[place[0][one], place[1][other]] for one, other in gold])
 
-    def _part(self, side: Texts, prefix: str) -> Part:
+    def _part(self, side: Texts, prefix: str) -> RowSubset:
         rows = [row for row, name in enumerate(side.ids) if name.startswith(prefix)]
         if not rows:
             raise ValueError(f"{self.name}: expected sentences called {prefix}..., found none")
-        return Part(side, np.array(rows))
+        return RowSubset(side, np.array(rows))

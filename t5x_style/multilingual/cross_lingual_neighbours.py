@@ -14,7 +14,7 @@ import scipy.sparse
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.multilingual import margin_scoring
 from t5x_style.multilingual.margin_scoring import Vectors
-from t5x_style.multilingual.sentence_embedders import Part, SentenceSystem, Texts
+from t5x_style.multilingual.sentence_embedders import RowSubset, SentenceSystem, Texts
 from t5x_style.retrieval import encoding
 
 BLOCK = 1024  # texts whose similarities with all others exist at a time
@@ -163,7 +163,7 @@ class FindEvidence:
 
     def _vectors(self, system: SentenceSystem) -> Vectors:
         """Of all chunks, as they are compared with each other."""
-        whole = Part.whole(self.texts)
+        whole = RowSubset.whole(self.texts)
         return system.vectors(whole, whole)[1]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from t5x_style.multilingual import margin_scoring
-from t5x_style.multilingual.sentence_embedders import Part, SentenceSystem, Texts
+from t5x_style.multilingual.sentence_embedders import RowSubset, SentenceSystem, Texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ class AskParagraphs:
         matrix = np.empty((len(names), len(names)))
         for one, other in np.ndindex(*matrix.shape):
             questions, sentences = asked[names[one]], there[names[other]]
-            parts = Part(self.questions, questions), Part(self.sentences, sentences)
+            parts = RowSubset(self.questions, questions), RowSubset(self.sentences, sentences)
             cosines, rows = margin_scoring.nearest(*system.vectors(*parts), 1)
             found = _paragraphs(self.sentences, sentences)[rows[:, 0]]
             own = _paragraphs(self.questions, questions)

@@ -19,7 +19,7 @@ class Texts(encoding.EncodeSource, Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class RowSubset:
     """Some of the sentences of a source.
 
     Attributes:
@@ -31,7 +31,7 @@ class Part:
     rows: np.ndarray
 
     @classmethod
-    def whole(cls, source: Texts) -> "Part":
+    def whole(cls, source: Texts) -> "RowSubset":
         """All sentences of a source."""
         return cls(source, np.arange(len(source.ids)))
 
@@ -44,7 +44,7 @@ class SentenceSystem(Protocol):
         """In tables."""
         ...
 
-    def vectors(self, left: Part, right: Part) -> tuple[Vectors, Vectors]:
+    def vectors(self, left: RowSubset, right: RowSubset) -> tuple[Vectors, Vectors]:
         """[n, D] and [m, D] in one space; the nearer by cosine, the more alike."""
         ...
 
@@ -66,11 +66,11 @@ class Embedder:
         # The source is kept, too, since another could get its id otherwise.
         self._known: dict[tuple[int, str], tuple[Texts, np.ndarray]] = {}
 
-    def vectors(self, left: Part, right: Part) -> tuple[np.ndarray, np.ndarray]:
+    def vectors(self, left: RowSubset, right: RowSubset) -> tuple[np.ndarray, np.ndarray]:
         """As `SentenceSystem.vectors`; a source is embedded whole when it is first asked for."""
         return self._of(left, "embed_query"), self._of(right, "embed_passage")
 
-    def _of(self, part: Part, function: str) -> np.ndarray:
+    def _of(self, part: RowSubset, function: str) -> np.ndarray:
         key = (id(part.source), function)
         if key not in self._known:
             self._known[key] = part.source, self._model.encode(function, part.source)
@@ -100,13 +100,13 @@ class CharacterNgrams:
         self._range = (shortest, longest)
         self._texts: dict[int, tuple[Texts, list[str]]] = {}
 
-    def vectors(self, left: Part, right: Part) -> tuple[Vectors, Vectors]:
+    def vectors(self, left: RowSubset, right: RowSubset) -> tuple[Vectors, Vectors]:
         """As `SentenceSystem.vectors`, sparse; a text without n-grams is 0."""
         grams = TfidfVectorizer(analyzer="char_wb", ngram_range=self._range, sublinear_tf=True)
         both = grams.fit_transform(self._of(left) + self._of(right))
         return both[: len(left.rows)], both[len(left.rows) :]
 
-    def _of(self, part: Part) -> list[str]:
+    def _of(self, part: RowSubset) -> list[str]:
         key = id(part.source)
         if key not in self._texts:
             self._texts[key] = part.source, part.source.texts()

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from t5x_style.multilingual import margin_scoring
-from t5x_style.multilingual.sentence_embedders import Part, SentenceSystem, Texts
+from t5x_style.multilingual.sentence_embedders import RowSubset, SentenceSystem, Texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class SentenceSimilarity:
 
     def measure(self, system: SentenceSystem) -> dict[str, dict[str, float]]:
         """As `Task.measure`, by language: spearman and pearson."""
-        both = system.vectors(Part.whole(self.first), Part.whole(self.second))
+        both = system.vectors(RowSubset.whole(self.first), RowSubset.whole(self.second))
         cosines = margin_scoring.row_cosines(*both)
         judged = np.array([self.scores[name] for name in self.first.ids])
         languages = np.array([name.partition("/")[0] for name in self.first.ids])

@@ -10,7 +10,7 @@ import numpy as np
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.multilingual import margin_scoring
 from t5x_style.multilingual.margin_scoring import Vectors
-from t5x_style.multilingual.sentence_embedders import Part, SentenceSystem, Texts
+from t5x_style.multilingual.sentence_embedders import RowSubset, SentenceSystem, Texts
 from t5x_style.retrieval import encoding
 
 DIRECTIONS = ("to_target", "to_source")
@@ -62,7 +62,10 @@ class TranslationSet:
     def vectors(self, system: SentenceSystem) -> Iterator[tuple[str, Vectors, Vectors]]:
         """Each pair of languages with the vectors of its sources and targets."""
         for pair, rows in self.pairs():
-            yield pair, *system.vectors(Part(self.sources, rows), Part(self.targets, rows))
+            yield (
+                pair,
+                *system.vectors(RowSubset(self.sources, rows), RowSubset(self.targets, rows)),
+            )
 
     def documents(self, rows: np.ndarray) -> np.ndarray:
         """[n] int: the document of each of these rows, counted from 0: ids up to their last '/'."""
@@ -158,7 +161,7 @@ class FindTranslations:
         NaN on the diagonal, and where two languages share fewer than two sentences.
         """
         ids = self.of.sources.ids
-        both = system.vectors(Part.whole(self.of.sources), Part.whole(self.of.targets))
+        both = system.vectors(RowSubset.whole(self.of.sources), RowSubset.whole(self.of.targets))
         said = np.unique([name.partition("/")[2] for name in ids], return_inverse=True)[1]
         texts: dict[str, list[tuple[np.ndarray, Vectors]]] = {}  # language -> what is said, vectors
         for pair, rows in self.of.pairs():

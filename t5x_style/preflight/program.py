@@ -71,7 +71,7 @@ class Cost:
     Attributes:
       parameters: trainable numbers.
       rows: of each token group, in all.
-      couples_examples: of the objective: micro-batches are then no remedy.
+      requires_full_batch: of the objective: micro-batches are then no remedy.
       flops: as they run, rematerialised products included; of all devices together.
       after_update_flops: those among them that `after_update` runs, such as to refresh an index.
       model_flops: three times those of the loss, the usual measure of utilisation.
@@ -85,7 +85,7 @@ class Cost:
     mesh: dict[str, int]
     parameters: int
     rows: dict[str, int]
-    couples_examples: bool
+    requires_full_batch: bool
     memory: Memory
     flops: float
     after_update_flops: float
@@ -224,7 +224,7 @@ def _cost(traced: Traced, training: Training, topology: Topology) -> Cost:
         mesh={name: int(size) for name, size in training.partitioner.mesh.shape.items()},
         parameters=traced.parameters,
         rows=traced.rows,
-        couples_examples=traced.module.couples_examples,
+        requires_full_batch=traced.module.requires_full_batch,
         memory=memory,
         flops=counted.flops,
         after_update_flops=flops.count(traced.after_update).flops,

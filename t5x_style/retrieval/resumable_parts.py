@@ -24,7 +24,7 @@ from t5x_style.retrieval import versioned_folder
 FOLDER = "parts"
 
 
-class Parts:
+class ResumableParts:
     """One line for each of `count` items, `size` items a part; only process 0 may use it.
 
     Attributes:

@@ -51,7 +51,7 @@ class Portable:
 
 
 @functools.cache
-def hidden_tensorflow() -> Any:
+def cpu_only_tensorflow() -> Any:
     """TensorFlow, imported on first use (it takes seconds) and kept away from accelerators."""
     import tensorflow as tf
 
@@ -191,7 +191,7 @@ def save(folder: Path, model: Portable, default: str, assets: Mapping[str, Path]
       default: the function that DEFAULT names.
       assets: name -> file, copied into assets/ under its own name.
     """
-    tf = hidden_tensorflow()
+    tf = cpu_only_tensorflow()
     from orbax.export import ExportManager, JaxModule, ServingConfig
 
     def method(name: str) -> Callable[..., dict[str, jax.Array]]:
@@ -231,7 +231,7 @@ def save(folder: Path, model: Portable, default: str, assets: Mapping[str, Path]
 
 def _checked(longest: int, vocabulary_size: int) -> Callable[[Any, Any], dict[str, Any]]:
     """A TensorFlow function that hands ids and mask on once each check has passed."""
-    tf = hidden_tensorflow()
+    tf = cpu_only_tensorflow()
 
     def shapes(ids: Any, mask: Any) -> list[Any]:
         shape = tf.shape(ids)

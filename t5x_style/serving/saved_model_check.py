@@ -40,7 +40,7 @@ def compare(folder: Path, model: Restored, vocabulary: Vocabulary) -> dict[str, 
       model: that it was made from.
       vocabulary: ids are drawn from it.
     """
-    signatures = saved_model.hidden_tensorflow().saved_model.load(str(folder)).signatures
+    signatures = saved_model.cpu_only_tensorflow().saved_model.load(str(folder)).signatures
     longest = saved_model.lengths(model)
     functions = jitted_functions.jitted_functions(model.graphdef, longest)
     return {
@@ -104,7 +104,7 @@ def groups(longest: int, vocabulary: Vocabulary) -> Iterator[dict[str, np.ndarra
 def _difference(name: str, signature: Any, embed: Any, group: Mapping[str, Any]) -> Difference:
     tokens, mask = group["tokens"], group["segment_ids"]
     expected = np.asarray(embed(group))[:, 0]  # [B, D]
-    tf = saved_model.hidden_tensorflow()
+    tf = saved_model.cpu_only_tensorflow()
     inputs = {"input_ids": tf.constant(tokens), "attention_mask": tf.constant(mask)}
     found = signature(**inputs)["embedding"].numpy()
     if found.shape != expected.shape:

@@ -72,7 +72,7 @@ def check(
             )
     if micro_batches < 1:
         raise ValueError(f"train.micro_batches: expected at least 1, found {micro_batches}")
-    if micro_batches > 1 and module.couples_examples:
+    if micro_batches > 1 and module.requires_full_batch:
         raise ValueError(
             f"{type(module).__name__} couples the examples of a batch (in-batch negatives): "
             f"micro_batches = {micro_batches} would change its loss. Use micro_batches = 1 and "

@@ -33,7 +33,7 @@ class AdamW:
       no_decay: regular expressions searched in parameter paths ('encoder/layers/.../bias').
       clip_norm: global norm that gradients are cut to; None does not clip.
       frozen: regular expressions searched in parameter paths; what they match is not trained and
-        carries no moments. What an objective leaves `untrained` is not, either way.
+        carries no moments. What an objective leaves `frozen_paths` is not, either way.
       rates: regular expression searched in parameter paths -> factor of the learning rate there;
         the first that matches counts, 1 where none does.
       decay_steps: of 'warmup_stable_decay', and 0 for every other decay.
@@ -147,13 +147,13 @@ class AdamW:
             *([scale_by_path(self.rates)] if self.rates else []),
         )
 
-    def trainable(self, untrained: tuple[str, ...]) -> Callable[[tuple[Any, ...], Any], bool]:
-        """An nnx filter: a parameter that no pattern of `frozen` nor of `untrained` matches.
+    def trainable(self, frozen_paths: tuple[str, ...]) -> Callable[[tuple[Any, ...], Any], bool]:
+        """An nnx filter: a parameter that no pattern of `frozen` nor of `frozen_paths` matches.
 
         Args:
-          untrained: `Objective.untrained` of the module that is split.
+          frozen_paths: `Objective.frozen_paths` of the module that is split.
         """
-        patterns = self.frozen + untrained
+        patterns = self.frozen + frozen_paths
 
         def matches(path: tuple[Any, ...], variable: Any) -> bool:
             if not issubclass(getattr(variable, "type", type(variable)), nnx.Param):

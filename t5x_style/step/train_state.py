@@ -61,7 +61,7 @@ class Definition:
 
     def split(self, module: Objective) -> tuple[nnx.State, nnx.State]:
         """The inverse of `module`: (params, variables)."""
-        parts: Any = nnx.split(module, self.optimizer.trainable(module.untrained), ...)
+        parts: Any = nnx.split(module, self.optimizer.trainable(module.frozen_paths), ...)
         return parts[1], parts[2]
 
 
@@ -95,7 +95,7 @@ def create(
 
     def split() -> tuple[nnx.GraphDef, nnx.State, nnx.State]:
         module = make_objective(rngs=nnx.Rngs(init_key))
-        parts: Any = nnx.split(module, optimizer.trainable(module.untrained), ...)
+        parts: Any = nnx.split(module, optimizer.trainable(module.frozen_paths), ...)
         return parts
 
     graphdef, params, variables = nnx.eval_shape(split)

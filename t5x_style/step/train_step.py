@@ -11,11 +11,11 @@ import optax
 from flax import nnx
 
 from t5x_style.distributed import collectives
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import Batch, Objective
 from t5x_style.step.train_state import Definition, TrainState
 
-Metrics = dict[str, Mean]
+Metrics = dict[str, MetricSum]
 
 
 def train_step(
@@ -67,7 +67,7 @@ def train_step(
         "healthy": healthy.astype(jnp.float32),
     }
     metrics = metrics | {"loss": loss, "padding_share": padding_share(batch)}
-    return new_state, metrics | {name: Mean.of(value) for name, value in scalars.items()}
+    return new_state, metrics | {name: MetricSum.of(value) for name, value in scalars.items()}
 
 
 def step_keys(key: jax.Array, step: jax.Array) -> tuple[jax.Array, ...]:
@@ -86,14 +86,14 @@ def loss_and_gradients(
     state: TrainState,
     batch: Batch,
     key: jax.Array,
-) -> tuple[nnx.State, Mean, Metrics]:
+) -> tuple[nnx.State, MetricSum, Metrics]:
     """The gradient of the loss of a corrupted batch, in `definition.micro_batches` pieces.
 
     Pieces change nothing but memory: every term of the loss is divided by its weight over the whole
     batch, which does not depend on parameters.
     """
 
-    def loss_of(params: nnx.State, piece: Batch, key: jax.Array) -> tuple[Mean, Metrics]:
+    def loss_of(params: nnx.State, piece: Batch, key: jax.Array) -> tuple[MetricSum, Metrics]:
         module = definition.module(params, state.variables)
         module.train()
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
@@ -141,12 +141,12 @@ def split_batch(batch: Batch, pieces: int) -> Batch:
     )
 
 
-def padding_share(batch: Batch) -> Mean:
+def padding_share(batch: Batch) -> MetricSum:
     """The share of padding among the tokens of all groups; its weight is the number of tokens."""
     padding = [
         features["segment_ids"] == 0 for features in batch.values() if "segment_ids" in features
     ]
-    return functools.reduce(Mean.merge, [Mean.of(group) for group in padding])
+    return functools.reduce(MetricSum.merge, [MetricSum.of(group) for group in padding])
 
 
 def after_update(
@@ -161,12 +161,16 @@ def after_update(
 
 
 def begin(definition: Definition, mesh: jax.sharding.Mesh, state: TrainState) -> nnx.State:
-    """The variables after `Objective.begin`, before step 0; `state` may be donated."""
+    """The variables after `Objective.on_train_start`, before step 0; `state` may be donated."""
     # No step has this key: their numbers are int32.
     key = jax.random.fold_in(state.key, np.uint32(0xFFFFFFFF))
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         return _changed(
-            definition, state.params, state.variables, "begin", lambda module: module.begin(key)
+            definition,
+            state.params,
+            state.variables,
+            "on_train_start",
+            lambda module: module.on_train_start(key),
         )
 
 

@@ -17,7 +17,7 @@ from t5x_style.checkpoints.checkpointing import Checkpointer
 from t5x_style.distributed import peer_watch
 from t5x_style.evaluation.embedding_sample import EmbeddingSample
 from t5x_style.interfaces import metrics as metrics_lib
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.step.train_state import TrainState
 from t5x_style.training.metric_writer import EMBEDDINGS, MetricLog
 from t5x_style.training.progress import TrainingProgress
@@ -28,7 +28,7 @@ class NonFiniteError(ValueError):
 
 
 @dataclasses.dataclass
-class Moment:
+class StepContext:
     """What a hook sees: the state just after a step, or before the first one.
 
     Attributes:
@@ -44,7 +44,7 @@ class Moment:
 
     step: int
     state: TrainState
-    metrics: Mapping[str, Mean]
+    metrics: Mapping[str, MetricSum]
     input_wait: float
     last: bool
     evaluated: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -52,7 +52,7 @@ class Moment:
     stop: bool = False
 
 
-Hook = Callable[[Moment], None]
+Hook = Callable[[StepContext], None]
 
 
 class StopWhenNotFinite:
@@ -67,7 +67,7 @@ class StopWhenNotFinite:
         self._explain = explain
         self._previous: jax.Array | None = None
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: StepContext) -> None:
         healthy = moment.metrics["healthy"].value()
         ending = healthy if moment.last or moment.stop else None
         waiting = [h for h in (self._previous, ending) if h is not None]
@@ -89,10 +89,10 @@ class Log:
 
     def __init__(self, every: int, log: MetricLog, show: Callable[[int, dict[str, float]], None]):
         self._every, self._log, self._show = every, log, show
-        self._tokens: list[Mean] = []
+        self._tokens: list[MetricSum] = []
         self._since, self._wait = time.perf_counter(), 0.0
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: StepContext) -> None:
         self._tokens.append(moment.metrics["padding_share"])
         self._wait += moment.input_wait
         if moment.step % self._every and not moment.last:
@@ -147,7 +147,7 @@ class Evaluate:
         self._every, self._evaluators, self._functions = every, evaluators, functions
         self._log, self._show = log, show
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: StepContext) -> None:
         if not self._evaluators or (moment.step % self._every and not moment.last):
             return
         moment.paused = True
@@ -179,7 +179,7 @@ class Diagnose:
         self._log, self._progress = log, progress
         self._shown: set[str] = set()
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: StepContext) -> None:
         if not self._sample.groups or (moment.step % self._every and not moment.last):
             return
         moment.paused = True
@@ -217,7 +217,7 @@ class Save:
             metric,
         )
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: StepContext) -> None:
         value = self._development_value(moment)
         best = self._checkpointer.best()
         improved = value is not None and (best is None or value > best[1])
@@ -231,7 +231,7 @@ class Save:
         if bool(state.healthy) and self._checkpointer.last_saved != int(state.step):
             self._checkpointer.save(state, self._meta, value)
 
-    def _development_value(self, moment: Moment) -> float | None:
+    def _development_value(self, moment: StepContext) -> float | None:
         if self._metric is None or not moment.evaluated:
             return None
         if self._metric not in moment.evaluated:
@@ -250,7 +250,7 @@ class Profile:
         self._first, self._stop, self._folder = first, first + count, folder
         self._tracing = False  # a run that resumes behind `first` never starts
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: StepContext) -> None:
         ending = moment.last or moment.stop
         if moment.step == self._first and not ending:
             jax.profiler.start_trace(self._folder)
@@ -285,7 +285,7 @@ class Preemption:
         """Whether a single process was sent SIGTERM, also while no step ends."""
         return self._asked
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: StepContext) -> None:
         if self._distributed:
             from jax.experimental import multihost_utils
 

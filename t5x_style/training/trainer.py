@@ -133,10 +133,10 @@ class Trainer:
         self.definition, self.state, self.shardings = train_state.create(
             make_objective, optimizer, partitioner, seed, micro_batches
         )
-        self._on_host: host_query_encoder.OnHost | None = None
+        self._on_host: host_query_encoder.HostRetrievalSession | None = None
         if retrieval is not None:
             host_query_encoder.require_patience(retrieval, cadence.save_every)
-            self._on_host = host_query_encoder.OnHost(
+            self._on_host = host_query_encoder.HostRetrievalSession(
                 pipeline, retrieval, self.definition, self.state, checkpointer.folder.parent
             )
             self.pipeline = self._on_host.pipeline
@@ -235,7 +235,7 @@ class Trainer:
 
     def _begin(self) -> None:
         """Lets the objective see its first parameters, such as to embed what it retrieves from."""
-        if type(self.abstract_module()).begin is objective.Objective.begin:
+        if type(self.abstract_module()).on_train_start is objective.Objective.on_train_start:
             return
         begin = jax.jit(
             functools.partial(train_step.begin, self.definition, self.partitioner.mesh),
@@ -307,7 +307,7 @@ class Trainer:
                 self.checkpointer.wait()
         try:
             if int(self.state.step) == 0:
-                start = hooks.Moment(0, self.state, {}, 0.0, last=False)
+                start = hooks.StepContext(0, self.state, {}, 0.0, last=False)
                 diagnose(start)
                 if self.cadence.evaluate_at_start:
                     evaluate(start)
@@ -341,7 +341,9 @@ class Trainer:
                 batch = self.partitioner.place_batch(next(batches), self._rows)
                 waited = time.perf_counter() - waited
                 self.state, metrics = compiled(self.state, batch)  # donates the old state
-                moment = hooks.Moment(step + 1, self.state, metrics, waited, last=step + 1 == last)
+                moment = hooks.StepContext(
+                    step + 1, self.state, metrics, waited, last=step + 1 == last
+                )
                 for hook in after_step:
                     hook(moment)
                 if moment.paused:

@@ -9,8 +9,8 @@ import numpy as np
 from flax import nnx
 
 from t5x_style.interfaces.contract import Contract
-from t5x_style.interfaces.metrics import Mean
-from t5x_style.interfaces.objective import Fn, GroupShape, Objective
+from t5x_style.interfaces.metrics import MetricSum
+from t5x_style.interfaces.objective import GroupShape, ModelFunction, Objective
 
 
 class Corpus(nnx.Variable):
@@ -67,8 +67,11 @@ class Toy(Objective):
         query = self.embed(batch["text"]["tokens"]) + self.embed(batch["evidence"]["tokens"])
         log_p = jax.nn.log_softmax(self.dropout(query, rngs=key) @ self.table[...].T)  # [B, V]
         nll = -jnp.take_along_axis(log_p, batch["text"]["target"], -1)
-        mean = Mean.of(nll, batch["text"]["segment_ids"] > 0)
-        return mean + Mean.of(query**2) * 0.01, {"nll": mean, "age": Mean.of(self.row_step[...])}
+        mean = MetricSum.of(nll, batch["text"]["segment_ids"] > 0)
+        return mean + MetricSum.of(query**2) * 0.01, {
+            "nll": mean,
+            "age": MetricSum.of(self.row_step[...]),
+        }
 
     def after_update(self, step, key):
         rows = (step * self.refresh + jnp.arange(self.refresh)) % 64
@@ -76,7 +79,7 @@ class Toy(Objective):
         self.row_step[...] = self.row_step[...].at[rows].set(step)
 
     def functions(self):
-        fn = Fn(
+        fn = ModelFunction(
             lambda g: self.embed(g["tokens"])[:, None],
             self.text.spec(),
             "[B, S, D] float32",

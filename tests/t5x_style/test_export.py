@@ -20,7 +20,7 @@ from models.objectives.retromae import RetroMAE
 from t5x_style import export
 from t5x_style.checkpoints import checkpointing, restored_model
 from t5x_style.interfaces.contract import Contract, ContractError, Vocabulary
-from t5x_style.interfaces.objective import Fn, GroupShape
+from t5x_style.interfaces.objective import GroupShape, ModelFunction
 from t5x_style.retrieval import versioned_folder
 from t5x_style.serving import saved_model, saved_model_check
 from t5x_style.serving.saved_model import ExportError
@@ -116,11 +116,11 @@ def version(exported):
 
 @pytest.fixture(scope="module")
 def loaded(version):
-    return saved_model.hidden_tensorflow().saved_model.load(str(version))
+    return saved_model.cpu_only_tensorflow().saved_model.load(str(version))
 
 
 def call(loaded, ids, mask, signature="embed_query", dtype=np.int32):
-    tf = saved_model.hidden_tensorflow()
+    tf = saved_model.cpu_only_tensorflow()
     inputs = {"input_ids": np.array(ids, dtype), "attention_mask": np.array(mask, dtype)}
     tensors = {name: tf.constant(value) for name, value in inputs.items()}
     return loaded.signatures[signature](**tensors)["embedding"].numpy()
@@ -221,13 +221,15 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_requests_are_refused(loaded, name):
     ids, mask, message = BAD[name]
-    with pytest.raises(saved_model.hidden_tensorflow().errors.InvalidArgumentError) as caught:
+    with pytest.raises(saved_model.cpu_only_tensorflow().errors.InvalidArgumentError) as caught:
         call(loaded, ids, mask)
     assert re.search(message, str(caught.value), re.DOTALL)
 
 
 def test_other_dtypes_are_refused_and_passages_may_be_longer(loaded):
-    with pytest.raises(saved_model.hidden_tensorflow().errors.InvalidArgumentError, match="int64"):
+    with pytest.raises(
+        saved_model.cpu_only_tensorflow().errors.InvalidArgumentError, match="int64"
+    ):
         call(loaded, [[2, 3]], [[1, 1]], dtype=np.int64)
     assert call(loaded, [[2] * PASSAGE], [[1] * PASSAGE], "embed_passage").shape == (1, 16)
 
@@ -338,7 +340,7 @@ def test_export_is_a_single_process(tokenizer, training, tmp_path, monkeypatch):
 
 def changed(model, name="embed_query", kind="embed", call=None):
     """The model, offering one function, computed by `call` where it is given."""
-    functions = {name: Fn(call or (lambda group: None), {}, "[B, S, D] float32", kind)}
+    functions = {name: ModelFunction(call or (lambda group: None), {}, "[B, S, D] float32", kind)}
     return dataclasses.replace(model, functions=functions)
 
 
@@ -352,7 +354,7 @@ def test_functions_that_cannot_be_exported_are_named(model):
 def with_function(model, monkeypatch, function):
     """The model, whose embed_query is `function` of a token group."""
     module_type = type(nnx.merge(model.graphdef, model.params, model.variables))
-    fn = Fn(function, {}, "[B, S, D] float32", "embed")
+    fn = ModelFunction(function, {}, "[B, S, D] float32", "embed")
     monkeypatch.setattr(module_type, "functions", lambda self: {"embed_query": fn})
     return changed(model)
 
@@ -364,8 +366,7 @@ def test_a_feature_that_ids_cannot_tell_is_named(model, monkeypatch):
 
 
 def solve(tokens):  # LAPACK's on CPUs, a call by name
-    square = jnp.eye(3) + tokens.sum()
-    return jax.scipy.linalg.solve_triangular(square, jnp.ones((3, 4)), lower=True)[None]
+    return jax.scipy.linalg.solve_triangular(jnp.eye(3) + tokens.sum(), jnp.ones((3, 4)))[None]
 
 
 def erf(tokens):  # a composite, which TensorFlow cannot expand where sizes are unknown
@@ -391,9 +392,9 @@ def test_tensorflow_comes_late():
 
 
 def test_tensorflow_takes_no_accelerator(monkeypatch):
-    config = saved_model.hidden_tensorflow().config
+    config = saved_model.cpu_only_tensorflow().config
     hidden = []
     monkeypatch.setattr(config, "list_physical_devices", lambda kind: [kind])
     monkeypatch.setattr(config, "set_visible_devices", lambda *given: hidden.append(given))
-    saved_model.hidden_tensorflow.__wrapped__()
+    saved_model.cpu_only_tensorflow.__wrapped__()
     assert hidden == [([], "GPU"), ([], "TPU")]

@@ -123,7 +123,7 @@ def test_a_stopped_scoring_ends_with_the_same_bytes(
 
 def test_the_origin_goes_on(stores: tuple[str, str], tmp_path: Path) -> None:
     negatives = write(tmp_path / "n.jsonl")
-    mined = provenance.Origin("miner", {"depth": 9}, {"gone": "a"}, {})
+    mined = provenance.Provenance("miner", {"depth": 9}, {"gone": "a"}, {})
     provenance.save(negatives, mined)
     run(stores, negatives, tmp_path / "out")
     found = provenance.read(tmp_path / "out/scored.jsonl")
@@ -204,9 +204,9 @@ class Fixed:
 
     name = "fixed"
 
-    def run(self, bench: retrieval_systems.Bench, split: str) -> ranking.Run:
-        ids = [f"p{n}" for n in range(bench.depth)]
-        return {q: [(p, -float(n)) for n, p in enumerate(ids)] for q in bench.qrels(split)}
+    def run(self, suite: retrieval_systems.EvaluationSuite, split: str) -> ranking.Run:
+        ids = [f"p{n}" for n in range(suite.depth)]
+        return {q: [(p, -float(n)) for n, p in enumerate(ids)] for q in suite.qrels(split)}
 
     def facts(self) -> dict[str, Any]:
         return {}
@@ -231,8 +231,8 @@ def test_the_best_hits_are_put_in_order_and_the_others_stay_behind(
     reranker = retrieval_systems.Reranker(
         "reranker", Teacher(), texts(stores), of="fixed", reranked=5
     )
-    bench = retrieval_systems.Bench(corpus, [Fixed(), reranker], depth=8)
-    for query, hits in bench.run("reranker", "test").items():
+    suite = retrieval_systems.EvaluationSuite(corpus, [Fixed(), reranker], depth=8)
+    for query, hits in suite.run("reranker", "test").items():
         best = sorted((f"p{n}" for n in range(5)), key=lambda p: -expected(stores, query, p))
         assert [name for name, _ in hits] == [*best, "p5", "p6", "p7"]
         scores = [value for _, value in hits]

@@ -76,7 +76,9 @@ def batches() -> tuple[Batch, Batch]:
 PLAIN, PACKED = batches()
 
 
-def objective(batch: Batch, chunks: int, way: str, dropout: float = 0.0) -> bi_encoder.BiEncoder:
+def objective(
+    batch: Batch, chunks: int, exchange: str, dropout: float = 0.0
+) -> bi_encoder.BiEncoder:
     shapes = [
         GroupShape(*batch[name]["tokens"].shape, batch[name]["cls_at"].shape[1])
         for name in ("query", "passage")
@@ -87,7 +89,7 @@ def objective(batch: Batch, chunks: int, way: str, dropout: float = 0.0) -> bi_e
         tiny_models.VOCABULARY,
         *shapes,
         contrastive.ContrastiveConfig(
-            way=way, blocks=contrastive.BLOCKS, both_directions=True, margin=0.3
+            exchange=exchange, blocks=contrastive.BLOCKS, both_directions=True, margin=0.3
         ),
         chunks,
         0,
@@ -133,15 +135,17 @@ def oracle() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("mesh", "way"),
+    ("mesh", "exchange"),
     [
-        pytest.param(mesh, way, marks=[] if (mesh, way) in FAST else pytest.mark.slow)
+        pytest.param(mesh, exchange, marks=[] if (mesh, exchange) in FAST else pytest.mark.slow)
         for mesh in MESHES
-        for way in ("gather", "ring")
+        for exchange in ("gather", "ring")
     ],
 )
-def test_packed_and_in_chunks_on_a_mesh_equals_one_device(oracle: Any, mesh: Any, way: str) -> None:
-    found = value_and_gradients(objective(PACKED, 2, way), PACKED, mesh)
+def test_packed_and_in_chunks_on_a_mesh_equals_one_device(
+    oracle: Any, mesh: Any, exchange: str
+) -> None:
+    found = value_and_gradients(objective(PACKED, 2, exchange), PACKED, mesh)
     assert largest_error(found, oracle) <= 1e-5
 
 

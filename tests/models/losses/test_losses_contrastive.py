@@ -127,11 +127,11 @@ def test_equals_the_score_matrix_written_out(changes, temperature):
     require_equal(value_and_gradients(ours(temperature, config), *batch()), expected)
 
 
-@pytest.mark.parametrize("way", ["gather", "ring"])
+@pytest.mark.parametrize("exchange", ["gather", "ring"])
 @pytest.mark.parametrize("shape", MESHES)
 @pytest.mark.parametrize("changes", [{}, {**ALL, "chunk": 1}], ids=["passages", "all"])
-def test_sharded_equals_one_device(changes, shape, way):
-    config = ContrastiveConfig(**changes, way=way)
+def test_sharded_equals_one_device(changes, shape, exchange):
+    config = ContrastiveConfig(**changes, exchange=exchange)
     expected = value_and_gradients(ours(0.05, config), *batch())
     mesh = Partitioner(MeshShape(*shape)).mesh
     placed = jax.device_put(batch(), jax.NamedSharding(mesh, P(BATCH_AXES)))
@@ -145,10 +145,10 @@ def test_sharded_equals_one_device(changes, shape, way):
     require_equal(found, expected)
 
 
-@pytest.mark.parametrize("way", ["gather", "ring"])
-def test_metrics_do_not_depend_on_the_mesh(way):
+@pytest.mark.parametrize("exchange", ["gather", "ring"])
+def test_metrics_do_not_depend_on_the_mesh(exchange):
     q, p = batch()
-    config = ContrastiveConfig(blocks=BLOCKS, way=way)
+    config = ContrastiveConfig(blocks=BLOCKS, exchange=exchange)
     mesh = Partitioner(MeshShape(2, 4, 1)).mesh
 
     @jax.jit
@@ -208,15 +208,15 @@ def test_ranking_counts_ties_against_the_positive():
     assert float(metrics["mrr"].value()) == 0.75
 
 
-@pytest.mark.parametrize("way", ["gather", "ring"])
-def test_own_scores_find_a_querys_passages_wherever_they_stand(way):
+@pytest.mark.parametrize("exchange", ["gather", "ring"])
+def test_own_scores_find_a_querys_passages_wherever_they_stand(exchange):
     q, p = batch()
     mesh = Partitioner(MeshShape(4, 2, 1)).mesh
 
     @jax.jit
     def on_mesh(q, p):
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return contrastive.own_scores(q, p, 3, 0.5, way)
+            return contrastive.own_scores(q, p, 3, 0.5, exchange)
 
     scores, own = on_mesh(*jax.device_put((q, p), jax.NamedSharding(mesh, P(BATCH_AXES))))
     for i, rows in enumerate(np.asarray(own)):
@@ -236,7 +236,7 @@ def test_own_scores_find_a_querys_passages_wherever_they_stand(way):
         ({"blocks": ("query_query",)}, "blocks: expected 'query_passage'"),
         ({"blocks": ("query_passage", "passage_query")}, "blocks: expected"),
         ({"blocks": ("query_passage",) * 2}, "each once"),
-        ({"way": "all_gather"}, "way: expected one of .'gather', 'ring'."),
+        ({"exchange": "all_gather"}, "exchange: expected one of .'gather', 'ring'."),
         ({"chunk": 0}, "chunk: expected 1 or more"),
     ],
 )

@@ -131,7 +131,7 @@ def test_cosine_does_not_depend_on_lengths() -> None:
 
 def test_the_batch_it_asks_for_and_what_it_refuses() -> None:
     module = objective()
-    assert module.couples_examples
+    assert module.requires_full_batch
     check_batch(module.batch_specs()[0], UNPACKED, "the test")
     assert module.contract().temperature == 1.0
     with pytest.raises(ValueError, match="pooling must be one of"):
@@ -251,14 +251,14 @@ def test_chunks_are_encoded_with_the_same_dropout_both_times(chunks: int) -> Non
 MANY_QUERIES = 32  # on 8 devices in 4 chunks
 
 
-def compiled(chunks: int, way: str) -> Any:
+def compiled(chunks: int, exchange: str) -> Any:
     """The gradient's program on 8 devices, for rows of 64 tokens."""
     mesh = partitioning.Partitioner(partitioning.MeshShape(8, 1, 1))
     config = dataclasses.replace(tiny_models.CONFIG, max_positions=64, layers=4, hidden=64, mlp=256)
     shape = GroupShape(rows=MANY_QUERIES, length=64, segments=1)
     module = objective(
         config=config, query=shape, passage=shape, encode_chunks=chunks,
-        contrastive_config=contrastive.ContrastiveConfig(way=way),
+        contrastive_config=contrastive.ContrastiveConfig(exchange=exchange),
     )  # fmt: skip
     graph, params, rest = nnx.split(module, nnx.Param, ...)
 

@@ -21,7 +21,7 @@ ROWS, LENGTH, BLOCK = 16, 8, 16
 VOCABULARY = tiny_models.VOCABULARY
 
 
-def make(removal_rate=0.9, way="gather", **changes):
+def make(removal_rate=0.9, exchange="gather", **changes):
     settings = {
         "config": tiny_models.CONFIG,
         "projection": projected_encoder.ProjectionConfig(8, dropout=0.0),
@@ -30,7 +30,7 @@ def make(removal_rate=0.9, way="gather", **changes):
         "query": GroupShape(ROWS, LENGTH, 1),
         "passage": GroupShape(ROWS, BLOCK, 1),
         "removal_rate": removal_rate,
-        "contrastive_config": contrastive.ContrastiveConfig(way=way),
+        "contrastive_config": contrastive.ContrastiveConfig(exchange=exchange),
     }
     return functools.partial(ict.ICT, **settings | changes)
 
@@ -132,11 +132,11 @@ def test_with_the_null_document_sentences_that_do_not_count_do_not():
 
 
 @functools.cache
-def losses(mesh, way, steps, null=False):
+def losses(mesh, exchange, steps, null=False):
     devices = jax.devices()[: int(np.prod(mesh))]
     partitioner = partitioning.Partitioner(partitioning.MeshShape(*mesh), devices=devices)
     definition, state, shardings = train_state.create(
-        make(way=way, null_negative=null), optimizers.AdamW(1e-2, 2, 200), partitioner, 0
+        make(exchange=exchange, null_negative=null), optimizers.AdamW(1e-2, 2, 200), partitioner, 0
     )
     step = jax.jit(
         functools.partial(train_step.train_step, definition, partitioner.mesh),
@@ -157,11 +157,13 @@ def test_it_learns_to_find_the_block():
 
 
 @pytest.mark.parametrize(
-    ("mesh", "way"),
+    ("mesh", "exchange"),
     [((8, 1, 1), "ring"), pytest.param((2, 2, 2), "gather", marks=pytest.mark.slow)],
 )
-def test_it_is_the_same_on_any_mesh(mesh, way):
-    np.testing.assert_allclose(losses(mesh, way, 4), losses((1, 1, 1), "gather", 80)[:4], rtol=1e-4)
+def test_it_is_the_same_on_any_mesh(mesh, exchange):
+    np.testing.assert_allclose(
+        losses(mesh, exchange, 4), losses((1, 1, 1), "gather", 80)[:4], rtol=1e-4
+    )
 
 
 def test_the_null_document_is_the_same_on_any_mesh():

@@ -43,9 +43,9 @@ def batch(segments, said=None):
     return {"source": group(1, segments), "target": group(2, segments, said)}
 
 
-def make(segments, way="gather", chunks=1, encoder=CONFIG, **changes):
+def make(segments, exchange="gather", chunks=1, encoder=CONFIG, **changes):
     shape = GroupShape(8 if segments > 1 else PAIRS, 8 * segments, segments)
-    config = contrastive.ContrastiveConfig(both_directions=True, margin=0.3, way=way)
+    config = contrastive.ContrastiveConfig(both_directions=True, margin=0.3, exchange=exchange)
     return labse.LaBSE(
         encoder, dataclasses.replace(EMBEDDING, **changes), tiny_models.VOCABULARY, shape, shape,
         config, chunks, rngs=nnx.Rngs(0),
@@ -82,7 +82,7 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize(
-    ("segments", "chunks", "mesh", "way"),
+    ("segments", "chunks", "mesh", "exchange"),
     [
         (3, 1, (1, 1, 1), "gather"),
         (1, 3, (1, 1, 1), "gather"),
@@ -90,8 +90,8 @@ def assert_same(found, expected):
         (1, 1, (8, 1, 1), "gather"),
     ],
 )
-def test_packing_chunks_and_meshes_change_nothing(alone, segments, chunks, mesh, way):
-    assert_same(loss_and_gradients(make(segments, way, chunks), batch(segments), mesh), alone)
+def test_packing_chunks_and_meshes_change_nothing(alone, segments, chunks, mesh, exchange):
+    assert_same(loss_and_gradients(make(segments, exchange, chunks), batch(segments), mesh), alone)
 
 
 BAG = bag.BagConfig(CONFIG.vocab_size, CONFIG.hidden, tiny_models.VOCABULARY.special_ids)

@@ -12,7 +12,7 @@ from flax import nnx
 from models.networks import decoding, seq2seq
 from models.objectives import marge
 from t5x_style.distributed import partitioning
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import GroupShape
 from tests.kits import tiny_models
 from tests.models.objectives import marge_oracle
@@ -92,7 +92,7 @@ def loss_and_gradients(model, given, mesh=(1, 1, 1)):
     def loss(params, given):
         with jax.sharding.use_abstract_mesh(partitioner.mesh.abstract_mesh):
             total, metrics = nnx.merge(graph, params, rest).loss(given, KEY)
-        return total.value(), jax.tree.map(Mean.value, metrics, is_leaf=_is_mean)
+        return total.value(), jax.tree.map(MetricSum.value, metrics, is_leaf=_is_mean)
 
     placed = jax.device_put(given, partitioner.batch_sharding)
     (value, metrics), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(params, placed)
@@ -101,7 +101,7 @@ def loss_and_gradients(model, given, mesh=(1, 1, 1)):
 
 
 def _is_mean(leaf):
-    return isinstance(leaf, Mean)
+    return isinstance(leaf, MetricSum)
 
 
 @pytest.fixture(scope="module")

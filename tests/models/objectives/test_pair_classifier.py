@@ -122,7 +122,7 @@ def test_a_toy_is_learnt():
 # --- evaluation, and all of it by gin -------------------------------------------------------------
 
 
-class Told:
+class RemoteLog:
     """Pairs whose labels are known, eight a batch; two languages."""
 
     classes = CLASSES
@@ -141,13 +141,13 @@ class Told:
 
 
 def test_accuracy_and_f1_by_language():
-    right = Told.labels
+    right = RemoteLog.labels
     said = np.where(np.arange(80) % 4 == 0, 1, right)  # 'same' for a quarter
 
     def classify(group):
         return jnp.asarray(np.eye(3, dtype=np.float32)[said[group["example_id"]]])
 
-    evaluator = PairClassificationEvaluator("dev", Told())
+    evaluator = PairClassificationEvaluator("dev", RemoteLog())
     found = evaluator.evaluate({"classify": classify}, 0)
     assert set(found) == set(evaluator.metrics)
     assert found["accuracy"] == pytest.approx(np.mean(said == right))

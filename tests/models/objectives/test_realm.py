@@ -277,7 +277,7 @@ def batch_and_model(**changes):
         table = getattr(model.index, name)
         table[...] = jnp.asarray(source.read(0, model.index.padded))
     model.eval()
-    model.begin(jax.random.key(0))
+    model.on_train_start(jax.random.key(0))
     sentences = Sentences(model.index.corpus)
     batch = {"query": {k: jnp.asarray(v) for k, v in sentences.batch(2)["query"].items()}}
     return model, model.retrieve(model.corrupt(batch, jax.random.key(1)), jax.random.key(2))

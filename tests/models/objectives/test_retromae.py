@@ -13,7 +13,7 @@ from flax import nnx
 
 from models.objectives.retromae import RetroMAE
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import GroupShape, check_batch
 from tests.kits import packed_rows, tiny_models
 from tests.parity import parity
@@ -134,7 +134,7 @@ def test_loss_is_a_pure_function_of_the_corrupted_batch():
     assert whole.value() == loss(jax.random.key(2)).value()
     batch = corrupted(objective)
     halves = [loss(KEY, jax.tree.map(lambda x, h=h: x[h], batch)) for h in (np.s_[:4], np.s_[4:])]
-    np.testing.assert_allclose(Mean.merge(*halves).value(), whole.value(), rtol=1e-5)
+    np.testing.assert_allclose(MetricSum.merge(*halves).value(), whole.value(), rtol=1e-5)
 
 
 def test_dropout_follows_the_key_in_training():
@@ -208,7 +208,7 @@ def test_specification_and_contract():
     check_batch(spec, {"text": group}, "packed rows")
     assert objective.contract().pooling == "cls"
     assert objective.contract().tokenizer_fingerprint == tiny_models.VOCABULARY.fingerprint
-    assert not objective.couples_examples
+    assert not objective.requires_full_batch
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,9 @@ BAG = functools.partial(
 )
 RING = functools.partial(
     BI_ENCODER,
-    contrastive_config=contrastive.ContrastiveConfig(contrastive.BLOCKS, True, way="ring", chunk=1),
+    contrastive_config=contrastive.ContrastiveConfig(
+        contrastive.BLOCKS, True, exchange="ring", chunk=1
+    ),
 )
 CROSS_ENCODER = functools.partial(
     cross_encoder.CrossEncoder,

@@ -11,7 +11,7 @@ from flax import nnx
 from models.corruption import evidence_layout
 from models.losses import span_scores
 from models.objectives import open_qa
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 from tests.parity import parity_kit, parity_names
 from tests.parity.parity_kit import Case, Quantity
 
@@ -158,7 +158,7 @@ def _variant(
     relevance = jnp.asarray(given["relevance_score"])[None]
     holds = jnp.asarray(given[f"has_answers{suffix}"].astype(bool))[None]
 
-    def losses(params: nnx.State, relevance: jax.Array) -> tuple[jax.Array, dict[str, Mean]]:
+    def losses(params: nnx.State, relevance: jax.Array) -> tuple[jax.Array, dict[str, MetricSum]]:
         scores = nnx.merge(graph, params, rest)._span_scores(joint, None).reshape(shape)
         loss, metrics = span_scores.span_losses(
             relevance, holds, scores, spans.reshape(shape), jnp.asarray(correct).reshape(shape)

@@ -14,7 +14,7 @@ import numpy as np
 
 from models.losses import contrastive, distillation, listwise
 from models.networks import text_embedding
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 from tests.parity import parity_kit
 from tests.parity.parity_kit import Case, Quantity
 
@@ -54,14 +54,14 @@ def _vectors(case: Case, config: Callable[..., Any], weight: float) -> list[Quan
     temperature = case.config["temperature"]
     teacher = jnp.asarray(case.batch["teacher_scores"])
 
-    def info_nce(q: Any, p: Any, config: Any, temperature: float) -> Mean:
+    def info_nce(q: Any, p: Any, config: Any, temperature: float) -> MetricSum:
         return contrastive.info_nce(q, p, temperature, config)[0]
 
-    def kl(q: Any, p: Any) -> Mean:
-        student, own = contrastive.own_scores(q, p, teacher.shape[1], temperature, full.way)
+    def kl(q: Any, p: Any) -> MetricSum:
+        student, own = contrastive.own_scores(q, p, teacher.shape[1], temperature, full.exchange)
         return distillation.kl_divergence(teacher, student, own < p.owner.shape[0])
 
-    def distill(config: Any) -> Callable[..., Mean]:
+    def distill(config: Any) -> Callable[..., MetricSum]:
         return lambda q, p: kl(q, p) + weight * info_nce(q, p, config, temperature)
 
     losses = {
@@ -85,7 +85,9 @@ def _vectors(case: Case, config: Callable[..., Any], weight: float) -> list[Quan
     return found
 
 
-def _of_vectors(loss: Callable[..., Mean], unit: Callable[..., Any]) -> Callable[[Arrays], Any]:
+def _of_vectors(
+    loss: Callable[..., MetricSum], unit: Callable[..., Any]
+) -> Callable[[Arrays], Any]:
     def total(arrays: Arrays) -> jax.Array:
         queries, passages = batch(unit(arrays["query_emb"]), unit(arrays["passage_emb"]))
         return loss(queries, passages).value()

@@ -25,10 +25,10 @@ def on_mesh(shape, function):
     return lambda *arguments: run(*jax.device_put(arguments, sharding))
 
 
-@pytest.mark.parametrize("way", collectives.WAYS)
+@pytest.mark.parametrize("exchange", collectives.EXCHANGES)
 @pytest.mark.parametrize("shape", MESHES)
 @pytest.mark.parametrize("features", [(), (3,), (2, 3)])
-def test_rows_are_taken_from_all_devices_and_their_gradients_come_back(shape, way, features):
+def test_rows_are_taken_from_all_devices_and_their_gradients_come_back(shape, exchange, features):
     rng = np.random.default_rng(0)
     source = jnp.asarray(rng.normal(size=(24, *features)), jnp.float32)
     index = jnp.asarray(rng.integers(-2, 27, size=40))  # some rows twice, some that do not exist
@@ -42,7 +42,7 @@ def test_rows_are_taken_from_all_devices_and_their_gradients_come_back(shape, wa
         return jnp.where(there, source[jnp.clip(index, 0, 23)], 0.0)
 
     def ours(source, index):
-        take = lambda source: collectives.take_rows(source, index, way)  # noqa: E731
+        take = lambda source: collectives.take_rows(source, index, exchange)  # noqa: E731
         return take(source), jax.grad(loss(take))(source)
 
     found = on_mesh(shape, ours)(source, index)
@@ -52,8 +52,8 @@ def test_rows_are_taken_from_all_devices_and_their_gradients_come_back(shape, wa
     np.testing.assert_array_equal(ours(source, index)[0], oracle(source))
 
 
-@pytest.mark.parametrize("way", collectives.WAYS)
-def test_every_device_sees_every_row_once_and_adds_to_it(way):
+@pytest.mark.parametrize("exchange", collectives.EXCHANGES)
+def test_every_device_sees_every_row_once_and_adds_to_it(exchange):
     def count(numbers):
         rows = collectives.row_mesh()
 
@@ -61,7 +61,9 @@ def test_every_device_sees_every_row_once_and_adds_to_it(way):
             def step(seen, shown):
                 return seen + jnp.sum(shown), jnp.ones_like(shown)
 
-            seen, added = rows.visit(way, step, jnp.zeros(()), numbers, jnp.zeros_like(numbers))
+            seen, added = rows.visit(
+                exchange, step, jnp.zeros(()), numbers, jnp.zeros_like(numbers)
+            )
             return seen[None], added
 
         return rows.run(local, numbers)
@@ -116,4 +118,4 @@ def test_pieces_that_devices_cannot_share_are_refused():
     with pytest.raises(
         ValueError, match="SETTING: expected one of .'gather', 'ring', 'local'., found 'r'"
     ):
-        collectives.require_way("r", "SETTING")
+        collectives.require_exchange("r", "SETTING")

@@ -17,7 +17,7 @@ from t5x_style.checkpoints import checkpointing
 from t5x_style.distributed import partitioning
 from t5x_style.evaluation.embedding_report import Report
 from t5x_style.evaluation.embedding_sample import EmbeddingSample, match_groups
-from t5x_style.interfaces.objective import Fn, GroupShape, Objective
+from t5x_style.interfaces.objective import GroupShape, ModelFunction, Objective
 from t5x_style.step import jitted_functions
 from t5x_style.training import hooks, metric_writer, progress, trainer
 from tests.kits import tiny_models
@@ -83,13 +83,13 @@ def test_groups_go_to_the_functions_that_embed_them() -> None:
 
 def test_functions_without_a_group_are_left_out() -> None:
     spec = SHAPE.spec()
-    embed = Fn(lambda group: group, spec, "[B, S, D] float32", "embed")
+    embed = ModelFunction(lambda group: group, spec, "[B, S, D] float32", "embed")
     both = {"embed_query": embed, "embed_passage": embed}
     assert match_groups(both, {"query": spec, "known": {"row": spec["cls_at"]}}) == {
         "embed_query": "query"
     }
     assert match_groups(both, {"known": {"row": spec["cls_at"]}}) == {}
-    score = Fn(lambda group: group, spec, "[B, S] float32", "score")
+    score = ModelFunction(lambda group: group, spec, "[B, S] float32", "score")
     assert match_groups({"score": score}, {"text": spec}) == {}
     assert match_groups({"embed_passage": score}, {"text": spec}) == {}
 
@@ -206,7 +206,7 @@ def test_step_0_is_shown_in_one_line_and_a_problem_once(tmp_path: Any, capsys: A
 
 def test_an_objective_that_embeds_nothing_is_left_out(tmp_path: Any, capsys: Any) -> None:
     class Silent(Toy):
-        def functions(self) -> dict[str, Fn]:
+        def functions(self) -> dict[str, ModelFunction]:
             return {}
 
     fit(tmp_path, functools.partial(Silent, TEXT, 32, 8, 16))

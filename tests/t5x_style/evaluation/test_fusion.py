@@ -128,7 +128,9 @@ def fused(corpus, model=None, texts=Texts, least=20, **more):
     system = retrieval_systems.Fusion(
         "fusion", "dense", "bm25", "linear", "dev", "MRR@10", **{"pseudo": pseudo} | more
     )
-    made = evaluation_suite.Bench(corpus, [retrieval_systems.Bm25("bm25"), dense, system], 10)
+    made = evaluation_suite.EvaluationSuite(
+        corpus, [retrieval_systems.Bm25("bm25"), dense, system], 10
+    )
     return made, system
 
 

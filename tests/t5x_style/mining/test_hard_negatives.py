@@ -226,7 +226,7 @@ def test_a_stopped_run_continues_and_ends_with_the_same_bytes(tmp_path, monkeypa
 def test_parts_of_other_settings_or_texts_are_not_mixed_in(tmp_path, monkeypatch, capsys, change):
     corpus = helpers.write_corpus(tmp_path / "corpus")
     with monkeypatch.context() as patch:
-        patch.setattr("t5x_style.retrieval.resumable_parts.Parts.join", lambda *_: None)
+        patch.setattr("t5x_style.retrieval.resumable_parts.ResumableParts.join", lambda *_: None)
         run(corpus, tmp_path / "out")
     for name in {"corpus", "queries"} & set(change):
         path = tmp_path / "corpus" / f"{name}.jsonl"

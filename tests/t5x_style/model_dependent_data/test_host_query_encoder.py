@@ -11,6 +11,7 @@ import pytest
 
 from t5x_style import watch_index
 from t5x_style.interfaces import index
+from t5x_style.interfaces.contract import ContractError
 from t5x_style.model_dependent_data import host_query_encoder, versioned_index
 from t5x_style.model_dependent_data import index_builder as builder
 from t5x_style.model_dependent_data.retrieval_batches import Searched
@@ -19,17 +20,9 @@ from t5x_style.retrieval import versioned_folder
 from t5x_style.step import train_step
 from t5x_style.training import metric_writer, progress
 from tests.kits import process_group
-from tests.kits.host_kit import (
-    CORPUS,
-    Builder,
-    build,
-    copy,
-    refresher,
-    retrieval,
-    seen,
-    train,
-    watched,
-)
+from tests.kits.host_kit import CORPUS, Builder, build, copy, refresher, retrieval, seen
+
+from tests.kits.host_kit import train, watched  # isort: skip
 from tests.kits.tiny_corpus import TinyCorpus
 from tests.models.objectives import test_realm
 
@@ -248,7 +241,7 @@ def test_indexes_of_others_are_refused(whole, tmp_path):
     with pytest.raises(versioned_index.VersionError, match="blocks of another corpus"):
         Searched(retrieval(tmp_path, corpus=TinyCorpus(38)), version)
     other = dataclasses.replace(contract, tokenizer_fingerprint="other")
-    with pytest.raises(contract.ContractError, match="tokenizer_fingerprint"):
+    with pytest.raises(ContractError, match="tokenizer_fingerprint"):
         versioned_index.read(folder / "versions", number, other)
     copied = tmp_path / "versions"
     shutil.copytree(folder / "versions", copied)

@@ -6,7 +6,7 @@ import pytest
 
 from t5x_style.distributed import partitioning
 from t5x_style.model_dependent_data import neighbours
-from t5x_style.model_dependent_data.neighbours import NONE, Facts
+from t5x_style.model_dependent_data.neighbours import NONE, TextMetadata
 
 MESHES = [(1, 1, 1), (8, 1, 1), (2, 2, 2)]
 
@@ -19,7 +19,7 @@ def _mesh(shape=(1, 1, 1)):
 def _texts(count, seed=0, shards=3, documents=None, languages=3):
     rng = np.random.default_rng(seed)
     vectors = rng.normal(size=(count, 8)).astype(np.float32)
-    facts = Facts(
+    facts = TextMetadata(
         rng.integers(0, shards, count),
         rng.integers(0, documents or count, count),
         rng.integers(0, languages, count),

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from t5x_style.model_dependent_data.version_log import RECORD, Record, Told
+from t5x_style.model_dependent_data.version_log import RECORD, Record, RemoteLog
 from t5x_style.model_dependent_data.version_prefetcher import VersionReader
 from t5x_style.model_dependent_data.versioned_index import VersionError
 
@@ -129,7 +129,7 @@ def test_a_line_that_was_cut_by_a_kill_is_dropped(tmp_path):
 
 
 def test_what_another_process_decides_is_read_as_it_is_written(tmp_path):
-    told = Told(tmp_path / RECORD)
+    told = RemoteLog(tmp_path / RECORD)
     assert told.of(0) is None
     record = Record(tmp_path / RECORD)
     for step in range(3):

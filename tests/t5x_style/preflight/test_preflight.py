@@ -13,7 +13,7 @@ from gin import config as gin_config
 
 from models.objectives import mlm, retromae
 from t5x_style.configuration import gin_checks
-from t5x_style.interfaces.metrics import Mean
+from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.preflight import command, configuration, program
 from t5x_style.step import compiled_step, train_step
 from t5x_style.training.trainer import Cadence, Trainer
@@ -140,7 +140,7 @@ def test_bfloat16_products_no_host_and_another_loss_is_another_program(
 
     def doubled(self, batch, key):
         loss, metrics = original(self, batch, key)
-        return loss + Mean.of(jax.numpy.square(self.head.bias[...])), metrics
+        return loss + MetricSum.of(jax.numpy.square(self.head.bias[...])), metrics
 
     monkeypatch.setattr(objective, "loss", doubled)
     assert traced(name)[1].step.lower().as_text() != text
@@ -257,7 +257,7 @@ def fake_cost(training, slice_):
         mesh=dict(training.partitioner.mesh.shape),
         parameters=found.parameters,
         rows=found.rows,
-        couples_examples=found.module.couples_examples,
+        requires_full_batch=found.module.requires_full_batch,
         memory=program.Memory(10, 90 if large else 5, 0, 0, 50),
         flops=1.0,
         model_flops=1.0,

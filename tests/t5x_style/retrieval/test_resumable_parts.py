@@ -7,8 +7,8 @@ from t5x_style.retrieval import resumable_parts
 LINES = [f"line {number}\u2028\n" for number in range(10)]  # a line separator breaks no line
 
 
-def make(folder, version="v", count=10, size=4) -> resumable_parts.Parts:
-    return resumable_parts.Parts(folder, version, count, size)
+def make(folder, version="v", count=10, size=4) -> resumable_parts.ResumableParts:
+    return resumable_parts.ResumableParts(folder, version, count, size)
 
 
 def write(job, numbers) -> None:

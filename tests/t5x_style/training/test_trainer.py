@@ -185,7 +185,7 @@ def test_no_micro_batches(tmp_path):
 
 def test_micro_batches_of_coupled_examples(tmp_path):
     class Coupled(Toy):
-        couples_examples = True
+        requires_full_batch = True
 
     make = functools.partial(Coupled, TEXT, 32, 8, 16)
     with pytest.raises(ValueError, match="encode_chunks"):

@@ -15,7 +15,7 @@ from tests.kill import filling
 from tests.kits import store_kit
 
 STAGE = """from __gin__ import dynamic_registration
-from t5x_style.workflow import stages
+from t5x_style import stage
 from tests.kill import filling
 stage.run.job = @filling.fill
 filling.fill.chunks = %CHUNKS
