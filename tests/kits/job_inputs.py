@@ -36,13 +36,13 @@ from input_pipelines.sources.squad_questions import AskedPassages
 from input_pipelines.store import block_layout, layouts, prepare, salient_spans
 from input_pipelines.tokenizers import tokenization, wordpiece
 from t5x_style.mining import candidates, hard_negatives
-from tests.input_pipelines.batches import test_questions
+from tests.input_pipelines.batches import test_open_qa_batches
 from tests.input_pipelines.gather import test_documents, test_question_collection
 from tests.input_pipelines.sources import test_language_sentences, test_triples
-from tests.input_pipelines.store import test_blocks
+from tests.input_pipelines.store import test_block_layout
 from tests.input_pipelines.tokenizers import test_tokenization
 from tests.kits import labelled_texts, question_texts, retrieval_helpers, tiny_stores
-from tests.t5x_style.mining import test_mining
+from tests.t5x_style.mining import test_hard_negatives
 
 Runs = Mapping[str, Mapping[str, Any]]  # folder of a run, "" for a single one -> arguments
 
@@ -164,7 +164,7 @@ def prepare_stores() -> Runs:
     asked = AskedPassages(".", "{language}.jsonl", question_texts.LANGUAGES)
     windows = question_windows.QuestionWindows(question_texts.QUESTION, question_texts.STRIDE)
     labelled = _rows("labels.jsonl", itertools.islice(labelled_texts.lines(), 10))
-    classes, listed = labelled_texts.CLASSES, test_blocks.Listed()
+    classes, listed = labelled_texts.CLASSES, test_block_layout.Listed()
     runs: dict[str, tuple[text_sources.Source, int, layouts.Layout]] = {
         "texts": (_jsonl("texts.jsonl", rows), 8, layouts.WHOLE_TEXTS),
         "blocks": (listed, 24, block_layout.Blocks(salient_spans.Rules())),
@@ -191,7 +191,7 @@ def block_collection() -> Runs:
 
 def answer_forms() -> Runs:
     """The stores are made by `prepare`: what changes there changes these outputs, too."""
-    passages, questions = test_questions.Passages(), test_questions.Questions()
+    passages, questions = test_open_qa_batches.Passages(), test_open_qa_batches.Questions()
     tokenizer = _tokenizer(_texts(passages, questions))
     for name, source, layout in (
         ("corpus", passages, block_layout.Blocks(None)),
@@ -199,7 +199,7 @@ def answer_forms() -> Runs:
     ):
         settings = ("all", "text", 40, "", 8, 1, 0, layout)
         prepare.prepare(name, source, tokenizer, name, *settings)
-    asked = test_questions.ASKED.items()
+    asked = test_open_qa_batches.ASKED.items()
     rows = [{"_id": name, "answers": given, "answer_type": kind} for name, (given, kind) in asked]
     given = {"corpus": "corpus/store", "questions": "questions/store", "tokenizer": tokenizer}
     given |= {"answers": _rows("answers.jsonl", rows), "workers": 1, "max_bad_records": 0}
@@ -367,7 +367,7 @@ def triple_negatives() -> Runs:
 
 def mine() -> Runs:
     """BM25 without a filter, with both filters, and among answers alone."""
-    passages, asked = enumerate(test_mining.TEXTS), test_mining.QUERIES.items()
+    passages, asked = enumerate(test_hard_negatives.TEXTS), test_hard_negatives.QUERIES.items()
     _rows("corpus.jsonl", [{"_id": f"p{n}", "title": "", "text": text} for n, text in passages])
     _rows("queries.jsonl", [{"_id": name, "text": text} for name, text in asked])
     judged = ["q\tp0\t1", "other\tp5\t1", "none\tp3\t1"]

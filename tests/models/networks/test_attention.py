@@ -137,14 +137,18 @@ def test_dropout_forbids_the_kernels_in_training_only():
     module = bert.Encoder(dataclasses.replace(CONFIG, attention_dropout=0.1), rngs=nnx.Rngs(0))
     segment_ids, key = jnp.ones((1, 1024), jnp.int32), jax.random.key(0)
     with pytest.raises(attention.AttentionError, match="attention_dropout"):
-        module.layers.attention.within(segment_ids, key)
+        module.layers.attention.segment_mask(segment_ids, key)
     module.layers.attention.kind = "auto"
     with pytest.warns(UserWarning, match="attention of 1024 tokens is plain: attention_dropout"):
-        assert not isinstance(module.layers.attention.within(segment_ids, key), attention.Segments)
+        assert not isinstance(
+            module.layers.attention.segment_mask(segment_ids, key), attention.Segments
+        )
     module.eval()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert isinstance(module.layers.attention.within(segment_ids, key), attention.Segments)
+        assert isinstance(
+            module.layers.attention.segment_mask(segment_ids, key), attention.Segments
+        )
 
 
 def test_an_unknown_form_is_refused():

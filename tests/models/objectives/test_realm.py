@@ -217,7 +217,7 @@ def test_resuming_after_a_stop_changes_no_bit(tmp_path):
 def test_the_index_is_saved_and_the_tokens_are_not(tmp_path):
     run, lines = train(tmp_path, steps=4)
     assert {"timing/candidate_age_minutes", "timing/index_age_minutes"} <= lines[-1].keys()
-    meta = checkpointing.checkpoint_folder.read_meta(tmp_path / "checkpoints" / "4")
+    meta = checkpointing.checkpoint_directory.read_meta(tmp_path / "checkpoints" / "4")
     saved = set(meta["shapes"]["variables"])
     assert {"index/embeddings", "index/row_steps"} <= saved
     assert not {"index/tokens", "index/lengths"} & saved

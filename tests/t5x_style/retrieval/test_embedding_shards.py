@@ -102,7 +102,7 @@ def test_an_unfinished_mixed_or_old_folder_is_refused(folder, tmp_path_factory):
     with pytest.raises(index_lib.IndexDamaged, match=r"00002/manifest\.json"):
         encoding.load_embeddings(folder)
     file = folder / "shards/00002/manifest.json"
-    entry = {"bytes": file.stat().st_size, "sha256": embedding_shards.publish.sha256(file)}
+    entry = {"bytes": file.stat().st_size, "sha256": embedding_shards.versioned_folder.sha256(file)}
     manifest["files"]["shards/00002/manifest.json"] = entry
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(index_lib.IndexDamaged, match="found other: the vectors of another model"):

@@ -37,14 +37,14 @@ def test_ties_are_broken_by_row_across_blocks():
 
 
 def test_more_hits_than_passages_are_padded(exact):
-    scores, rows = exact_index.search(helpers.vectors(2), 60)
+    scores, rows = exact.search(helpers.vectors(2), 60)
     assert scores.shape == rows.shape == (2, 60)
     assert (rows[:, 50:] == index_lib.NO_ROW).all() and np.isneginf(scores[:, 50:]).all()
     assert sorted(rows[0, :50]) == list(range(50))
 
 
 def test_no_queries_give_no_results(exact):
-    scores, rows = exact_index.search(np.zeros((0, 16), np.float32), 3)
+    scores, rows = exact.search(np.zeros((0, 16), np.float32), 3)
     assert scores.shape == rows.shape == (0, 3)
 
 
@@ -60,7 +60,7 @@ def test_no_queries_give_no_results(exact):
 )
 def test_bad_queries_are_refused(exact, queries, k, message):
     with pytest.raises(index_lib.QueryError, match=message):
-        exact_index.search(queries, k)
+        exact.search(queries, k)
 
 
 def test_bad_embeddings_are_refused():

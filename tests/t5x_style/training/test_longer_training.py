@@ -23,10 +23,10 @@ from t5x_style.workflow import stages
 from tests.kits.checkpoint_helpers import data_file, flip, names
 from tests.kits.toy_objective import ToyPipeline
 from tests.t5x_style.checkpoints.test_checkpoint_retention import values
-from tests.t5x_style.model_dependent_data import test_replanning
+from tests.t5x_style.model_dependent_data import test_plan_refresh
 from tests.t5x_style.training.test_trainer import TEXT, TOY
 
-made = test_replanning.made  # a fixture
+made = test_plan_refresh.made  # a fixture
 CONSTANT = functools.partial(optimizers.AdamW, 0.05, 2, no_decay=("scale",), decay="constant")
 STABLE = functools.partial(
     optimizers.AdamW, 0.05, 2, no_decay=("scale",), decay="warmup_stable_decay"
@@ -358,13 +358,13 @@ def test_a_plan_of_the_model_is_continued(made, tmp_path, monkeypatch, short, na
     constant = functools.partial(optimizers.AdamW, 0.01, 2, decay="constant")
 
     def trained(folder, steps):
-        cadence = dataclasses.replace(test_replanning.CADENCE, steps=steps)
+        cadence = dataclasses.replace(test_plan_refresh.CADENCE, steps=steps)
         with monkeypatch.context() as patch:
             patch.setattr(optimizers, "AdamW", lambda *_: constant(steps))
-            return test_replanning._fit(folder, made, cadence=cadence)
+            return test_plan_refresh._fit(folder, made, cadence=cadence)
 
     trained(tmp_path / "short", short)
-    every = test_replanning.CADENCE.evaluate_every
+    every = test_plan_refresh.CADENCE.evaluate_every
     copied = longer_training.seed(
         tmp_path / "short", tmp_path / "longer", short, every, replan_every=4
     )
@@ -372,7 +372,7 @@ def test_a_plan_of_the_model_is_continued(made, tmp_path, monkeypatch, short, na
         [f"plans/{name}"] if name else []
     )
     longer, whole = trained(tmp_path / "longer", 10), trained(tmp_path / "whole", 10)
-    assert test_replanning._digest(longer) == test_replanning._digest(whole)
+    assert test_plan_refresh._digest(longer) == test_plan_refresh._digest(whole)
     assert lines(tmp_path / "longer") == lines(tmp_path / "whole")
 
 

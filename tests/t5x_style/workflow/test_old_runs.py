@@ -4,8 +4,10 @@ import shutil
 import tarfile
 from pathlib import Path
 
-from t5x_style.configuration import gin_checks
-from t5x_style.workflow import recipe_reader
+import pytest
+
+from t5x_style.configuration import gin_checks, gin_reader, renames
+from t5x_style.workflow import recipe_reader, stages
 
 GOLDEN = Path(__file__).parent / "finished_run"
 NOT_KEPT = {"export", "report"}  # their programs and pages name folders of the machine
@@ -25,3 +27,20 @@ def test_a_finished_run_of_old_code_is_done(tmp_path: Path) -> None:
     statuses = {name: decision.status for name, decision in decisions.items()}
     assert statuses == {name: "new" if name in NOT_KEPT else "done" for name in statuses}
     assert len(statuses) == 16
+
+
+def test_the_gin_files_that_old_runs_left_are_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(renames, "_noted", set())
+    with tarfile.open(GOLDEN / "run.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    files = sorted(tmp_path.glob(".store/versions/*/config.gin"))
+    assert len(files) == 14
+    for file in files:
+        config = gin_reader.read([str(file)])
+        gin_checks.check_names(config, (gin_reader.RUN, stages.job_of(config)))
+        gin_checks.check_code(config)
+    said = capsys.readouterr().err
+    assert "input_pipelines.packing is called input_pipelines.batches.token_groups now" in said
+    assert "ContrastiveConfig.way is called contrastive.ContrastiveConfig.exchange now" in said
