@@ -2,8 +2,8 @@
 
 gin executes what it reads, ignores a mistyped macro in silence and lets the last of two equal
 bindings win. Here gin's own parser only yields statements; they become one `Config`, in which
-every name carries the file and line it came from. `gin_checks` checks it; `stage` takes
-fingerprints of it; `launch.recipe` reads recipes with it. Nothing here imports JAX.
+every name carries the file and line it came from. `gin_checks` checks it; `workflow.fingerprints`
+identifies it; `workflow.recipe_reader` reads recipes with it. Nothing here imports JAX.
 """
 
 import difflib
@@ -289,6 +289,8 @@ class _Reader:
         module = delegate.present(statement.module)
         path = module if whole else statement.module.split(".")[0]
         symbols[symbol] = path
+        if whole and symbol == statement.module.rpartition(".")[2]:
+            symbol = module.rpartition(".")[2]  # other files know the module by its present name
         self.config.imports.append(Import(module, symbol, path, where))
 
     def bind(

@@ -13,7 +13,7 @@ while it has it, fingerprints leave it out.
 import sys
 from collections.abc import Mapping
 
-from t5x_style.configuration import python_sources as sources
+from t5x_style.configuration import python_sources
 
 # Package -> modules that moved to it, by their old paths below the top-level package
 _MOVED: Mapping[str, str] = {
@@ -21,7 +21,7 @@ _MOVED: Mapping[str, str] = {
     "t5x_style.distributed": "collectives partitioning peers processes rendezvous runtime",
     "t5x_style.step": "inference optim step_program tables train_state train_step",
     "t5x_style.training": "hooks initialise longer_training metric_log progress trainer",
-    "t5x_style.checkpoints": ("checkpoint_folder checkpoint_items checkpointing integrity trained"),
+    "t5x_style.checkpoints": "checkpoint_folder checkpoint_items checkpointing integrity trained",
     "t5x_style.mining": (
         "retrieval.candidates retrieval.mining retrieval.origin retrieval.scoring"
     ),
@@ -224,7 +224,7 @@ def present(path: str) -> str:
         prefix = ".".join(parts[:depth])
         if prefix in NAMES:
             return present(".".join([NAMES[prefix], *parts[depth:]]))
-        file = sources.path_of(parts[:depth])
+        file = python_sources.path_of(parts[:depth])
         if file is not None and file.name != "__init__.py":
             return path
     return path

@@ -27,6 +27,10 @@ def build(board, model_dir=""):
     return board
 """
 ROOT = "shop.parts.shelf.build"
+WRITTEN = (
+    f"{HEAD}from shop.parts import shelf\nLENGTH = 3\n"
+    "shelf.build.board = @shelf.Board()\nshelf.Board.length = %LENGTH\n"
+)
 
 
 @pytest.fixture
@@ -119,16 +123,21 @@ def test_old_names_on_the_command_line(
     assert "is called" in capsys.readouterr().err
 
 
-def test_gin_gets_present_names(shop: Path) -> None:
-    text = NOW.replace("shop.parts", "shop").replace("Board.length", "Plank.long")
-    written = gin_text.text_of(read(text))
-    assert written == (
-        f"{HEAD}from shop.parts import shelf\nLENGTH = 3\n"
-        "shelf.build.board = @shelf.Board()\nshelf.Board.length = %LENGTH\n"
-    )
+@pytest.mark.parametrize(
+    "text",
+    [
+        NOW.replace("shop.parts", "shop").replace("Board.length", "Plank.long"),
+        NOW.replace("shop.parts import shelf", "shop import plank").replace("shelf.", "plank."),
+    ],
+)
+def test_gin_gets_present_names(shop: Path, text: str) -> None:
+    assert gin_text.text_of(read(text)) == WRITTEN
+
+
+def test_gin_makes_what_old_names_describe(shop: Path) -> None:
     gin_config.clear_config()
     try:
-        gin_config.parse_config(written)
+        gin_config.parse_config(gin_text.text_of(read(NOW.replace("shop.parts", "shop"))))
         build = gin_checks.locate(ROOT, "test")
         assert gin_checks.configured(build)().length == 3
     finally:

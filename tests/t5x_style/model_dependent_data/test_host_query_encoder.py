@@ -12,17 +12,24 @@ import pytest
 from t5x_style import watch_index
 from t5x_style.interfaces import index
 from t5x_style.interfaces.contract import ContractError
-from t5x_style.model_dependent_data import host_query_encoder, versioned_index
-from t5x_style.model_dependent_data import index_builder as builder
+from t5x_style.model_dependent_data import host_query_encoder, index_builder, versioned_index
 from t5x_style.model_dependent_data.retrieval_batches import Searched
 from t5x_style.model_dependent_data.version_log import RECORD, run_of
 from t5x_style.retrieval import versioned_folder
 from t5x_style.step import train_step
 from t5x_style.training import metric_writer, progress
 from tests.kits import process_group
-from tests.kits.host_kit import CORPUS, Builder, build, copy, refresher, retrieval, seen
-
-from tests.kits.host_kit import train, watched  # isort: skip
+from tests.kits.host_kit import (
+    CORPUS,
+    Builder,
+    build,
+    copy,
+    refresher,
+    retrieval,
+    seen,
+    train,
+    watched,
+)
 from tests.kits.tiny_corpus import TinyCorpus
 from tests.models.objectives import test_realm
 
@@ -267,7 +274,7 @@ def test_parameters_that_are_missing_never_embed_a_query(whole, tmp_path):
     assert len(fewer) == len(given) - 1
     with pytest.raises(versioned_index.VersionError, match="not finite"):
         prepare(fewer, clean, 0)
-    with pytest.raises(builder.RefreshError, match="'.nothing' matches no parameter"):
+    with pytest.raises(index_builder.RefreshError, match="'.nothing' matches no parameter"):
         refresher(tmp_path, parameters=("^nothing",)).refresh(watched(folder, bool), "run", 9)
 
 
@@ -389,5 +396,5 @@ def test_watching_nothing_is_told_in_a_line(capsys):
 
 def test_a_training_that_has_ended_is_not_watched(whole, tmp_path):
     folder, _, _ = whole
-    with pytest.raises(builder.RefreshError, match="the training has ended"):
+    with pytest.raises(index_builder.RefreshError, match="the training has ended"):
         refresher(tmp_path).watch(watched(folder, lambda: True), 0.01, ())
