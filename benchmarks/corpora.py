@@ -44,15 +44,19 @@ def squad(folder: Path) -> Path:
     return folder / "squad"
 
 
-def tokenized(corpus: Path, length: int) -> tuple[Path, Path]:
-    """(token store, tokenizer), made beside a folder of its passages cut at `length` tokens."""
-    at = corpus.with_name(f"{corpus.name}_stages")
+def tokenized(corpus: Path, at: Path, length: int) -> tuple[Path, Path]:
+    """(token store, tokenizer) of a folder's passages, cut at `length` tokens; made in `at`."""
     run_stage(["runs/train_tokenizer.gin"], at / "t", CORPUS=str(corpus))
     run_stage(
         ["data/beir_passages.gin", "runs/prepare.gin"], at / "p", CORPUS=str(corpus),
         TOKENIZER=str(at / "t/tokenizer"), LENGTH=length,
     )  # fmt: skip
     return at / "p/store", at / "t/tokenizer"
+
+
+def squad_tokenized(folder: Path, length: int) -> tuple[Path, Path]:
+    """As `tokenized`, of SQuAD's training paragraphs."""
+    return tokenized(squad(folder), folder / "stages", length)
 
 
 def squad_pairs(folder: Path, query_length: int, passage_length: int) -> Path:

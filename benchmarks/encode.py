@@ -103,7 +103,7 @@ def main(_: list[str]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         path, tokenizer = Path(_STORE.value), Path(_TOKENIZER.value)
         if not _STORE.value:
-            path, tokenizer = corpora.tokenized(corpora.squad(Path(scratch)), _LENGTH.value)
+            path, tokenizer = corpora.squad_tokenized(Path(scratch), _LENGTH.value)
         store = TokenStore.open(path)
         vocabulary = contract.Vocabulary.load(str(tokenizer)).size
         runs = {f"kennel, {rows} rows": ours(store, vocabulary, int(rows)) for rows in _ROWS.value}

@@ -47,7 +47,7 @@ def main(_: list[str]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         store, tokenizer = Path(_STORE.value), Path(_TOKENIZER.value)
         if not _STORE.value:
-            store, tokenizer = corpora.tokenized(corpora.squad(Path(scratch)), _LENGTH.value)
+            store, tokenizer = corpora.squad_tokenized(Path(scratch), _LENGTH.value)
         opened = TokenStore.open(str(store))
         shape = Shape(_SIZE.value, None, _ROWS.value, _LENGTH.value)
         step = RetroMaeStep(opened, str(tokenizer), shape)

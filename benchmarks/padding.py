@@ -8,7 +8,7 @@ of this installation, and SQuAD's paragraphs where ../shared has them.
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,17 +30,19 @@ PASSAGE_LENGTH = 128  # tokens at which the main job cuts passages
 QUERIES, GROUP_SIZE, STEPS = 64, 2, 200  # of a fine-tuning batch; how many batches are looked at
 
 
-def stores() -> Iterator[tuple[str, TokenStore]]:
-    """The stores that were asked for, or those made here."""
-    for folder in _STORES.value:
+def stores(folders: Sequence[str] = ()) -> Iterator[tuple[str, TokenStore]]:
+    """(name, store) of each folder; without folders, of two stores that are made here."""
+    for folder in folders:
         yield folder, TokenStore.open(folder)
-    if not _STORES.value:
+    if not folders:
         with tempfile.TemporaryDirectory() as scratch:
             makers = {"documentation": corpora.documentation, "SQuAD paragraphs": corpora.squad}
             if not corpora.SQUAD.is_file():
                 del makers["SQuAD paragraphs"]
             for name, make in makers.items():
-                store, _ = corpora.tokenized(make(Path(scratch)), PASSAGE_LENGTH)
+                at = Path(scratch, name)
+                at.mkdir()
+                store, _ = corpora.tokenized(make(at), at / "stages", PASSAGE_LENGTH)
                 yield name, TokenStore.open(str(store))
 
 
@@ -76,8 +78,9 @@ def report(name: str, store: TokenStore) -> None:
 def report_pairs(store: TokenStore) -> None:
     """Prints the passages of fine-tuning: a fixed number in a fixed number of rows."""
     ids, queries, group = np.arange(len(store)), QUERIES, GROUP_SIZE
-    # Each passage answers one query of 2 tokens; its negatives are random passages.
-    pairs = Pairs(ids, ids[:, None], np.full((len(store), 1), token_groups.NONE), 0)
+    # Each passage answers one query of 2 tokens; its negative is another passage, at random.
+    shift = np.random.default_rng(0).integers(1, len(ids), len(ids))
+    pairs = Pairs(ids, ids[:, None], ((ids + shift) % len(ids))[:, None])
     query_rows = token_groups.Rows(queries, 2, 1)
     print(f"  fine-tuning, {queries} queries with {group} passages each, over {STEPS} steps:")
     for times, segments in ((1, 1), (1, 8), (2, 8), (4, 16)):
@@ -112,7 +115,7 @@ def report_speed(lengths: np.ndarray, count: int) -> None:
 
 def main(_: list[str]) -> None:
     """Prints a table for each store, then the speed of planning."""
-    for name, store in stores():
+    for name, store in stores(_STORES.value):
         report(name, store)
         report_pairs(store)
     for count in (1_000_000, 13_000_000):

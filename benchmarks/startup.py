@@ -64,7 +64,7 @@ def main(_: list[str]) -> None:
     """Prints both times."""
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
-        store, tokenizer = corpora.tokenized(corpora.documentation(work), 128)
+        store, tokenizer = corpora.tokenized(corpora.documentation(work), work / "stages", 128)
         cold, warm = [], []
         for number in range(_REPEATS.value):
             cache = work / f"cache{number}"

@@ -201,7 +201,7 @@ def main(_: list[str]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         store, tokenizer = Path(_STORE.value), Path(_TOKENIZER.value)
         if not _STORE.value:
-            store, tokenizer = corpora.tokenized(corpora.squad(Path(scratch)), _LENGTH.value)
+            store, tokenizer = corpora.squad_tokenized(Path(scratch), _LENGTH.value)
         print(
             f"{_SIZE.value}: {SIZES[_SIZE.value]} layers, width, heads; vocabulary "
             f"{_VOCABULARY.value:,}; about {_ROWS.value} x {_LENGTH.value} tokens a batch; "
