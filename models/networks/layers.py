@@ -301,21 +301,21 @@ class BertLayer(nnx.Module):
         self.dropout = Dropout(config.dropout)
 
     def __call__(
-        self, query: jax.Array, memory: jax.Array, visible: Visible, key: jax.Array | None = None
+        self, query: jax.Array, memory: jax.Array, view: Visible, key: jax.Array | None = None
     ) -> jax.Array:
         """Attends from `query` to `memory`, then feeds forward.
 
         Args:
             query: [B, Q, D].
             memory: [B, K, D], keys and values.
-            visible: see `Attention`.
+            view: `visible` of `Attention`.
             key: drives the three dropouts; None turns them off.
 
         Returns:
             [B, Q, D] in the compute dtype.
         """
         inside, after_attention, after_mlp = split_key(key, 3)
-        attended = self.attention(query, memory, visible, inside)
+        attended = self.attention(query, memory, view, inside)
         a = self.attention_norm(query + self.dropout(attended, after_attention))
         return self.mlp_norm(a + self.dropout(self.mlp(a), after_mlp))
 

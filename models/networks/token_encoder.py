@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import jax
 from flax import nnx
 
-from models.networks import layers, pooling
+from models.networks import layers
+from models.networks.pooling import POOLINGS, pooled
 from t5x_style.interfaces.encoder import Group
 
 
@@ -53,11 +54,11 @@ class TokenEncoder(nnx.Module):
     @property
     def poolings(self) -> tuple[str, ...]:
         """See `Encoder`."""
-        return pooling.POOLINGS
+        return POOLINGS
 
-    def pool(self, group: Group, pooling_name: str, key: jax.Array | None = None) -> jax.Array:
+    def pool(self, group: Group, pooling: str, key: jax.Array | None = None) -> jax.Array:
         """See `Encoder`."""
-        return pooling.pooled(self, group, pooling_name, key)
+        return pooled(self, group, pooling, key)
 
     def __call__(
         self,
