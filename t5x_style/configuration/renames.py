@@ -164,17 +164,28 @@ _RENAMED: Mapping[str, str] = {
 }
 
 # Dotted path of a module, function or class -> the present one
-NAMES: Mapping[str, str] = {
-    f"{package.partition('.')[0]}.{old}": f"{package}.{old.rpartition('.')[2]}"
-    for package, modules in _MOVED.items()
-    for old in modules.split()
-} | {
-    f"{package}.{old}": f"{package}.{new}"
-    for package, pairs in _RENAMED.items()
-    for old, _, new in (pair.partition(">") for pair in pairs.split())
-}
+NAMES: Mapping[str, str] = (
+    {
+        f"{package.partition('.')[0]}.{old}": f"{package}.{old.rpartition('.')[2]}"
+        for package, modules in _MOVED.items()
+        for old in modules.split()
+    }
+    | {
+        f"{package}.{old}": f"{package}.{new}"
+        for package, pairs in _RENAMED.items()
+        for old, _, new in (pair.partition(">") for pair in pairs.split())
+    }
+    | {
+        "t5x_style.retrieval.scann_index.ScannSettings": "t5x_style.retrieval.scann_index.Scann",
+        "t5x_style.retrieval.scann_index.load": "t5x_style.retrieval.published_index.load",
+    }
+)
 # "module.name.parameter" as in fingerprints, with the present parameter -> its first name
-PARAMETERS: Mapping[str, str] = {"contrastive.ContrastiveConfig.exchange": "way"}
+PARAMETERS: Mapping[str, str] = {
+    "contrastive.ContrastiveConfig.exchange": "way",
+    "build_index.build_index.index": "settings",
+    "refresher.Refresher.index": "settings",
+}
 # macro of gin files -> the present one
 MACROS: Mapping[str, str] = {
     "STACKED": "LAYER_MAP",
@@ -273,10 +284,17 @@ def aliases(paths: Mapping[str, str]) -> dict[str, str]:
       paths: symbol -> present path of a module.
 
     Returns:
-      The last part of each old path of these modules -> that old path.
+      The last part of each old path of these modules, or of the old module of what has moved to
+      one of them -> that old path.
     """
-    known = set(paths.values())
-    return {old.rpartition(".")[2]: old for old in NAMES if present(old) in known}
+    known, found = set(paths.values()), {}
+    for old in NAMES:
+        now, module = present(old), old.rpartition(".")[0]
+        if now in known:
+            found[old.rpartition(".")[2]] = old
+        elif now.rpartition(".")[0] in known:  # a function or class
+            found[module.rpartition(".")[2]] = module
+    return found
 
 
 def macro(name: str, where: str) -> str:
