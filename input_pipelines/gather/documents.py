@@ -15,7 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from input_pipelines.sources import languages, places, text_sources
-from input_pipelines.sources.text_sources import BadRecords, FieldError, SourceError
+from input_pipelines.sources.text_sources import (
+    BadRecords,
+    FieldError,
+    Record,
+    SourceError,
+    TextSource,
+)
 
 DOCUMENTS, DEVELOPMENT, LANGUAGES = "documents.jsonl", "development.jsonl", "languages.json"
 
@@ -53,8 +59,8 @@ def parts_of(document: str) -> tuple[str, str, str]:
     return parts[0], parts[1], parts[2]
 
 
-class DocumentSource(Protocol):
-    """Where documents come from."""
+class DocumentSource(TextSource, Protocol):
+    """Where documents come from: a source whose texts have a language, a shard and a name."""
 
     @property
     def shard(self) -> str:
@@ -66,8 +72,31 @@ class DocumentSource(Protocol):
         ...
 
 
+class DocumentTexts:
+    """What makes a `DocumentSource` a `TextSource`: the ids of its records are LANGUAGE/SHARD/NAME.
+
+    `gather` reads documents instead, which it checks itself.
+    """
+
+    def documents(self, bad: BadRecords) -> Iterator[tuple[str, Document]]:
+        """See `DocumentSource`."""
+        raise NotImplementedError(f"{type(self).__name__} has no documents")
+
+    def records(self, bad: BadRecords) -> Iterator[Record]:
+        """See `text_sources.TextSource`."""
+        unique = text_sources.UniqueIds()
+        for where, document in self.documents(bad):
+            path, _, line = where.rpartition(":")
+            if before := unique.first(document.id, path, int(line)):
+                detail = f"document {document.id!r} was already given in {before}"
+                bad.add(where, "duplicate_id", detail, document.title)
+                continue
+            place = places.place(path, where)
+            yield Record(document.id, document.title, document.text, place)
+
+
 @dataclasses.dataclass(frozen=True)
-class DocumentFiles:
+class DocumentFiles(DocumentTexts):
     """JSON lines, a document each.
 
     Attributes:

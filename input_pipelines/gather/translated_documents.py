@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from input_pipelines.gather.documents import Document
+from input_pipelines.gather.documents import Document, DocumentTexts
 from input_pipelines.sources.bitext import Bitext
 from input_pipelines.sources.text_sources import BadRecords, SourceError
 
 
 @dataclasses.dataclass(frozen=True)
-class TranslatedDocuments:
+class TranslatedDocuments(DocumentTexts):
     """A `documents.DocumentSource` of bitexts whose keys are NAME/DOCUMENT/SENTENCE.
 
     `bitext_tables.Keyed` has such keys where documents stand in the first column, `Columns` and

@@ -86,7 +86,7 @@ class SimilarSentences:
             raise ValueError(f"SimilarSentences.side: expected one of {SIDES}, found {self.side!r}")
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """See `text_sources.Source`; errors as `SimilarityFiles.judged`."""
+        """See `text_sources.TextSource`; errors as `SimilarityFiles.judged`."""
         at = SIDES.index(self.side)
         for one in self.of.judged(bad):
             yield Record(one.id, "", one.sentences[at], one.where)

@@ -12,7 +12,8 @@ import os
 from collections.abc import Sequence, Set
 from typing import Any
 
-from input_pipelines.sources.text_sources import BadRecords, Mixture
+from input_pipelines.sources.mixtures import Mixture
+from input_pipelines.sources.text_sources import BadRecords
 from input_pipelines.tokenizers.tokenization import Tokenizer
 
 BATCH = 1024  # sentences that are tokenized at a time

@@ -163,16 +163,29 @@ _RENAMED: Mapping[str, str] = {
     "models.losses": "negatives>negative_masks span_reading>span_scores",
 }
 
-# Dotted path of a module, function or class -> the present one
-NAMES: Mapping[str, str] = {
-    f"{package.partition('.')[0]}.{old}": f"{package}.{old.rpartition('.')[2]}"
-    for package, modules in _MOVED.items()
-    for old in modules.split()
-} | {
-    f"{package}.{old}": f"{package}.{new}"
-    for package, pairs in _RENAMED.items()
-    for old, _, new in (pair.partition(">") for pair in pairs.split())
+# Full paths of what moved once more, and of classes, old -> new
+_SINCE: Mapping[str, str] = {
+    "input_pipelines.sources.docstrings": "input_pipelines.gather.docstrings",
+    "input_pipelines.sources.near_duplicates": "input_pipelines.gather.near_duplicates",
+    "input_pipelines.sources.language_sentences": "input_pipelines.gather.language_sentences",
+    "input_pipelines.sources.text_sources.Chain": "input_pipelines.sources.mixtures.Chain",
+    "input_pipelines.sources.text_sources.Mixture": "input_pipelines.sources.mixtures.Mixture",
 }
+
+# Dotted path of a module, function or class -> the present one
+NAMES: Mapping[str, str] = (
+    {
+        f"{package.partition('.')[0]}.{old}": f"{package}.{old.rpartition('.')[2]}"
+        for package, modules in _MOVED.items()
+        for old in modules.split()
+    }
+    | {
+        f"{package}.{old}": f"{package}.{new}"
+        for package, pairs in _RENAMED.items()
+        for old, _, new in (pair.partition(">") for pair in pairs.split())
+    }
+    | dict(_SINCE)
+)
 # "module.name.parameter" as in fingerprints, with the present parameter -> its first name
 PARAMETERS: Mapping[str, str] = {"contrastive.ContrastiveConfig.exchange": "way"}
 # macro of gin files -> the present one

@@ -12,8 +12,9 @@ import pytest
 from input_pipelines.gather import write_beir
 from input_pipelines.sources import beir, msmarco
 from input_pipelines.sources.ir_datasets_source import IrDocuments, IrQrels, IrQueries
+from input_pipelines.sources.mixtures import Chain
 from input_pipelines.sources.msmarco import TrecQrels, Tsv
-from input_pipelines.sources.text_sources import BadRecords, Chain, SourceError
+from input_pipelines.sources.text_sources import BadRecords, SourceError
 from input_pipelines.sources.tfds_source import Tfds
 from input_pipelines.tokenizers import tokenization
 from t5x_style.retrieval import beir_collection
