@@ -140,7 +140,7 @@ _RENAMED: Mapping[str, str] = {
         "plan>packing_plan packing>token_groups stream>prefetch pipeline>packed_text "
         "joint>query_passage_concat labelled_pairs>classifier_batches "
         "windows_to_answer>qa_windows questions>open_qa_batches reading>reader_inputs "
-        "sentences>ict_realm_batches"
+        "sentences>ict_realm_batches text_source>text_batches"
     ),
     "input_pipelines.pairs": (
         "pairs>retriever_batches pair_choice>pair_sampler pair_plan>pair_packing "
@@ -170,6 +170,9 @@ _SINCE: Mapping[str, str] = {
     "input_pipelines.sources.language_sentences": "input_pipelines.gather.language_sentences",
     "input_pipelines.sources.text_sources.Chain": "input_pipelines.sources.mixtures.Chain",
     "input_pipelines.sources.text_sources.Mixture": "input_pipelines.sources.mixtures.Mixture",
+    "input_pipelines.batches.text_batches.TextSources": (
+        "input_pipelines.batches.text_batches.TextBatcher"
+    ),
 }
 
 # Dotted path of a module, function or class -> the present one

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from input_pipelines.batches import text_source
+from input_pipelines.batches import text_batches
 from input_pipelines.gather import dev_split
 from input_pipelines.sources import beir
 from input_pipelines.sources.text_sources import BadRecords, SourceError
@@ -83,7 +83,7 @@ def tokenizer(tmp_path_factory):
 
 
 def test_texts_in_memory_are_batches_of_one_shape(tokenizer):
-    make = text_source.TextSources(tokenizer, rows=2)
+    make = text_batches.TextBatcher(tokenizer, rows=2)
     source = make(["a", "b", "c"], ["one", "two", "three"], 6, "q: ")
     first, last = source.batches()
     assert [group["tokens"].shape for group in (first, last)] == [(2, 6)] * 2
