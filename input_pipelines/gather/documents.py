@@ -227,8 +227,8 @@ def gather(
         )
     bad = BadRecords(max_bad_records)
     dropped: collections.Counter[str] = collections.Counter()
-    least = 1 if rules is None else rules.min_documents
-    kept = _few_left_out(list(_checked(files, rules, bad, dropped)), least, dropped)
+    min_documents = 1 if rules is None else rules.min_documents
+    kept = _few_left_out(list(_checked(files, rules, bad, dropped)), min_documents, dropped)
     if not kept:
         raise SourceError(
             f"documents.gather: no document is left of {[f.shard for f in files]}; dropped: "
@@ -293,11 +293,11 @@ def _checked(
 
 
 def _few_left_out(
-    documents: list[Document], least: int, dropped: collections.Counter[str]
+    documents: list[Document], min_documents: int, dropped: collections.Counter[str]
 ) -> list[Document]:
     """Without those of languages that have too few, by language and then as they came."""
     counts = collections.Counter(one.language for one in documents)
-    kept = [one for one in documents if counts[one.language] >= least]
+    kept = [one for one in documents if counts[one.language] >= min_documents]
     dropped["too_few_of_the_language"] += len(documents) - len(kept)
     return sorted(kept, key=lambda one: one.language)
 

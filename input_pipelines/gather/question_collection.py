@@ -109,9 +109,9 @@ def _write_qrels(folder: str, split: str, read: Read) -> int:
     rows = [
         f"{prefix}{question.id}\t{prefix}{paragraph.passage.id}\t1\n"
         for prefix, paragraphs in read
-        for of, paragraph in paragraphs
+        for paragraph_split, paragraph in paragraphs
         for question in paragraph.questions
-        if of == split
+        if paragraph_split == split
     ]
     with open(os.path.join(folder, f"qrels/{split}.tsv"), "w", encoding="utf-8") as file:
         file.writelines(["\t".join(beir.QRELS_HEADER) + "\n", *rows])

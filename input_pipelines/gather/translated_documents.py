@@ -43,8 +43,8 @@ class TranslatedDocuments(DocumentTexts):
                     name = _document_of(one.key, bitext.name, one.where)
                     for language, text in zip(pair, (one.source, one.target), strict=True):
                         if text.strip():
-                            own = found.setdefault(language, {}).setdefault(name, {})
-                            own.setdefault(one.key, (text.strip(), one.where))
+                            sentences = found.setdefault(language, {}).setdefault(name, {})
+                            sentences.setdefault(one.key, (text.strip(), one.where))
             for language in sorted(found):
                 for name, sentences in found[language].items():
                     text = self.between.join(text for text, _ in sentences.values())

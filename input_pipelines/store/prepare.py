@@ -150,13 +150,13 @@ def _titles(source: TextSource) -> list[str]:
 
 
 def _check_sizes(length: int, shard_size: int, workers: int) -> None:
-    for field, value, least in (
+    for field, value, smallest in (
         ("length", length, 3),  # [CLS], one token, [SEP]
         ("shard_size", shard_size, 1),
         ("workers", workers, 0),
     ):
-        if value < least:
-            raise ValueError(f"prepare.{field}={value}: expected at least {least}")
+        if value < smallest:
+            raise ValueError(f"prepare.{field}={value}: expected at least {smallest}")
 
 
 def _clear_finished(folder: str) -> None:

@@ -170,6 +170,7 @@ _SINCE: Mapping[str, str] = {
     "input_pipelines.sources.language_sentences": "input_pipelines.gather.language_sentences",
     "input_pipelines.sources.text_sources.Chain": "input_pipelines.sources.mixtures.Chain",
     "input_pipelines.sources.text_sources.Mixture": "input_pipelines.sources.mixtures.Mixture",
+    "input_pipelines.gather.dev_split.Part": "input_pipelines.gather.dev_split.HoldOutSplit",
     "input_pipelines.batches.text_batches.TextSources": (
         "input_pipelines.batches.text_batches.TextBatcher"
     ),
@@ -190,7 +191,25 @@ NAMES: Mapping[str, str] = (
     | dict(_SINCE)
 )
 # "module.name.parameter" as in fingerprints, with the present parameter -> its first name
-PARAMETERS: Mapping[str, str] = {"contrastive.ContrastiveConfig.exchange": "way"}
+PARAMETERS: Mapping[str, str] = {
+    "contrastive.ContrastiveConfig.exchange": "way",
+    "held_out.Part.base": "of",
+    "held_out.Share.base": "of",
+    "held_out.Share.min_queries": "least",
+    "similar_sentences.SimilarSentences.pairs": "of",
+    "similar_sentences.scores.pairs": "of",
+    "question_sets.AskedSet.max_questions": "most",
+    "vocabulary_report.vocabulary_report.max_sentences": "most",
+    "answer_forms.find_forms.max_forms": "most",
+    "answer_forms.find_forms.max_form_length": "longest",
+    "questions.Questions.max_form_length": "longest",
+    "windows_to_answer.WindowsToAnswer.questions": "of",
+    "labelled_pairs.PairSource.max_pairs": "most",
+    "writing.Choice.max_documents": "most",
+    "writing.Choice.max_chunks": "longest",
+    "document_chunks.Chunks.max_chunks": "most",
+    "given_evidence.GivenEvidence.max_targets": "most",
+}
 # macro of gin files -> the present one
 MACROS: Mapping[str, str] = {
     "STACKED": "LAYER_MAP",

@@ -155,7 +155,9 @@ def vocabulary_report() -> Runs:
         _rows(f"sentences/{code}.jsonl", rows)
     mixture = language_sentences.mixture("sentences", 0.3)
     tokenizer = _tokenizer([*texts["de"], "the house"])
-    return {"": {"tokenizer": tokenizer, "sentences": mixture, "most": 4, "max_unknown": 1.0}}
+    return {
+        "": {"tokenizer": tokenizer, "sentences": mixture, "max_sentences": 4, "max_unknown": 1.0}
+    }
 
 
 # --- token stores ---------------------------------------------------------------------------------
@@ -213,7 +215,7 @@ def answer_forms() -> Runs:
     rows = [{"_id": name, "answers": given, "answer_type": kind} for name, (given, kind) in asked]
     given = {"corpus": "corpus/store", "questions": "questions/store", "tokenizer": tokenizer}
     given |= {"answers": _rows("answers.jsonl", rows), "workers": 1, "max_bad_records": 0}
-    return {"": given | {"most": 1, "longest": 12}}
+    return {"": given | {"max_forms": 1, "max_form_length": 12}}
 
 
 # --- collections ----------------------------------------------------------------------------------
@@ -223,7 +225,7 @@ def collection() -> Runs:
     """From a BEIR folder with a part held out, from triples, and from MS MARCO's files."""
     folder = retrieval_helpers.write_corpus(Path("beir"))
     judged = dev_split.BeirJudgements(folder, "test")
-    parts = {name: dev_split.Part(judged, 0.5, name == "dev") for name in ("train", "dev")}
+    parts = {name: dev_split.HoldOutSplit(judged, 0.5, name == "dev") for name in ("train", "dev")}
     lines = _lines("triples.tsv", test_triples.TEXTS)
     table = _lines("collection.tsv", ["0\tone", "1\ttwo\twith a tab", "no tab"])
     asked = _lines("queries.tsv", ["10\t first", "11\tunanswered", "13\tunjudged"])
@@ -282,7 +284,7 @@ def gather_questions() -> Runs:
     ]
     rows[1] |= {"text": "WHO is the Q3?"}
     _rows("collection/queries.jsonl", rows)
-    asked = dataclasses.replace(test_question_collection.asked_set(Path()), most=8, seed=2)
+    asked = dataclasses.replace(test_question_collection.asked_set(Path()), max_questions=8, seed=2)
     return {"": {"collection": "collection", "sets": [asked], "max_bad_records": 0}}
 
 

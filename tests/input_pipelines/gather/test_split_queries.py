@@ -50,7 +50,7 @@ def test_queries_without_an_answer_do_not_count(tmp_path):
     given = write(tmp_path / "corpus", 20)
     path = tmp_path / "corpus/qrels/test.tsv"
     path.write_text(path.read_text().replace("q3\tp\t1\n", ""))
-    assert "q3" not in set().union(*divided(given, least=1).values())
+    assert "q3" not in set().union(*divided(given, min_queries=1).values())
 
 
 def test_too_few_queries_and_bad_shares_are_refused(tmp_path):
