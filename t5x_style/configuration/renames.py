@@ -140,7 +140,7 @@ _RENAMED: Mapping[str, str] = {
         "plan>packing_plan packing>token_groups stream>prefetch pipeline>packed_text "
         "joint>query_passage_concat labelled_pairs>classifier_batches "
         "windows_to_answer>qa_windows questions>open_qa_batches reading>reader_inputs "
-        "sentences>ict_realm_batches"
+        "sentences>ict_realm_batches text_source>text_batches"
     ),
     "input_pipelines.pairs": (
         "pairs>retriever_batches pair_choice>pair_sampler pair_plan>pair_packing "
@@ -163,6 +163,21 @@ _RENAMED: Mapping[str, str] = {
     "models.losses": "negatives>negative_masks span_reading>span_scores",
 }
 
+# Full paths of what moved once more, and of classes, old -> new
+_SINCE: Mapping[str, str] = {
+    "input_pipelines.sources.docstrings": "input_pipelines.gather.docstrings",
+    "input_pipelines.sources.near_duplicates": "input_pipelines.gather.near_duplicates",
+    "input_pipelines.sources.language_sentences": "input_pipelines.gather.language_sentences",
+    "input_pipelines.sources.text_sources.Chain": "input_pipelines.sources.mixtures.Chain",
+    "input_pipelines.sources.text_sources.Mixture": "input_pipelines.sources.mixtures.Mixture",
+    "input_pipelines.gather.dev_split.Part": "input_pipelines.gather.dev_split.HoldOutSplit",
+    "input_pipelines.batches.text_batches.TextSources": (
+        "input_pipelines.batches.text_batches.TextBatcher"
+    ),
+    "t5x_style.retrieval.scann_index.ScannSettings": "t5x_style.retrieval.scann_index.Scann",
+    "t5x_style.retrieval.scann_index.load": "t5x_style.retrieval.published_index.load",
+}
+
 # Dotted path of a module, function or class -> the present one
 NAMES: Mapping[str, str] = (
     {
@@ -175,16 +190,29 @@ NAMES: Mapping[str, str] = (
         for package, pairs in _RENAMED.items()
         for old, _, new in (pair.partition(">") for pair in pairs.split())
     }
-    | {
-        "t5x_style.retrieval.scann_index.ScannSettings": "t5x_style.retrieval.scann_index.Scann",
-        "t5x_style.retrieval.scann_index.load": "t5x_style.retrieval.published_index.load",
-    }
+    | dict(_SINCE)
 )
 # "module.name.parameter" as in fingerprints, with the present parameter -> its first name
 PARAMETERS: Mapping[str, str] = {
     "contrastive.ContrastiveConfig.exchange": "way",
     "build_index.build_index.index": "settings",
     "refresher.Refresher.index": "settings",
+    "held_out.Part.base": "of",
+    "held_out.Share.base": "of",
+    "held_out.Share.min_queries": "least",
+    "similar_sentences.SimilarSentences.pairs": "of",
+    "similar_sentences.scores.pairs": "of",
+    "question_sets.AskedSet.max_questions": "most",
+    "vocabulary_report.vocabulary_report.max_sentences": "most",
+    "answer_forms.find_forms.max_forms": "most",
+    "answer_forms.find_forms.max_form_length": "longest",
+    "questions.Questions.max_form_length": "longest",
+    "windows_to_answer.WindowsToAnswer.questions": "of",
+    "labelled_pairs.PairSource.max_pairs": "most",
+    "writing.Choice.max_documents": "most",
+    "writing.Choice.max_chunks": "longest",
+    "document_chunks.Chunks.max_chunks": "most",
+    "given_evidence.GivenEvidence.max_targets": "most",
 }
 # macro of gin files -> the present one
 MACROS: Mapping[str, str] = {
