@@ -31,8 +31,8 @@ class AdamW:
         to 0 in the last `decay_steps`. A training with one of the last two can be continued.
       b1, b2, epsilon: of Adam.
       weight_decay: decoupled; times the learning rate.
-      no_decay: regular expressions searched in parameter paths ('encoder/layers/.../bias'); each has
-        to match one, but those of the default.
+      no_decay: regular expressions searched in parameter paths ('encoder/layers/.*/bias'); each
+        has to match one, but those of the default.
       clip_norm: global norm that gradients are cut to; None does not clip.
       frozen: regular expressions searched in parameter paths; what they match is not trained and
         carries no moments. What an objective leaves `frozen_paths` is not, either way.
