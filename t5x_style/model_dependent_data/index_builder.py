@@ -13,6 +13,9 @@ from typing import Annotated
 
 import numpy as np
 
+from t5x_style.interfaces.representation import PASSAGE
+from t5x_style.interfaces.text_encoder import TextEncoder
+from t5x_style.interfaces.texts import EncodeSource
 from t5x_style.model_dependent_data import versioned_index
 from t5x_style.retrieval import encoding, scann_index, versioned_folder
 
@@ -35,7 +38,7 @@ class Training:
 
     run: Callable[[], str | None]
     newest: Callable[[], int | None]
-    load: Callable[[int], encoding.Encoder]
+    load: Callable[[int], TextEncoder]
     parameters: Callable[[int], Mapping[str, np.ndarray]]
     finished: Callable[[], bool]
 
@@ -52,7 +55,7 @@ class Refresher:
     """
 
     folder: Annotated[str, "operational"]
-    source: encoding.EncodeSource
+    source: EncodeSource
     settings: scann_index.ScannSettings
     parameters: tuple[str, ...]
     keep: int = 4
@@ -72,7 +75,7 @@ class Refresher:
         started = time.perf_counter()
         kept = self._kept(training.parameters(step))
         model = training.load(step)
-        vectors = model.encode("embed_passage", self.source)
+        vectors = model.encode(PASSAGE, self.source)
         ids = list(self.source.ids)
         embeddings = encoding.Embeddings(vectors, ids, model.contract, model.fingerprint)
         embedded = time.perf_counter()

@@ -60,10 +60,10 @@ def lookup(table, group):
 
 
 def model(fingerprint="checkpoint", contract=helpers.CONTRACT, mesh=None) -> Trained:
-    functions = {
-        "embed_query": jax.jit(functools.partial(lookup, QUERY_VECTORS)),
-        "embed_passage": jax.jit(functools.partial(lookup, PASSAGE_VECTORS)),
-    }
+    functions = helpers.embedding_functions(
+        query=jax.jit(functools.partial(lookup, QUERY_VECTORS)),
+        passage=jax.jit(functools.partial(lookup, PASSAGE_VECTORS)),
+    )
     partitioner = Partitioner(mesh or MeshShape(8, 1, 1))
     return Trained(functions, contract, partitioner, fingerprint)
 
