@@ -25,7 +25,7 @@ from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.objective import embedder
 from t5x_style.interfaces.reading import Reading
 from t5x_style.interfaces.representation import QUERY
-from t5x_style.retrieval.answer_reader import Reader
+from t5x_style.retrieval.answer_reader import reader_of
 from t5x_style.retrieval.beir_collection import Passage, Passages
 from t5x_style.workflow import stage_runner
 from t5x_style.workflow.store import STAGE_FILE
@@ -134,9 +134,7 @@ class Searcher:
             )
         self._embed = embedder(model.functions, QUERY)
         self._index, self._questions, self._passages = index, questions, passages
-        self._reader = None
-        if reading is not None:
-            self._reader = Reader(model.functions, model.contract, reading, model.partitioner)
+        self._reader = None if reading is None else reader_of(model, reading)
 
     @property
     def reads(self) -> bool:

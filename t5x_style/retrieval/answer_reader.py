@@ -8,7 +8,7 @@ An answer is the span with the highest sum of its score and its passage's releva
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -117,3 +117,27 @@ class Reader:
         if row[2] <= NOTHING:
             return None
         return pairs.characters(number, int(row[0]), int(row[1]))
+
+
+class Model(Protocol):
+    """A trained model, as `restored_model.Trained`."""
+
+    @property
+    def functions(self) -> Mapping[str, Callable[..., Any]]:
+        """By name."""
+        ...
+
+    @property
+    def contract(self) -> Contract:
+        """How it reads texts."""
+        ...
+
+    @property
+    def partitioner(self) -> Partitioner:
+        """The mesh that it lies on."""
+        ...
+
+
+def reader_of(model: Model, reading: Reading) -> Reader:
+    """The reader of a trained model; errors as of `Reader`."""
+    return Reader(model.functions, model.contract, reading, model.partitioner)
