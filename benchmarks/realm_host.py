@@ -32,6 +32,7 @@ from input_pipelines.store import store_writer
 from models.corruption import evidence_layout
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.contract import TITLE_AND_BODY
+from t5x_style.interfaces.objective import embedder
 from t5x_style.model_dependent_data import host_query_encoder, version_log, versioned_index
 from t5x_style.model_dependent_data.retrieval_batches import Batch, HostRetrieval, Spec
 from t5x_style.retrieval import versioned_folder
@@ -166,7 +167,7 @@ def refreshed(
 ) -> tuple[float, float]:
     """Embeds all rows, builds and publishes for the run in a folder: seconds of both."""
     module = definition.module(state.params, state.variables)
-    embed = jax.jit(lambda group: module.functions()["embed_passage"].call(group)[:, 0])
+    embed = jax.jit(lambda group: embedder(module.functions(), "passage")(group)[:, 0])
 
     def vectors(start: int) -> np.ndarray:
         rows = np.minimum(np.arange(start, start + 64), corpus.rows - 1)

@@ -1,19 +1,23 @@
-"""Stage: one vector for each text of a source, under the contract of the model that made it.
+"""Stage: the vectors of each text of a source, under the contract of the model that made them.
 
-Vectors are written in shards (`retrieval.embedding_shards`). Stopped and started again, the stage
-makes the shards that are missing, and ends with the bits of a run that was not stopped: a shard is
-packed and encoded without regard to the others. In several processes each batch is spread over all
-of them, as in training, and process 0 writes.
+Other representations that the model offers are written next to them, all of one forward pass. They
+are written in shards (`retrieval.embedding_shards`). Stopped and started again, the stage makes the
+shards that are missing, and ends with the bits of a run that was not stopped: a shard is packed and
+encoded without regard to the others. In several processes each batch is spread over all of them, as
+in training, and process 0 writes.
 """
 
 import sys
+from collections.abc import Sequence
 
 import jax
 from jax.experimental import multihost_utils
 
 from t5x_style.checkpoints import restored_model
 from t5x_style.distributed import startup
-from t5x_style.retrieval import embedding_shards, encoding, resumable_parts
+from t5x_style.interfaces import representation
+from t5x_style.interfaces.texts import EncodeSource
+from t5x_style.retrieval import embedding_shards, resumable_parts
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {"encode_corpus": {"name": "encode_corpus", "version": 1}}
@@ -21,10 +25,11 @@ JOBS = {"encode_corpus": {"name": "encode_corpus", "version": 1}}
 
 def encode_corpus(
     model: restored_model.Trained,
-    source: encoding.EncodeSource,
+    source: EncodeSource,
     function: str,
     storage: embedding_shards.Storage,
     model_dir: str,
+    kinds: Sequence[str] = ("dense",),
 ) -> dict[str, str]:
     """Writes the shards that are missing, then contract.json and manifest.json.
 
@@ -34,25 +39,33 @@ def encode_corpus(
       function: 'embed_passage' for a corpus, 'embed_query' for queries.
       storage: how vectors are kept.
       model_dir: where the files go.
+      kinds: of representations that are written: 'dense', 'sparse', 'multi_vector'.
+
+    Raises:
+      ContractError: texts were tokenized otherwise than the model's contract says.
+      RepresentationError: the model does not offer the kinds, or there is no such function.
     """
+    side = representation.side_of(function)
     version = embedding_shards.version(
         model.contract,
         checkpoint=model.fingerprint,
         source=source.fingerprint,
         function=function,
         storage=[storage.shard_size, storage.dtype],
+        **({} if [*kinds] == [representation.DENSE] else {"kinds": [*kinds]}),
     )
     bounds = storage.bounds(len(source.ids))
     first = jax.process_index() == 0
-    with embedding_shards.ShardWriter(model_dir, version, storage, source.ids) as writer:
+    with embedding_shards.ShardWriter(model_dir, version, storage, source.ids, kinds) as writer:
         missing = resumable_parts.agreed(writer.missing() if first else [], len(bounds))
         if first and len(missing) < len(bounds):
             kept = len(bounds) - len(missing)
             print(f"encode_corpus: {kept} of {len(bounds)} shards are there", file=sys.stderr)
-        vectors_of = model.encode_parts(function, source, [bounds[number] for number in missing])
-        for number, vectors in zip(missing, vectors_of, strict=True):
+        parts = [bounds[number] for number in missing]
+        found = model.represent_parts(side, source, parts, kinds)
+        for number, representations in zip(missing, found, strict=True):
             if first:
-                writer.write(number, vectors)
+                writer.write(number, representations)
         if first:
             writer.finish(model.contract, model.fingerprint)
     if jax.process_count() > 1:  # no process reports an end that the writer has not reached

@@ -9,6 +9,7 @@ import jax
 
 from t5x_style.distributed import startup
 from t5x_style.evaluation import answer_metrics, comparison, ranking, retrieval_systems
+from t5x_style.interfaces.answer_key import AnswerKey
 from t5x_style.retrieval import versioned_folder
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
@@ -17,7 +18,7 @@ JOBS = {"evaluate_answers": {"name": "evaluate_answers", "version": 3}}
 
 def evaluate_answers(
     corpus: str,
-    key: answer_metrics.AnswerKey,
+    key: AnswerKey,
     retrievers: Sequence[retrieval_systems.System],
     answering: Sequence[answer_metrics.Answering],
     baseline: str,

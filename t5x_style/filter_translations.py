@@ -18,6 +18,7 @@ from jax.experimental import multihost_utils
 
 from t5x_style.checkpoints import restored_model
 from t5x_style.distributed import startup
+from t5x_style.interfaces.representation import PASSAGE, QUERY
 from t5x_style.multilingual import margin_scoring
 from t5x_style.multilingual.translation_retrieval import TranslationSet
 from t5x_style.retrieval import versioned_folder
@@ -134,8 +135,8 @@ def _scores(
 ) -> Iterator[np.ndarray]:
     """Of each translation, pair of languages after pair; one part of a pair in memory at a time."""
     bounds = [bound for _, rows in of.pairs() for bound in _parts(rows, rule)]
-    sources = model.encode_parts("embed_query", of.sources, bounds)
-    targets = model.encode_parts("embed_passage", of.targets, bounds)
+    sources = model.encode_parts(QUERY, of.sources, bounds)
+    targets = model.encode_parts(PASSAGE, of.targets, bounds)
     for source, target in zip(sources, targets, strict=True):
         yield margin_scoring.own_scores(source, target, rule.margin, rule.k).astype(np.float32)
 

@@ -17,6 +17,7 @@ from jax.experimental import multihost_utils
 
 from t5x_style.checkpoints import restored_model
 from t5x_style.distributed import startup
+from t5x_style.interfaces.joint_texts import JointTexts
 from t5x_style.mining import pair_scoring, provenance
 from t5x_style.retrieval import resumable_parts, versioned_folder
 from t5x_style.workflow import fingerprints
@@ -30,7 +31,7 @@ JOBS = {"score": {"name": "score", "version": 1}}
 def score(
     model: restored_model.Trained,
     negatives: str,
-    texts: pair_scoring.JointTexts,
+    texts: JointTexts,
     depth: int,
     part_size: int,
     model_dir: str,
@@ -50,7 +51,7 @@ def score(
     Raises:
       ScoreError: not one query has a negative, so that there is nothing to compare.
       ContractError: the texts were tokenized otherwise than the model's contract says.
-      ValueError: a line that does not fit, see `pair_scoring.JointTexts.mined`.
+      ValueError: a line that does not fit, see `JointTexts.mined`.
     """
     pair_scoring.check_texts(texts, model.contract)
     lines = pair_scoring.read_lines(texts, negatives, depth)
@@ -83,7 +84,7 @@ def score(
 
 def _scored(
     model: restored_model.Trained,
-    texts: pair_scoring.JointTexts,
+    texts: JointTexts,
     chosen: list[list[pair_scoring.Line]],
 ) -> Iterator[list[str]]:
     """The lines of scored.jsonl, part by part."""

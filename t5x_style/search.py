@@ -10,9 +10,9 @@ import dataclasses
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from rich.console import Console
@@ -22,7 +22,10 @@ from t5x_style.checkpoints import restored_model
 from t5x_style.configuration import gin_checks
 from t5x_style.distributed import startup
 from t5x_style.interfaces import index as index_lib
-from t5x_style.retrieval.answer_reader import Reading, reader_of
+from t5x_style.interfaces.objective import embedder
+from t5x_style.interfaces.reading import Reading
+from t5x_style.interfaces.representation import QUERY
+from t5x_style.retrieval.answer_reader import reader_of
 from t5x_style.retrieval.beir_collection import Passage, Passages
 from t5x_style.workflow import stage_runner
 from t5x_style.workflow.store import STAGE_FILE
@@ -111,6 +114,7 @@ class Searcher:
         Raises:
         ContractError: model, index and tokenizer do not belong together.
         ReaderError: `reading` is given, and the model has no reader.
+        RepresentationError: the model makes no dense vectors of queries.
         SearchError: the index holds a passage that the corpus does not.
         """
         index_lib.check_contract(index, model.contract, "the index")
@@ -128,7 +132,7 @@ class Searcher:
                 f"{passages.path}: the index holds passage {unknown!r}, which is not there; the "
                 "index was built from another corpus"
             )
-        self._embed: Callable[..., Any] = model.functions["embed_query"]
+        self._embed = embedder(model.functions, QUERY)
         self._index, self._questions, self._passages = index, questions, passages
         self._reader = None if reading is None else reader_of(model, reading)
 

@@ -16,7 +16,7 @@ from flax import nnx
 from models.networks import heads, layers, text_embedding
 from t5x_style.interfaces.contract import TITLE_AND_BODY
 from t5x_style.interfaces.encoder import TokenEncoderConfig
-from t5x_style.interfaces.objective import GroupShape, ModelFunction
+from t5x_style.interfaces.objective import GroupShape, ModelFunction, dense_functions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,12 +86,8 @@ class ProjectedEncoder(nnx.Module):
         return jnp.where(group["segment_valid"][:, :, None], self.dropout(vectors, own_key), 0.0)
 
     def functions(self, query: GroupShape, passage: GroupShape) -> dict[str, ModelFunction]:
-        """`embed_query` and `embed_passage`, both by this network, without dropout."""
-        outputs = "[B, S, D] float32"
-        return {
-            "embed_query": ModelFunction(self, query.spec(), outputs, "embed"),
-            "embed_passage": ModelFunction(self, passage.spec(), outputs, "embed"),
-        }
+        """Dense vectors of queries and passages, both by this network, without dropout."""
+        return dense_functions(self, query, passage)
 
 
 def require_plain(config: text_embedding.EmbeddingConfig, objective: str) -> None:

@@ -16,7 +16,7 @@ from models.networks import pooled_encoder
 from t5x_style.distributed import collectives
 from t5x_style.interfaces.contract import TEXT, TITLE_AND_BODY, Contract, Vocabulary
 from t5x_style.interfaces.encoder import Encoder, EncoderConfig, TokenEncoderConfig
-from t5x_style.interfaces.objective import GroupShape, ModelFunction
+from t5x_style.interfaces.objective import GroupShape, ModelFunction, dense_functions
 
 POOLINGS = ("cls", "mean", "pooler", "weighted_mean")
 SIMILARITIES = ("dot", "cosine")
@@ -190,13 +190,5 @@ def embed_in_chunks(
 def functions(
     encoder: Encoder, config: EmbeddingConfig, query: GroupShape, passage: GroupShape
 ) -> dict[str, ModelFunction]:
-    """`embed_query` and `embed_passage` of a shared encoder, without dropout."""
-
-    def call(group: Mapping[str, jax.Array]) -> jax.Array:
-        return embed(encoder, group, config)
-
-    outputs = "[B, S, D] float32"
-    return {
-        "embed_query": ModelFunction(call, query.spec(), outputs, "embed"),
-        "embed_passage": ModelFunction(call, passage.spec(), outputs, "embed"),
-    }
+    """Dense vectors of queries and passages by a shared encoder, without dropout."""
+    return dense_functions(lambda group: embed(encoder, group, config), query, passage)

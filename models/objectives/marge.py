@@ -24,7 +24,13 @@ from models.networks import decoding, layers, seq2seq, text_embedding, token_enc
 from t5x_style.interfaces.contract import Contract, Vocabulary
 from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
-from t5x_style.interfaces.objective import Batch, GroupShape, ModelFunction, Objective
+from t5x_style.interfaces.objective import (
+    Batch,
+    GroupShape,
+    ModelFunction,
+    Objective,
+    dense_functions,
+)
 
 Group = Mapping[str, jax.Array]
 
@@ -231,18 +237,15 @@ class Marge(Objective):
 
         The latter takes a key, too, which decides nothing unless tokens are drawn.
         """
-        query, passage = self.target.spec(), self.evidence.spec()
         language = jax.ShapeDtypeStruct((self.evidence.rows,), jnp.int32)
 
         def write(evidence: Group, language: jax.Array, key: jax.Array) -> decoding.Written:
             return self.generate(evidence, language, self.generation_config, key)
 
-        outputs = "[B, S, D] float32"
         key = jax.eval_shape(lambda: jax.random.key(0))
-        inputs = {"evidence": passage, "language": language, "key": key}
+        inputs = {"evidence": self.evidence.spec(), "language": language, "key": key}
         return {
-            "embed_query": ModelFunction(self.embed, query, outputs, "embed"),
-            "embed_passage": ModelFunction(self.embed, passage, outputs, "embed"),
+            **dense_functions(self.embed, self.target, self.evidence),
             "generate": ModelFunction(
                 write, inputs, "tokens [B, N, T] int32, scores [B, N]", "generate"
             ),

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,10 @@ from flax import nnx
 from t5x_style.checkpoints import checkpointing, checksums
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces.contract import Contract
-from t5x_style.interfaces.objective import ModelFunction
+from t5x_style.interfaces.joint_texts import JointTexts
+from t5x_style.interfaces.objective import ModelFunction, embedding_function
+from t5x_style.interfaces.representation import DENSE, Representations, function_name
+from t5x_style.interfaces.texts import EncodeSource
 from t5x_style.mining import pair_scoring
 from t5x_style.retrieval import encoding
 from t5x_style.step import jitted_functions, static_tables
@@ -29,39 +32,67 @@ class Trained:
     fingerprint: of the checkpoint.
     """
 
-    functions: dict[str, Callable[..., Any]]
+    functions: Mapping[str, ModelFunction]
     contract: Contract
     partitioner: Partitioner
     fingerprint: str
 
-    def encode(self, function: str, source: encoding.EncodeSource) -> np.ndarray:
-        """Embeds a source by 'embed_query' or 'embed_passage': [N, D] float32, in its order.
+    def encode(self, side: str, source: EncodeSource) -> np.ndarray:
+        """Embeds a source as queries or as passages: dense [N, D] float32, in its order.
 
         Raises:
           ContractError: its texts were tokenized otherwise than the model's contract says.
+          RepresentationError: the model offers no dense vectors of this side.
         """
-        embed = self._embedder(function, source)
-        return encoding.encode(embed, source, self.partitioner, function, report=True)
+        represent = self._represent(side, source, (DENSE,))
+        name = function_name(side)
+        return encoding.encode(
+            lambda group: represent(group)[DENSE], source, self.partitioner, name, report=True
+        )
 
     def encode_parts(
-        self, function: str, source: encoding.EncodeSource, bounds: Sequence[tuple[int, int]]
+        self, side: str, source: EncodeSource, bounds: Sequence[tuple[int, int]]
     ) -> Iterator[np.ndarray]:
-        """Embeds the texts `start` to `end - 1` of a source, for each (start, end) of `bounds`.
+        """`represent_parts` of dense vectors alone.
 
         Yields:
           [end - start, D] float32.
+        """
+        return (part[DENSE] for part in self.represent_parts(side, source, bounds, (DENSE,)))
+
+    def represent_parts(
+        self,
+        side: str,
+        source: EncodeSource,
+        bounds: Sequence[tuple[int, int]],
+        kinds: Sequence[str],
+    ) -> Iterator[Representations]:
+        """The representations of the texts `start` to `end - 1` of a source, part after part.
+
+        Args:
+          side: 'query' or 'passage'.
+          source: holds the texts.
+          bounds: (start, end) of each part.
+          kinds: of representations, all of one forward pass.
+
+        Yields:
+          by kind, of the part's texts in their order.
 
         Raises:
           ContractError: as `encode`, at once.
+          RepresentationError: the model does not offer all of the kinds; at once.
         """
-        embed = self._embedder(function, source)
+        represent = self._represent(side, source, kinds)
         parts = (source.part(start, end) for start, end in bounds)
         count = sum(end - start for start, end in bounds)
-        return encoding.encode_parts(embed, parts, count, self.partitioner, function, report=True)
+        name = function_name(side)
+        return encoding.represent_parts(
+            represent, parts, count, self.partitioner, name, report=True
+        )
 
     def score_parts(
         self,
-        texts: pair_scoring.JointTexts,
+        texts: JointTexts,
         parts: Iterable[pair_scoring.Pairs],
         count: int,
     ) -> Iterator[np.ndarray]:
@@ -88,14 +119,12 @@ class Trained:
         score = self.functions["score"]
         return pair_scoring.score_parts(score, texts, parts, count, self.partitioner, report=True)
 
-    def _embedder(self, function: str, source: encoding.EncodeSource) -> encoding.Embed:
-        if function not in ("embed_query", "embed_passage") or function not in self.functions:
-            raise ValueError(
-                f"function: expected 'embed_query' or 'embed_passage', of which the objective "
-                f"offers {sorted(self.functions)}; found {function!r}"
-            )
-        encoding.check_source(source, self.contract, function)
-        return self.functions[function]
+    def _represent(
+        self, side: str, source: EncodeSource, kinds: Sequence[str]
+    ) -> encoding.Represent:
+        function = embedding_function(self.functions, side, kinds)
+        encoding.check_source(source, self.contract, side)
+        return functools.partial(function, kinds=tuple(kinds))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,10 +192,7 @@ def load(
 
 def _compiled(model: Restored, partitioner: Partitioner, fingerprint: str) -> Trained:
     jitted = jitted_functions.jitted_functions(model.graphdef, model.functions, partitioner.mesh)
-    functions: dict[str, Callable[..., Any]] = {
-        name: functools.partial(function, model.params, model.variables)
-        for name, function in jitted.items()
-    }
+    functions = jitted_functions.bound(jitted, model.params, model.variables)
     return Trained(functions, model.contract, partitioner, fingerprint)
 
 

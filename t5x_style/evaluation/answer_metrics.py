@@ -2,39 +2,16 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from t5x_style.evaluation import ranking, retrieval_systems
 from t5x_style.evaluation.ranking import Run
+from t5x_style.interfaces.answer_key import AnswerKey
 from t5x_style.retrieval.answer_reader import Reader
 
 RECALLS = (1, 5, 20)
-
-
-class AnswerKey(Protocol):
-    """Questions, and what is right."""
-
-    def questions(self) -> Mapping[str, str]:
-        """Id -> text."""
-        ...
-
-    def sets(self) -> Mapping[str, str]:
-        """Id -> name of the set that a question is of, of those that are of one."""
-        ...
-
-    def exact(self, question: str, prediction: str) -> bool:
-        """Whether a prediction is an answer of a question, by its id."""
-        ...
-
-    def f1(self, question: str, prediction: str) -> float:
-        """How many words it shares with the answer that is most alike, 0 to 1."""
-        ...
-
-    def stands_in(self, question: str, text: str) -> bool:
-        """Whether a text holds an answer."""
-        ...
 
 
 class QuestionSuite(retrieval_systems.EvaluationSuite):

@@ -12,8 +12,7 @@ import numpy as np
 
 from t5x_style.evaluation import embedding_diagnostics as diagnostics
 from t5x_style.interfaces.contract import Contract
-
-QUERY, PASSAGE = "embed_query", "embed_passage"
+from t5x_style.interfaces.representation import PASSAGE, QUERY, function_name
 
 
 class Vectors(NamedTuple):
@@ -56,7 +55,7 @@ def report(sides: Mapping[str, Vectors], contract: Contract, candidates: int, st
     """The figures of vectors, and what is wrong with them.
 
     Args:
-      sides: of `embed_query`, `embed_passage` or both.
+      sides: of queries, passages or both, by side.
       contract: similarity and temperature.
       candidates: that a query of the loss is compared with; 0 for a loss that compares none.
       step: of the training; after step 0 equal vectors have another cause.
@@ -65,9 +64,9 @@ def report(sides: Mapping[str, Vectors], contract: Contract, candidates: int, st
     broken = [name for name, side in sides.items() if not np.isfinite(side.vectors).all()]
     if broken:
         problems["vectors"] = (
-            f"{' and '.join(broken)}: vectors hold NaN or Inf at step {step}, so that no figures "
-            "of the embeddings are computed. Look at the learning rate, and at the weights that "
-            "training started from."
+            f"{' and '.join(map(function_name, broken))}: vectors hold NaN or Inf at step {step}, "
+            "so that no figures of the embeddings are computed. Look at the learning rate, and at "
+            "the weights that training started from."
         )
         return Report({}, problems)
     figures = _figures(sides, contract)
@@ -136,7 +135,7 @@ def _positives(
 
 def _equal_texts(sides: Mapping[str, Vectors]) -> dict[str, str]:
     equal = {
-        name.removeprefix("embed_"): len(side.texts)
+        name: len(side.texts)
         for name, side in sides.items()
         if len(side.texts) > 1 and len(set(side.texts)) == 1
     }

@@ -6,7 +6,7 @@ and for any mesh. One forward pass without dropout; nothing of the training chan
 Letters: B rows, S segments a row, D vector size.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -14,9 +14,10 @@ import numpy as np
 
 from t5x_style.distributed.partitioning import BATCH_AXES, Partitioner
 from t5x_style.evaluation.embedding_diagnostics import MOST_TEXTS
-from t5x_style.evaluation.embedding_report import PASSAGE, QUERY, Report, Vectors, report
-from t5x_style.interfaces.objective import ModelFunction, Objective, Spec
-from t5x_style.retrieval import encoding
+from t5x_style.evaluation.embedding_report import Report, Vectors, report
+from t5x_style.interfaces.objective import ModelFunction, Objective, Spec, embedder
+from t5x_style.interfaces.representation import DENSE, PASSAGE, QUERY
+from t5x_style.interfaces.texts import Batched
 
 ROWS_AT_ONCE = 32  # of a group on a device: bounds the memory of long texts
 _NEEDED = ("tokens", "segment_ids", "segment_valid", "example_id")
@@ -52,7 +53,7 @@ class EmbeddingSample:
     """See the module's docstring.
 
     Attributes:
-      groups: function -> the group whose texts it embeds; empty where nothing is embedded.
+      groups: side -> the group whose texts are embedded; empty where nothing is.
     """
 
     def __init__(
@@ -60,16 +61,16 @@ class EmbeddingSample:
         module: Objective,
         pipeline: Pipeline | None,
         partitioner: Partitioner,
-        source: encoding.Batched | None = None,
+        source: Batched | None = None,
     ):
         """Args:
         module: the objective; abstract arrays suffice.
         pipeline: gives batch 0; None: texts are those of `source`.
         partitioner: of the training.
-        source: texts that `embed_passage` embeds, where batches are planned by the model, so that
+        source: texts that are embedded as passages, where batches are planned by the model, so that
           there is no batch 0 before step 0.
         """
-        functions = module.functions()
+        functions = by_side(module.functions())
         self._module, self._partitioner = module, partitioner
         self._source, self._pipeline = source, pipeline
         self._specs: dict[str, dict[str, jax.ShapeDtypeStruct]] = {}
@@ -83,16 +84,17 @@ class EmbeddingSample:
                 if group in specs
             }
             self.groups = match_groups(functions, self._specs)
-        self._features = {name: [*functions[name].inputs] for name in self.groups}
+        self._features = {side: [*functions[side].inputs] for side in self.groups}
 
-    def measure(self, functions: Mapping[str, Callable[..., Any]], step: int) -> Report:
+    def measure(self, functions: Mapping[str, ModelFunction], step: int) -> Report:
         """Embeds the sample; collective where there are several processes.
 
         Args:
           functions: a trainer's, jitted, with parameters.
           step: named in messages.
         """
-        found: dict[str, list[Vectors]] = {name: [] for name in self.groups}
+        found: dict[str, list[Vectors]] = {side: [] for side in self.groups}
+        embed = {side: embedder(functions, side) for side in self.groups}
         share = 1.0
         if self._pipeline is None:
             pieces = self._from_source()
@@ -100,10 +102,10 @@ class EmbeddingSample:
             plan = self._plan()
             pieces, share = self._from_batch(self._pipeline, plan), plan.share
         for piece in pieces:
-            for name, group in piece.items():
-                inputs = {feature: group[feature] for feature in self._features[name]}
-                found[name].append(_vectors(functions[name](inputs), group))
-        sides = {name: _joined(parts) for name, parts in found.items()}
+            for side, group in piece.items():
+                inputs = {feature: group[feature] for feature in self._features[side]}
+                found[side].append(_vectors(embed[side](inputs), group))
+        sides = {side: _joined(parts) for side, parts in found.items()}
         compares = self._module.requires_full_batch and PASSAGE in sides
         candidates = round(len(sides[PASSAGE].texts) / share) if compares else 0
         return report(sides, self._module.contract(), candidates, step)
@@ -124,7 +126,7 @@ class EmbeddingSample:
         return _Plan(rows, times, wanted / base)
 
     def _from_batch(self, pipeline: Pipeline, plan: _Plan) -> Iterator[dict[str, Any]]:
-        """Function -> placed rows of its group, piece by piece."""
+        """Side -> placed rows of its group, piece by piece."""
         for piece in plan.rows:
             local = pipeline.batch(0, piece[self._partitioner.local_rows(len(piece))])
             groups = {
@@ -133,7 +135,7 @@ class EmbeddingSample:
             }
             rows = {group: len(piece) * count for group, count in plan.times.items()}
             placed = self._partitioner.place_batch(groups, rows)
-            yield {name: placed[group] for name, group in self.groups.items()}
+            yield {side: placed[group] for side, group in self.groups.items()}
 
     def _from_source(self) -> Iterator[dict[str, Any]]:
         """As `_from_batch`, of the first batches of the source; all processes make the same."""
@@ -151,28 +153,35 @@ class EmbeddingSample:
                 return
 
 
-def match_groups(functions: Mapping[str, ModelFunction], specs: Spec) -> dict[str, str]:
-    """Which group of a batch each embedding function is for.
+def by_side(functions: Mapping[str, ModelFunction]) -> dict[str, ModelFunction]:
+    """Side -> the function that makes dense vectors of it."""
+    return {
+        function.side: function
+        for function in functions.values()
+        if function.side is not None and DENSE in function.representations
+    }
 
-    A group `query` or `passage` goes to the function of that name. Where there is neither, a
-    single group of texts goes to `embed_passage`, and of several the first is the query, the next
-    the passage (LaBSE's source and target).
+
+def match_groups(functions: Mapping[str, ModelFunction], specs: Spec) -> dict[str, str]:
+    """Which group of a batch is embedded as which side.
+
+    A group `query` or `passage` is the side of that name. Where there is neither, a single group
+    of texts is embedded as passages, and of several the first is the query, the next the passage
+    (LaBSE's source and target).
 
     Args:
-      functions: of the objective.
+      functions: of the objective, `by_side`.
       specs: group -> feature -> shape and dtype, in the objective's order.
 
     Returns:
-      function -> group; empty for an objective that embeds nothing of its batch.
+      side -> group; empty for an objective that embeds nothing of its batch.
     """
     fits = {
-        name: [group for group, features in specs.items() if _fits(functions[name], features)]
-        for name in (QUERY, PASSAGE)
-        if name in functions and functions[name].kind == "embed"
+        side: [group for group, features in specs.items() if _fits(functions[side], features)]
+        for side in (QUERY, PASSAGE)
+        if side in functions
     }
-    named = {
-        name: group for name, groups in fits.items() for group in groups if name == f"embed_{group}"
-    }
+    named = {side: side for side, groups in fits.items() if side in groups}
     if named:
         return named
     queries, passages = fits.get(QUERY, []), fits.get(PASSAGE, [])

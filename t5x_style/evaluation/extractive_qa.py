@@ -7,10 +7,12 @@ import numpy as np
 
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.evaluation import answer_metrics
+from t5x_style.interfaces.answer_key import AnswerKey
+from t5x_style.interfaces.texts import Batched
 from t5x_style.retrieval import answer_reader, encoding
 
 
-class Windows(encoding.Batched, answer_metrics.AnswerKey, Protocol):
+class Windows(Batched, AnswerKey, Protocol):
     """Questions with their passages in windows, and what is right.
 
     Attributes:

@@ -9,10 +9,11 @@ import numpy as np
 from sklearn import metrics
 
 from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.interfaces.texts import Batched
 from t5x_style.retrieval import encoding
 
 
-class Pairs(encoding.Batched, Protocol):
+class LabelledPairs(Batched, Protocol):
     """Pairs whose classes are known.
 
     Attributes:
@@ -37,7 +38,7 @@ class PairClassificationEvaluator:
         several, `accuracy_LANGUAGE` and `F1_LANGUAGE`, too.
     """
 
-    def __init__(self, name: str, pairs: Pairs, partitioner: Partitioner | None = None):
+    def __init__(self, name: str, pairs: LabelledPairs, partitioner: Partitioner | None = None):
         """Args:
         name: stands before the metrics' names.
         pairs: what is measured on. A class of which it has none is told, and has no F1.

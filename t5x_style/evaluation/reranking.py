@@ -6,6 +6,7 @@ from typing import Any
 
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.evaluation import ranking
+from t5x_style.interfaces.joint_texts import JointTexts
 from t5x_style.mining import pair_scoring
 
 METRICS = ("MRR@10", "nDCG@10")
@@ -25,7 +26,7 @@ class RerankingEvaluator:
     def __init__(
         self,
         name: str,
-        texts: pair_scoring.JointTexts,
+        texts: JointTexts,
         negatives: str,
         depth: int,
         partitioner: Partitioner | None = None,

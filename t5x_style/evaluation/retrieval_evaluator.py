@@ -1,12 +1,14 @@
 """Retrieval metrics in the middle of training, on development queries and a sampled corpus."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.evaluation import ranking
+from t5x_style.interfaces.objective import ModelFunction, embedder
+from t5x_style.interfaces.representation import PASSAGE, QUERY, function_name
+from t5x_style.interfaces.texts import EncodeSource
 from t5x_style.retrieval import encoding, exact_index, max_passage
 from t5x_style.retrieval.beir_collection import Qrels, has_judgements, read_qrels
 from t5x_style.retrieval.max_passage import Documents
@@ -22,8 +24,8 @@ class RetrievalEvaluator:
     def __init__(
         self,
         name: str,
-        queries: encoding.EncodeSource,
-        passages: encoding.EncodeSource,
+        queries: EncodeSource,
+        passages: EncodeSource,
         corpus: str,
         split: str,
         depth: int = 100,
@@ -62,32 +64,31 @@ class RetrievalEvaluator:
         else:
             self.metrics = ()
 
-    def evaluate(self, functions: Mapping[str, Callable[..., Any]], step: int) -> dict[str, float]:
+    def evaluate(self, functions: Mapping[str, ModelFunction], step: int) -> dict[str, float]:
         """`metrics`, means over the split's queries.
 
         Args:
-          functions: `embed_query` and `embed_passage`, jitted, with parameters.
-          step: shown beside the progress bar.
+          functions: those that embed queries and passages, jitted, with parameters.
+          step: shown next to the progress bar.
+
+        Raises:
+          RepresentationError: the objective makes no dense vectors of one of the two.
         """
         return self.score(functions, step).means() if self._qrels else {}
 
-    def score(self, functions: Mapping[str, Callable[..., Any]], step: int) -> ranking.Scores:
+    def score(self, functions: Mapping[str, ModelFunction], step: int) -> ranking.Scores:
         """As `evaluate`, for each query."""
         vectors = {}
-        for function, source in (("embed_query", self._queries), ("embed_passage", self._passages)):
-            if function not in functions:
-                raise ValueError(
-                    f"{self.name}: the objective offers {sorted(functions)}, but retrieval is "
-                    f"evaluated with {function!r}"
-                )
-            vectors[function] = encoding.encode(
-                functions[function], source, self._partitioner, f"step {step}: {function}"
+        for side, source in ((QUERY, self._queries), (PASSAGE, self._passages)):
+            vectors[side] = encoding.encode(
+                *(embedder(functions, side), source, self._partitioner),
+                f"step {step}: {function_name(side)}",
             )
         queries = list(self._queries.ids)
         keep = [row for row, name in enumerate(queries) if name in self._qrels]
 
         def search(k: int) -> tuple[np.ndarray, np.ndarray]:
-            return exact_index.top_k(vectors["embed_query"][keep], vectors["embed_passage"], k)
+            return exact_index.top_k(vectors[QUERY][keep], vectors[PASSAGE], k)
 
         found = max_passage.search(search, self._passages.ids, self._documents, self._depth)
         run = ranking.make_run([queries[row] for row in keep], *found)

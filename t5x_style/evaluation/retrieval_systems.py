@@ -14,9 +14,12 @@ from t5x_style.evaluation.evaluation_suite import System as System
 from t5x_style.evaluation.ranking import Run
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.contract import TEXT, Contract
+from t5x_style.interfaces.joint_texts import JointTexts
+from t5x_style.interfaces.representation import PASSAGE, QUERY
+from t5x_style.interfaces.text_encoder import TextEncoder
+from t5x_style.interfaces.texts import EncodeSource
 from t5x_style.mining import pair_scoring
 from t5x_style.retrieval import bm25, exact_index, max_passage
-from t5x_style.retrieval import encoding as encoding_lib
 from t5x_style.retrieval.beir_collection import Passage
 from t5x_style.retrieval.max_passage import Documents
 
@@ -50,7 +53,7 @@ class MakeSource(Protocol):
 
     def __call__(
         self, ids: Sequence[str], texts: Sequence[str], length: int, prefix: str
-    ) -> encoding_lib.EncodeSource:
+    ) -> EncodeSource:
         """The source.
 
         Args:
@@ -68,9 +71,9 @@ class Dense:
     def __init__(
         self,
         name: str,
-        model: encoding_lib.Encoder,
+        model: TextEncoder,
         index: index_lib.Index,
-        queries: Sequence[encoding_lib.EncodeSource],
+        queries: Sequence[EncodeSource],
         of_blocks: bool = False,
         texts: MakeSource | None = None,
     ):
@@ -115,17 +118,17 @@ class Dense:
             )
         if missing:
             texts = [wanted[query] for query in missing]
-            made = self._embed("embed_query", missing, texts)
+            made = self._embed(QUERY, missing, texts)
             vectors = {**vectors, **dict(zip(missing, made, strict=True))}
         return np.stack([vectors[query] for query in wanted])
 
-    def _embed(self, function: str, ids: Sequence[str], texts: Sequence[str]) -> np.ndarray:
+    def _embed(self, side: str, ids: Sequence[str], texts: Sequence[str]) -> np.ndarray:
         assert self._texts is not None
         contract = self._model.contract
         length, prefix = contract.query_length, contract.query_prefix
-        if function == "embed_passage":
+        if side == PASSAGE:
             length, prefix = contract.passage_length, contract.passage_prefix
-        return self._model.encode(function, self._texts(ids, texts, length, prefix))
+        return self._model.encode(side, self._texts(ids, texts, length, prefix))
 
     def _search_changed(
         self, queries: np.ndarray, changed: Mapping[str, Passage], k: int
@@ -141,7 +144,7 @@ class Dense:
         kept = [name for name in changed if name in of]
         rows = np.array([of[name] for name in kept], np.int32)
         texts = [" ".join(filter(None, (changed[n].title, changed[n].text))) for n in kept]
-        own = queries @ self._embed("embed_passage", kept, texts).T  # [Q, C]
+        own = queries @ self._embed(PASSAGE, kept, texts).T  # [Q, C]
         scores, found = self._index.search(queries, min(len(of), k + len(kept)))
         scores = np.where(np.isin(found, rows), -np.inf, scores)
         all_rows = np.concatenate([found, np.broadcast_to(rows, own.shape)], axis=1)
@@ -151,7 +154,7 @@ class Dense:
     def _vectors(self) -> Mapping[str, np.ndarray]:
         found: dict[str, np.ndarray] = {}
         for source in self._sources:
-            found.update(zip(source.ids, self._model.encode("embed_query", source), strict=True))
+            found.update(zip(source.ids, self._model.encode(QUERY, source), strict=True))
         return found
 
     def facts(self) -> dict[str, Any]:
@@ -165,9 +168,9 @@ class Dense:
 
 def exact_dense(
     name: str,
-    model: encoding_lib.Encoder,
-    passages: encoding_lib.EncodeSource,
-    queries: Sequence[encoding_lib.EncodeSource],
+    model: TextEncoder,
+    passages: EncodeSource,
+    queries: Sequence[EncodeSource],
     of_blocks: bool = False,
     texts: MakeSource | None = None,
 ) -> Dense:
@@ -182,7 +185,7 @@ def exact_dense(
     Raises:
       ContractError: texts were tokenized otherwise than the model's contract says.
     """
-    vectors = model.encode("embed_passage", passages)
+    vectors = model.encode(PASSAGE, passages)
     index = exact_index.ExactIndex(vectors, passages.ids, model.contract, model.fingerprint)
     return Dense(name, model, index, queries, of_blocks, texts)
 
@@ -197,7 +200,7 @@ class Scorer(Protocol):
 
     def score_parts(
         self,
-        texts: pair_scoring.JointTexts,
+        texts: JointTexts,
         parts: Iterable[pair_scoring.Pairs],
         count: int,
     ) -> Iterator[np.ndarray]:
@@ -208,9 +211,7 @@ class Scorer(Protocol):
 class Reranker:
     """Another system's best hits in the order of a re-ranker's scores; the others stay behind."""
 
-    def __init__(
-        self, name: str, model: Scorer, texts: pair_scoring.JointTexts, of: str, reranked: int
-    ):
+    def __init__(self, name: str, model: Scorer, texts: JointTexts, of: str, reranked: int):
         """Args:
         name: of the system.
         model: scores pairs.

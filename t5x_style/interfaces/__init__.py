@@ -1,1 +1,1 @@
-"""What the engine asks of models, of metrics and of indexes."""
+"""What the engine asks of models, texts, metrics, readers and indexes."""

@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from t5x_style.interfaces.contract import Contract, ContractError
+from t5x_style.interfaces.representation import DENSE
 
 NO_ROW = -1
-DENSE = "dense"  # the kind of representation that is one vector for each text
 
 
 class QueryError(ValueError):
@@ -62,7 +62,7 @@ class Index(Protocol):
     """Nearest neighbours by inner product.
 
     Attributes:
-      kind: of the representation that it holds, such as DENSE.
+      kind: of the representation that it holds, one of `representation.KINDS`.
       contract: of the model whose passages are inside.
       recall: share of the exact top k that `search` finds, measured on a sample when it was built.
       checkpoint: fingerprint of the one that embedded them, '' where that was not recorded.

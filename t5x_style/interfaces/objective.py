@@ -5,7 +5,7 @@ optimizer -> `after_update`. It knows nothing else of a model.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,13 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from t5x_style.interfaces import representation
 from t5x_style.interfaces.contract import Contract
 from t5x_style.interfaces.metrics import MetricSum
 
 Batch = dict[str, dict[str, jax.Array]]
+Group = Mapping[str, Any]  # a token group: feature -> array
 Spec = Mapping[str, Mapping[str, Any]]  # leaves have .shape and .dtype
 
-KINDS = ("embed", "score", "sparse", "multi_vector", "answer", "generate")
+EMBED = "embed"
+KINDS = (EMBED, "score", "answer", "generate", "metrics")
 
 
 class BatchError(ValueError):
@@ -58,23 +61,99 @@ class GroupShape:
 
 @dataclasses.dataclass(frozen=True)
 class ModelFunction:
-    """Something a trained objective can do for others.
+    """Something a trained objective can do for others; calling it calls `call`.
+
+    One of kind EMBED is called with a token group and `kinds`, a static tuple of kinds among its
+    `representations`, and returns a dict of these by kind, as `interfaces.representation` says.
 
     Attributes:
       call: takes what `inputs` describes, returns what `outputs` describes.
       inputs: name -> shape and dtype; rows may vary when it is called.
       outputs: in words, for instance '[B, S, D] float32'.
       kind: one of KINDS; what the engine may use it for.
+      side: of EMBED 'query' or 'passage', which texts it embeds; None of other kinds.
+      representations: of EMBED the kinds that it can return; () of other kinds.
     """
 
     call: Callable[..., Any]
     inputs: Mapping[str, Any]
     outputs: str
     kind: str
+    side: str | None = None
+    representations: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"ModelFunction.kind: expected one of {KINDS}, found {self.kind!r}")
+        if self.kind == EMBED:
+            if self.side not in representation.SIDES:
+                raise ValueError(
+                    f"ModelFunction.side: expected one of {representation.SIDES} of a function "
+                    f"that embeds, found {self.side!r}"
+                )
+            representation.require_kinds(
+                self.representations, representation.KINDS, "ModelFunction.representations"
+            )
+        elif self.side is not None or self.representations:
+            raise ValueError(
+                f"ModelFunction: expected no side and no representations of kind {self.kind!r}, "
+                f"found {self.side!r} and {self.representations}"
+            )
+
+    def __call__(self, *inputs: Any, **static: Any) -> Any:
+        return self.call(*inputs, **static)
+
+
+def dense_functions(
+    embed: Callable[[Group], jax.Array], query: GroupShape, passage: GroupShape
+) -> dict[str, ModelFunction]:
+    """The functions of an objective that makes one vector of each text, the same way on both sides.
+
+    Args:
+      embed: token group -> [B, S, D] float32, without dropout.
+      query, passage: shapes of the groups.
+    """
+
+    def call(group: Group, kinds: tuple[str, ...]) -> representation.Representations:
+        return {representation.DENSE: embed(group)}
+
+    sides = {representation.QUERY: query, representation.PASSAGE: passage}
+    return {
+        representation.function_name(side): ModelFunction(
+            *(call, shape.spec(), "[B, S, D] float32", EMBED),
+            side=side,
+            representations=(representation.DENSE,),
+        )
+        for side, shape in sides.items()
+    }
+
+
+def embedding_function(
+    functions: Mapping[str, ModelFunction], side: str, kinds: Sequence[str]
+) -> ModelFunction:
+    """The function that embeds a side as all of these kinds.
+
+    Raises:
+      RepresentationError: there is none; the message lists what the objective offers.
+    """
+    representation.require_kinds(kinds, representation.KINDS, f"what embeds a {side}")
+    offered = {name: one for name, one in functions.items() if one.kind == EMBED}
+    for function in offered.values():
+        if function.side == side and set(kinds) <= set(function.representations):
+            return function
+    embeds = [f"a {one.side} as {[*one.representations]}" for one in offered.values()]
+    raise representation.RepresentationError(
+        f"the objective offers {sorted(functions)}; expected a function that embeds a {side!r} as "
+        f"{[*kinds]}, found such that embed {', '.join(embeds) or 'nothing'}"
+    )
+
+
+def embedder(
+    functions: Mapping[str, ModelFunction], side: str, kind: str = representation.DENSE
+) -> Callable[[Group], Any]:
+    """A function from a token group to its representation of one kind; errors as above."""
+    function = embedding_function(functions, side, (kind,))
+    return lambda group: function(group, kinds=(kind,))[kind]
 
 
 class Table(nnx.Variable):
@@ -146,7 +225,7 @@ class Objective(nnx.Module):
         """Sees the updated parameters. May change Variables that are not parameters, in place."""
 
     def functions(self) -> dict[str, ModelFunction]:
-        """What the trained objective offers: `embed_query`, `embed_passage`, ..."""
+        """What the trained objective offers, by name; at most one embeds a side."""
         return {}
 
 

@@ -7,6 +7,9 @@ from typing import Protocol
 import numpy as np
 
 from t5x_style.interfaces import index as index_lib
+from t5x_style.interfaces.representation import QUERY
+from t5x_style.interfaces.text_encoder import TextEncoder
+from t5x_style.interfaces.texts import EncodeSource
 from t5x_style.retrieval import bm25, encoding
 from t5x_style.retrieval.beir_collection import Passages
 
@@ -104,10 +107,10 @@ class Dense:
         self,
         passages: Passages,
         queries: Mapping[str, str],
-        model: encoding.Encoder,
+        model: TextEncoder,
         index: index_lib.Index,
         embeddings: encoding.Embeddings,
-        source: encoding.EncodeSource,
+        source: EncodeSource,
     ):
         """Embeds the queries, on all processes together.
 
@@ -142,7 +145,7 @@ class Dense:
                 f"query source, the first is {missing[0]!r}; it holds {len(source.ids)} others. "
                 "Give it the store of this corpus's queries, and the ids of this split."
             )
-        self._vectors = model.encode("embed_query", source)  # [Q, D]
+        self._vectors = model.encode(QUERY, source)  # [Q, D]
         self._stemmed: dict[int, frozenset[str]] = {}
 
     def search(

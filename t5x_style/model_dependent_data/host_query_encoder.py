@@ -14,8 +14,9 @@ import numpy as np
 from flax import nnx
 from jax.experimental import multihost_utils
 
+from t5x_style.interfaces import representation
 from t5x_style.interfaces.contract import Contract
-from t5x_style.interfaces.objective import Batch, Objective
+from t5x_style.interfaces.objective import Batch, Objective, embedder
 from t5x_style.model_dependent_data import retrieval_batches, version_log
 from t5x_style.model_dependent_data.versioned_index import Parameters, VersionError
 from t5x_style.step import train_step
@@ -23,7 +24,6 @@ from t5x_style.step.optimizers import path_string
 from t5x_style.step.train_state import Definition, TrainState
 
 QUERY = "query"
-EMBED = "embed_query"
 
 
 class Prepare:
@@ -81,7 +81,7 @@ class Prepare:
         if not np.isfinite(found).all():
             raise VersionError(
                 f"step {step}: queries have vectors that are not finite. The version of the index "
-                f"brings {len(parameters)} parameters; expected all that {EMBED!r} uses, and "
+                f"brings {len(parameters)} parameters; expected all that embed queries, and "
                 "finite ones: mend index_builder.Refresher.parameters, or look at the training."
             )
         return jax.tree.map(np.asarray, made), found
@@ -96,7 +96,8 @@ class Prepare:
         key = jax.random.wrap_key_data(key_data, impl=self._key_impl)
         batch = module.corrupt(batch, train_step.step_keys(key, step)[0])
         module.eval()
-        return batch, module.functions()[EMBED].call(batch[QUERY])[:, 0].astype(jnp.float32)
+        embed = embedder(module.functions(), representation.QUERY)
+        return batch, embed(batch[QUERY])[:, 0].astype(jnp.float32)
 
 
 def _filled(state: nnx.State, parameters: Mapping[str, jax.Array]) -> nnx.State:

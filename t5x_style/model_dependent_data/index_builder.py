@@ -14,6 +14,9 @@ from typing import Annotated
 import numpy as np
 
 from t5x_style.interfaces import index as index_lib
+from t5x_style.interfaces.representation import PASSAGE
+from t5x_style.interfaces.text_encoder import TextEncoder
+from t5x_style.interfaces.texts import EncodeSource
 from t5x_style.model_dependent_data import versioned_index
 from t5x_style.retrieval import encoding, versioned_folder
 
@@ -36,7 +39,7 @@ class Training:
 
     run: Callable[[], str | None]
     newest: Callable[[], int | None]
-    load: Callable[[int], encoding.Encoder]
+    load: Callable[[int], TextEncoder]
     parameters: Callable[[int], Mapping[str, np.ndarray]]
     finished: Callable[[], bool]
 
@@ -53,7 +56,7 @@ class Refresher:
     """
 
     folder: Annotated[str, "operational"]
-    source: encoding.EncodeSource
+    source: EncodeSource
     index: index_lib.IndexType
     parameters: tuple[str, ...]
     keep: int = 4
@@ -73,7 +76,7 @@ class Refresher:
         started = time.perf_counter()
         kept = self._kept(training.parameters(step))
         model = training.load(step)
-        vectors = model.encode("embed_passage", self.source)
+        vectors = model.encode(PASSAGE, self.source)
         ids = list(self.source.ids)
         embeddings = encoding.Embeddings(vectors, ids, model.contract, model.fingerprint)
         embedded = time.perf_counter()

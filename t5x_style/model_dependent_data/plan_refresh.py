@@ -18,11 +18,11 @@ import jax
 import numpy as np
 
 from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.interfaces.texts import Batched
 from t5x_style.model_dependent_data import neighbours
 from t5x_style.retrieval import encoding
 
 PLANS = "plans"
-EMBED = "embed_passage"
 _DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 
 Batch = dict[str, dict[str, np.ndarray]]
@@ -70,7 +70,7 @@ class Replanned(Protocol):
         ...
 
     @property
-    def source(self) -> encoding.Batched:
+    def source(self) -> Batched:
         """The texts, to be embedded."""
         ...
 

@@ -5,16 +5,19 @@ of all other documents, as a pre-training that looks for evidence compares them.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse
 
 from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.interfaces.objective import ModelFunction, embedder
+from t5x_style.interfaces.representation import PASSAGE
+from t5x_style.interfaces.texts import Texts
 from t5x_style.multilingual import margin_scoring
 from t5x_style.multilingual.margin_scoring import Vectors
-from t5x_style.multilingual.sentence_embedders import RowSubset, SentenceSystem, Texts
+from t5x_style.multilingual.sentence_embedders import RowSubset, SentenceSystem
 from t5x_style.retrieval import encoding
 
 BLOCK = 1024  # texts whose similarities with all others exist at a time
@@ -181,14 +184,14 @@ class EvidenceEvaluator:
         self.name = name
         self._texts, self._table, self._partitioner = texts, table, partitioner
 
-    def evaluate(self, functions: Mapping[str, Callable[..., Any]], step: int) -> dict[str, float]:
+    def evaluate(self, functions: Mapping[str, ModelFunction], step: int) -> dict[str, float]:
         """Means over all chunks that are asked.
 
         Args:
-          functions: `embed_passage`, jitted, with parameters.
+          functions: one that embeds passages, jitted, with parameters.
           step: shown beside the progress bar.
         """
-        embed = functions["embed_passage"]
+        embed = embedder(functions, PASSAGE)
         vectors = encoding.encode(embed, self._texts, self._partitioner, f"step {step}: evidence")
         found = find(vectors, self._table)
         return found.means(np.ones_like(found.asked))

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from t5x_style.interfaces.texts import Texts
 from t5x_style.multilingual import margin_scoring
-from t5x_style.multilingual.sentence_embedders import RowSubset, SentenceSystem, Texts
+from t5x_style.multilingual.sentence_embedders import RowSubset, SentenceSystem
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,16 +6,10 @@ from typing import Any, Protocol
 import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from t5x_style.interfaces.representation import PASSAGE, QUERY
+from t5x_style.interfaces.text_encoder import TextEncoder
+from t5x_style.interfaces.texts import Texts
 from t5x_style.multilingual.margin_scoring import Vectors
-from t5x_style.retrieval import encoding
-
-
-class Texts(encoding.EncodeSource, Protocol):
-    """Sentences, as tokens and as text."""
-
-    def texts(self) -> list[str]:
-        """What stands there, in the order of the ids."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +50,7 @@ class SentenceSystem(Protocol):
 class Embedder:
     """A model whose vectors are compared."""
 
-    def __init__(self, name: str, model: encoding.Encoder):
+    def __init__(self, name: str, model: TextEncoder):
         """Args:
         name: in tables.
         model: embeds what stands left as queries and what stands right as passages.
@@ -68,12 +62,12 @@ class Embedder:
 
     def vectors(self, left: RowSubset, right: RowSubset) -> tuple[np.ndarray, np.ndarray]:
         """As `SentenceSystem.vectors`; a source is embedded whole when it is first asked for."""
-        return self._of(left, "embed_query"), self._of(right, "embed_passage")
+        return self._of(left, QUERY), self._of(right, PASSAGE)
 
-    def _of(self, part: RowSubset, function: str) -> np.ndarray:
-        key = (id(part.source), function)
+    def _of(self, part: RowSubset, side: str) -> np.ndarray:
+        key = (id(part.source), side)
         if key not in self._known:
-            self._known[key] = part.source, self._model.encode(function, part.source)
+            self._known[key] = part.source, self._model.encode(side, part.source)
         return self._known[key][1][part.rows]
 
     def facts(self) -> dict[str, Any]:

@@ -2,15 +2,18 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.interfaces.objective import ModelFunction, embedder
+from t5x_style.interfaces.representation import PASSAGE, QUERY, function_name
+from t5x_style.interfaces.texts import Texts
 from t5x_style.multilingual import margin_scoring
 from t5x_style.multilingual.margin_scoring import Vectors
-from t5x_style.multilingual.sentence_embedders import RowSubset, SentenceSystem, Texts
+from t5x_style.multilingual.sentence_embedders import RowSubset, SentenceSystem
 from t5x_style.retrieval import encoding
 
 DIRECTIONS = ("to_target", "to_source")
@@ -198,19 +201,20 @@ class TranslationEvaluator:
         self.name = of.name
         self._set, self._partitioner = of, partitioner
 
-    def evaluate(self, functions: Mapping[str, Callable[..., Any]], step: int) -> dict[str, float]:
+    def evaluate(self, functions: Mapping[str, ModelFunction], step: int) -> dict[str, float]:
         """`metrics`, means over pairs of languages.
 
         Args:
-          functions: `embed_query` and `embed_passage`, jitted, with parameters.
+          functions: those that embed queries and passages, jitted, with parameters.
           step: shown beside the progress bar.
         """
-        sides = ((self._set.sources, "embed_query"), (self._set.targets, "embed_passage"))
+        sides = ((self._set.sources, QUERY), (self._set.targets, PASSAGE))
         sources, targets = (
             encoding.encode(
-                functions[function], source, self._partitioner, f"step {step}: {function}"
+                *(embedder(functions, side), source, self._partitioner),
+                f"step {step}: {function_name(side)}",
             )
-            for source, function in sides
+            for source, side in sides
         )
         found = {pair: both_ways(sources[at], targets[at]) for pair, at in self._set.pairs()}
         return means(found)

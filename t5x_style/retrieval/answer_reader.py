@@ -16,11 +16,13 @@ import numpy as np
 
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces.contract import Contract
+from t5x_style.interfaces.objective import Group
+from t5x_style.interfaces.reading import JointPairs, Reading
 from t5x_style.retrieval import encoding
 
 NOTHING = float(jnp.finfo(jnp.float32).min)  # score of a text in which there is nothing to point at
 
-Answer = Callable[[encoding.Group], Mapping[str, jax.Array]]  # `Objective.functions`' kind 'answer'
+Answer = Callable[[Group], Mapping[str, jax.Array]]  # `Objective.functions`' kind 'answer'
 
 
 def as_vectors(answer: Answer) -> encoding.Embed:
@@ -29,7 +31,7 @@ def as_vectors(answer: Answer) -> encoding.Embed:
     Numbers below 2**24 are exact; a score is NOTHING at least, so that all are finite.
     """
 
-    def embed(group: encoding.Group) -> jax.Array:
+    def embed(group: Group) -> jax.Array:
         found = answer(group)
         parts = (found[name] for name in ("start", "end", "score", "log_probability"))
         table = jnp.stack([part.astype(jnp.float32) for part in parts], axis=2)
@@ -40,31 +42,6 @@ def as_vectors(answer: Answer) -> encoding.Embed:
 
 class ReaderError(ValueError):
     """Answers that cannot be given: a model without a reader, a tokenizer that is not its own."""
-
-
-class Pairs(encoding.Batched, Protocol):
-    """Questions with passages as token groups, one a row, each once."""
-
-    def characters(self, number: int, start: int, end: int) -> tuple[int, int] | None:
-        """The characters of a passage that tokens start to end of its row stand for."""
-        ...
-
-
-class Reading(Protocol):
-    """How questions and passages become a reader's texts.
-
-    Attributes:
-      query_length, passage_length: tokens at which they are cut.
-      fingerprint: of the tokenizer.
-    """
-
-    query_length: int
-    passage_length: int
-    fingerprint: str
-
-    def pairs(self, questions: Sequence[str], passages: Sequence[str]) -> Pairs:
-        """Texts of questions[n] with the body passages[n], in this order."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +113,7 @@ class Reader:
             for number, row in enumerate(table)
         ]
 
-    def _span(self, pairs: Pairs, number: int, row: np.ndarray) -> tuple[int, int] | None:
+    def _span(self, pairs: JointPairs, number: int, row: np.ndarray) -> tuple[int, int] | None:
         if row[2] <= NOTHING:
             return None
         return pairs.characters(number, int(row[0]), int(row[1]))

@@ -1,17 +1,22 @@
 """The folder of a corpus's vectors: shards that appear whole or not at all, and can be made again.
 
-    folder/shards/00007/vectors.npy     [n, D], the texts from 7 x shard_size on
-                        ids.json        their n ids
-                        manifest.json   sizes and sha256 of both, and the version
+    folder/shards/00007/vectors.npy     dense: [n, D], the texts from 7 x shard_size on
+                        sparse_offsets.npy, sparse_tokens.npy, sparse_weights.npy
+                        multi_vector_offsets.npy, multi_vector_vectors.npy
+                                        arrays of `Entries`: [n + 1] int64, then [t, ...] each
+                        ids.json        the n ids
+                        manifest.json   sizes and sha256 of these, and the version
     folder/contract.json
     folder/manifest.json                last: the version, the checkpoint's fingerprint, counts,
                                         sha256 of the shards' manifests
+
+There are the files of the kinds of representation that were asked for. A manifest names the kinds,
+unless dense is the only one.
 
 The version is a fingerprint of everything that the vectors depend on. A shard of another version,
 or one that is damaged, is never mixed in: the writer makes it anew and the reader refuses it.
 """
 
-import bisect
 import dataclasses
 import hashlib
 import json
@@ -26,13 +31,17 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from t5x_style.interfaces import representation
 from t5x_style.interfaces.contract import Contract
 from t5x_style.interfaces.index import IndexDamaged
+from t5x_style.interfaces.representation import DENSE, ENTRIES, Entries, Representations
 from t5x_style.retrieval import resumable_parts as parts_lib
 from t5x_style.retrieval import versioned_folder
+from t5x_style.retrieval.sharded_array import ShardedArray
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 VECTORS, IDS = "vectors.npy", "ids.json"
+OFFSETS = "offsets"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +50,8 @@ class Storage:
 
     Attributes:
       shard_size: texts in a shard: what a kill costs at most, and, twice, what is held in memory.
-      dtype: 'float32', or 'float16' or 'bfloat16' in half the space; readers give float32 always.
+      dtype: of vectors and weights: 'float32', or 'float16' or 'bfloat16' in half the space;
+        readers give float32 always.
     """
 
     shard_size: int
@@ -52,6 +62,23 @@ class Storage:
             raise ValueError(f"Storage.shard_size: expected at least 1, found {self.shard_size}")
         if self.dtype not in DTYPES:
             raise ValueError(f"Storage.dtype: expected one of {[*DTYPES]}, found {self.dtype!r}")
+
+    def narrowed(self, array: np.ndarray, what: str) -> np.ndarray:
+        """An array as it is kept: float ones in `dtype`, others as they are.
+
+        Raises:
+          ValueError: a number is not finite, or leaves the dtype's range.
+        """
+        if array.dtype.kind != "f":
+            return array
+        with np.errstate(over="ignore"):  # reported below
+            stored = array.astype(DTYPES[self.dtype])
+        if not np.isfinite(stored.astype(np.float32)).all():
+            raise ValueError(
+                f"{what}: expected finite numbers, found some that are not or exceed "
+                f"{self.dtype}'s range"
+            )
+        return stored
 
     def bounds(self, count: int) -> list[tuple[int, int]]:
         """First text and end of each shard of `count` texts."""
@@ -67,15 +94,24 @@ def version(contract: Contract, **parts: Any) -> str:
 class ShardWriter:
     """Writes shards of one version; used in a `with`, writes in the background, one at a time."""
 
-    def __init__(self, folder: str | Path, version: str, storage: Storage, ids: Sequence[str]):
+    def __init__(
+        self,
+        folder: str | Path,
+        version: str,
+        storage: Storage,
+        ids: Sequence[str],
+        kinds: Sequence[str] = (DENSE,),
+    ):
         """Args:
         folder: may hold shards of a run that was stopped.
         version: see the module.
         storage: how vectors are kept.
         ids: of all texts, in order.
+        kinds: of representations that are written.
         """
+        representation.require_kinds(kinds, representation.KINDS, "ShardWriter")
         self._folder, self._version, self._storage = Path(folder), version, storage
-        self._ids = ids
+        self._ids, self._kinds = ids, list(kinds)
         self._bounds = storage.bounds(len(ids))
         self._background = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
@@ -113,25 +149,39 @@ class ShardWriter:
             return "it is of another checkpoint, contract or corpus"
         return ""
 
-    def write(self, number: int, vectors: np.ndarray) -> None:
-        """Hands over the vectors [n, D] float32 of a shard; waits for the one before.
+    def write(self, number: int, found: Representations) -> None:
+        """Hands over the representations of a shard's texts by kind; waits for the one before.
 
         Raises:
           OSError: that one could not be written.
-          ValueError: not as many vectors as the shard has texts, or one leaves the dtype's range.
+          RepresentationError: they are of other kinds than the folder's.
+          ValueError: not as many as the shard has texts, or a number leaves the dtype's range.
         """
-        start, end = self._bounds[number]
-        with np.errstate(over="ignore"):  # told below
-            stored = vectors.astype(DTYPES[self._storage.dtype])
-        if len(stored) != end - start or not np.isfinite(stored.astype(np.float32)).all():
-            raise ValueError(
-                f"shard {number}: expected {end - start} finite vectors, found {len(stored)}, "
-                f"of which some exceed {self._storage.dtype}'s range if the number is right"
+        if set(found) != set(self._kinds):
+            raise representation.RepresentationError(
+                f"shard {number}: expected the kinds {self._kinds}, found {[*found]}"
             )
+        start, end = self._bounds[number]
+        dimension = {"dimension": found[DENSE].shape[1]} if DENSE in found else {}
+        manifest = {"version": self._version, "count": end - start, **dimension, **self._facts()}
+        stored: dict[str, np.ndarray] = {}
+        for kind in self._kinds:
+            if len(found[kind]) != end - start:
+                raise ValueError(
+                    f"shard {number}: expected {end - start} {kind} representations, "
+                    f"found {len(found[kind])}"
+                )
+            for name, array in _files(kind, found[kind]).items():
+                stored[name] = self._storage.narrowed(array, f"shard {number}: {name}")
         self.wait()
         self._writing = self._background.submit(
-            self._write, self._path(number), stored, list(self._ids[start:end])
+            self._write, self._path(number), manifest, stored, list(self._ids[start:end])
         )
+
+    def _facts(self) -> dict[str, Any]:
+        """What manifests say of the storage."""
+        kinds = {} if self._kinds == [DENSE] else {"kinds": self._kinds}
+        return {"dtype": self._storage.dtype, **kinds}
 
     def wait(self) -> None:
         """Returns once everything handed over is on disk."""
@@ -139,17 +189,14 @@ class ShardWriter:
             self._writing.result()
             self._writing = None
 
-    def _write(self, path: Path, stored: np.ndarray, ids: list[str]) -> None:
-        manifest = {
-            "version": self._version,
-            "count": len(ids),
-            "dimension": stored.shape[1],
-            "dtype": self._storage.dtype,
-        }
+    def _write(
+        self, path: Path, manifest: dict[str, Any], stored: dict[str, np.ndarray], ids: list[str]
+    ) -> None:
         with versioned_folder.whole_folder(path, manifest) as temporary:
-            # npy has no name for bfloat16: its bits are kept as uint16
-            bits = stored.view(np.uint16) if self._storage.dtype == "bfloat16" else stored
-            np.save(temporary / VECTORS, bits, allow_pickle=False)
+            for name, array in stored.items():
+                # npy has no name for bfloat16: its bits are kept as uint16
+                bits = array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array
+                np.save(temporary / name, bits, allow_pickle=False)
             (temporary / IDS).write_text(json.dumps(ids), encoding="utf-8")
 
     def finish(self, contract: Contract, checkpoint: str) -> None:
@@ -167,8 +214,8 @@ class ShardWriter:
             "version": self._version,
             "checkpoint": checkpoint,
             "count": len(self._ids),
-            "dimension": first["dimension"],
-            "dtype": self._storage.dtype,
+            **({"dimension": first["dimension"]} if "dimension" in first else {}),
+            **self._facts(),
             "shards": [str(path.relative_to(self._folder)) for path in paths],
         }
         manifests = [f"{shard}/{versioned_folder.MANIFEST}" for shard in manifest["shards"]]
@@ -178,58 +225,31 @@ class ShardWriter:
         return self._folder / "shards" / f"{number:05}"
 
 
-class ShardedVectors:
-    """[N, D] float32 on disk in shards; slices and lists of rows are read when asked for."""
-
-    ndim = 2
-    dtype: np.dtype = np.dtype(np.float32)
-
-    def __init__(self, parts: Sequence[np.ndarray]):
-        """Args:
-        parts: [n, D] each, of one of `DTYPES`, memory-mapped.
-        """
-        self._parts = list(parts)
-        self._ends = np.cumsum([len(part) for part in parts])
-        self.shape = (int(self._ends[-1]), parts[0].shape[1])
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
-        """[n, D] float32: a slice with step 1, or rows int [n] in any order."""
-        if isinstance(rows, slice):
-            start, end, step = rows.indices(len(self))
-            if step != 1:
-                raise IndexError(f"expected a slice with step 1, found {rows}")
-            return self._between(start, max(start, end))
-        rows = np.asarray(rows)
-        owners = np.searchsorted(self._ends, rows, side="right")
-        found = np.empty((len(rows), self.shape[1]), np.float32)
-        for owner in np.unique(owners).tolist():
-            first = int(self._ends[owner]) - len(self._parts[owner])
-            found[owners == owner] = self._parts[owner][rows[owners == owner] - first]
-        return found
-
-    def _between(self, start: int, end: int) -> np.ndarray:
-        found = np.empty((end - start, self.shape[1]), np.float32)
-        at = start
-        while at < end:
-            owner = bisect.bisect_right(self._ends.tolist(), at)
-            first = int(self._ends[owner]) - len(self._parts[owner])
-            until = min(end, int(self._ends[owner]))
-            found[at - start : until - start] = self._parts[owner][at - first : until - first]
-            at = until
-        return found
+def _files(kind: str, found: Any) -> dict[str, np.ndarray]:
+    """File name -> array, of a representation on the host."""
+    if kind == DENSE:
+        return {VECTORS: found}
+    named = {OFFSETS: found.offsets, **found.arrays}
+    return {_file(kind, name): array for name, array in named.items()}
 
 
-def read(folder: str | Path) -> tuple[ShardedVectors, list[str], Contract, str]:
+def _file(kind: str, name: str) -> str:
+    return f"{kind}_{name}.npy"
+
+
+def read(
+    folder: str | Path, kinds: Sequence[str] = (DENSE,)
+) -> tuple[dict[str, Any], list[str], Contract, str]:
     """What a `ShardWriter` finished; every byte is checked.
 
     Returns:
-      Vectors, ids, contract, and the checkpoint's fingerprint, '' if the folder is too old to say.
+      Representations by kind, which stay on disk until they are sliced: a dense one [N, D] float32,
+      others `Entries`; then ids, contract, and the checkpoint's fingerprint, '' if the folder is
+      too old to say.
 
     Raises:
       IndexDamaged: a file is missing or changed, or a shard is of another version.
+      RepresentationError: the folder does not hold one of the kinds.
     """
     folder = Path(folder)
     manifest = versioned_folder.read_manifest(folder)
@@ -239,16 +259,39 @@ def read(folder: str | Path) -> tuple[ShardedVectors, list[str], Contract, str]:
             f"found {sorted(manifest)}. "
             "The folder is of an older layout or of another stage: run encode_corpus again."
         )
-    parts: list[np.ndarray] = []
+    representation.require_kinds(kinds, manifest.get("kinds", [DENSE]), f"embeddings in {folder}")
+    shards = [folder / shard for shard in manifest["shards"]]
     ids: list[str] = []
-    for shard in manifest["shards"]:
-        own = versioned_folder.read_manifest(folder / shard)
-        if own["version"] != manifest["version"]:
+    dtype = ""
+    for shard in shards:
+        found = versioned_folder.read_manifest(shard)
+        if found["version"] != manifest["version"]:
             raise IndexDamaged(
-                f"{folder / shard}: expected version {manifest['version']}, found "
-                f"{own['version']}: the vectors of another model. Run encode_corpus again."
+                f"{shard}: expected version {manifest['version']}, found "
+                f"{found['version']}: the vectors of another model. Run encode_corpus again."
             )
-        part = np.load(folder / shard / VECTORS, mmap_mode="r", allow_pickle=False)
-        parts.append(part.view(ml_dtypes.bfloat16) if own["dtype"] == "bfloat16" else part)
-        ids += json.loads((folder / shard / IDS).read_text(encoding="utf-8"))
-    return ShardedVectors(parts), ids, Contract.load(folder), manifest.get("checkpoint", "")
+        dtype = found["dtype"]
+        ids += json.loads((shard / IDS).read_text(encoding="utf-8"))
+    by_kind = {kind: _read(kind, shards, dtype) for kind in kinds}
+    return by_kind, ids, Contract.load(folder), manifest.get("checkpoint", "")
+
+
+def _read(kind: str, shards: Sequence[Path], dtype: str) -> Any:
+    """A representation of the texts of all shards, on disk."""
+    if kind == DENSE:
+        return _sharded(VECTORS, shards, "float32", dtype)
+    counts = [np.diff(np.load(shard / _file(kind, OFFSETS))) for shard in shards]
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
+    arrays = {
+        name: _sharded(_file(kind, name), shards, given, dtype)
+        for name, given in ENTRIES[kind].items()
+    }
+    return Entries(offsets, arrays)
+
+
+def _sharded(name: str, shards: Sequence[Path], given: str, stored: str) -> ShardedArray:
+    """A file of all shards as one array, read as `given`; float ones are kept as `stored`."""
+    parts = [np.load(shard / name, mmap_mode="r", allow_pickle=False) for shard in shards]
+    if given == "float32" and stored == "bfloat16":
+        parts = [part.view(ml_dtypes.bfloat16) for part in parts]
+    return ShardedArray(parts, given)

@@ -11,6 +11,7 @@ import numpy as np
 
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.contract import Contract
+from t5x_style.interfaces.representation import DENSE
 from t5x_style.retrieval import encoding
 
 PASSAGE_BLOCK = 65_536
@@ -21,7 +22,7 @@ _VECTORS = "vectors.npy"
 class ExactIndex:
     """Compares every query with every passage; implements `index.SavableIndex`."""
 
-    kind = index_lib.DENSE
+    kind = DENSE
     recall = 1.0
 
     def __init__(

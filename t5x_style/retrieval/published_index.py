@@ -17,7 +17,9 @@ import numpy as np
 from t5x_style.configuration import renames
 from t5x_style.configuration.gin_reader import ALLOWED
 from t5x_style.interfaces import index as index_lib
+from t5x_style.interfaces import representation
 from t5x_style.interfaces.contract import Contract
+from t5x_style.interfaces.representation import DENSE
 from t5x_style.retrieval import exact_index, versioned_folder
 from t5x_style.retrieval.encoding import Embeddings, load_embeddings
 
@@ -160,6 +162,7 @@ def measure_recall(index: index_lib.Index, vectors: index_lib.Vectors) -> float:
 
 def _built(embeddings: Embeddings, index: index_lib.IndexType) -> index_lib.SavableIndex:
     """An index in memory that knows its recall."""
+    representation.require_kinds([index.kind], [DENSE], "an index that is built from vectors")
     vectors = embeddings.vectors
     index_lib.check_embeddings(vectors, embeddings.ids)
     index_lib.check_inner_product(embeddings.contract, vectors.shape[1])

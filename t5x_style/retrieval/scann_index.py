@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from t5x_style.interfaces import index as index_lib
+from t5x_style.interfaces.representation import DENSE
 from t5x_style.retrieval import versioned_folder
 
 _PICKLE = "scann_docids.pkl"
@@ -31,7 +32,7 @@ class UnsupportedCpu(index_lib.UnsupportedMachine):
 class ScannIndex:
     """Implements `index.SavableIndex`. Made by `Scann`."""
 
-    kind = index_lib.DENSE
+    kind = DENSE
 
     def __init__(self, searcher: Any, record: index_lib.IndexRecord, reorder: int):
         """Args:

@@ -1,8 +1,14 @@
 """A trained objective's embed functions as a TensorFlow SavedModel, which needs no JAX to run.
 
-Each function becomes a signature from token ids to vectors. Ids and masks are checked inside the
-graph, so that a bad request is an error wherever the model is served: an id outside the vocabulary
-would give a vector like any other, or NaN.
+Each function becomes a signature from token ids to its representations, one output for each array:
+
+    embedding                                       dense: float32 [b, D]
+    sparse_segments, _tokens, _weights              sparse: int32, int32 and float32 [b, e]
+    multi_vector_segments, _vectors                 multi_vector: int32 [b, e], float32 [b, e, d]
+
+Where segments are 1, the entry belongs to the text of the row; where they are 0, it is padding. Ids
+and masks are checked inside the graph, so that a bad request is an error wherever the model is
+served: an id outside the vocabulary would give a vector like any other, or NaN.
 """
 
 import dataclasses
@@ -19,14 +25,22 @@ from flax import nnx
 
 from t5x_style.checkpoints.restored_model import Restored
 from t5x_style.interfaces.contract import Contract
+from t5x_style.interfaces.objective import EMBED
+from t5x_style.interfaces.representation import (
+    DENSE,
+    Representations,
+    function_name,
+    named_arrays,
+)
 from t5x_style.step import jitted_functions
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 DEFAULT = "serving_default"  # the signature that clients get who name none
-# Which length of the contract bounds the texts of a function.
-LENGTHS = {"embed_query": "query_length", "embed_passage": "passage_length"}
 # What TensorFlow's XLA knows without JAX: checks of symbolic shapes, and sharding marks.
 _PORTABLE_CALLS = frozenset({"shape_assertion", "Sharding"})
+
+
+Outputs = dict[str, jax.Array]
 
 
 class ExportError(ValueError):
@@ -38,13 +52,14 @@ class Portable:
     """A model cut down to what its embed functions need.
 
     Attributes:
-      functions: name -> f(arrays, tokens [B, L] int32, mask [B, L] int32) -> [B, D] float32.
+      functions: signature -> f(arrays, tokens [B, L] int32, mask [B, L] int32) -> output name ->
+        array [B, ...].
       arrays: path -> array, of the parameters and variables that some function uses.
-      longest: name -> tokens that a text may have.
+      longest: signature -> tokens that a text may have.
       contract: of the model.
     """
 
-    functions: Mapping[str, Callable[..., jax.Array]]
+    functions: Mapping[str, Callable[..., Outputs]]
     arrays: Mapping[str, np.ndarray]
     longest: Mapping[str, int]
     contract: Contract
@@ -61,25 +76,41 @@ def cpu_only_tensorflow() -> Any:
     return tf
 
 
-def lengths(model: Restored) -> dict[str, int]:
-    """The embed functions of a model, each with the most tokens that the contract allows a text.
+def signatures(model: Restored) -> dict[str, str]:
+    """Signature -> the name of the embed function that it calls.
 
     Raises:
-      ExportError: there is none, or one whose texts the contract does not bound.
+      ExportError: there is none, or several of one side, whose signatures would be equal.
     """
-    names = [name for name, function in model.functions.items() if function.kind == "embed"]
+    names = [name for name, function in model.functions.items() if function.kind == EMBED]
     if not names:
         raise ExportError(
             "nothing to export: expected an objective with functions of kind 'embed', found "
             f"{ {name: function.kind for name, function in model.functions.items()} }"
         )
-    unknown = [name for name in names if name not in LENGTHS]
-    if unknown:
-        raise ExportError(
-            f"embed functions: expected names among {sorted(LENGTHS)}, whose lengths the contract "
-            f"says, found {unknown}"
-        )
-    return {name: int(getattr(model.contract, LENGTHS[name])) for name in names}
+    found = {function_name(str(model.functions[name].side)): name for name in names}
+    if len(found) < len(names):
+        raise ExportError(f"expected at most one embed function of a side, found {names}")
+    return found
+
+
+def lengths(model: Restored) -> dict[str, int]:
+    """Signature -> the most tokens that the contract allows a text; errors as of `signatures`."""
+    return {
+        signature: int(getattr(model.contract, f"{model.functions[name].side}_length"))
+        for signature, name in signatures(model).items()
+    }
+
+
+def outputs(found: Representations) -> Outputs:
+    """Output name -> array [B, ...] of a batch of one text a row."""
+    named = {
+        f"{kind}_{name}": array
+        for kind, one in found.items()
+        if kind != DENSE
+        for name, array in named_arrays(kind, one).items()
+    }
+    return {"embedding": found[DENSE][:, 0], **named} if DENSE in found else named
 
 
 class _Group(dict[str, jax.Array]):
@@ -122,15 +153,17 @@ def portable(model: Restored) -> Portable:
     longest = lengths(model)
     paths, leaves, treedef = _flat((model.params, model.variables))
     shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+    functions = {
+        signature: _from_leaves(model, name, treedef)
+        for signature, name in signatures(model).items()
+    }
     used: set[int] = set()
-    for name in longest:
-        used |= _traced(name, _from_leaves(model, name, treedef), shapes)
+    for signature, function in functions.items():
+        used |= _traced(signature, function, shapes)
     kept = sorted(used)
 
-    def call(name: str) -> Callable[..., jax.Array]:
-        function = _from_leaves(model, name, treedef)
-
-        def embed(arrays: Mapping[str, jax.Array], tokens: jax.Array, mask: jax.Array) -> jax.Array:
+    def call(function: Callable[..., Outputs]) -> Callable[..., Outputs]:
+        def embed(arrays: Mapping[str, jax.Array], tokens: jax.Array, mask: jax.Array) -> Outputs:
             given: list[Any] = list(shapes)  # those that are not kept are never read
             for index in kept:
                 given[index] = arrays[paths[index]]
@@ -139,7 +172,8 @@ def portable(model: Restored) -> Portable:
         return embed
 
     arrays = {paths[index]: np.asarray(leaves[index]) for index in kept}
-    return Portable({name: call(name) for name in longest}, arrays, longest, model.contract)
+    calls = {signature: call(function) for signature, function in functions.items()}
+    return Portable(calls, arrays, longest, model.contract)
 
 
 def _flat(states: tuple[nnx.State, nnx.State]) -> tuple[list[str], list[Any], Any]:
@@ -150,18 +184,20 @@ def _flat(states: tuple[nnx.State, nnx.State]) -> tuple[list[str], list[Any], An
     return paths, [leaf for _, leaf in found], treedef
 
 
-def _from_leaves(model: Restored, name: str, treedef: Any) -> Callable[..., jax.Array]:
-    """f(leaves, tokens, mask) -> [B, D] float32."""
+def _from_leaves(model: Restored, name: str, treedef: Any) -> Callable[..., Outputs]:
+    """f(leaves, tokens, mask) -> all representations, by output name."""
     function = jitted_functions.pure_function(model.graphdef, name)
+    kinds = model.functions[name].representations
 
-    def embed(leaves: Sequence[Any], tokens: jax.Array, mask: jax.Array) -> jax.Array:
+    def embed(leaves: Sequence[Any], tokens: jax.Array, mask: jax.Array) -> Outputs:
         params, variables = jax.tree_util.tree_unflatten(treedef, leaves)
-        return function(params, variables, token_group(tokens, mask))[:, 0]  # [B, 1, D]
+        group = token_group(tokens, mask)
+        return outputs(function(params, variables, group, kinds=kinds))
 
     return embed
 
 
-def _traced(name: str, embed: Callable[..., jax.Array], shapes: Sequence[Any]) -> set[int]:
+def _traced(name: str, embed: Callable[..., Outputs], shapes: Sequence[Any]) -> set[int]:
     """Numbers of the leaves that a function uses, after a look at the kernels that it calls."""
     rows, length = jax.export.symbolic_shape("b, s")
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
@@ -183,7 +219,7 @@ def _traced(name: str, embed: Callable[..., jax.Array], shapes: Sequence[Any]) -
 def save(folder: Path, model: Portable, default: str, assets: Mapping[str, Path]) -> None:
     """Writes the SavedModel: a signature for each function, and DEFAULT as another name of one.
 
-    Inputs input_ids and attention_mask, int32 [b, s]; output embedding, float32 [b, D].
+    Inputs input_ids and attention_mask, int32 [b, s]; outputs as in the module's docstring.
 
     Args:
       folder: is made; saved_model.pb, variables/ and assets/ go there.
@@ -194,12 +230,11 @@ def save(folder: Path, model: Portable, default: str, assets: Mapping[str, Path]
     tf = cpu_only_tensorflow()
     from orbax.export import ExportManager, JaxModule, ServingConfig
 
-    def method(name: str) -> Callable[..., dict[str, jax.Array]]:
+    def method(name: str) -> Callable[..., Outputs]:
         function = model.functions[name]
 
-        def embed(arrays: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, jax.Array]:
-            vectors = function(arrays, inputs["input_ids"], inputs["attention_mask"])
-            return {"embedding": vectors}
+        def embed(arrays: Mapping[str, Any], inputs: Mapping[str, Any]) -> Outputs:
+            return function(arrays, inputs["input_ids"], inputs["attention_mask"])
 
         return embed
 

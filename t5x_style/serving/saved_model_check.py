@@ -1,7 +1,6 @@
-"""Is a SavedModel the model it was made from? Loaded back, it must give the same vectors."""
+"""Is a SavedModel the model it was made from? Loaded back, it must give the same numbers."""
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 
 from t5x_style.checkpoints.restored_model import Restored
 from t5x_style.interfaces.contract import Vocabulary
+from t5x_style.interfaces.objective import ModelFunction
 from t5x_style.serving import saved_model
 from t5x_style.step import jitted_functions
 
@@ -18,10 +18,10 @@ _ROWS = (1, 5, 2)  # rows of the compared batches; TensorFlow compiles each shap
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The largest absolute difference of two vectors of the same text, and where it was.
+    """The largest absolute difference of two outputs of the same text, and where it was.
 
     Attributes:
-      value: of one component; NaN where one of the vectors is.
+      value: of one component; NaN where one of the outputs is.
       where: the signature, the batch and the row, in words.
     """
 
@@ -42,14 +42,16 @@ def compare(folder: Path, model: Restored, vocabulary: Vocabulary) -> dict[str, 
     """
     signatures = saved_model.cpu_only_tensorflow().saved_model.load(str(folder)).signatures
     longest = saved_model.lengths(model)
-    functions = jitted_functions.jitted_functions(model.graphdef, longest)
+    jitted = jitted_functions.jitted_functions(model.graphdef, model.functions)
+    functions = jitted_functions.bound(jitted, model.params, model.variables)
+    names = saved_model.signatures(model)
     return {
         name: max(
             (
                 _difference(
                     name,
                     signatures[name],
-                    functools.partial(functions[name], model.params, model.variables),
+                    functions[names[name]],
                     group,
                 )
                 for group in groups(longest[name], vocabulary)
@@ -101,17 +103,28 @@ def groups(longest: int, vocabulary: Vocabulary) -> Iterator[dict[str, np.ndarra
         }
 
 
-def _difference(name: str, signature: Any, embed: Any, group: Mapping[str, Any]) -> Difference:
+def _difference(
+    name: str, signature: Any, function: ModelFunction, group: Mapping[str, Any]
+) -> Difference:
     tokens, mask = group["tokens"], group["segment_ids"]
-    expected = np.asarray(embed(group))[:, 0]  # [B, D]
+    given = saved_model.outputs(function(group, kinds=function.representations))
     tf = saved_model.cpu_only_tensorflow()
     inputs = {"input_ids": tf.constant(tokens), "attention_mask": tf.constant(mask)}
-    found = signature(**inputs)["embedding"].numpy()
-    if found.shape != expected.shape:
+    made = signature(**inputs)
+    expected = {output: np.asarray(array) for output, array in given.items()}
+    found = {output: array.numpy() for output, array in made.items()}
+    shapes = [{output: one.shape for output, one in side.items()} for side in (expected, found)]
+    if shapes[0] != shapes[1]:
         raise saved_model.ExportError(
-            f"{name}: expected vectors {expected.shape} of the SavedModel, found {found.shape}"
+            f"{name}: expected outputs {shapes[0]} of the SavedModel, found {shapes[1]}"
         )
-    by_row = np.abs(found - expected).max(axis=1)
+    by_row = np.max([_by_row(found[output], expected[output]) for output in expected], axis=0)
     row = int(np.argmax(by_row))  # of a NaN, if there is one
     where = f"row {row} ({mask[row].sum()} tokens) of a batch of {list(tokens.shape)}"
     return Difference(float(by_row[row]), where)
+
+
+def _by_row(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """[B] float64: the largest absolute difference in each row; NaN where there is one."""
+    difference = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+    return np.asarray(difference.reshape(len(difference), -1).max(axis=1))

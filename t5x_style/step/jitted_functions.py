@@ -1,33 +1,43 @@
 """A trained objective's functions, compiled: what evaluation, encoding, search and export call."""
 
 import contextlib
-from collections.abc import Callable, Iterable
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 from flax import nnx
 
+from t5x_style.interfaces.objective import ModelFunction
+
 OBJECTIVE = "objective"  # what a trainer calls `jitted_objective` among an objective's functions
 
 
 def pure_function(graphdef: nnx.GraphDef, name: str) -> Callable[..., Any]:
-    """f(params, variables, *inputs) for a function of `Objective.functions()`, without dropout.
+    """f(params, variables, *inputs, **static) for a function of `Objective.functions()`.
+
+    Without dropout.
 
     Args:
       graphdef: merge(graphdef, params, variables) is the module.
       name: of the function.
     """
 
-    def call(params: nnx.State, variables: nnx.State, *inputs: Any) -> Any:
+    def call(params: nnx.State, variables: nnx.State, *inputs: Any, **static: Any) -> Any:
         module = nnx.merge(graphdef, params, variables, copy=True)
         module.eval()  # no dropout
-        return module.functions()[name].call(*inputs)
+        function = module.functions()[name]
+        found = function(*inputs, **static)
+        # A function may compute more than it is asked for: compiled, what is not returned is not
+        # computed.
+        return {kind: found[kind] for kind in static["kinds"]} if static else found
 
     return call
 
 
-def jitted_objective(graphdef: nnx.GraphDef, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
-    """f(params, variables, batch, key) -> an objective's metrics of a clean batch, jitted.
+def jitted_objective(graphdef: nnx.GraphDef, mesh: jax.sharding.Mesh) -> ModelFunction:
+    """(params, variables, batch, key) -> an objective's metrics of a clean batch, jitted.
 
     'loss' is among them. There is no dropout; what is hidden and retrieved is as in training.
 
@@ -45,17 +55,19 @@ def jitted_objective(graphdef: nnx.GraphDef, mesh: jax.sharding.Mesh) -> Callabl
             loss, metrics = module.loss(batch, loss_key)
         return {**metrics, "loss": loss}
 
-    return jax.jit(call)
+    return ModelFunction(jax.jit(call), {}, "metrics by name", "metrics")
 
 
 def jitted_functions(
-    graphdef: nnx.GraphDef, names: Iterable[str], mesh: jax.sharding.Mesh | None = None
-) -> dict[str, Callable[..., Any]]:
-    """name -> `pure_function`, jitted.
+    graphdef: nnx.GraphDef,
+    functions: Mapping[str, ModelFunction],
+    mesh: jax.sharding.Mesh | None = None,
+) -> dict[str, ModelFunction]:
+    """name -> a function that calls `pure_function`, jitted; the kinds it returns are static.
 
     Args:
       graphdef: merge(graphdef, params, variables) is the module.
-      names: of `Objective.functions()`.
+      functions: of the objective, all or some.
       mesh: that parameters and inputs are spread over; a kernel has to know it. None: one device.
     """
     context = (
@@ -67,10 +79,25 @@ def jitted_functions(
     def jitted(name: str) -> Callable[..., Any]:
         function = pure_function(graphdef, name)
 
-        def call(params: nnx.State, variables: nnx.State, *inputs: Any) -> Any:
+        def call(params: nnx.State, variables: nnx.State, *inputs: Any, **static: Any) -> Any:
             with context():
-                return function(params, variables, *inputs)
+                return function(params, variables, *inputs, **static)
 
-        return jax.jit(call)
+        return jax.jit(call, static_argnames="kinds")
 
-    return {name: jitted(name) for name in names}
+    return {
+        name: dataclasses.replace(function, call=jitted(name))
+        for name, function in functions.items()
+    }
+
+
+def bound(
+    functions: Mapping[str, ModelFunction], params: nnx.State, variables: nnx.State
+) -> dict[str, ModelFunction]:
+    """Jitted functions with the parameters and variables that they are called with."""
+    return {
+        name: dataclasses.replace(
+            function, call=functools.partial(function.call, params, variables)
+        )
+        for name, function in functions.items()
+    }

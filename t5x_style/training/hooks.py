@@ -18,6 +18,7 @@ from t5x_style.distributed import peer_watch
 from t5x_style.evaluation.embedding_sample import EmbeddingSample
 from t5x_style.interfaces import metrics as metrics_lib
 from t5x_style.interfaces.metrics import MetricSum
+from t5x_style.interfaces.objective import ModelFunction
 from t5x_style.step.train_state import TrainState
 from t5x_style.training.metric_writer import EMBEDDINGS, MetricLog
 from t5x_style.training.progress import TrainingProgress
@@ -129,7 +130,7 @@ class Evaluator(Protocol):
 
     name: str
 
-    def evaluate(self, functions: Mapping[str, Callable[..., Any]], step: int) -> dict[str, float]:
+    def evaluate(self, functions: Mapping[str, ModelFunction], step: int) -> dict[str, float]:
         """Metrics by name. `functions` are the objective's, jitted, with the present parameters."""
 
 
@@ -140,7 +141,7 @@ class Evaluate:
         self,
         every: int,
         evaluators: Sequence[Evaluator],
-        functions: Callable[[TrainState], Mapping[str, Callable[..., Any]]],
+        functions: Callable[[TrainState], Mapping[str, ModelFunction]],
         log: MetricLog,
         show: Callable[[int, dict[str, float]], None],
     ):
@@ -171,7 +172,7 @@ class Diagnose:
         self,
         every: int,
         sample: EmbeddingSample,
-        functions: Callable[[TrainState], Mapping[str, Callable[..., Any]]],
+        functions: Callable[[TrainState], Mapping[str, ModelFunction]],
         log: MetricLog,
         progress: TrainingProgress,
     ):

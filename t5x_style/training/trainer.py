@@ -15,10 +15,9 @@ from t5x_style.checkpoints.checkpoint_directory import Shared
 from t5x_style.checkpoints.checkpointing import Checkpointer
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.evaluation.embedding_sample import EmbeddingSample
-from t5x_style.interfaces import objective
+from t5x_style.interfaces import objective, representation
 from t5x_style.model_dependent_data import host_query_encoder
 from t5x_style.model_dependent_data.plan_refresh import (
-    EMBED,
     Replanned,
     Replanner,
     Replanning,
@@ -32,7 +31,7 @@ from t5x_style.training import hooks, warm_start
 from t5x_style.training.metric_writer import MetricLog
 from t5x_style.training.progress import TrainingProgress
 
-Functions = Mapping[str, Callable[..., Any]]
+Functions = Mapping[str, objective.ModelFunction]
 
 
 class Batches(Iterator[dict[str, dict[str, np.ndarray]]], Protocol):
@@ -354,13 +353,10 @@ class Trainer:
 
     def functions(self, state: TrainState) -> Functions:
         """The objective's functions and `OBJECTIVE`, with the parameters of `state`."""
-        return {
-            name: functools.partial(fn, state.params, state.variables)
-            for name, fn in self._functions.items()
-        }
+        return jitted_functions.bound(self._functions, state.params, state.variables)
 
     def _embed(self) -> Callable[..., Any]:
-        return self.functions(self.state)[EMBED]
+        return objective.embedder(self.functions(self.state), representation.PASSAGE)
 
     def _explain_non_finite(self, step: int, state: TrainState) -> str:
         """Repeats the step on parts of its batch to name the rows to blame."""

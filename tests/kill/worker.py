@@ -91,7 +91,7 @@ def arguments(folder, store, steps, save_every):
     from t5x_style.checkpoints import checkpointing
     from t5x_style.distributed import partitioning
     from t5x_style.interfaces.contract import Vocabulary
-    from t5x_style.interfaces.objective import GroupShape
+    from t5x_style.interfaces.objective import GroupShape, embedder
     from t5x_style.step import optimizers
     from t5x_style.training import trainer
     from tests.kits import tiny_models
@@ -115,7 +115,7 @@ def arguments(folder, store, steps, save_every):
         def evaluate(self, functions, step):
             mark("evaluate", step)
             group = pipeline.batch(0)["text"]
-            norms = jnp.linalg.norm(functions["embed_passage"](group), axis=-1)
+            norms = jnp.linalg.norm(embedder(functions, "passage")(group), axis=-1)
             mark("evaluated", step)
             return {"norm": float(np.asarray(norms).sum())}
 

@@ -12,7 +12,7 @@ from t5x_style.checkpoints.checkpointing import Checkpointer, Checkpointing
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.objective import GroupShape
 from t5x_style.step import optimizers, train_state
-from tests.kits.toy_objective import Toy
+from tests.kits.toys.toy_objective import Toy
 
 TEXT = GroupShape(rows=16, length=12, segments=1)
 TOY = functools.partial(Toy, TEXT, 32, 8, 16)

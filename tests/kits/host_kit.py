@@ -14,6 +14,7 @@ from flax import nnx
 from models.corruption import evidence_layout
 from t5x_style.checkpoints import checkpointing, restored_model
 from t5x_style.distributed import partitioning
+from t5x_style.interfaces.objective import embedder
 from t5x_style.model_dependent_data.index_builder import Refresher, Training
 from t5x_style.model_dependent_data.retrieval_batches import HostRetrieval
 from t5x_style.model_dependent_data.version_log import RECORD, RUN, run_of
@@ -81,9 +82,9 @@ class Embedder:
     def __init__(self, folder, step):
         model = restored_model.load(test_realm.make(None), str(folder), one_device(), step)
         self.contract, self.fingerprint = model.contract, model.fingerprint
-        self._embed = model.functions["embed_passage"]
+        self._embed = embedder(model.functions, "passage")
 
-    def encode(self, function, source):
+    def encode(self, side, source):
         rows = (CORPUS.tokens(0, CORPUS.rows), CORPUS.column("length", 0, CORPUS.rows))
         group = evidence_layout.row_group(
             *map(jnp.asarray, rows), jnp.zeros(CORPUS.rows, jnp.int32)

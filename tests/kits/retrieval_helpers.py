@@ -1,13 +1,14 @@
 """A small collection, a contract and sources, for the tests of retrieval and evaluation."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from t5x_style.interfaces.contract import Contract
+from t5x_style.interfaces.objective import ModelFunction
 from t5x_style.retrieval import embedding_shards
 
 CONTRACT = Contract(
@@ -62,6 +63,17 @@ def vectors(count: int, seed: int = 0, dimension: int = 16, centres: int = 20) -
     found = centre[generator.integers(0, centres, count)]
     found = found + 0.5 * generator.normal(size=(count, dimension))
     return (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
+
+
+def embedding_functions(**sides: Callable) -> dict[str, ModelFunction]:
+    """Functions of a side each, 'query' or 'passage', that make dense vectors."""
+    return {
+        f"embed_{side}": ModelFunction(
+            lambda group, kinds, embed=embed: {"dense": embed(group)},
+            *({}, "[B, S, D] float32", "embed", side, ("dense",)),
+        )
+        for side, embed in sides.items()
+    }
 
 
 class Side(NamedTuple):
@@ -128,5 +140,5 @@ def write_embeddings(
     with embedding_shards.ShardWriter(folder, version, storage, ids) as writer:
         for number in writer.missing():
             start, end = storage.bounds(len(ids))[number]
-            writer.write(number, vectors[start:end])
+            writer.write(number, {"dense": vectors[start:end]})
         writer.finish(CONTRACT, checkpoint)

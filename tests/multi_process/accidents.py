@@ -9,7 +9,7 @@ import signal
 import threading
 from pathlib import Path
 
-from tests.kits.toy_objective import ToyPipeline
+from tests.kits.toys.toy_objective import ToyPipeline
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {"count": {"name": "accident_count", "version": 1}}

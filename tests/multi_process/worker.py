@@ -21,7 +21,7 @@ if __name__ == "__main__":
     from t5x_style.interfaces.objective import GroupShape
     from t5x_style.step import optimizers
     from t5x_style.training import metric_writer, progress, trainer
-    from tests.kits.toy_objective import Toy, ToyPipeline
+    from tests.kits.toys.toy_objective import Toy, ToyPipeline
 
     folder, steps = Path(sys.argv[1]), int(sys.argv[2])
     text = GroupShape(rows=16, length=12, segments=1)

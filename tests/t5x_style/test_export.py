@@ -20,11 +20,12 @@ from models.objectives.retromae import RetroMAE
 from t5x_style import export
 from t5x_style.checkpoints import checkpointing, restored_model
 from t5x_style.interfaces.contract import Contract, ContractError, Vocabulary
-from t5x_style.interfaces.objective import GroupShape, ModelFunction
+from t5x_style.interfaces.objective import GroupShape, ModelFunction, embedder
 from t5x_style.retrieval import versioned_folder
 from t5x_style.serving import saved_model, saved_model_check
 from t5x_style.serving.saved_model import ExportError
 from t5x_style.step import jitted_functions, train_state
+from tests.kits import retrieval_helpers as helpers
 from tests.kits import tiny_models
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -247,8 +248,9 @@ def test_the_documented_program_runs_without_jax(version, tokenizer, model, tmp_
     assert run.returncode == 0, run.stderr
     found = np.array(json.loads(run.stdout))
     questions = question_tokens.QuestionEncoder(tokenizer.folder, QUERY, "")
-    embed = jitted_functions.jitted_functions(model.graphdef, ["embed_query"])["embed_query"]
-    expected = np.asarray(embed(model.params, model.variables, questions(TEXTS)))[:, 0]
+    jitted = jitted_functions.jitted_functions(model.graphdef, model.functions)
+    functions = jitted_functions.bound(jitted, model.params, model.variables)
+    expected = np.asarray(embedder(functions, "query")(questions(TEXTS)))[:, 0]
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert np.abs(found[0] - found[2]).max() > 0.01  # different texts
 
@@ -338,25 +340,23 @@ def test_export_is_a_single_process(tokenizer, training, tmp_path, monkeypatch):
         run_stage(tokenizer, training, tmp_path)
 
 
-def changed(model, name="embed_query", kind="embed", call=None):
-    """The model, offering one function, computed by `call` where it is given."""
-    functions = {name: ModelFunction(call or (lambda group: None), {}, "[B, S, D] float32", kind)}
-    return dataclasses.replace(model, functions=functions)
-
-
 def test_functions_that_cannot_be_exported_are_named(model):
     with pytest.raises(ExportError, match=r"kind 'embed', found \{'score': 'score'\}"):
-        saved_model.lengths(changed(model, "score", "score"))
-    with pytest.raises(ExportError, match=r"found \['embed_image'\]"):
-        saved_model.lengths(changed(model, "embed_image"))
+        score = ModelFunction(lambda group: None, {}, "[B, S] float32", "score")
+        saved_model.lengths(dataclasses.replace(model, functions={"score": score}))
+    twice = {name: model.functions["embed_query"] for name in ("one", "other")}
+    with pytest.raises(
+        ExportError, match=r"one embed function of a side, found \['one', 'other'\]"
+    ):
+        saved_model.lengths(dataclasses.replace(model, functions=twice))
 
 
 def with_function(model, monkeypatch, function):
-    """The model, whose embed_query is `function` of a token group."""
+    """The model, whose query vectors are `function` of a token group."""
     module_type = type(nnx.merge(model.graphdef, model.params, model.variables))
-    fn = ModelFunction(function, {}, "[B, S, D] float32", "embed")
-    monkeypatch.setattr(module_type, "functions", lambda self: {"embed_query": fn})
-    return changed(model)
+    functions = helpers.embedding_functions(query=function)
+    monkeypatch.setattr(module_type, "functions", lambda self: functions)
+    return dataclasses.replace(model, functions=functions)
 
 
 def test_a_feature_that_ids_cannot_tell_is_named(model, monkeypatch):

@@ -21,16 +21,14 @@ class Model:
     def __init__(self):
         rng = np.random.default_rng(0)
         self.said = rng.normal(size=(COUNT, 16)).astype(np.float32)
-        self.noise = {
-            side: rng.normal(size=(COUNT, 16)) for side in ("embed_query", "embed_passage")
-        }
+        self.noise = {side: rng.normal(size=(COUNT, 16)) for side in ("query", "passage")}
         self.asked = []
 
-    def encode_parts(self, function, source, bounds):
-        self.asked.append((function, bounds))
+    def encode_parts(self, side, source, bounds):
+        self.asked.append((side, bounds))
         for start, end in bounds:
             said = np.array([int(text.split()[1]) for text in source.given[start:end]])
-            noise = self.noise[function][np.arange(start, end) % COUNT]
+            noise = self.noise[side][np.arange(start, end) % COUNT]
             yield (self.said[said] + 0.3 * noise).astype(np.float32)
 
 
@@ -84,12 +82,12 @@ def test_a_large_pair_is_compared_in_parts(corpus, tmp_path):
     model = Model()
     run(corpus, tmp_path / "out", QualityRule(least=0.0, among=15), model)
     expected = [(0, 13), (13, 26), (26, 40), (40, 53), (53, 66), (66, 80)]
-    assert model.asked == [("embed_query", expected), ("embed_passage", expected)]
+    assert model.asked == [("query", expected), ("passage", expected)]
     sides = [
-        next(Model().encode_parts(function, side, [(13, 26)]))
-        for function, side in (
-            ("embed_query", corpus[1].sources),
-            ("embed_passage", corpus[1].targets),
+        next(Model().encode_parts(side, texts, [(13, 26)]))
+        for side, texts in (
+            ("query", corpus[1].sources),
+            ("passage", corpus[1].targets),
         )
     ]
     scores = np.load(tmp_path / "out/scores.npy")[13:26]

@@ -14,11 +14,13 @@ from t5x_style import search
 from t5x_style.checkpoints.restored_model import Trained
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces.contract import ContractError
+from t5x_style.interfaces.objective import ModelFunction
 from t5x_style.retrieval import encoding, exact_index, published_index, sharded_index
 from t5x_style.retrieval.answer_reader import ReaderError
 from t5x_style.retrieval.beir_collection import Passages
-from tests.kits import int8_index, store_kit
 from tests.kits import retrieval_helpers as helpers
+from tests.kits import store_kit
+from tests.kits.toys import int8_index
 
 WORDS = ["csv", "json", "socket", "row", "queue"]  # word i asks for passage i
 
@@ -45,7 +47,12 @@ def embed_query(group):
 @pytest.fixture
 def parts(tmp_path):
     passages = Passages(helpers.write_corpus(tmp_path / "corpus"))
-    model = Trained({"embed_query": embed_query}, helpers.CONTRACT, Partitioner(), "fingerprint")
+    model = Trained(
+        helpers.embedding_functions(query=embed_query),
+        helpers.CONTRACT,
+        Partitioner(),
+        "fingerprint",
+    )
     table = np.eye(5, 16, dtype=np.float32)
     index = exact_index.ExactIndex(table, passages.ids, helpers.CONTRACT)
     return {"model": model, "index": index, "questions": Questions(), "passages": passages}
@@ -121,7 +128,8 @@ def four_letters(group):
 
 @pytest.fixture
 def answering(parts):
-    functions = {"embed_query": embed_query, "answer": four_letters}
+    answer = ModelFunction(four_letters, {}, "[R, S] each", "answer")
+    functions = {**helpers.embedding_functions(query=embed_query), "answer": answer}
     alone = Partitioner(devices=jax.devices()[:1])
     model = Trained(functions, helpers.CONTRACT, alone, "fingerprint")
     return search.Searcher(**{**parts, "model": model, "reading": Reading()})

@@ -22,7 +22,7 @@ from models.objectives import retromae
 from t5x_style.checkpoints import checkpointing
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.interfaces.contract import Vocabulary
-from t5x_style.interfaces.objective import GroupShape
+from t5x_style.interfaces.objective import GroupShape, embedder
 from t5x_style.step import optimizers, train_state
 from t5x_style.training import warm_start
 from tests.kits.interop import needs_interop
@@ -229,10 +229,10 @@ def test_from_a_checkpoint_by_gin_and_into_a_state_again(tokenizer: str, tmp_pat
 # --- beside the real libraries --------------------------------------------------------------------
 
 
-def vectors(trained: Trained, tokenizer: str, function: str, prefix: str) -> np.ndarray:
+def vectors(trained: Trained, tokenizer: str, side: str, prefix: str) -> np.ndarray:
     """Ours."""
     encoder = question_tokens.QuestionEncoder(tokenizer, 32, prefix)
-    return np.asarray(trained.module.functions()[function].call(encoder(TEXTS)))[:, 0]
+    return np.asarray(embedder(trained.module.functions(), side)(encoder(TEXTS)))[:, 0]
 
 
 @needs_interop
@@ -245,11 +245,11 @@ def test_sentence_transformers_gives_the_same_vectors(trained: Trained, tokenize
     for text, mine in zip(TEXTS, ours, strict=True):
         theirs = model.preprocess([text])["input_ids"][0].tolist()
         assert theirs == mine.tokens.tolist(), text
-    for function, prompt, prefix in (
-        ("embed_query", model.encode_query, EMBEDDING.query_prefix),
-        ("embed_passage", model.encode_document, EMBEDDING.passage_prefix),
+    for side, prompt, prefix in (
+        ("query", model.encode_query, EMBEDDING.query_prefix),
+        ("passage", model.encode_document, EMBEDDING.passage_prefix),
     ):
-        expected = vectors(trained, tokenizer, function, prefix)
+        expected = vectors(trained, tokenizer, side, prefix)
         np.testing.assert_allclose(prompt(TEXTS, batch_size=4), expected, atol=1e-5)
 
 
@@ -332,5 +332,5 @@ def test_the_shape_of_xlm_roberta_with_its_kind_of_tokenizer(
     model = SentenceTransformer(str(tmp_path / "encoder"), device="cpu")
     found = model.encode_document(TEXTS, batch_size=4)
     np.testing.assert_allclose(
-        found, vectors(left, sentencepiece, "embed_passage", "passage: "), atol=1e-5
+        found, vectors(left, sentencepiece, "passage", "passage: "), atol=1e-5
     )

@@ -18,7 +18,7 @@ from models.networks import bert
 from models.objectives import labse
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.interfaces.contract import Vocabulary
-from t5x_style.interfaces.objective import GroupShape
+from t5x_style.interfaces.objective import GroupShape, embedder
 from t5x_style.step import optimizers, train_state
 from t5x_style.training import warm_start
 from tests.kits import tiny_models
@@ -88,7 +88,7 @@ def trained(request, tokenizer, tmp_path_factory) -> Left:
 
 def vectors(module: labse.LaBSE, tokenizer: str, texts=TEXTS) -> np.ndarray:
     group = question_tokens.QuestionEncoder(tokenizer, LENGTH, "")(texts)
-    return np.asarray(module.functions()["embed_query"].call(group))[:, 0]
+    return np.asarray(embedder(module.functions(), "query")(group))[:, 0]
 
 
 def taken_over(module: labse.LaBSE, folder: Path, tokenizer: str) -> labse.LaBSE:

@@ -88,11 +88,8 @@ def assert_vectors_of_sentence_transformers(tmp_path: Path, published: Path, tex
     }
     queries = theirs.encode_query([row["text"] for row in rows["queries"]])
     passages = theirs.encode_document([f"{row['title']} {row['text']}" for row in rows["corpus"]])
-    for function, kind, expected in (
-        ("embed_query", "query", queries),
-        ("embed_passage", "passage", passages),
-    ):
-        found = ours.encode(function, source(made[kind], made["tokenizer"], length))
+    for side, expected in (("query", queries), ("passage", passages)):
+        found = ours.encode(side, source(made[side], made["tokenizer"], length))
         assert found.shape == expected.shape and np.abs(expected).max() > 0.1
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
@@ -123,9 +120,9 @@ def test_a_store_without_the_prompts_is_refused(tmp_path):
     made = stores(tmp_path, published, tmp_path / "made/texts", prefixes=False)
     ours = model(tmp_path / "model", published, made)
     with pytest.raises(ContractError, match="query_prefix: expected 'query: ', found ''"):
-        ours.encode("embed_query", source(made["query"], made["tokenizer"], folders.MAX_LENGTH))
+        ours.encode("query", source(made["query"], made["tokenizer"], folders.MAX_LENGTH))
     with pytest.raises(ContractError, match="passage_prefix: expected 'passage: ', found ''"):
-        ours.encode("embed_passage", source(made["passage"], made["tokenizer"], folders.MAX_LENGTH))
+        ours.encode("passage", source(made["passage"], made["tokenizer"], folders.MAX_LENGTH))
 
 
 def test_a_model_folder_holds_no_moments_and_continues_where_it_was(tmp_path):

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from models.networks import attention, bert
 from models.objectives import mlm
 from t5x_style.distributed.partitioning import BATCH_AXES, MeshShape, Partitioner
-from t5x_style.interfaces.objective import GroupShape
+from t5x_style.interfaces.objective import GroupShape, embedding_function
 from t5x_style.preflight import topology
 from t5x_style.step import jitted_functions
 from tests.kits import tiny_models
@@ -199,9 +199,8 @@ def test_an_encoder_on_a_mesh_compiles_for_a_tpu(v5e, kind, fused):
     sizes = (config, tiny_models.EMBEDDING, tiny_models.VOCABULARY, shape, 0.15, 64)
     abstract = nnx.eval_shape(lambda: mlm.Mlm(*sizes, rngs=nnx.Rngs(0)))
     graph, params, rest = nnx.split(abstract, nnx.Param, ...)
-    embed = jitted_functions.jitted_functions(graph, ["embed_passage"], partitioner.mesh)[
-        "embed_passage"
-    ]
+    functions = jitted_functions.jitted_functions(graph, abstract.functions(), partitioner.mesh)
+    embed = embedding_function(functions, "passage", ["dense"]).call
     params, rest = (
         jax.tree.map(
             lambda leaf, s: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=s),
@@ -214,7 +213,7 @@ def test_an_encoder_on_a_mesh_compiles_for_a_tpu(v5e, kind, fused):
         name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=partitioner.batch_sharding)
         for name, leaf in shape.spec().items()
     }
-    text = embed.lower(params, rest, group).compile().as_text()
+    text = embed.lower(params, rest, group, kinds=("dense",)).compile().as_text()
     assert (KERNEL in text) == fused
 
 

@@ -14,7 +14,7 @@ from models.losses import contrastive
 from models.networks import attention, modernbert, pooling, rotary, window_attention
 from models.objectives import autoencoder, bi_encoder, condenser, mlm, retromae, simlm
 from t5x_style.distributed import partitioning
-from t5x_style.interfaces.objective import GroupShape, Objective
+from t5x_style.interfaces.objective import GroupShape, Objective, embedder
 from tests.kits import tiny_models
 
 CONFIG = modernbert.ModernBertConfig(
@@ -244,7 +244,7 @@ def test_a_bi_encoder_over_it(pooled: str) -> None:
         CONFIG, dataclasses.replace(tiny_models.EMBEDDING, pooling=pooled), tiny_models.VOCABULARY,
         shape, shape, contrastive.ContrastiveConfig(), rngs=nnx.Rngs(0),
     )  # fmt: skip
-    vectors = model.functions()["embed_passage"].call(ALONE)
+    vectors = embedder(model.functions(), "passage")(ALONE)
     assert vectors.shape == (4, 2, 16) and np.isfinite(vectors).all()
 
 

@@ -15,7 +15,7 @@ from models.losses import contrastive, distillation
 from models.networks import bert, text_embedding
 from models.objectives import bi_encoder
 from t5x_style.distributed import partitioning
-from t5x_style.interfaces.objective import Batch, GroupShape, check_batch
+from t5x_style.interfaces.objective import Batch, GroupShape, check_batch, embedder
 from t5x_style.preflight import hlo
 from tests.kits import tiny_models
 from tests.parity import parity_kit
@@ -93,8 +93,8 @@ def test_packing_and_order_change_nothing(pooling: str) -> None:
 def test_loss_equals_info_nce_of_its_own_vectors() -> None:
     module = objective(normalise=True, temperature=0.1)
     functions = module.functions()
-    q = np.asarray(functions["embed_query"].call(UNPACKED["query"]))[:, 0]
-    p = np.asarray(functions["embed_passage"].call(UNPACKED["passage"]))[:, 0]
+    q = np.asarray(embedder(functions, "query")(UNPACKED["query"]))[:, 0]
+    p = np.asarray(embedder(functions, "passage")(UNPACKED["passage"]))[:, 0]
     np.testing.assert_allclose(np.linalg.norm(q, axis=1), 1.0, rtol=1e-5)
     scores = np.exp(q @ p.T / 0.1)  # [Q, Q * GROUP]; query i's positive is passage i * GROUP
     scores[0, 4] = 0.0  # a copy of query 0's positive is no negative of it

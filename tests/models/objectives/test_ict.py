@@ -13,7 +13,7 @@ from models.losses import contrastive
 from models.networks import projected_encoder
 from models.objectives import ict
 from t5x_style.distributed import partitioning
-from t5x_style.interfaces.objective import GroupShape
+from t5x_style.interfaces.objective import GroupShape, embedder
 from t5x_style.step import optimizers, train_state, train_step
 from tests.kits import tiny_models
 
@@ -106,10 +106,10 @@ def test_the_null_document_is_a_negative_where_asked_for():
     key = jax.random.key(0)
     loss, metrics = model.loss(model.corrupt(clean, key), key)
     queries, blocks = (
-        model.functions()[f"embed_{name}"].call(clean[name])[:, 0] for name in ("query", "passage")
+        embedder(model.functions(), name)(clean[name])[:, 0] for name in ("query", "passage")
     )
     nothing = tiny_models.group([[(0, [2, 3, 3])]], BLOCK, 1)
-    null = model.functions()["embed_passage"].call(nothing)[:, 0]
+    null = embedder(model.functions(), "passage")(nothing)[:, 0]
     scores = np.asarray(queries @ jnp.concatenate([blocks, null]).T, np.float64)
     expected = np.log(np.exp(scores).sum(1)) - np.diag(scores)
     assert float(loss.value()) == pytest.approx(expected.mean(), rel=1e-4)

@@ -13,7 +13,7 @@ from models.networks import decoding, seq2seq
 from models.objectives import marge
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.metrics import MetricSum
-from t5x_style.interfaces.objective import GroupShape
+from t5x_style.interfaces.objective import GroupShape, embedder
 from tests.kits import tiny_models
 from tests.models.objectives import marge_oracle
 from tests.models.objectives.marge_oracle import SubBatch
@@ -185,7 +185,7 @@ def test_without_beta_nothing_teaches_the_retriever():
 def test_relevance_is_read_behind_the_first_layers(model):
     given = batch(APART)
     _, vectors = model.encode(given["evidence"])
-    embedded = model.functions()["embed_passage"].call(given["evidence"])
+    embedded = embedder(model.functions(), "passage")(given["evidence"])
     valid = np.asarray(given["evidence"]["segment_valid"])
     np.testing.assert_allclose(np.asarray(vectors)[valid], np.asarray(embedded)[valid], atol=1e-6)
     for row, one in enumerate(SUB_BATCHES):

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from models.objectives import mlm
-from t5x_style.interfaces.objective import Batch, GroupShape, check_batch
+from t5x_style.interfaces.objective import Batch, GroupShape, check_batch, embedder
 from tests.kits import tiny_models
 from tests.parity import parity_kit
 
@@ -102,7 +102,7 @@ def test_the_batch_it_asks_for_and_its_contract() -> None:
     check_batch(module.batch_specs()[0], {"text": ALONE}, "the test")
     contract = module.contract()
     assert (contract.dimension, contract.vocabulary_size, contract.pooling) == (16, 50, "cls")
-    vectors = module.functions()["embed_passage"].call(PACKED)
+    vectors = embedder(module.functions(), "passage")(PACKED)
     assert vectors.shape == (2, 3, 16) and vectors.dtype == jnp.float32
     assert not np.asarray(vectors[1, 2]).any(), "an absent segment has no vector"
 

@@ -14,7 +14,7 @@ from flax import nnx
 from models.objectives.retromae import RetroMAE
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.interfaces.metrics import MetricSum
-from t5x_style.interfaces.objective import GroupShape, check_batch
+from t5x_style.interfaces.objective import GroupShape, check_batch, embedder
 from tests.kits import packed_rows, tiny_models
 from tests.parity import parity
 
@@ -149,7 +149,7 @@ def test_vectors_are_the_cls_states_packed_or_not():
     def vectors(rows, length, segments):
         group = packed_rows.group(rows, length, segments)
         graph, state = nnx.split(model(len(rows), length, segments))
-        embed = jax.jit(lambda s, g: nnx.merge(graph, s).functions()["embed_passage"].call(g))
+        embed = jax.jit(lambda s, g: embedder(nnx.merge(graph, s).functions(), "passage")(g))
         found = embed(state, group)
         ids, valid = np.asarray(group["example_id"]), np.asarray(group["segment_valid"])
         return dict(zip(ids[valid].tolist(), np.asarray(found)[valid], strict=True))

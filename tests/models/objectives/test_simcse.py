@@ -13,7 +13,7 @@ from models.networks import modernbert
 from models.objectives import simcse
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.encoder import TokenEncoderConfig
-from t5x_style.interfaces.objective import Batch, GroupShape, check_batch
+from t5x_style.interfaces.objective import Batch, GroupShape, check_batch, embedder
 from tests.kits import tiny_models
 
 CONFIG = dataclasses.replace(tiny_models.CONFIG, dropout=0.1, attention_dropout=0.1)
@@ -91,11 +91,12 @@ def test_each_parameter_gets_a_gradient_and_the_head_is_not_served() -> None:
         name = "/".join(map(str, path))
         unused = "key/bias" in name or "embeddings/type" in name
         assert unused or np.asarray(gradient[...]).any(), name
-    served = model.functions()["embed_passage"].call(ALONE["text"])
+    served = embedder(model.functions(), "passage")(ALONE["text"])
     assert served.shape == (8, 1, 16)
     plain = objective(training_head=False)
     nnx.update(plain.encoder, nnx.state(model.encoder))
-    np.testing.assert_array_equal(plain.functions()["embed_passage"].call(ALONE["text"]), served)
+    found = embedder(plain.functions(), "passage")(ALONE["text"])
+    np.testing.assert_array_equal(found, served)
 
 
 @pytest.mark.parametrize("exchange", ["gather", pytest.param("ring", marks=pytest.mark.slow)])

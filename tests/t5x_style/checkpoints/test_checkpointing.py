@@ -25,7 +25,7 @@ from tests.kits.checkpoint_helpers import (
     saved,
     state_at,
 )
-from tests.kits.toy_objective import Corpus, Toy
+from tests.kits.toys.toy_objective import Corpus, Toy
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """A checkpoint as the trainer writes it, loaded for use: the same vectors, or a refusal."""
 
 import dataclasses
-import functools
 
 import numpy as np
 import pytest
@@ -15,7 +14,8 @@ from t5x_style.checkpoints import checkpointing, restored_model
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.encode_corpus import encode_corpus
 from t5x_style.interfaces.contract import Contract, ContractError, Vocabulary
-from t5x_style.interfaces.objective import GroupShape
+from t5x_style.interfaces.objective import GroupShape, embedder
+from t5x_style.interfaces.representation import RepresentationError
 from t5x_style.retrieval import embedding_shards, encoding
 from t5x_style.step import jitted_functions, optimizers, train_state
 from tests.kits import retrieval_helpers as helpers
@@ -60,11 +60,9 @@ def stage_folder(tmp_path_factory):
     checkpointer.close()
     module = definition.module(state.params, state.variables)
     module.contract().save(folder)
-    embed = jitted_functions.jitted_functions(definition.graphdef, ["embed_passage"])[
-        "embed_passage"
-    ]
-    call = functools.partial(embed, state.params, state.variables)
-    return folder, encoding.encode(call, helpers.Source(IDS))
+    jitted = jitted_functions.jitted_functions(definition.graphdef, module.functions())
+    functions = jitted_functions.bound(jitted, state.params, state.variables)
+    return folder, encoding.encode(embedder(functions, "passage"), helpers.Source(IDS))
 
 
 @pytest.mark.parametrize("mesh", [MeshShape(8, 1, 1), MeshShape(2, 2, 2)])
@@ -87,13 +85,12 @@ def test_an_untrained_model_is_the_same_on_every_mesh_and_for_every_seed_another
         model = restored_model.untrained(make_objective(), Partitioner(mesh), seed)
         assert model.contract == make_objective()(rngs=nnx.Rngs(0)).contract()
         assert model.fingerprint == f"untrained, seed {seed}"
-        encoded.append(model.encode("embed_passage", helpers.Source(IDS)))
+        encoded.append(model.encode("passage", helpers.Source(IDS)))
     module = make_objective()(rngs=nnx.Rngs(0))
-    embed = jitted_functions.jitted_functions(nnx.graphdef(module), ["embed_passage"])[
-        "embed_passage"
-    ]
-    call = functools.partial(embed, *nnx.split(module, nnx.Param, ...)[1:])
-    expected = encoding.encode(call, helpers.Source(IDS))
+    graph, *states = nnx.split(module, nnx.Param, ...)
+    jitted = jitted_functions.jitted_functions(graph, module.functions())
+    functions = jitted_functions.bound(jitted, *states)
+    expected = encoding.encode(embedder(functions, "passage"), helpers.Source(IDS))
     np.testing.assert_allclose(encoded[0], expected, atol=1e-5)
     assert np.abs(encoded[1] - encoded[0]).max() > 0.1
 
@@ -120,11 +117,14 @@ def test_texts_of_another_tokenizer_and_unknown_functions_are_refused(stage_fold
     source = helpers.Source(IDS)
     source.tokenizer_fingerprint = "another"
     with pytest.raises(ContractError, match="tokenizer_fingerprint"):
-        model.encode("embed_passage", source)
-    with pytest.raises(
-        ValueError, match=r"offers \['embed_passage', 'embed_query'\]; found 'score'"
-    ):
+        model.encode("passage", source)
+    source = helpers.Source(IDS)
+    offers = r"offers \['embed_passage', 'embed_query'\]; .* a 'score' as \['dense'\], found .*"
+    with pytest.raises(RepresentationError, match=offers + r"a query as \['dense'\]"):
         model.encode("score", source)
+    other = offers.replace("score", "query").replace("dense", "sparse")
+    with pytest.raises(RepresentationError, match=other + r"a passage as \['dense'\]"):
+        next(model.represent_parts("query", source, [(0, 2)], ["sparse"]))
     without = dataclasses.replace(model, functions={})
     with pytest.raises(ValueError, match=r"offers \[\]"):
-        without.encode("embed_query", source)
+        without.encode("query", source)

@@ -2,7 +2,6 @@
 
 import builtins
 import dataclasses
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -119,7 +118,7 @@ def measured(
     partitioner = partitioning.Partitioner(devices=jax.devices()[:1])
     graph, params, variables = nnx.split(module, nnx.Param, ...)
     jitted = jitted_functions.jitted_functions(graph, module.functions())
-    functions = {name: functools.partial(fn, params, variables) for name, fn in jitted.items()}
+    functions = jitted_functions.bound(jitted, params, variables)
     return EmbeddingSample(module, pipeline, partitioner).measure(functions, 0)
 
 
@@ -202,8 +201,7 @@ def vectors(count: int, seed: int = 0, texts: str | None = None, spread: float =
 
 
 def report(candidates: int = 0, step: int = 0, **sides: Vectors) -> Report:
-    named = {f"embed_{name}": side for name, side in sides.items()}
-    return embedding_report.report(named, CONTRACT, candidates, step)
+    return embedding_report.report(sides, CONTRACT, candidates, step)
 
 
 def test_equal_texts_are_named_and_not_called_a_missing_gradient() -> None:
@@ -258,12 +256,11 @@ def test_causes_and_remedies_differ() -> None:
     equal = {"query": vectors(8, 1, spread=1e-4), "passage": vectors(8, 2, spread=1e-4)}
     later = report(8, step=300, **equal).problems["gradient"]
     assert "at step 300" in later and "became nearly equal" in later and "learning rate" in later
-    named = {f"embed_{name}": side for name, side in equal.items()}
     pooled = dataclasses.replace(CONTRACT, pooling="mean")
-    start = embedding_report.report(named, pooled, 8, 0).problems["gradient"]
+    start = embedding_report.report(equal, pooled, 8, 0).problems["gradient"]
     assert "pooling 'mean'" not in start and "initialise_from" in start
     warm = dataclasses.replace(CONTRACT, temperature=200.0)
-    wide = {"embed_query": vectors(8, 1, spread=3.0), "embed_passage": vectors(8, 2, spread=3.0)}
+    wide = {"query": vectors(8, 1, spread=3.0), "passage": vectors(8, 2, spread=3.0)}
     large = embedding_report.report(wide, warm, 8, 0).problems["gradient"]
     assert "temperature is large" in large and "a lower temperature" in large
     # A loss that compares no texts has its gradient from elsewhere.

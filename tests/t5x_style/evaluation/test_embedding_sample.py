@@ -16,12 +16,12 @@ from models.objectives import bi_encoder, labse, mlm
 from t5x_style.checkpoints import checkpointing
 from t5x_style.distributed import partitioning
 from t5x_style.evaluation.embedding_report import Report
-from t5x_style.evaluation.embedding_sample import EmbeddingSample, match_groups
-from t5x_style.interfaces.objective import GroupShape, ModelFunction, Objective
+from t5x_style.evaluation.embedding_sample import EmbeddingSample, by_side, match_groups
+from t5x_style.interfaces.objective import GroupShape, ModelFunction, Objective, dense_functions
 from t5x_style.step import jitted_functions
 from t5x_style.training import hooks, metric_writer, progress, trainer
 from tests.kits import tiny_models
-from tests.kits.toy_objective import Toy, ToyPipeline
+from tests.kits.toys.toy_objective import Toy, ToyPipeline
 from tests.t5x_style.training import test_trainer
 from tests.t5x_style.training.test_trainer import CADENCE, TEXT, TOY
 
@@ -57,41 +57,42 @@ def measured(rows: int, partitioner: partitioning.Partitioner, pipeline: Any = N
     pipeline = pipeline or ToyPipeline(GroupShape(rows, 12, 1), 32)
     graph, params, variables = nnx.split(module, nnx.Param, ...)
     jitted = jitted_functions.jitted_functions(graph, module.functions())
-    functions = {name: functools.partial(fn, params, variables) for name, fn in jitted.items()}
+    functions = jitted_functions.bound(jitted, params, variables)
     return EmbeddingSample(module, pipeline, partitioner).measure(functions, 0)
 
 
 def group_of(objective: Objective) -> dict[str, str]:
     (specs,) = objective.batch_specs()
-    return match_groups(objective.functions(), specs)
+    return match_groups(by_side(objective.functions()), specs)
 
 
 def test_groups_go_to_the_functions_that_embed_them() -> None:
     plain = contrastive.ContrastiveConfig()
     pooled = dataclasses.replace(tiny_models.EMBEDDING, pooling="pooler", similarity="cosine")
     pairs = bi_encoder.BiEncoder(*TINY, SHAPE, OTHER, plain, rngs=nnx.Rngs(0))
-    assert group_of(pairs) == {"embed_query": "query", "embed_passage": "passage"}
+    assert group_of(pairs) == {"query": "query", "passage": "passage"}
     same = bi_encoder.BiEncoder(*TINY, SHAPE, SHAPE, plain, rngs=nnx.Rngs(0))
-    assert group_of(same) == {"embed_query": "query", "embed_passage": "passage"}
+    assert group_of(same) == {"query": "query", "passage": "passage"}
     translations = labse.LaBSE(
         TINY[0], pooled, TINY[2], SHAPE, SHAPE, plain, rngs=nnx.Rngs(0)
     )  # fmt: skip
-    assert group_of(translations) == {"embed_query": "source", "embed_passage": "target"}
+    assert group_of(translations) == {"query": "source", "passage": "target"}
     text = mlm.Mlm(*TINY, SHAPE, 0.3, 16, rngs=nnx.Rngs(0))
-    assert group_of(text) == {"embed_passage": "text"}
+    assert group_of(text) == {"passage": "text"}
 
 
 def test_functions_without_a_group_are_left_out() -> None:
     spec = SHAPE.spec()
-    embed = ModelFunction(lambda group: group, spec, "[B, S, D] float32", "embed")
-    both = {"embed_query": embed, "embed_passage": embed}
+    both = by_side(dense_functions(lambda group: group["tokens"], SHAPE, SHAPE))
     assert match_groups(both, {"query": spec, "known": {"row": spec["cls_at"]}}) == {
-        "embed_query": "query"
+        "query": "query"
     }
     assert match_groups(both, {"known": {"row": spec["cls_at"]}}) == {}
     score = ModelFunction(lambda group: group, spec, "[B, S] float32", "score")
-    assert match_groups({"score": score}, {"text": spec}) == {}
-    assert match_groups({"embed_passage": score}, {"text": spec}) == {}
+    assert by_side({"score": score}) == by_side({"embed_passage": score}) == {}
+    sparse = ModelFunction(lambda group: {}, spec, "", "embed", "passage", ("sparse",))
+    assert by_side({"embed_passage": sparse}) == {}
+    assert match_groups({}, {"text": spec}) == {}
 
 
 def test_the_same_figures_on_any_mesh() -> None:

@@ -105,11 +105,11 @@ class WordVectors:
     def __init__(self, noise=False):
         self.noise, self.seen = noise, []
 
-    def encode(self, function, source):
-        self.seen.append((function, list(source.ids), list(source.texts)))
+    def encode(self, side, source):
+        self.seen.append((side, list(source.ids), list(source.texts)))
         rows = []
         for text in source.texts:
-            words = [text, function] if self.noise else text.lower().replace(".", " ").split()
+            words = [text, side] if self.noise else text.lower().replace(".", " ").split()
             seeds = [int.from_bytes(word.encode()[-7:], "big") for word in words]
             total = sum(np.random.default_rng(seed).normal(size=16) for seed in seeds)
             rows.append(total / np.linalg.norm(total))
@@ -122,7 +122,7 @@ def fused(corpus, model=None, texts=Texts, least=20, **more):
     passages = [json.loads(line) for line in lines]
     ids = [row["_id"] for row in passages]
     source = Texts(ids, [f"{row['title']} {row['text']}" for row in passages], 8, "")
-    index = exact_index.ExactIndex(model.encode("embed_passage", source), ids, helpers.CONTRACT)
+    index = exact_index.ExactIndex(model.encode("passage", source), ids, helpers.CONTRACT)
     dense = retrieval_systems.Dense("dense", model, index, [], texts=texts)
     pseudo = pseudo_queries.PseudoQueries(count=40, least=least)
     system = retrieval_systems.Fusion(
@@ -167,9 +167,7 @@ def test_without_development_queries_the_weight_is_chosen_on_pseudo_queries(tmp_
     assert facts["tuned_on"] == "pseudo-queries" and facts["queries"] == 40
     assert facts["weight_of_first"] == min(facts["best_there"], fusion.PRIOR)
     # A test query was never asked for the weight, and changed passages were embedded again.
-    asked = [
-        ids for function, ids, _ in made.systems["dense"]._model.seen if function == "embed_query"
-    ]
+    asked = [ids for side, ids, _ in made.systems["dense"]._model.seen if side == "query"]
     assert asked[0] == ["q"] and all(name.startswith("pseudo:") for name in asked[1])
     assert len(made.made()["test"]) == 3 and set(made.made()) == {"test"}
 
@@ -190,8 +188,8 @@ def test_hits_of_changed_passages_are_those_of_their_new_texts(tmp_path):
     ids = list(made.passages.ids)
     passages = [found.changed.get(one.id, one) for one in made.passages]
     texts = [f"{one.title} {one.text}".strip() for one in passages]
-    vectors = model.encode("embed_passage", Texts(ids, texts, 8, ""))
-    queries = model.encode("embed_query", Texts(found.texts, list(found.texts.values()), 8, ""))
+    vectors = model.encode("passage", Texts(ids, texts, 8, ""))
+    queries = model.encode("query", Texts(found.texts, list(found.texts.values()), 8, ""))
     for query, scores in zip(found.texts, queries @ vectors.T, strict=True):
         best = np.argsort(-scores, kind="stable")[:5]
         assert [name for name, _ in run[query][:5]] == [ids[row] for row in best]

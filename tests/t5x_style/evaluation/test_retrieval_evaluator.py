@@ -15,10 +15,11 @@ from t5x_style.evaluation.comparison import table
 from t5x_style.evaluation.retrieval_evaluator import RetrievalEvaluator
 from t5x_style.interfaces.contract import ContractError
 from t5x_style.interfaces.index import NO_ROW
+from t5x_style.interfaces.objective import ModelFunction
 from t5x_style.retrieval import encoding, exact_index, max_passage, published_index
 from t5x_style.retrieval.beir_collection import CollectionError
-from tests.kits import int8_index
 from tests.kits import retrieval_helpers as helpers
+from tests.kits.toys import int8_index
 
 PASSAGE_IDS = [row[0] for row in helpers.PASSAGES]
 QUERY_IDS = list(helpers.QUERIES)
@@ -32,7 +33,7 @@ def lookup(table: np.ndarray):
     return jax.jit(lambda group: jnp.asarray(table)[jnp.maximum(group["example_id"], 0)])
 
 
-FUNCTIONS = {"embed_query": lookup(QUERY_TABLE), "embed_passage": lookup(PASSAGE_TABLE)}
+FUNCTIONS = helpers.embedding_functions(query=lookup(QUERY_TABLE), passage=lookup(PASSAGE_TABLE))
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_only_queries_of_the_split_count(corpus):
     evaluator = RetrievalEvaluator(
         "dev", helpers.Source(QUERY_IDS), helpers.Source(PASSAGE_IDS), corpus, "dev", depth=100
     )
-    found = evaluator.evaluate({**FUNCTIONS, "embed_query": lookup(wrong)}, 0)
+    found = evaluator.evaluate({**FUNCTIONS, **helpers.embedding_functions(query=lookup(wrong))}, 0)
     assert found["MRR@10"] == pytest.approx(0.75)
 
 
@@ -65,10 +66,9 @@ def test_a_document_is_as_relevant_as_its_best_block(corpus):
     similarity = np.array([0.9, 0.8, 0.1, 0.7, 0.6, 0.5, 0.4, 0.3], np.float32)
     table = np.zeros((len(names), 2), np.float32)
     table[:, 0] = similarity
-    functions = {
-        "embed_query": lookup(np.tile(np.array([[1.0, 0.0]], np.float32), (4, 1))),
-        "embed_passage": lookup(table),
-    }
+    functions = helpers.embedding_functions(
+        query=lookup(np.tile(np.array([[1.0, 0.0]], np.float32), (4, 1))), passage=lookup(table)
+    )
     evaluator = RetrievalEvaluator(
         "dev", helpers.Source(QUERY_IDS), helpers.Source(names), corpus, "dev", depth=3,
         metrics=["MRR@3", "Recall@3"], of_blocks=True,
@@ -112,8 +112,8 @@ def test_an_objective_that_cannot_embed_is_refused(corpus):
     evaluator = RetrievalEvaluator(
         "dev", helpers.Source(QUERY_IDS), helpers.Source(PASSAGE_IDS), corpus, "dev"
     )
-    with pytest.raises(ValueError, match=r"offers \['score'\].*'embed_query'"):
-        evaluator.evaluate({"score": lambda group: group}, 0)
+    with pytest.raises(ValueError, match=r"offers \['score'\].*'query' as \['dense'\]"):
+        evaluator.evaluate({"score": ModelFunction(lambda group: group, {}, "", "score")}, 0)
 
 
 class Model:
@@ -124,10 +124,10 @@ class Model:
     def __init__(self, known: float = 4, contract=helpers.CONTRACT):
         self.contract, self._known = contract, known
 
-    def encode(self, function, source):
-        if function == "embed_passage":
+    def encode(self, side, source):
+        if side == "passage":
             return PASSAGE_TABLE[[PASSAGE_IDS.index(name) for name in source.ids]]
-        assert function == "embed_query"
+        assert side == "query"
         vectors = QUERY_TABLE.copy()
         vectors[int(self._known) :] = PASSAGE_TABLE[3]
         return vectors[[QUERY_IDS.index(name) for name in source.ids]]

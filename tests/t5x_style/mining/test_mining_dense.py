@@ -31,8 +31,9 @@ from t5x_style.retrieval import (
 )
 from t5x_style.retrieval.beir_collection import Passages
 from t5x_style.workflow import stages
-from tests.kits import int8_index, process_group
+from tests.kits import process_group
 from tests.kits import retrieval_helpers as helpers
+from tests.kits.toys import int8_index
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 IDS = [row[0] for row in helpers.PASSAGES]
@@ -62,10 +63,10 @@ def lookup(table, group):
 
 
 def model(fingerprint="checkpoint", contract=helpers.CONTRACT, mesh=None) -> Trained:
-    functions = {
-        "embed_query": jax.jit(functools.partial(lookup, QUERY_VECTORS)),
-        "embed_passage": jax.jit(functools.partial(lookup, PASSAGE_VECTORS)),
-    }
+    functions = helpers.embedding_functions(
+        query=jax.jit(functools.partial(lookup, QUERY_VECTORS)),
+        passage=jax.jit(functools.partial(lookup, PASSAGE_VECTORS)),
+    )
     partitioner = Partitioner(mesh or MeshShape(8, 1, 1))
     return Trained(functions, contract, partitioner, fingerprint)
 

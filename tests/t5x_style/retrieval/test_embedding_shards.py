@@ -22,6 +22,7 @@ from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.encode_corpus import encode_corpus
 from t5x_style.interfaces import index as index_lib
 from t5x_style.retrieval import embedding_shards, encoding, exact_index
+from t5x_style.retrieval.text_collector import TextCollector
 from tests.kits import retrieval_helpers as helpers
 from tests.kits import virtual_devices
 
@@ -73,8 +74,8 @@ def test_settings_and_values_that_cannot_be_kept_are_refused(tmp_path):
     with pytest.raises(ValueError, match="exceed float16's range"):
         helpers.write_embeddings(tmp_path, 1e6 * helpers.vectors(COUNT), IDS, dtype="float16")
     writer = embedding_shards.ShardWriter(tmp_path, "v", STORAGE, IDS)
-    with writer, pytest.raises(ValueError, match="expected 12 finite vectors, found 3"):
-        writer.write(0, helpers.vectors(3))
+    with writer, pytest.raises(ValueError, match="expected 12 dense representations, found 3"):
+        writer.write(0, {"dense": helpers.vectors(3)})
 
 
 @pytest.mark.parametrize("name", ["vectors.npy", "ids.json"])
@@ -129,7 +130,7 @@ def model(mesh=EIGHT, fingerprint="checkpoint", contract=helpers.CONTRACT, calls
             calls.append(1)
         return embed(group)
 
-    functions = {"embed_passage": counted, "embed_query": counted}
+    functions = helpers.embedding_functions(passage=counted, query=counted)
     return Trained(functions, contract, Partitioner(mesh), fingerprint)
 
 
@@ -201,9 +202,9 @@ def test_one_device_and_eight_write_the_same(tmp_path):
 
 def test_shards_are_made_without_holding_the_corpus(tmp_path, monkeypatch):
     sizes: list[int] = []
-    finish = encoding._Collected.finish
+    finish = TextCollector.finish
     monkeypatch.setattr(
-        encoding._Collected, "finish", lambda self: sizes.append(len(self._seen)) or finish(self)
+        TextCollector, "finish", lambda self: sizes.append(len(self._seen)) or finish(self)
     )
     encode(tmp_path)
     assert sizes == [12, 12, 12, 12, 2]

@@ -206,19 +206,19 @@ def test_rows_that_do_not_divide_by_the_mesh_are_refused():
 @pytest.mark.parametrize("field", ["segment_length", "prefix", "tokenizer_fingerprint"])
 def test_a_source_tokenized_otherwise_is_refused(field):
     source = helpers.Source(IDS)
-    encoding.check_source(source, helpers.CONTRACT, "embed_query")
+    encoding.check_source(source, helpers.CONTRACT, "query")
     setattr(source, field, 5 if field == "segment_length" else "other")
     with pytest.raises(ContractError, match=field.removeprefix("segment_")):
-        encoding.check_source(source, helpers.CONTRACT, "embed_query")
+        encoding.check_source(source, helpers.CONTRACT, "query")
 
 
 def test_titles_that_stand_otherwise_are_refused():
     source = helpers.Source(IDS)
-    encoding.check_source(source, helpers.CONTRACT, "embed_passage")
+    encoding.check_source(source, helpers.CONTRACT, "passage")
     source.layout = "title_and_body"
     with pytest.raises(ContractError, match="passage_layout: expected 'text', found 'title_and"):
-        encoding.check_source(source, helpers.CONTRACT, "embed_passage")
+        encoding.check_source(source, helpers.CONTRACT, "passage")
     with pytest.raises(ContractError, match="for embed_query: expected the layout 'text'"):
-        encoding.check_source(source, helpers.CONTRACT, "embed_query")
+        encoding.check_source(source, helpers.CONTRACT, "query")
     blocks = dataclasses.replace(helpers.CONTRACT, passage_layout="title_and_body")
-    encoding.check_source(source, blocks, "embed_passage")
+    encoding.check_source(source, blocks, "passage")

@@ -1,6 +1,6 @@
 """What every index promises, asked of each type after it was published and opened again.
 
-One of the types is of the tests alone (`tests.kits.int8_index`): no file of the engine names it.
+One of the types is of the tests alone (`tests.kits.toys.int8_index`), and named in no file of ours.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ import pytest
 from t5x_style.build_index import build_index
 from t5x_style.configuration import gin_reader
 from t5x_style.interfaces import index as index_lib
+from t5x_style.interfaces import representation
 from t5x_style.interfaces.contract import ContractError
 from t5x_style.retrieval import (
     encoding,
@@ -26,8 +27,8 @@ from t5x_style.retrieval import (
     sharded_index,
     versioned_folder,
 )
-from tests.kits import int8_index
 from tests.kits import retrieval_helpers as helpers
+from tests.kits.toys import int8_index
 
 TYPES = {
     "exact": exact_index.Exact(),
@@ -203,7 +204,7 @@ GIN = """\
 from __gin__ import dynamic_registration
 include 'gin_configs/runs/build_index_any.gin'
 from t5x_style import build_index
-from tests.kits import int8_index
+from tests.kits.toys import int8_index
 build_index.build_index.index = @int8_index.Int8()
 int8_index.Int8.scale = 100.0
 """
@@ -220,7 +221,7 @@ def test_gin_chooses_a_type_that_the_engine_does_not_know(tmp_path):
     version = versioned_folder.current(tmp_path / "index")
     manifest = json.loads((version / "manifest.json").read_text())
     assert (manifest["kind"], manifest["settings"]) == (
-        "tests.kits.int8_index.Int8",
+        "tests.kits.toys.int8_index.Int8",
         {"scale": 100.0},
     )
     index = published_index.load(tmp_path / "index")
@@ -289,3 +290,14 @@ def test_a_folder_of_scanns_is_what_it_was(tmp_path):
         "recall": {"at": 10, "sample": COUNT, "value": 1.0},
         "version": 1,
     }
+
+
+def test_an_index_of_another_kind_than_the_vectors_is_refused(tmp_path):
+    @dataclasses.dataclass(frozen=True)
+    class Sparse(int8_index.Int8):
+        kind = representation.SPARSE
+
+    with pytest.raises(
+        representation.RepresentationError, match=r"\['dense'\].*found \['sparse'\]"
+    ):
+        published_index.publish(tmp_path, EMBEDDINGS, Sparse(), keep=1)

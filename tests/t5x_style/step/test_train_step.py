@@ -11,7 +11,7 @@ from flax import nnx
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.objective import GroupShape
 from t5x_style.step import optimizers, train_state, train_step
-from tests.kits.toy_objective import Toy, ToyPipeline
+from tests.kits.toys.toy_objective import Toy, ToyPipeline
 
 TEXT = GroupShape(rows=16, length=12, segments=1)
 OPTIMIZER = optimizers.AdamW(0.05, 2, 10, no_decay=("scale",))

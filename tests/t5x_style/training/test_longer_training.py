@@ -17,11 +17,12 @@ from t5x_style import train
 from t5x_style.checkpoints import checkpoint_directory, checkpointing, checksums
 from t5x_style.checkpoints.checkpointing import CheckpointError
 from t5x_style.distributed import partitioning
+from t5x_style.interfaces.objective import embedder
 from t5x_style.step import optimizers
 from t5x_style.training import longer_training, metric_writer, trainer
 from t5x_style.workflow import stages
 from tests.kits.checkpoint_helpers import data_file, flip, names
-from tests.kits.toy_objective import ToyPipeline
+from tests.kits.toys.toy_objective import ToyPipeline
 from tests.t5x_style.checkpoints.test_checkpoint_retention import values
 from tests.t5x_style.model_dependent_data import test_plan_refresh
 from tests.t5x_style.training.test_trainer import TEXT, TOY
@@ -47,7 +48,7 @@ class Measured:
     metrics: tuple = ("quality",)
 
     def evaluate(self, functions, step):
-        norm = jnp.linalg.norm(functions["embed_query"]({"tokens": jnp.arange(12)[None]}))
+        norm = jnp.linalg.norm(embedder(functions, "query")({"tokens": jnp.arange(12)[None]}))
         return {"quality": self.values.get(step, 0.0), "norm": float(norm)}
 
 

@@ -15,10 +15,10 @@ import pytest
 from t5x_style import train as train_entry
 from t5x_style.checkpoints import checkpointing
 from t5x_style.distributed import partitioning
-from t5x_style.interfaces.objective import BatchError, GroupShape
+from t5x_style.interfaces.objective import BatchError, GroupShape, embedder
 from t5x_style.step import optimizers
 from t5x_style.training import hooks, metric_writer, progress, trainer
-from tests.kits.toy_objective import Toy, ToyPipeline
+from tests.kits.toys.toy_objective import Toy, ToyPipeline
 
 TEXT = GroupShape(rows=16, length=12, segments=1)
 OPTIMIZER = optimizers.AdamW(0.05, 2, 12, no_decay=("scale",))
@@ -37,7 +37,7 @@ class CountingEvaluator:
     def evaluate(self, functions, step):
         self.steps.append(step)
         group = {"tokens": jnp.arange(12)[None]}
-        norm = float(jnp.linalg.norm(functions["embed_query"](group)))
+        norm = float(jnp.linalg.norm(embedder(functions, "query")(group)))
         return {"norm": norm, "peak": -abs(step - 8.0)}
 
 

@@ -10,7 +10,7 @@ from flax import nnx
 
 from t5x_style.interfaces.contract import Contract
 from t5x_style.interfaces.metrics import MetricSum
-from t5x_style.interfaces.objective import GroupShape, ModelFunction, Objective
+from t5x_style.interfaces.objective import GroupShape, Objective, dense_functions
 
 
 class Corpus(nnx.Variable):
@@ -79,13 +79,7 @@ class Toy(Objective):
         self.row_step[...] = self.row_step[...].at[rows].set(step)
 
     def functions(self):
-        fn = ModelFunction(
-            lambda g: self.embed(g["tokens"])[:, None],
-            self.text.spec(),
-            "[B, S, D] float32",
-            "embed",
-        )
-        return {"embed_query": fn, "embed_passage": fn}
+        return dense_functions(lambda g: self.embed(g["tokens"])[:, None], self.text, self.text)
 
 
 @dataclasses.dataclass(frozen=True)

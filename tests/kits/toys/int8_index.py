@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 
 from t5x_style.interfaces import index as index_lib
+from t5x_style.interfaces.representation import DENSE
 
 
 class Int8Index:
     """Implements `index.SavableIndex`."""
 
-    kind = index_lib.DENSE
+    kind = DENSE
 
     def __init__(self, codes: np.ndarray, record: index_lib.IndexRecord, scale: float):
         self.codes, self.scale = codes, scale

@@ -1,0 +1,28 @@
+"""Which answers of questions are right."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+
+class AnswerKey(Protocol):
+    """Questions, and what is right."""
+
+    def questions(self) -> Mapping[str, str]:
+        """Id -> text."""
+        ...
+
+    def sets(self) -> Mapping[str, str]:
+        """Id -> name of the set that a question is of, of those that are of one."""
+        ...
+
+    def exact(self, question: str, prediction: str) -> bool:
+        """Whether a prediction is an answer of a question, by its id."""
+        ...
+
+    def f1(self, question: str, prediction: str) -> float:
+        """How many words it shares with the answer that is most alike, 0 to 1."""
+        ...
+
+    def stands_in(self, question: str, text: str) -> bool:
+        """Whether a text holds an answer."""
+        ...

@@ -1,0 +1,124 @@
+"""What a text becomes, by kind: a vector, token ids with weights, or several vectors.
+
+A function that embeds texts returns a dict of representations by kind, all of one forward pass.
+Letters: B rows, S segments a row, E entries a row, D and d vector sizes; N texts, T entries of all.
+
+| kind | on the device, of a batch | on the host and on disk, of N texts |
+|---|---|---|
+| dense | [B, S, D] float32 | [N, D] float32 |
+| sparse | segments, tokens [B, E] int32; weights [B, E] float32 | `Entries` of tokens and weights |
+| multi_vector | segments [B, E] int32; vectors [B, E, d] float32 | `Entries` of vectors |
+
+An entry of a row belongs to segment number `segments` - 1 of it, or to none where `segments` is 0,
+as tokens do by `segment_ids`: so packed rows cost no more than others. A text has each sparse token
+at most once.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+QUERY, PASSAGE = "query", "passage"
+SIDES = (QUERY, PASSAGE)
+DENSE, SPARSE, MULTI_VECTOR = "dense", "sparse", "multi_vector"
+SEGMENTS = "segments"
+# Kind -> arrays of an entry -> dtype; of a kind without entries an array for each text.
+ENTRIES: Mapping[str, Mapping[str, str]] = {
+    SPARSE: {"tokens": "int32", "weights": "float32"},
+    MULTI_VECTOR: {"vectors": "float32"},
+}
+KINDS = (DENSE, *ENTRIES)
+_NAME = "embed_"
+
+Representations = Mapping[str, Any]  # kind -> see the module's table
+
+
+class RepresentationError(ValueError):
+    """A kind that something cannot handle, or arrays that are not of the kind they are given as."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Entries:
+    """Of each of N texts some entries, in order: of text n those from offsets[n] to offsets[n + 1].
+
+    Attributes:
+      offsets: [N + 1] int64, from 0 to T.
+      arrays: name -> [T, ...], in memory, or on disk until they are sliced.
+    """
+
+    offsets: np.ndarray
+    arrays: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, rows: slice | np.ndarray) -> "Entries":
+        """The entries of some texts, in memory: a slice with step 1, or rows int [n]."""
+        if isinstance(rows, slice):
+            start, end, step = rows.indices(len(self))
+            if step != 1:
+                raise IndexError(f"expected a slice with step 1, found {rows}")
+            end = max(start, end)
+            offsets = self.offsets[start : end + 1]
+            at: Any = slice(int(offsets[0]), int(offsets[-1]))
+            return self._of(offsets - offsets[0], at)
+        rows = np.asarray(rows, np.int64)
+        counts = np.diff(self.offsets)[rows]
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        at = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], counts)
+        return self._of(offsets, at)
+
+    def _of(self, offsets: np.ndarray, at: Any) -> "Entries":
+        return Entries(offsets, {name: array[at] for name, array in self.arrays.items()})
+
+
+def function_name(side: str) -> str:
+    """How the function that embeds a side is called, in exported programs and in settings."""
+    return f"{_NAME}{side}"
+
+
+def side_of(name: str) -> str:
+    """The side that a function embeds, given its `function_name`.
+
+    Raises:
+      RepresentationError: it is the name of no such function.
+    """
+    names = {function_name(side): side for side in SIDES}
+    if name not in names:
+        raise RepresentationError(f"function: expected one of {sorted(names)}, found {name!r}")
+    return names[name]
+
+
+def require_kinds(kinds: Iterable[str], possible: Iterable[str], what: str) -> None:
+    """Raises RepresentationError unless there is a kind, each one once and among the possible.
+
+    Args:
+      kinds: that are asked for.
+      possible: that can be handled.
+      what: names whatever handles them.
+    """
+    asked, possible = list(kinds), list(possible)
+    if not asked or len(set(asked)) < len(asked) or not set(asked) <= set(possible):
+        raise RepresentationError(
+            f"{what}: expected representations of the kinds {possible}, each at most once, "
+            f"found {asked}"
+        )
+
+
+def named_arrays(kind: str, representation: Any) -> dict[str, Any]:
+    """Name -> array, of a representation on the device; 'vectors' is the array of a dense one.
+
+    Raises:
+      RepresentationError: there are others than the kind has.
+    """
+    if kind == DENSE:
+        return {"vectors": representation}
+    expected = {SEGMENTS, *ENTRIES[kind]}
+    if not isinstance(representation, Mapping) or set(representation) != expected:
+        found = sorted(representation) if isinstance(representation, Mapping) else "one array"
+        raise RepresentationError(
+            f"a {kind} representation: expected the arrays {sorted(expected)}, found {found}"
+        )
+    return dict(representation)

@@ -1,0 +1,79 @@
+"""A SavedModel of an objective that offers every kind of representation."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from t5x_style.interfaces.objective import embedding_function
+from t5x_style.interfaces.representation import KINDS
+from t5x_style.serving import saved_model, saved_model_check
+from t5x_style.step import jitted_functions
+from tests.kits.toys import three_kinds
+
+pytestmark = pytest.mark.slow  # TensorFlow
+OUTPUTS = {
+    "embedding": ("float32", [None, 16]),
+    "sparse_segments": ("int32", [None, None]),
+    "sparse_tokens": ("int32", [None, None]),
+    "sparse_weights": ("float32", [None, None]),
+    "multi_vector_segments": ("int32", [None, None]),
+    "multi_vector_vectors": ("float32", [None, None, 4]),
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return three_kinds.restored()
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported")
+    saved_model.save(folder, saved_model.portable(model), "embed_query", {})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def loaded(folder):
+    return saved_model.cpu_only_tensorflow().saved_model.load(str(folder))
+
+
+def test_a_signature_has_an_output_for_each_array(loaded):
+    assert set(loaded.signatures) == {"embed_query", "embed_passage", "serving_default"}
+    for signature in loaded.signatures.values():
+        specs = signature.structured_outputs
+        assert {
+            name: (spec.dtype.name, spec.shape.as_list()) for name, spec in specs.items()
+        } == OUTPUTS
+
+
+def test_outputs_are_what_direct_calls_give(loaded, model):
+    tf = saved_model.cpu_only_tensorflow()
+    jitted = jitted_functions.jitted_functions(model.graphdef, model.functions)
+    functions = jitted_functions.bound(jitted, model.params, model.variables)
+    group = three_kinds.group([[0], [1], [2]], [[2, 7, 8, 7, 3], [9], [2, 3]], 1, 3)
+    tokens, mask = (group[name][:, :8] for name in ("tokens", "segment_ids"))
+    cut = {name: array[:, :8] if array.shape[1] > 1 else array for name, array in group.items()}
+    for side in ("query", "passage"):
+        expected = embedding_function(functions, side, KINDS)(cut, kinds=KINDS)
+        signature = loaded.signatures[f"embed_{side}"]
+        found = signature(input_ids=tf.constant(tokens), attention_mask=tf.constant(mask))
+        found = {name: array.numpy() for name, array in found.items()}
+        np.testing.assert_allclose(found["embedding"], expected["dense"][:, 0], atol=1e-6)
+        for kind in ("sparse", "multi_vector"):
+            for name, array in expected[kind].items():
+                np.testing.assert_allclose(found[f"{kind}_{name}"], array, atol=1e-6)
+        kept = found["sparse_segments"] == 1
+        assert found["sparse_tokens"][kept].tolist() == [7, 8, 9]
+
+
+def test_every_output_is_compared_with_the_model(folder, model):
+    found = saved_model_check.compare(folder, model, three_kinds.VOCABULARY)
+    assert found.keys() == {"embed_query", "embed_passage"}
+    assert saved_model_check.require(found, 1e-5) < 1e-5
+    other = dataclasses.replace(model, params=three_kinds.restored(seed=0).params)
+    other.params["project"][...] = other.params["project"][...].at[0, 0].add(0.5)
+    differing = saved_model_check.compare(folder, other, three_kinds.VOCABULARY)
+    with pytest.raises(saved_model.ExportError, match=r"embed_query: .* at row"):
+        saved_model_check.require(differing, 1e-5)
