@@ -1,4 +1,5 @@
-"""How easy the code is to enter, in counts: files per folder, circles of imports, protocols.
+"""How easy the code is to enter, in counts: files per folder, circles of imports, protocols, and
+how often shared code names one system, network, index or function.
 
     python -m benchmarks.code_layout
     python -m benchmarks.code_layout --root=OTHER_CHECKOUT
@@ -14,6 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 PACKAGES = ("t5x_style", "models", "input_pipelines", "launch")
+# Shared code of the engine, by file name in any layout, and words of systems that it may not know.
+LOOP = ("train", "trainer", "train_state", "train_step", "compiled_step", "longer_training")
+SYSTEMS = ("retriev", "replan", "realm", "marge", "labse", "simlm")
+FUNCTIONS = ("embed_query", "embed_passage")
 Graph = Mapping[str, set[str]]
 
 
@@ -84,6 +89,57 @@ def protocols(trees: Mapping[str, ast.Module]) -> Counter[str]:
     )
 
 
+def lines_naming(tree: ast.Module, words: Iterable[str]) -> set[int]:
+    """Lines of code, docstrings aside, with a name that contains one of the words."""
+    found = set()
+    for node in ast.walk(tree):
+        names = [
+            value
+            for field in ("id", "attr", "arg", "name", "module")
+            if isinstance(value := getattr(node, field, None), str)
+        ]
+        if any(word in name.lower() for name in names for word in words):
+            found.add(getattr(node, "lineno", 0))
+    return found
+
+
+def strings(tree: ast.Module, values: Iterable[str]) -> int:
+    """How often one of these texts is a constant of the code."""
+    return sum(isinstance(node, ast.Constant) and node.value in values for node in ast.walk(tree))
+
+
+def interface_rows(trees: Mapping[str, ast.Module], graph: Graph) -> Iterator[tuple[str, str]]:
+    """What shared code names that it should not have to know."""
+    engine = {name: tree for name, tree in trees.items() if name.startswith("t5x_style.")}
+    lines = sum(
+        len(lines_naming(tree, SYSTEMS))
+        for name, tree in engine.items()
+        if name.rpartition(".")[2] in LOOP
+    )
+    yield "lines of the loop and the step that name one system", str(lines)
+    objectives = {
+        name
+        for name, tree in trees.items()
+        if name.startswith("models.")
+        and any(
+            isinstance(node, ast.ClassDef)
+            and any(ast.unparse(base) in ("Objective", "TextObjective") for base in node.bases)
+            for node in ast.walk(tree)
+        )
+    }
+    networks = {"models.bert", "models.networks.bert"}
+    count = sum(bool(graph[name] & networks) for name in objectives)
+    yield "files of objectives that import BERT's classes", str(count)
+    count = sum(
+        any(other.endswith(".scann_index") for other in others)
+        for name, others in graph.items()
+        if name in engine
+    )
+    yield "engine files that import ScaNN's index", str(count)
+    count = sum(strings(tree, FUNCTIONS) for tree in engine.values())
+    yield "constants `embed_query`, `embed_passage` in the engine", str(count)
+
+
 def rows(root: Path) -> Iterator[tuple[str, str]]:
     """(what, count) of every line of the table."""
     trees = modules(root)
@@ -101,6 +157,7 @@ def rows(root: Path) -> Iterator[tuple[str, str]]:
     yield "protocols", str(sum(names.values()))
     twice = [f"`{name}` {n}" for name, n in names.most_common() if n > 1]
     yield "names that several protocols have", ", ".join(twice) or "none"
+    yield from interface_rows(trees, graph)
 
 
 def _sizes(found: list[list[str]]) -> str:
