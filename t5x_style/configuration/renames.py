@@ -6,12 +6,17 @@ After a rename, add the old name here with the present one. Then
 - finished versions stay valid: a fingerprint holds the name that a thing had first. Modules are in
   it without their package (`module.name`), so a move to another package leaves it as it is.
 
+After a parameter has become a wrapper of another one, add it to `WRAPPERS`: fingerprints hold what
+the wrapper gets under the first names, and gin files that bind the old name are refused with what
+to write instead.
+
 After adding a parameter whose default means the old behaviour, add it to `ADDED` with that value:
 while it has it, fingerprints leave it out.
 """
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from t5x_style.configuration import python_sources
 
@@ -209,6 +214,32 @@ ADDED: Mapping[str, str] = {
     "bert.BertConfig.mlp_stddev": "None",
 }
 
+
+@dataclass(frozen=True)
+class Wrapper:
+    """What is given now in place of an old parameter.
+
+    Attributes:
+      parameter: of the same function, to which the wrapper is given.
+      target: present dotted path of the wrapper.
+      source: parameter of the wrapper, for what `parameter` was before.
+    """
+
+    parameter: str
+    target: str
+    source: str
+
+
+_DATA = "t5x_style.model_dependent_data"
+# "module.name.parameter" as in fingerprints, of parameters that are gone; None without the wrapper.
+# Of wrappers in each other the outer one comes first.
+WRAPPERS: Mapping[str, Wrapper] = {
+    "train.train.retrieval": Wrapper(
+        "pipeline", f"{_DATA}.retrieval_batches.HostRetrieval", "source"
+    ),
+    "train.train.replanning": Wrapper("pipeline", f"{_DATA}.plan_refresh.Replanning", "source"),
+}
+
 _noted: set[str] = set()
 _inverse: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
 
@@ -264,6 +295,30 @@ def parameter(target: str, name: str) -> str:
         if full.startswith(prefix) and old == name:
             return full.removeprefix(prefix)
     return name
+
+
+def wrappers(kind: str) -> dict[str, Wrapper]:
+    """Old parameter -> its wrapper, of a function or class as fingerprints name it."""
+    prefix = f"{kind}."
+    return {
+        full.removeprefix(prefix): wrapper
+        for full, wrapper in WRAPPERS.items()
+        if full.startswith(prefix)
+    }
+
+
+def instead(target: str, name: str) -> str:
+    """What to write instead of binding a parameter that became a wrapper; "" for any other."""
+    wrapper = wrappers(kind(target)).get(name)
+    if wrapper is None:
+        return ""
+    parent, _, cls = wrapper.target.rpartition(".")
+    package, _, module = parent.rpartition(".")
+    function = ".".join(target.split(".")[-2:])
+    return (
+        f"`from {package} import {module}`, `{function}.{wrapper.parameter} = @{module}.{cls}()` "
+        f"and `{module}.{cls}.{wrapper.source} =` what {function}.{wrapper.parameter} was"
+    )
 
 
 def aliases(paths: Mapping[str, str]) -> dict[str, str]:

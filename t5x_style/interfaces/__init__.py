@@ -1,1 +1,1 @@
-"""What the engine asks of models, of metrics and of indexes."""
+"""What the engine asks of models, of sources of batches, of metrics and of indexes."""

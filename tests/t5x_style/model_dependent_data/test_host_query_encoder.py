@@ -60,7 +60,7 @@ def test_for_the_same_key_and_index_the_loss_sees_the_same(tmp_path):
         expected = module.retrieve(module.corrupt(clean, keys[0]), keys[1])
         module = run.definition.module(run.state.params, run.state.variables)
         module.train()
-        found = module.retrieve(module.corrupt(run.pipeline.batch(step), keys[0]), keys[1])
+        found = train_step.before_loss(run.definition, module, run.pipeline.batch(step), *keys[:2])
         assert found.keys() - expected.keys() == {"evidence"}
         ages = found["candidate"].pop("age"), expected["candidate"].pop("age")
         assert (ages[0].reshape(-1, 4)[:, 1:] == step).all() and (ages[1] == 0).all()
@@ -221,7 +221,7 @@ def test_what_would_wait_without_end_is_refused(tmp_path):
     with pytest.raises(ValueError, match="expected at least 4 .a checkpoint every 2 steps"):
         build(tmp_path, host=retrieval(tmp_path, max_staleness_steps=3))
     patient = retrieval(tmp_path, max_staleness_steps=3, when_stale="warn")
-    host_query_encoder.require_patience(patient, 2)
+    patient.require_patience(2)
 
 
 @pytest.mark.parametrize(
@@ -263,8 +263,7 @@ def test_indexes_of_others_are_refused(whole, tmp_path):
 
 def test_parameters_that_are_missing_never_embed_a_query(whole, tmp_path):
     folder, run, _ = whole
-    prepare = host_query_encoder.Prepare(run.definition, run.state)
-    prepare.begin(run.state.key)
+    prepare = host_query_encoder.HostQueryEncoder(run.view)
     number, _ = versioned_index.newest(folder / "versions", run_of(folder))
     contract = run.abstract_module().contract()
     given = dict(versioned_index.read(folder / "versions", number, contract).parameters)
