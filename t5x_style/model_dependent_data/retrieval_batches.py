@@ -16,7 +16,6 @@ import collections
 import concurrent.futures
 import dataclasses
 from collections.abc import Generator
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -28,8 +27,6 @@ from t5x_style.interfaces.batch_source import (
     ModelView,
     Specs,
     StopAsked,
-    TextGroups,
-    as_model_dependent,
 )
 from t5x_style.interfaces.index import NO_ROW
 from t5x_style.model_dependent_data import host_query_encoder, version_log, versioned_index
@@ -96,7 +93,7 @@ class HostRetrieval(ModelDependentSource):
     )
     decides: ClassVar[tuple[str, ...]] = ("cadence.save_every",)  # an index of each checkpoint
 
-    source: BatchSource | ModelDependentSource
+    source: BatchSource
     folder: Annotated[str, "operational"]
     corpus: SearchedCorpus
     hits: int
@@ -107,6 +104,11 @@ class HostRetrieval(ModelDependentSource):
     ahead: int = 2
 
     def __post_init__(self) -> None:
+        if not isinstance(self.source, BatchSource):
+            raise ValueError(
+                "HostRetrieval.source: expected a source that needs no model, found "
+                f"{type(self.source).__name__}"
+            )
         if self.hits < 1 or self.ahead < 1:
             raise ValueError(
                 f"HostRetrieval: expected hits and ahead of at least 1, found {self.hits} and "
@@ -150,21 +152,12 @@ class HostRetrieval(ModelDependentSource):
             which row they are from and would get it, or rows are barred that they do not say.
         """
         self.require_patience(view.save_every)
-        return RetrievalBatches(as_model_dependent(self.source).bind(view), self, view)
+        return RetrievalBatches(self, view)
 
     @property
-    def clean(self) -> BatchSource | None:
+    def clean(self) -> BatchSource:
         """See `ModelDependentSource`: needs no index."""
-        return as_model_dependent(self.source).clean
-
-    @property
-    def texts(self) -> TextGroups | None:
-        """See `ModelDependentSource`."""
-        return as_model_dependent(self.source).texts
-
-    def resume_files(self, folder: Path, step: int) -> list[Path]:
-        """See `ModelDependentSource`."""
-        return as_model_dependent(self.source).resume_files(folder, step)
+        return self.source
 
     def require_patience(self, save_every: int) -> None:
         """Raises ValueError if a training would wait for an index of a step it never comes to.
@@ -258,10 +251,10 @@ class RetrievalBatches:
       fingerprint: of the source that gives clean batches.
     """
 
-    def __init__(self, source: BatchSource, retrieval: HostRetrieval, view: ModelView):
-        """See `HostRetrieval.bind`; `source` is bound already."""
-        self._source, self._retrieval, self._view = source, retrieval, view
-        self._corrupted = host_query_encoder.specs(view, source.specs())
+    def __init__(self, retrieval: HostRetrieval, view: ModelView):
+        """See `HostRetrieval.bind`."""
+        self._source, self._retrieval, self._view = retrieval.source, retrieval, view
+        self._corrupted = host_query_encoder.specs(view, self._source.specs())
         if ("source_row" in self._corrupted["query"]) != ("row" in retrieval.exclude):
             raise ValueError(
                 "HostRetrieval.exclude: expected 'row' exactly where queries say which row they "
@@ -269,7 +262,7 @@ class RetrievalBatches:
                 f"{sorted(self._corrupted['query'])}"
             )
         self._contract = view.module().contract()
-        self.fingerprint = source.fingerprint
+        self.fingerprint = self._source.fingerprint
         self._encoder: host_query_encoder.HostQueryEncoder | None = None
         self._versions = VersionChoice(
             retrieval.folder, retrieval.max_staleness_steps, retrieval.when_stale, self._read

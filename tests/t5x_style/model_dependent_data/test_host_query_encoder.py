@@ -48,8 +48,7 @@ def test_for_the_same_key_and_index_the_loss_sees_the_same(tmp_path):
     in_step.start()
     run = build(tmp_path / "host")
     run.start()
-    run.checkpointer.save(run.state, {})
-    run.checkpointer.wait()
+    run.pipeline.batches(0, np.arange(test_realm.ROWS))  # names the run, and saves step 0
     host = watched(tmp_path / "host", lambda: True)
     refresher(tmp_path / "host").refresh(host, host.run(), 0)
     for step in range(3):
@@ -227,6 +226,7 @@ def test_what_would_wait_without_end_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"source": None}, "that needs no model, found NoneType"),
         ({"ahead": 0}, "ahead of at least 1"),
         ({"max_staleness_steps": 0}, "expected 1 or more"),
         ({"when_stale": "stop"}, "'pause' or 'warn'"),
