@@ -17,7 +17,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +31,17 @@ from input_pipelines.batches.corpus_table import StoreCorpus
 from input_pipelines.store import store_writer
 from models.corruption import evidence_layout
 from t5x_style.distributed import partitioning
+from t5x_style.interfaces.batch_source import Batch, Specs
 from t5x_style.interfaces.contract import TITLE_AND_BODY
 from t5x_style.interfaces.objective import embedder
-from t5x_style.model_dependent_data import host_query_encoder, version_log, versioned_index
-from t5x_style.model_dependent_data.retrieval_batches import Batch, HostRetrieval, Spec
+from t5x_style.model_dependent_data import version_log, versioned_index
+from t5x_style.model_dependent_data.retrieval_batches import HostRetrieval
 from t5x_style.retrieval import versioned_folder
 from t5x_style.retrieval.encoding import Embeddings
 from t5x_style.retrieval.scann_index import Scann
 from t5x_style.step import optimizers, static_tables, train_state, train_step
 from t5x_style.step.optimizers import path_string
+from t5x_style.training.model_view import TrainingView
 
 INDEX = Scann(brute_force_below=20_000, leaves=0, searched_share=0.3, reorder=200)
 
@@ -84,13 +86,18 @@ class Sentences:
         made = realm_step.queries(count, rows, 48)
         self._group = {name: np.asarray(array) for name, array in made.items()}
 
-    def specs(self) -> Spec:
-        """See `trainer.Pipeline`."""
+    def specs(self) -> Specs:
+        """See `BatchSource`."""
         return {"query": {name: (a.shape, a.dtype) for name, a in self._group.items()}}
 
     def batch(self, step: int, rows: np.ndarray | None = None) -> Batch:
-        """See `trainer.Pipeline`."""
+        """See `BatchSource`."""
         return {"query": self._group}
+
+    def batches(self, start_step: int, rows: np.ndarray) -> Generator[Batch, None, None]:
+        """See `BatchSource`."""
+        while True:
+            yield self.batch(start_step)
 
 
 def main() -> None:
@@ -116,11 +123,13 @@ def main() -> None:
         print("|", " | ".join((*cells, f"{embed:.1f}", f"{build:.1f}")), "|", flush=True)
 
 
-def created(make: Callable[..., Any]) -> Any:
+def created(make: Callable[..., Any], corrupted: bool = False) -> Any:
     """Definition, state and jitted step of an objective, and the shardings of its state."""
     partitioner = partitioning.Partitioner()
     optimizer = optimizers.AdamW(1e-4, 10, 1000)
-    definition, state, shardings = train_state.create(make, optimizer, partitioner, 0)
+    definition, state, shardings = train_state.create(
+        make, optimizer, partitioner, 0, corrupted=corrupted
+    )
     step = functools.partial(train_step.train_step, definition, partitioner.mesh)
     return definition, state, jax.jit(step, donate_argnums=0), shardings
 
@@ -142,13 +151,21 @@ def on_host(
 ) -> tuple[float, float, float, float, float]:
     """What `timed` says, and seconds of embedding and of building."""
     make = realm_step.objective(corpus, arguments.queries, arguments.staleness, on_host=True)
-    definition, state, step, _ = created(make)
-    retrieval = HostRetrieval(str(folder / "versions"), corpus, 7, corpus.length)
-    pipeline = Sentences(arguments.queries, corpus.rows)
-    host = host_query_encoder.HostRetrievalSession(pipeline, retrieval, definition, state, folder)
-    host.begin(state.key)
+    definition, state, step, _ = created(make, HostRetrieval.corrupts)
+    clean = Sentences(arguments.queries, corpus.rows)
+    source = HostRetrieval(clean, str(folder / "versions"), corpus, 7, corpus.length)
+    view = TrainingView(
+        definition=definition,
+        state=lambda: state,
+        partitioner=partitioning.Partitioner(),
+        folder=folder,
+        save_every=1,
+        functions=dict,
+        snapshot=lambda: None,  # the index is built here
+        stop_asked=lambda: False,
+    )
+    made = source.bind(view).batches(0, np.arange(arguments.queries))
     seconds = refreshed(definition, state, corpus, folder)
-    made = host.pipeline.batches(0, np.arange(arguments.queries))
     first = versioned_folder.version_folder(folder / "versions", 1)
 
     def publish_again() -> None:

@@ -15,13 +15,12 @@ from absl import logging
 from t5x_style.checkpoints import checkpoint_directory
 from t5x_style.checkpoints.checkpointing import Checkpointer, Checkpointing, together
 from t5x_style.distributed.partitioning import Partitioner
-from t5x_style.model_dependent_data.plan_refresh import Replanning
-from t5x_style.model_dependent_data.retrieval_batches import HostRetrieval
+from t5x_style.interfaces.batch_source import BatchSource, ModelDependentSource, as_model_dependent
 from t5x_style.step.optimizers import AdamW
 from t5x_style.step.train_state import MakeObjective
 from t5x_style.training import hooks, longer_training, metric_writer, warm_start
 from t5x_style.training.progress import TrainingProgress
-from t5x_style.training.trainer import Cadence, Pipeline, Trainer
+from t5x_style.training.trainer import Cadence, Trainer
 from t5x_style.workflow import stages
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
@@ -39,7 +38,7 @@ JOBS = {
 def train(
     model_dir: str,
     objective: MakeObjective,
-    pipeline: Pipeline,
+    pipeline: BatchSource | ModelDependentSource,
     optimizer: AdamW,
     partitioner: Partitioner,
     checkpointing: Checkpointing,
@@ -49,15 +48,13 @@ def train(
     initialise_from: Sequence[warm_start.Initialise] = (),
     evaluators: Sequence[hooks.Evaluator] = (),
     development_metric: str | None = None,
-    retrieval: HostRetrieval | None = None,
-    replanning: Replanning | None = None,
 ) -> dict[str, str]:
     """The job of a training stage.
 
     Args:
       model_dir: where everything goes.
       objective: factory, called as objective(rngs=...).
-      pipeline: gives the batches.
+      pipeline: gives the batches; may depend on the model, see `interfaces.batch_source`.
       optimizer: schedule, decay, what is frozen.
       partitioner: mesh and rules.
       checkpointing: how many to keep, and so on.
@@ -67,8 +64,6 @@ def train(
       initialise_from: weights to take over when there is no checkpoint to resume from.
       evaluators: run every `cadence.evaluate_every` steps.
       development_metric: 'evaluator/metric'; the checkpoint where it is largest is kept.
-      retrieval: what the host retrieves for each batch, from an index that another process builds.
-      replanning: when the model decides anew what is in a batch, where the pipeline lets it.
 
     Returns:
       the named outputs.
@@ -84,13 +79,12 @@ def train(
     folder = Path(model_dir)
     shown = stages.name_of(model_dir)
     main = jax.process_index() == 0
-    every = replanning.every if replanning else None
-    together(lambda: continue_parent(folder, optimizer, cadence, retrieval is not None, every))
+    source = as_model_dependent(pipeline)
+    together(lambda: continue_parent(folder, optimizer, cadence, source))
     checkpointer = Checkpointer(folder / "checkpoints", checkpointing)
     trainer = Trainer(
-        objective, pipeline, optimizer, partitioner, checkpointer, cadence, seed, micro_batches,
-        retrieval, replanning,
-    )  # fmt: skip
+        objective, source, optimizer, partitioner, checkpointer, cadence, seed, micro_batches
+    )
     together(lambda: _require_room(model_dir, checkpointer.bytes_of_run(trainer.state)))
     how = trainer.start(initialise_from)
     first = int(trainer.state.step)
@@ -122,15 +116,13 @@ def _require_room(model_dir: str, needed: int) -> int:
 
 
 def continue_parent(
-    folder: Path, optimizer: AdamW, cadence: Cadence, retrieves: bool, replan_every: int | None
+    folder: Path, optimizer: AdamW, cadence: Cadence, source: ModelDependentSource
 ) -> int:
     """Copies what a shorter, finished training left, if this one continues it and has not begun.
 
     Args:
       folder: of this training.
-      optimizer, cadence: of this training.
-      retrieves: whether batches bring what the host retrieved.
-      replan_every: steps between two plans, where the model decides what is in the batches.
+      optimizer, cadence, source: of this training.
 
     Returns:
       the step that this training continues from, 0 if there is nothing to continue.
@@ -143,12 +135,12 @@ def continue_parent(
     parent = stages.parent_of(str(folder))
     if parent is None:
         return 0
-    step, said = longer_training.how(parent, optimizer, cadence.steps, retrieves)
+    step, said = longer_training.how(parent, optimizer, cadence.steps, source)
     print(f"[{stages.name_of(str(folder))}] {said}", flush=True)
     if step is None:
         return 0
     stages.continues(str(folder), parent)
-    longer_training.seed(parent, folder, step, cadence.evaluate_every, replan_every)
+    longer_training.seed(parent, folder, step, cadence.evaluate_every, source)
     return step
 
 

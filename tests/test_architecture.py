@@ -3,6 +3,7 @@
 import ast
 import collections
 import functools
+import re
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,19 @@ def test_entry_points_do_not_import_each_other():
         if name.count(".") == 1
         and (REPOSITORY / (name.replace(".", "/") + ".py")).is_file()
         and name not in ("t5x_style.stage", module_name(path))
+    ]
+    assert problems == []
+
+
+def test_the_loop_and_the_step_know_no_kind_of_model_dependent_source():
+    """Such a source is chosen in gin, and joined by `interfaces.batch_source`."""
+    paths = [REPOSITORY / "t5x_style/train.py", *sources("t5x_style/training", "t5x_style/step")]
+    word = re.compile(r"\bretrieval\b|replan|model_dependent_data", re.IGNORECASE)
+    problems = [
+        f"{path}:{number}: {line.strip()}"
+        for path in paths
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if word.search(line)
     ]
     assert problems == []
 

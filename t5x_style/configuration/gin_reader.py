@@ -308,6 +308,8 @@ class _Reader:
         if target and (present := renames.parameter(target, parameter)) != parameter:
             delegate.renamed.append((f"{text}.{parameter}", f"{text}.{present}"))
             parameter = present
+        if target and (instead := renames.instead(target, parameter)):
+            raise GinError(f"{where}: {text}.{parameter} is gone; write instead {instead}.")
         binding = Binding(statement.scope, text, target, parameter, statement.value, where)
         key = (statement.scope, target or text, parameter)
         if key in seen:

@@ -58,7 +58,8 @@ def of_job(config: Config, job: str, inputs: Mapping[str, Any]) -> Effective:
     semantic: Values = {}
     operational: Values = {}
     for path, (text, marker) in walk.found.items():
-        (operational if _is_operational(marker, walk.found) else semantic)[path] = text
+        free = path not in walk.decides and _is_operational(marker, walk.found)
+        (operational if free else semantic)[path] = text
     return Effective(semantic, operational)
 
 
@@ -70,11 +71,17 @@ def _is_operational(marker: str, found: Mapping[str, tuple[str, str]]) -> bool:
 
 
 class _Walk:
-    """Follows references as gin would; `found`: path -> (text, marker of the field)."""
+    """Follows references as gin would.
+
+    Attributes:
+      found: path -> (text, marker of the field).
+      decides: see `Signature.decides`, of all that is called.
+    """
 
     def __init__(self, config: Config, inputs: Mapping[str, Any]):
         self.config, self.inputs = config, inputs
         self.found: dict[str, tuple[str, str]] = {}
+        self.decides: set[str] = set()
 
     def call(
         self,
@@ -90,6 +97,7 @@ class _Walk:
             raise GinError(f"{path}: references lead in a circle, at @{target}.")
         bound = self._bound(target, scope)
         signature = signatures.signature(target)
+        self.decides |= set(signature.decides)
         names = [
             *signature.parameters,
             *(name for name in bound if name not in signature.parameters),
@@ -112,6 +120,21 @@ class _Walk:
             if added is not None and self.found.get(here, ("", ""))[0] == added:
                 for key in set(self.found) - before:
                     del self.found[key]
+        self._unwrap(path, kind)
+
+    def _unwrap(self, path: str, kind: str) -> None:
+        """Move what a wrapper gets to the parameters of `kind` that had it first."""
+        wrappers = renames.wrappers(kind)
+        heads = {old: f"{path}.{old}".lstrip(".") for old in wrappers}
+        for old, wrapper in wrappers.items():
+            outer = f"{path}.{wrapper.parameter}".lstrip(".")
+            if self.found.get(outer, ("", ""))[0] != f"@{renames.kind(wrapper.target)}()":
+                self.found.setdefault(heads[old], ("None", ""))
+                continue
+            inner = f"{outer}.{wrapper.source}"
+            for key in [key for key in self.found if _is_inside(key, outer)]:
+                head, now = (inner, outer) if _is_inside(key, inner) else (outer, heads[old])
+                self.found[now + key.removeprefix(head)] = self.found.pop(key)
 
     def _bound(self, target: str, scope: str) -> dict[str, tuple[Any, str]]:
         """Bindings that a call in `scope` sees; of several, that of the innermost scope counts."""
@@ -215,6 +238,11 @@ class _Walk:
         for name, value in given.items():
             self.default(f"{path}.{name}", Source(value, module), marker, depth + 1, False)
         return True
+
+
+def _is_inside(path: str, head: str) -> bool:
+    """Whether a path is `head` or that of something in it."""
+    return path.startswith(head) and path[len(head) : len(head) + 1] in ("", ".", "[", " ")
 
 
 def _is_plain(value: Any) -> bool:

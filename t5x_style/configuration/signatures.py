@@ -9,7 +9,9 @@ A setting that does not change what a job writes is marked next to its field:
     evaluate_every: Annotated[int, "operational unless development_metric"] = 500
 
 where the word after `unless` is a parameter of the job: the setting decides results if that
-parameter has a value.
+parameter has a value. It decides them, too, where the job uses a class that lists it:
+
+    decides: ClassVar[tuple[str, ...]] = ("cadence.save_every",)
 """
 
 import ast
@@ -18,6 +20,7 @@ from dataclasses import dataclass
 
 from t5x_style.configuration import python_sources
 
+DECIDES = "decides"  # the attribute in which a class lists settings that it makes decide results
 JOBS = "JOBS"  # the constant in which a module declares its jobs
 OPERATIONAL = "operational"
 
@@ -55,9 +58,11 @@ class Signature:
 
     Attributes:
       parameters: by name, in order; none where the source was not found.
+      decides: paths from the job, of operational settings that decide results with this class.
     """
 
     parameters: dict[str, Parameter]
+    decides: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -169,18 +174,31 @@ def _of_function(node: ast.FunctionDef, module: str) -> dict[str, Parameter]:
 
 def _of_class(node: ast.ClassDef, module: str) -> Signature:
     """Of `__init__`, or of a dataclass's fields, its bases' included."""
-    for item in node.body:
-        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-            return Signature(_of_function(item, module))
     fields: dict[str, Parameter] = {}
+    decides = _decides(node)
     for base in reversed(node.bases):
         target = python_sources.resolve(ast.unparse(base), module)
         found = define(target) if target else None
         if found is not None and isinstance(found[0], ast.ClassDef):
-            fields |= _of_class(found[0], found[1]).parameters
+            inherited = _of_class(found[0], found[1])
+            fields |= inherited.parameters
+            decides += inherited.decides
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+            return Signature(_of_function(item, module), decides)
     if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
         fields |= _fields(node, module)
-    return Signature(fields)
+    return Signature(fields, decides)
+
+
+def _decides(node: ast.ClassDef) -> tuple[str, ...]:
+    """What the class itself lists in `DECIDES`."""
+    for item in node.body:
+        if isinstance(item, ast.AnnAssign | ast.Assign) and item.value is not None:
+            target = item.target if isinstance(item, ast.AnnAssign) else item.targets[0]
+            if ast.unparse(target) == DECIDES:
+                return tuple(ast.literal_eval(item.value))
+    return ()
 
 
 def _fields(node: ast.ClassDef, module: str) -> dict[str, Parameter]:

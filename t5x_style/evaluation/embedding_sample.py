@@ -7,7 +7,7 @@ Letters: B rows, S segments a row, D vector size.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,24 +15,13 @@ import numpy as np
 from t5x_style.distributed.partitioning import BATCH_AXES, Partitioner
 from t5x_style.evaluation.embedding_diagnostics import MOST_TEXTS
 from t5x_style.evaluation.embedding_report import Report, Vectors, report
+from t5x_style.interfaces.batch_source import BatchSource
 from t5x_style.interfaces.objective import ModelFunction, Objective, Spec, embedder
 from t5x_style.interfaces.representation import DENSE, PASSAGE, QUERY
 from t5x_style.interfaces.texts import Batched
 
 ROWS_AT_ONCE = 32  # of a group on a device: bounds the memory of long texts
 _NEEDED = ("tokens", "segment_ids", "segment_valid", "example_id")
-
-
-class Pipeline(Protocol):
-    """Batches that are a pure function of the step, as a training's."""
-
-    def specs(self) -> Mapping[str, Mapping[str, tuple[tuple[int, ...], Any]]]:
-        """Group -> feature -> (global shape, dtype)."""
-        ...
-
-    def batch(self, step: int, rows: np.ndarray | None = None) -> Mapping[str, Any]:
-        """These rows of the smallest group, and what belongs to them in the others."""
-        ...
 
 
 class _Plan(NamedTuple):
@@ -59,16 +48,15 @@ class EmbeddingSample:
     def __init__(
         self,
         module: Objective,
-        pipeline: Pipeline | None,
+        pipeline: BatchSource | None,
         partitioner: Partitioner,
         source: Batched | None = None,
     ):
         """Args:
         module: the objective; abstract arrays suffice.
-        pipeline: gives batch 0; None: texts are those of `source`.
+        pipeline: gives clean batches; None: texts are those of `source`.
         partitioner: of the training.
-        source: texts that are embedded as passages, where batches are planned by the model, so that
-          there is no batch 0 before step 0.
+        source: texts that are embedded as passages, where there is no batch before step 0.
         """
         functions = by_side(module.functions())
         self._module, self._partitioner = module, partitioner
@@ -125,7 +113,7 @@ class EmbeddingSample:
         rows = np.resize(np.arange(wanted), (-(-wanted // at_once), at_once))
         return _Plan(rows, times, wanted / base)
 
-    def _from_batch(self, pipeline: Pipeline, plan: _Plan) -> Iterator[dict[str, Any]]:
+    def _from_batch(self, pipeline: BatchSource, plan: _Plan) -> Iterator[dict[str, Any]]:
         """Side -> placed rows of its group, piece by piece."""
         for piece in plan.rows:
             local = pipeline.batch(0, piece[self._partitioner.local_rows(len(piece))])

@@ -5,33 +5,15 @@ batches, hidden alike each time, without dropout, so that moments and runs can b
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any
 
 import jax
-import numpy as np
 
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces import metrics as metrics_lib
+from t5x_style.interfaces.batch_source import BatchSource, FiniteSource
 from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.step import compiled_step, jitted_functions
-
-
-class Pipeline(Protocol):
-    """Batches that are a pure function of their number, as a training's."""
-
-    def specs(self) -> Mapping[str, Mapping[str, Any]]:
-        """Group -> feature -> shape and dtype of the global batch."""
-        ...
-
-    def batch(self, step: int, rows: np.ndarray | None = None) -> Mapping[str, Any]:
-        """These rows of the global batch of a step."""
-        ...
-
-
-class Finite(Pipeline, Protocol):
-    """One that has an end."""
-
-    batches_in_all: int
 
 
 class ObjectiveEvaluator:
@@ -40,7 +22,7 @@ class ObjectiveEvaluator:
     def __init__(
         self,
         name: str,
-        pipeline: Pipeline,
+        pipeline: BatchSource | FiniteSource,
         batches: int | None,
         metrics: Sequence[str],
         partitioner: Partitioner,
@@ -57,8 +39,8 @@ class ObjectiveEvaluator:
         Raises:
           ValueError: fewer than 1 batch, None of a pipeline without end.
         """
-        if batches is None and hasattr(pipeline, "batches_in_all"):
-            batches = cast(Finite, pipeline).batches_in_all
+        if batches is None:
+            batches = getattr(pipeline, "batches_in_all", None)
         if batches is None or batches < 1:
             raise ValueError(
                 "ObjectiveEvaluator.batches: expected 1 or more, or None of a pipeline that has an "

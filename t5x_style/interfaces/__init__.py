@@ -1,1 +1,1 @@
-"""What the engine asks of models, texts, metrics, readers and indexes."""
+"""What the engine asks of models, texts, sources of batches, metrics, readers and indexes."""

@@ -210,7 +210,10 @@ class Objective(nnx.Module):
         raise NotImplementedError
 
     def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
-        """What the objective does to a clean batch; runs under stop_gradient."""
+        """What the objective does to a clean batch; runs under stop_gradient.
+
+        A step skips it where the source of the batch has done it: `ModelDependentSource.corrupts`.
+        """
         return batch
 
     def retrieve(self, batch: Batch, key: jax.Array) -> Batch:

@@ -10,14 +10,23 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import numpy as np
 
-from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.interfaces.batch_source import (
+    Batch,
+    Batches,
+    ModelDependentSource,
+    ModelView,
+    SourceError,
+    Specs,
+)
+from t5x_style.interfaces.objective import embedder
+from t5x_style.interfaces.representation import PASSAGE
 from t5x_style.interfaces.texts import Batched
 from t5x_style.model_dependent_data import neighbours
 from t5x_style.retrieval import encoding
@@ -25,15 +34,14 @@ from t5x_style.retrieval import encoding
 PLANS = "plans"
 _DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 
-Batch = dict[str, dict[str, np.ndarray]]
 Arrays = Mapping[str, np.ndarray]
 
 
-class PlanMissing(ValueError):
+class PlanMissing(SourceError):
     """A training goes on in the middle of a plan that is not there."""
 
 
-class Table(Protocol):
+class TextColumns(Protocol):
     """What is known of the texts: see `neighbours.TextMetadata`."""
 
     shard: np.ndarray
@@ -45,11 +53,11 @@ class Planned(Protocol):
     """Batches of one plan."""
 
     def batch(self, step: int, rows: np.ndarray | None = None) -> Batch:
-        """As `trainer.Pipeline`."""
+        """As `BatchSource`."""
         ...
 
-    def batches(self, start_step: int, rows: np.ndarray, stop: int) -> Any:
-        """As `trainer.Pipeline`, up to `stop` - 1."""
+    def batches(self, start_step: int, rows: np.ndarray, stop: int) -> Batches:
+        """As `BatchSource`, up to `stop` - 1."""
         ...
 
 
@@ -65,7 +73,7 @@ class Replanned(Protocol):
     near_duplicate: float | None
 
     @property
-    def table(self) -> Table:
+    def table(self) -> TextColumns:
         """Of its texts."""
         ...
 
@@ -84,21 +92,23 @@ class Replanned(Protocol):
         """Batches of plan number `version`, which begins with step `first`."""
         ...
 
-    def specs(self) -> Mapping[str, Mapping[str, tuple[tuple[int, ...], Any]]]:
-        """As `trainer.Pipeline`."""
+    def specs(self) -> Specs:
+        """As `BatchSource`."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
-class Replanning:
-    """When plans are made, and from how many neighbours.
+class Replanning(ModelDependentSource):
+    """Batches by plans: when these are made, and from how many neighbours.
 
     Attributes:
+      source: of which plans are made.
       every: steps; the paper: 10,000.
       same_language, other_language: neighbours of each text in its own language and in others.
       tile: texts that are compared with their shard at a time.
     """
 
+    source: Replanned
     every: int
     same_language: int = 4
     other_language: int = 4
@@ -107,71 +117,78 @@ class Replanning:
     def __post_init__(self) -> None:
         if self.every < 1:
             raise ValueError(f"Replanning.every: expected at least 1 step, found {self.every}")
+        if not hasattr(self.source, "planned"):
+            raise ValueError(
+                "Replanning.source: expected a source of which plans can be made, found "
+                f"{type(self.source).__name__}; leave Replanning out"
+            )
 
-
-def require_fit(pipeline: object, replanning: Replanning | None) -> None:
-    """Raises ValueError unless the pipeline gives batches, or plans where these are made."""
-    plans = hasattr(pipeline, "planned")
-    if plans == (replanning is not None):
-        return
-    name = type(pipeline).__name__
-    if plans:
-        raise ValueError(
-            f"{name} gives batches of plans alone: expected train.train.replanning, which says "
-            "when these are made, found None; include gin_configs/data/sub_batches.gin"
-        )
-    raise ValueError(
-        f"train.train.replanning: expected a pipeline of which plans can be made, found {name}; "
-        "leave replanning out"
-    )
-
-
-class Replanner:
-    """The pipeline that a trainer sees: see the module's docstring.
-
-    Attributes:
-      fingerprint: of the pipeline, and of when plans are made of what.
-    """
-
-    def __init__(
-        self,
-        pipeline: Replanned,
-        replanning: Replanning,
-        embed: Callable[[], encoding.Embed],
-        partitioner: Partitioner,
-        folder: Path,
-    ):
-        """
-        Args:
-          pipeline: what gives the batches of a plan.
-          replanning: when.
-          embed: called where a plan is due; gives the function of the parameters of the moment.
-          partitioner: of the training.
-          folder: of the training.
+    def bind(self, view: ModelView) -> "Replanner":
+        """See `ModelDependentSource`.
 
         Raises:
           PartitioningError: a tile does not divide by the mesh.
         """
-        partitioner.check_rows(replanning.tile, "Replanning.tile")
-        self._pipeline, self._replanning = pipeline, replanning
-        self._held: dict[int, Planned] = {}  # by version: the one in use, and that before it
-        self._embed, self._partitioner = embed, partitioner
-        self._folder = folder / PLANS
-        when = dataclasses.asdict(replanning) | {"tile": None}
-        self.fingerprint = f"{pipeline.fingerprint}:{json.dumps(when, sort_keys=True)}"
+        view.partitioner.check_rows(self.tile, "Replanning.tile")
+        return Replanner(self, view)
 
-    def specs(self) -> Mapping[str, Mapping[str, tuple[tuple[int, ...], Any]]]:
-        """As `trainer.Pipeline`."""
-        return self._pipeline.specs()
+    @property
+    def clean(self) -> None:
+        """See `ModelDependentSource`: there is no batch before there is a plan."""
+
+    @property
+    def texts(self) -> Batched:
+        """See `ModelDependentSource`."""
+        return self.source.source
+
+    def resume_files(self, folder: Path, step: int) -> list[Path]:
+        """See `ModelDependentSource`: the plan of the step, unless a new one is due."""
+        if step % self.every == 0:
+            return []
+        path = _path(folder, step // self.every)
+        if not path.is_file():
+            raise PlanMissing(
+                f"{path.parent}: expected plan {step // self.every}, in the middle of which step "
+                f"{step} is, found none."
+            )
+        return [path]
+
+
+def _path(folder: Path, version: int) -> Path:
+    """Of a plan in a training's folder."""
+    return folder / PLANS / f"{version:06d}.npz"
+
+
+class Replanner:
+    """`Replanning` for one training; a `BatchSource`: see the module's docstring.
+
+    Attributes:
+      fingerprint: of the source, and of when plans are made of what.
+    """
+
+    def __init__(self, replanning: Replanning, view: ModelView):
+        self._source, self._replanning, self._view = replanning.source, replanning, view
+        self._held: dict[int, Planned] = {}  # by version: the one in use, and that before it
+        when = {
+            "every": replanning.every,
+            "same_language": replanning.same_language,
+            "other_language": replanning.other_language,
+            "tile": None,  # decides nothing
+        }
+        self.fingerprint = f"{self._source.fingerprint}:{json.dumps(when, sort_keys=True)}"
+
+    def specs(self) -> Specs:
+        """As `BatchSource`."""
+        return self._source.specs()
 
     def batch(self, step: int, rows: np.ndarray | None = None) -> Batch:
-        """As `trainer.Pipeline`, of the plan that ruled the step."""
+        """As `BatchSource`, of the plan that ruled the step."""
         version = step // self._replanning.every
         planned = self._held.get(version) or self._planned(version, self._read(version, step))
         return planned.batch(step, rows)
 
     def batches(self, start_step: int, rows: np.ndarray) -> "_Replanned":
-        """As `trainer.Pipeline`; where a plan is due, it is made before the batch is given.
+        """As `BatchSource`; where a plan is due, it is made before the batch is given.
 
         Raises:
           PlanMissing: `start_step` is in the middle of a plan that is not there.
@@ -194,36 +211,34 @@ class Replanner:
             step = stop
 
     def _planned(self, version: int, arrays: Arrays) -> Planned:
-        return self._pipeline.planned(arrays, version, version * self._replanning.every)
+        return self._source.planned(arrays, version, version * self._replanning.every)
 
     def _made(self, version: int) -> Arrays:
         """By all processes alike; one of them writes it down."""
-        texts, table = self._pipeline.source, self._pipeline.table
-        vectors = encoding.encode(self._embed(), texts, self._partitioner, f"plan {version}")
+        texts, table = self._source.source, self._source.table
+        embed, partitioner = embedder(self._view.functions(), PASSAGE), self._view.partitioner
+        vectors = encoding.encode(embed, texts, partitioner, f"plan {version}")
         wanted = self._replanning
         found = neighbours.within_shards(
             vectors,
             neighbours.TextMetadata(table.shard, table.document, table.language),
             wanted.same_language,
             wanted.other_language,
-            self._partitioner,
+            partitioner,
             wanted.tile,
-            self._pipeline.near_duplicate,
+            self._source.near_duplicate,
         )
-        arrays, told = self._pipeline.make(vectors, found.rows, found.similarity, version)
+        arrays, told = self._source.make(vectors, found.rows, found.similarity, version)
         if jax.process_index() == 0:
             said = ", ".join(f"{name} {count:,}" for name, count in told.items())
             print(f"plan {version}: {said}", flush=True)
             self._write(version, arrays)
         return arrays
 
-    def _path(self, version: int) -> Path:
-        return self._folder / f"{version:06d}.npz"
-
     def _write(self, version: int, arrays: Arrays) -> None:
         """Whole or not at all."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._path(version)
+        path = _path(self._view.folder, version)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(path.with_suffix(".part"), "wb") as file:
             np.savez_compressed(file, of=np.array(self.fingerprint), **arrays)  # type: ignore[arg-type]
             file.flush()
@@ -231,7 +246,7 @@ class Replanner:
         os.replace(path.with_suffix(".part"), path)
 
     def _read(self, version: int, step: int) -> Arrays:
-        path = self._path(version)
+        path = _path(self._view.folder, version)
         try:
             with np.load(path, allow_pickle=False) as file:
                 arrays = dict(file)

@@ -15,30 +15,31 @@ own rows of the batch, from an index of its own.
 import collections
 import concurrent.futures
 import dataclasses
-from collections.abc import Callable, Generator, Mapping
-from typing import Annotated, Any, Literal, Protocol
+from collections.abc import Generator
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from t5x_style.interfaces.contract import Contract
+from t5x_style.interfaces.batch_source import (
+    Batch,
+    BatchSource,
+    ModelDependentSource,
+    ModelView,
+    Specs,
+    StopAsked,
+)
 from t5x_style.interfaces.index import NO_ROW
-from t5x_style.model_dependent_data import versioned_index
-from t5x_style.model_dependent_data.version_log import Record, RemoteLog
+from t5x_style.model_dependent_data import host_query_encoder, version_log, versioned_index
 from t5x_style.model_dependent_data.version_selector import VersionChoice
-from t5x_style.model_dependent_data.versioned_index import Parameters, Version, VersionError
-
-Batch = dict[str, dict[str, np.ndarray]]
-Spec = Mapping[str, Mapping[str, tuple[tuple[int, ...], Any]]]
-# (parameters of a version, clean batch, step) -> what the step hides of it, and vectors [B, D]
-Prepare = Callable[[Parameters, Batch, int], tuple[Batch, np.ndarray]]
+from t5x_style.model_dependent_data.versioned_index import Version, VersionError
 
 GROUP = "evidence"
 _POLL_SECONDS = 0.5
 _SPARE = 8  # rows that are asked for beyond k, for those that are barred
 
 
-class Corpus(Protocol):
-    """The rows of an index, as `device_index.Corpus`, by number."""
+class SearchedCorpus(Protocol):
+    """The rows of an index, by number."""
 
     @property
     def rows(self) -> int:
@@ -69,23 +70,12 @@ class Corpus(Protocol):
         ...
 
 
-class Pipeline(Protocol):
-    """A training's, see `trainer.Pipeline`."""
-
-    fingerprint: str
-
-    def specs(self) -> Spec:
-        """group -> feature -> (global shape, dtype)."""
-
-    def batch(self, step: int, rows: np.ndarray | None = None) -> Batch:
-        """These rows of the batch of a step."""
-
-
 @dataclasses.dataclass(frozen=True)
-class HostRetrieval:
-    """What is retrieved, and how stale it may be.
+class HostRetrieval(ModelDependentSource):
+    """Batches of another source, corrupted, with the evidence that the host retrieved for them.
 
     Attributes:
+      source: gives clean batches with a group `query`, one query a row.
       folder: where versions of the index are published.
       corpus: what is indexed.
       hits: K, blocks that a query gets.
@@ -96,8 +86,16 @@ class HostRetrieval:
       ahead: batches that are made before they are needed.
     """
 
+    corrupts: ClassVar[bool] = True  # queries are embedded without what the loss asks for
+    not_continued: ClassVar[str] = (
+        "what the host retrieved depends on indexes that were built while that training ran, "
+        "which belong to it alone"
+    )
+    decides: ClassVar[tuple[str, ...]] = ("cadence.save_every",)  # an index of each checkpoint
+
+    source: BatchSource
     folder: Annotated[str, "operational"]
-    corpus: Corpus
+    corpus: SearchedCorpus
     hits: int
     length: int
     exclude: tuple[str, ...] = ("row",)
@@ -106,6 +104,11 @@ class HostRetrieval:
     ahead: int = 2
 
     def __post_init__(self) -> None:
+        if not isinstance(self.source, BatchSource):
+            raise ValueError(
+                "HostRetrieval.source: expected a source that needs no model, found "
+                f"{type(self.source).__name__}"
+            )
         if self.hits < 1 or self.ahead < 1:
             raise ValueError(
                 f"HostRetrieval: expected hits and ahead of at least 1, found {self.hits} and "
@@ -139,6 +142,36 @@ class HostRetrieval:
             raise ValueError(
                 f"HostRetrieval.hits: expected a corpus of more than {self.hits} rows, so that a "
                 f"query can get as many that are not its own, found {self.corpus.rows}"
+            )
+
+    def bind(self, view: ModelView) -> "RetrievalBatches":
+        """See `ModelDependentSource`.
+
+        Raises:
+          ValueError: a bound of staleness that training would wait for without end; queries say
+            which row they are from and would get it, or rows are barred that they do not say.
+        """
+        self.require_patience(view.save_every)
+        return RetrievalBatches(self, view)
+
+    @property
+    def clean(self) -> BatchSource:
+        """See `ModelDependentSource`: needs no index."""
+        return self.source
+
+    def require_patience(self, save_every: int) -> None:
+        """Raises ValueError if a training would wait for an index of a step it never comes to.
+
+        Args:
+          save_every: steps between two checkpoints.
+        """
+        bound, least = self.max_staleness_steps, save_every + self.ahead + 1
+        if self.when_stale == "pause" and bound is not None and bound < least:
+            raise ValueError(
+                f"HostRetrieval.max_staleness_steps: expected at least {least} (a checkpoint every "
+                f"{save_every} steps, and {self.ahead} batches made ahead), found {bound}: "
+                "training would wait for an index of a checkpoint that it has not come to. Save "
+                "more often, or let the index be older."
             )
 
     def spec(self, queries: int) -> dict[str, tuple[tuple[int, ...], Any]]:
@@ -211,86 +244,65 @@ class Searched:
         return barred
 
 
-class StoppedWaiting(Exception):
-    """The training was asked to stop while it waited for a batch."""
-
-
 class RetrievalBatches:
-    """A pipeline whose batches bring what was retrieved for them; a `trainer.Pipeline`.
+    """`HostRetrieval` for one training; a `BatchSource`.
 
     Attributes:
-      fingerprint: of the pipeline that gives clean batches.
-      stop_asked: whether to stop, asked while a batch is waited for.
+      fingerprint: of the source that gives clean batches.
     """
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        retrieval: HostRetrieval,
-        prepared: Spec,
-        contract: Contract,
-        prepare: Prepare,
-    ):
-        """`begin` has to be called before a batch is asked for.
-
-        Args:
-          pipeline: gives clean batches with a group `query`, one query a row.
-          retrieval: what is retrieved.
-          prepared: what `prepare` makes of the pipeline's batches.
-          contract: of the model.
-          prepare: see `Prepare`.
-
-        Raises:
-          ValueError: queries say which row they are from and would get it, or rows are barred that
-            they do not say.
-        """
-        if ("source_row" in prepared["query"]) != ("row" in retrieval.exclude):
+    def __init__(self, retrieval: HostRetrieval, view: ModelView):
+        """See `HostRetrieval.bind`."""
+        self._source, self._retrieval, self._view = retrieval.source, retrieval, view
+        self._corrupted = host_query_encoder.specs(view, self._source.specs())
+        if ("source_row" in self._corrupted["query"]) != ("row" in retrieval.exclude):
             raise ValueError(
                 "HostRetrieval.exclude: expected 'row' exactly where queries say which row they "
                 f"are from (source_row): found {retrieval.exclude} and queries with "
-                f"{sorted(prepared['query'])}"
+                f"{sorted(self._corrupted['query'])}"
             )
-        self._pipeline, self._retrieval = pipeline, retrieval
-        self._prepared, self._contract, self._prepare = prepared, contract, prepare
-        self.fingerprint = pipeline.fingerprint
-        self.stop_asked: Callable[[], bool] = lambda: False
+        self._contract = view.module().contract()
+        self.fingerprint = self._source.fingerprint
+        self._encoder: host_query_encoder.HostQueryEncoder | None = None
         self._versions = VersionChoice(
             retrieval.folder, retrieval.max_staleness_steps, retrieval.when_stale, self._read
         )
 
-    def begin(self, run: str, record: Record | RemoteLog) -> None:
-        """Before the first batch.
-
-        Args:
-          run: which training this is; versions of others do not count.
-          record: which versions its steps saw; `RemoteLog` for a process that does not decide it.
-        """
-        self._versions.begin(run, record)
-
-    def specs(self) -> Spec:
-        """group -> feature -> (global shape, dtype)."""
-        queries = self._prepared["query"]["tokens"][0][0]
-        return {**self._prepared, GROUP: self._retrieval.spec(queries)}
+    def specs(self) -> Specs:
+        """See `BatchSource`."""
+        queries = self._corrupted["query"]["tokens"][0][0]
+        return {**self._corrupted, GROUP: self._retrieval.spec(queries)}
 
     def batch(self, step: int, rows: np.ndarray | None = None) -> Batch:
-        """These rows of the batch of a step, with what its version of the index finds."""
+        """See `BatchSource`; with what the version of the index that the step saw finds."""
+        encoder = self._begun()
         searched = self._versions.of(step)
-        clean = self._pipeline.batch(step, rows)
-        batch, vectors = self._prepare(searched.version.parameters, clean, step)
+        clean = self._source.batch(step, rows)
+        batch, vectors = encoder(searched.version.parameters, clean, step)
         nowhere = np.full((len(vectors), 1), NO_ROW, np.int32)
         source = clean["query"].get("source_row", nowhere)  # see `__init__`
         return {**batch, GROUP: searched.evidence(vectors, source[:, 0], step)}
 
     def batches(self, start_step: int, rows: np.ndarray) -> Generator[Batch, None, None]:
-        """The batches of all steps from `start_step` on, some of them made ahead.
+        """See `BatchSource`; the process that builds indexes finds a first checkpoint.
 
-        Raises:
-          StoppedWaiting: `stop_asked` said so before a batch was there.
+        `next` raises StopAsked where the training was asked to stop before a batch was there.
         """
+        self._begun()
+        self._view.snapshot()
+        return self._made_ahead(start_step, rows)
+
+    def _begun(self) -> host_query_encoder.HostQueryEncoder:
+        """Once the training has its parameters and its key; first called by all processes alike."""
+        if self._encoder is None:
+            self._encoder = host_query_encoder.HostQueryEncoder(self._view)
+            self._versions.begin(*version_log.begin(self._view.folder))
+        return self._encoder
+
+    def _made_ahead(self, step: int, rows: np.ndarray) -> Generator[Batch, None, None]:
         executor = concurrent.futures.ThreadPoolExecutor(1, "retrieval")  # one: in order
         self._versions.start()
         waiting: collections.deque[concurrent.futures.Future[Batch]] = collections.deque()
-        step = start_step
         try:
             while True:
                 while len(waiting) < 1 + self._retrieval.ahead:
@@ -309,8 +321,8 @@ class RetrievalBatches:
             except TimeoutError:
                 if future.done():
                     raise  # it is the batch's own
-                if self.stop_asked():
-                    raise StoppedWaiting from None
+                if self._view.stop_asked():
+                    raise StopAsked from None
 
     def _read(self, number: int) -> Searched:
         retrieval = self._retrieval

@@ -8,6 +8,9 @@ import os
 import uuid
 from pathlib import Path
 
+import jax
+from jax.experimental import multihost_utils
+
 RECORD = "index_versions.jsonl"
 RUN = "retrieval_run.json"
 
@@ -99,3 +102,31 @@ class RemoteLog:
         for line in whole.splitlines():
             row = json.loads(line)
             self._versions[int(row["step"])] = int(row["version"])
+
+
+def begin(folder: Path) -> tuple[str, Record | RemoteLog]:
+    """Name the run in a training's folder, or continue it: which run this is, and its record.
+
+    All processes call it; the first decides and writes, and the others get a `RemoteLog`.
+
+    Args:
+      folder: of the training; the same for all processes.
+
+    Raises:
+      ValueError: this process does not see what the first has written.
+    """
+    record: Record | None = None
+    if jax.process_index() == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        if run_of(folder) is None:
+            new_run(folder)
+        record = Record(folder / RECORD)
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices("version log: which run this is")
+    run = run_of(folder)
+    if run is None:
+        raise ValueError(
+            f"{folder}: expected {RUN}, which process 0 has written, found none: all processes "
+            "have to see one folder."
+        )
+    return run, record or RemoteLog(folder / RECORD)

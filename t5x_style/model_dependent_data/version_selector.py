@@ -41,7 +41,12 @@ class VersionChoice(Generic[T]):
         self._warned = -1
 
     def begin(self, run: str, record: Record | RemoteLog) -> None:
-        """See `RetrievalBatches.begin`."""
+        """Before the first step; see `version_log.begin`.
+
+        Args:
+          run: which training this is; versions of others do not count.
+          record: which versions its steps saw; `RemoteLog` for a process that does not decide it.
+        """
         self._begun = (run, record)
 
     def start(self) -> None:

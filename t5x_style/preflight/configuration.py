@@ -16,8 +16,9 @@ from gin import config as gin_config
 
 from t5x_style import train
 from t5x_style.configuration import gin_checks
-from t5x_style.configuration.gin_reader import FOLDER_MACRO, RUN, Config, to_gin
+from t5x_style.configuration.gin_reader import FOLDER_MACRO, RUN, Config, Reference, to_gin
 from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.interfaces.batch_source import ModelDependentSource
 from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.step.optimizers import AdamW
 from t5x_style.step.train_state import MakeObjective
@@ -35,13 +36,18 @@ class MissingError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """The parameters of `train.train` on which the step depends."""
+    """The parameters of `train.train` on which the step depends.
+
+    Attributes:
+      corrupted: whether `train.train.pipeline` gives batches that are corrupted already.
+    """
 
     objective: MakeObjective
     optimizer: AdamW
     partitioner: Partitioner
     seed: int
     micro_batches: int = 1
+    corrupted: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +90,18 @@ def resolve(
     bound = gin_config.get_bindings(train.train, resolve_references=False)
     # A copy of one binding makes gin build what it refers to, and nothing else: no store is opened.
     names = [field.name for field in dataclasses.fields(Training) if field.name in bound]
-    return Training(**{name: copy.deepcopy(bound[name]) for name in names}), assumed
+    parameters = {name: copy.deepcopy(bound[name]) for name in names}
+    return Training(**parameters, corrupted=_corrupts(config, job)), assumed
+
+
+def _corrupts(config: Config, job: str) -> bool:
+    """Whether the training's source corrupts its batches, asked of its class: it is not built."""
+    binding = config.bindings["", job, "pipeline"]
+    source = config.expand(binding.value, binding.where)
+    if not isinstance(source, Reference):
+        return False
+    thing = gin_checks.locate(source.target, binding.where)
+    return isinstance(thing, type) and issubclass(thing, ModelDependentSource) and thing.corrupts
 
 
 def _devices(topology: str) -> list[str]:

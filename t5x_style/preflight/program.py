@@ -144,6 +144,7 @@ def trace(training: Training) -> list[Traced]:
         partitioner,
         training.seed,
         training.micro_batches,
+        corrupted=training.corrupted,
         abstract=True,
     )
     module = definition.module(state.params, state.variables)
@@ -167,9 +168,9 @@ def trace(training: Training) -> list[Traced]:
 
 
 def _loss(definition: Any, partitioner: Any, state: Any, specs: Any) -> Any:
-    def corrupt(params: Any, variables: Any, batch: Any, key: Any) -> Any:
+    def before_loss(params: Any, variables: Any, batch: Any, key: Any) -> Any:
         module = definition.module(params, variables)
-        return module.retrieve(module.corrupt(batch, key), key)
+        return train_step.before_loss(definition, module, batch, key, key)
 
     def loss(params: Any, variables: Any, batch: Any, key: Any) -> jax.Array:
         module: objective.Objective = definition.module(params, variables)
@@ -178,7 +179,7 @@ def _loss(definition: Any, partitioner: Any, state: Any, specs: Any) -> Any:
             return module.loss(batch, key)[0].value()
 
     arguments = (state.params, state.variables)
-    batch = jax.eval_shape(corrupt, *arguments, specs, state.key)
+    batch = jax.eval_shape(before_loss, *arguments, specs, state.key)
     return jax.make_jaxpr(loss)(*arguments, batch, state.key)
 
 

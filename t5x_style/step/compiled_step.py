@@ -38,7 +38,7 @@ def trace(step: Any, partitioner: Partitioner, state: TrainState, specs: Specs) 
       step: from `jit`.
       partitioner: places the batch.
       state: arrays, or shapes with shardings.
-      specs: of the clean batch.
+      specs: of the batch.
     """
     sharding = partitioner.batch_sharding
     batch = jax.tree.map(

@@ -48,12 +48,14 @@ class Definition:
       optimizer: schedule and filters.
       update: the optax rule built for the trainable parameters.
       micro_batches: how many pieces a batch is cut into for the gradient.
+      corrupted: whether batches have gone through `Objective.corrupt` before the step.
     """
 
     graphdef: nnx.GraphDef
     optimizer: optimizers.AdamW
     update: optax.GradientTransformation
     micro_batches: int = 1
+    corrupted: bool = False
 
     def module(self, params: nnx.State, variables: nnx.State) -> Objective:
         # A copy: without it the module would share, and change, the Variables of the states.
@@ -72,6 +74,7 @@ def create(
     seed: int,
     micro_batches: int = 1,
     *,
+    corrupted: bool = False,
     abstract: bool = False,
 ) -> tuple[Definition, TrainState, TrainState]:
     """Builds the objective and the initial state, every array directly in its sharding.
@@ -82,6 +85,7 @@ def create(
       partitioner: mesh and rules.
       seed: of parameters and of all randomness in steps.
       micro_batches: pieces of a batch for the gradient.
+      corrupted: see `Definition`.
       abstract: only shapes with shardings, and no array, for devices that are not attached.
 
     Returns:
@@ -119,4 +123,5 @@ def create(
 
     place = partitioner.abstract if abstract else partitioner.init
     state, shardings = place(make_state)
-    return Definition(graphdef, optimizer, update, micro_batches), state, shardings
+    definition = Definition(graphdef, optimizer, update, micro_batches, corrupted)
+    return definition, state, shardings

@@ -27,7 +27,7 @@ def train_step(
       definition: static.
       mesh: static; micro-batches are spread over it.
       state: before the step.
-      batch: a clean global batch.
+      batch: a global batch, clean unless `definition.corrupted`.
 
     Returns:
       the state after the step and its metrics: the objective's own, `loss`, `padding_share`,
@@ -39,8 +39,7 @@ def train_step(
     module.train()
     # With the mesh in context, an objective may say where arrays inside its loops must live.
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        batch = jax.lax.stop_gradient(module.corrupt(batch, corrupt_key))
-        batch = jax.lax.stop_gradient(module.retrieve(batch, retrieve_key))
+        batch = before_loss(definition, module, batch, corrupt_key, retrieve_key)
 
     gradients, loss, metrics = loss_and_gradients(definition, mesh, state, batch, loss_key)
     norm = optax.tree.norm(gradients)
@@ -68,6 +67,19 @@ def train_step(
     }
     metrics = metrics | {"loss": loss, "padding_share": padding_share(batch)}
     return new_state, metrics | {name: MetricSum.of(value) for name, value in scalars.items()}
+
+
+def before_loss(
+    definition: Definition,
+    module: Objective,
+    batch: Batch,
+    corrupt_key: jax.Array,
+    retrieve_key: jax.Array,
+) -> Batch:
+    """What the loss sees of a batch: corrupted, unless it came corrupted, and with evidence."""
+    if not definition.corrupted:
+        batch = jax.lax.stop_gradient(module.corrupt(batch, corrupt_key))
+    return jax.lax.stop_gradient(module.retrieve(batch, retrieve_key))
 
 
 def step_keys(key: jax.Array, step: jax.Array) -> tuple[jax.Array, ...]:

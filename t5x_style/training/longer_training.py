@@ -19,7 +19,7 @@ from typing import Any
 from t5x_style.checkpoints import checkpoint_directory, checksums
 from t5x_style.checkpoints.checkpoint_directory import OPTIMIZER, Shared
 from t5x_style.checkpoints.state_layout import CheckpointError
-from t5x_style.model_dependent_data import plan_refresh
+from t5x_style.interfaces.batch_source import ModelDependentSource, SourceError
 from t5x_style.step.optimizers import AdamW
 from t5x_style.training import metric_writer
 from t5x_style.workflow.store import STAGE_FILE
@@ -28,7 +28,7 @@ TENSORBOARD = "tensorboard"
 
 
 def how(
-    parent: Path, optimizer: AdamW, steps: int, retrieves_on_host: bool = False
+    parent: Path, optimizer: AdamW, steps: int, source: ModelDependentSource | None = None
 ) -> tuple[int | None, str]:
     """Decide from which step of a finished training a longer one may continue.
 
@@ -38,18 +38,15 @@ def how(
         `optimizer.decay_steps` alone.
       optimizer: of the longer training.
       steps: `cadence.steps` of the longer training.
-      retrieves_on_host: whether batches bring what the host retrieved for them.
+      source: of batches, if it depends on the model.
 
     Returns:
       the step, or None where training has to start from step 0; and a sentence that says so.
     """
     ended, theirs = _settings(parent, optimizer)
     start = f"training starts from step 0, not from {parent}"
-    if retrieves_on_host:
-        return None, (
-            f"{start}: what the host retrieved depends on indexes that were built while that "
-            "training ran, which belong to it alone"
-        )
+    if source is not None and source.not_continued:
+        return None, f"{start}: {source.not_continued}"
     if steps < ended:
         return None, f"{start}: that has {ended:,} steps, more than the {steps:,} of this one"
     branch, latest = theirs.branch_step(), optimizer.branch_step()
@@ -110,7 +107,7 @@ def seed(
     folder: Path,
     step: int,
     evaluate_every: int = 1,
-    replan_every: int | None = None,
+    source: ModelDependentSource | None = None,
 ) -> list[str]:
     """Copy what a training that resumes at `step` reads; called again after a crash, it continues.
 
@@ -123,33 +120,33 @@ def seed(
       step: that the longer training continues from.
       evaluate_every: steps between two evaluations, where a development metric is measured. A
         value that the parent measured only because it ended there does not count.
-      replan_every: steps between two plans, where the model decides what is in the batches.
+      source: of batches, if it depends on the model; says which of its files are copied.
 
     Returns:
       what was copied, as paths relative to `folder`.
 
     Raises:
-      CheckpointError: the checkpoint, the best one or a plan is absent or damaged, or there is no
-        room for the copies; with what to do.
+      CheckpointError: the checkpoint, the best one or a file of the source is absent or damaged, or
+        there is no room for the copies; with what to do.
     """
-    source, target = parent / "checkpoints", folder / "checkpoints"
+    finished, target = parent / "checkpoints", folder / "checkpoints"
     shared = Shared(step, evaluate_every)
-    _require(source / str(step), parent, resumed=True)
-    for other in filter(shared.includes, checkpoint_directory.complete_steps(source)):
+    _require(finished / str(step), parent, resumed=True)
+    for other in filter(shared.includes, checkpoint_directory.complete_steps(finished)):
         if other != step:  # a damaged one could be the best
-            _require(source / str(other), parent)
-    best = checkpoint_directory.best(source, shared.includes)
-    plan = _plan(parent, step, replan_every)
+            _require(finished / str(other), parent)
+    best = checkpoint_directory.best(finished, shared.includes)
+    files = [] if source is None else _resume_files(parent, step, source)
     try:
         checkpoint_directory.clear(target, step)
-        copied = [*_copy_files(parent, folder, plan), *_copy_metrics(parent, folder, shared)]
+        copied = [*_copy_files(parent, folder, files), *_copy_metrics(parent, folder, shared)]
         if best is not None and best[0] != step:
             name = str(best[0])
             if not checksums.is_complete(target / name):
-                checksums.copy(source / name, target / name, without=(OPTIMIZER,))
+                checksums.copy(finished / name, target / name, without=(OPTIMIZER,))
             copied.append(f"checkpoints/{name}")
-        replaced = {} if shared.evaluates(step) else _without_value(source / str(step))
-        checksums.copy(source / str(step), target / str(step), replaced=replaced)
+        replaced = {} if shared.evaluates(step) else _without_value(finished / str(step))
+        checksums.copy(finished / str(step), target / str(step), replaced=replaced)
     except OSError as error:
         for path in checkpoint_directory.half_written(target):  # it may fill the disk
             shutil.rmtree(path, ignore_errors=True)
@@ -179,19 +176,11 @@ def _advice(parent: Path) -> str:
     )
 
 
-def _plan(parent: Path, step: int, every: int | None) -> list[Path]:
-    """The plan in the middle of which `step` is; none is read where a new one is due."""
-    if every is None or step % every == 0:
-        return []
-    number = step // every
-    found = [p for p in (parent / plan_refresh.PLANS).glob("*.npz") if p.stem.isdigit()]
-    plans = [path for path in found if int(path.stem) == number]
-    if not plans:
-        raise CheckpointError(
-            f"{parent / plan_refresh.PLANS}: expected plan {number}, in the middle of which step "
-            f"{step} is, found none. {_advice(parent)}"
-        )
-    return plans
+def _resume_files(parent: Path, step: int, source: ModelDependentSource) -> list[Path]:
+    try:
+        return source.resume_files(parent, step)
+    except SourceError as error:
+        raise CheckpointError(f"{error} {_advice(parent)}") from error
 
 
 def _copy_files(parent: Path, folder: Path, files: list[Path]) -> list[str]:

@@ -5,8 +5,8 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Protocol, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
 
 import jax
 import numpy as np
@@ -15,45 +15,17 @@ from t5x_style.checkpoints.checkpoint_directory import Shared
 from t5x_style.checkpoints.checkpointing import Checkpointer
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.evaluation.embedding_sample import EmbeddingSample
-from t5x_style.interfaces import objective, representation
-from t5x_style.model_dependent_data import host_query_encoder
-from t5x_style.model_dependent_data.plan_refresh import (
-    Replanned,
-    Replanner,
-    Replanning,
-    require_fit,
-)
-from t5x_style.model_dependent_data.retrieval_batches import HostRetrieval, StoppedWaiting
+from t5x_style.interfaces import batch_source, objective
+from t5x_style.interfaces.batch_source import BatchSource, ModelDependentSource
 from t5x_style.step import compiled_step, jitted_functions, static_tables, train_state, train_step
 from t5x_style.step.optimizers import AdamW
 from t5x_style.step.train_state import MakeObjective, TrainState
 from t5x_style.training import hooks, warm_start
 from t5x_style.training.metric_writer import MetricLog
+from t5x_style.training.model_view import TrainingView
 from t5x_style.training.progress import TrainingProgress
 
 Functions = Mapping[str, objective.ModelFunction]
-
-
-class Batches(Iterator[dict[str, dict[str, np.ndarray]]], Protocol):
-    """Batches that are read ahead, until they are closed."""
-
-    def close(self) -> None:
-        """Nothing is read any more."""
-
-
-class Pipeline(Protocol):
-    """Where batches come from; the batch of a step is a pure function of (seed, step, plan)."""
-
-    fingerprint: str
-
-    def specs(self) -> Mapping[str, Mapping[str, tuple[tuple[int, ...], Any]]]:
-        """group -> feature -> (global shape, dtype)."""
-
-    def batch(self, step: int, rows: np.ndarray | None = None) -> dict[str, dict[str, np.ndarray]]:
-        """These rows, in this order, of the batch of a step; all of them by default."""
-
-    def batches(self, start_step: int, rows: np.ndarray) -> Batches:
-        """The same rows of every step from `start_step` on, read ahead."""
 
 
 class PlanError(ValueError):
@@ -71,12 +43,12 @@ class Cadence:
       profile_first, profile_count: which steps are traced; count 0 traces none.
     """
 
-    # The marks say which fields do not change results. With `retrieval` an index is built of each
-    # checkpoint, so that `save_every` does.
+    # The marks say which fields do not change results, unless the source of batches names them in
+    # `ModelDependentSource.decides`.
     steps: int
     log_every: Annotated[int, "operational"] = 50
     evaluate_every: Annotated[int, "operational unless development_metric"] = 500
-    save_every: Annotated[int, "operational unless retrieval"] = 500
+    save_every: Annotated[int, "operational"] = 500
     evaluate_at_start: Annotated[bool, "operational"] = False
     profile_first: Annotated[int, "operational"] = 10
     profile_count: Annotated[int, "operational"] = 0
@@ -100,50 +72,34 @@ class Trainer:
     def __init__(
         self,
         make_objective: MakeObjective,
-        pipeline: Pipeline,
+        source: BatchSource | ModelDependentSource,
         optimizer: AdamW,
         partitioner: Partitioner,
         checkpointer: Checkpointer,
         cadence: Cadence,
         seed: int,
         micro_batches: int = 1,
-        retrieval: HostRetrieval | None = None,
-        replanning: Replanning | None = None,
     ):
         """Builds the initial state and checks everything that can be checked before a step.
 
-        With `retrieval` batches bring what the host retrieved for them, see `host_query_encoder`;
-        with `replanning` the model decides what is in them, see `replanning`.
-
         Raises:
-          BatchError: the pipeline does not give what the objective expects.
+          BatchError: the source does not give what the objective expects.
           PartitioningError: rows or sizes do not divide by the mesh.
           ValueError: fewer than 1 micro-batches, or several of an objective that couples its
-            examples; a bound of staleness that training would wait for without end; a pipeline
-            of plans without `replanning`, or this without such a pipeline.
+            examples; a source that is incomplete, or that does not fit this training.
         """
-        require_fit(pipeline, replanning)
-        self.pipeline: Pipeline = pipeline
+        unbound = batch_source.as_model_dependent(source)
         self.partitioner, self.checkpointer = partitioner, checkpointer
         self.cadence = cadence
         branch = optimizer.branch_step()
         shared = cadence.steps if branch is None else min(branch, cadence.steps)
         checkpointer.shared = Shared(shared, cadence.evaluate_every)
         self.definition, self.state, self.shardings = train_state.create(
-            make_objective, optimizer, partitioner, seed, micro_batches
+            make_objective, optimizer, partitioner, seed, micro_batches, corrupted=unbound.corrupts
         )
-        self._on_host: host_query_encoder.HostRetrievalSession | None = None
-        if retrieval is not None:
-            host_query_encoder.require_patience(retrieval, cadence.save_every)
-            self._on_host = host_query_encoder.HostRetrievalSession(
-                pipeline, retrieval, self.definition, self.state, checkpointer.folder.parent
-            )
-            self.pipeline = self._on_host.pipeline
-        if replanning is not None:
-            self.pipeline = Replanner(
-                cast(Replanned, pipeline), replanning, self._embed, partitioner,
-                checkpointer.folder.parent,
-            )  # fmt: skip
+        self._stop_asked: Callable[[], bool] = lambda: False
+        self.view = self._seen_by_source()
+        self.pipeline: BatchSource = unbound.bind(self.view)
         self._specs = {
             group: {name: jax.ShapeDtypeStruct(*leaf) for name, leaf in features.items()}
             for group, features in self.pipeline.specs().items()
@@ -152,12 +108,7 @@ class Trainer:
         self._base_rows = min(self._rows.values())
         module = self.abstract_module()
         self._check(module, micro_batches)
-        # Of clean batches, which need no index; of the texts where the model plans the batches.
-        self._sample = (
-            EmbeddingSample(module, pipeline, partitioner)
-            if replanning is None
-            else EmbeddingSample(module, None, partitioner, cast(Replanned, pipeline).source)
-        )
+        self._sample = EmbeddingSample(module, unbound.clean, partitioner, unbound.texts)
         self._local_rows = partitioner.local_rows(self._base_rows)
         self._step = compiled_step.jit(self.definition, partitioner, self.shardings)
         self._compiled: Callable[..., Any] | None = None
@@ -170,8 +121,29 @@ class Trainer:
 
     def abstract_module(self) -> objective.Objective:
         """The objective without arrays, to ask for specs and contract."""
-        abstract = jax.eval_shape(lambda: (self.state.params, self.state.variables))
-        return self.definition.module(*abstract)
+        return self.view.module()
+
+    def _seen_by_source(self) -> TrainingView:
+        return TrainingView(
+            definition=self.definition,
+            state=lambda: self.state,
+            partitioner=self.partitioner,
+            folder=self.checkpointer.folder.parent,
+            save_every=self.cadence.save_every,
+            functions=lambda: self.functions(self.state),
+            snapshot=self._snapshot,
+            stop_asked=lambda: self._stop_asked(),
+        )
+
+    def _snapshot(self) -> None:
+        if self.checkpointer.latest() is None:
+            self.checkpointer.save(self.state, self._meta())
+            self.checkpointer.wait()
+
+    def _meta(self) -> dict[str, Any]:
+        """What a checkpoint has to agree with, to be resumed."""
+        tables = static_tables.fingerprints(self._sources())
+        return {"plan": self.pipeline.fingerprint, "tables": tables}
 
     def _check(self, module: objective.Objective, micro_batches: int) -> None:
         specs = module.batch_specs()
@@ -208,7 +180,6 @@ class Trainer:
                     "or batch changed. Use another MODEL_DIR, or initialise_from its weights."
                 )
             self._fill_tables()
-            self._begin_retrieval()
             return f"resumed at step {int(self.state.step)}"
         how = "from scratch"
         if initialise_from:
@@ -216,12 +187,7 @@ class Trainer:
             how = "took over weights: " + ", ".join(str(source) for source in initialise_from)
         self._fill_tables()
         self._begin()
-        self._begin_retrieval()
         return how
-
-    def _begin_retrieval(self) -> None:
-        if self._on_host is not None:
-            self._on_host.begin(self.state.key)
 
     def _sources(self) -> dict[str, objective.TableSource]:
         return self.abstract_module().table_sources()
@@ -271,10 +237,8 @@ class Trainer:
         """
         preemption = hooks.Preemption()
         log_hook = hooks.Log(self.cadence.log_every, log, progress.show)
-        meta = meta | {
-            "plan": self.pipeline.fingerprint,
-            "tables": static_tables.fingerprints(self._sources()),
-        }
+        self._stop_asked = lambda: preemption.asked
+        meta = meta | self._meta()
         evaluate = hooks.Evaluate(
             self.cadence.evaluate_every, evaluators, self.functions, log, progress.show
         )
@@ -299,11 +263,6 @@ class Trainer:
                     str(log.folder / "profile"),
                 )
             )
-        if self._on_host is not None:
-            self._on_host.pipeline.stop_asked = lambda: preemption.asked
-            if self.checkpointer.latest() is None:  # another process builds the first index of it
-                self.checkpointer.save(self.state, meta)
-                self.checkpointer.wait()
         try:
             if int(self.state.step) == 0:
                 start = hooks.StepContext(0, self.state, {}, 0.0, last=False)
@@ -311,7 +270,7 @@ class Trainer:
                 if self.cadence.evaluate_at_start:
                     evaluate(start)
             finished = self._loop(after_step, log_hook)
-        except StoppedWaiting:
+        except batch_source.StopAsked:
             self.checkpointer.save(self.state, meta)
             finished = False
         except BaseException:
@@ -333,8 +292,8 @@ class Trainer:
             self.compile()
         compiled = self._compiled
         assert compiled is not None
-        log_hook.restart_clock()
         with contextlib.closing(self.pipeline.batches(first, self._local_rows)) as batches:
+            log_hook.restart_clock()
             for step in range(first, last):
                 waited = time.perf_counter()
                 batch = self.partitioner.place_batch(next(batches), self._rows)
@@ -354,9 +313,6 @@ class Trainer:
     def functions(self, state: TrainState) -> Functions:
         """The objective's functions and `OBJECTIVE`, with the parameters of `state`."""
         return jitted_functions.bound(self._functions, state.params, state.variables)
-
-    def _embed(self) -> Callable[..., Any]:
-        return objective.embedder(self.functions(self.state), representation.PASSAGE)
 
     def _explain_non_finite(self, step: int, state: TrainState) -> str:
         """Repeats the step on parts of its batch to name the rows to blame."""

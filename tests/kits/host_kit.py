@@ -33,7 +33,8 @@ def host_objective():
 
 
 def retrieval(folder, **changes):
-    settings = {"exclude": ("row",), "max_staleness_steps": 4, "ahead": 1}
+    settings = {"source": test_realm.Sentences(), "exclude": ("row",)}
+    settings |= {"max_staleness_steps": 4, "ahead": 1}
     settings |= {"folder": str(folder / "versions"), "corpus": CORPUS, "length": CORPUS.length}
     return HostRetrieval(hits=3, **settings | changes)
 
@@ -48,8 +49,8 @@ def build(folder, cadence=CADENCE, host=None, mesh=(1, 1, 1)):
     )
     kept = checkpointing.Checkpointer(folder / "checkpoints", checkpointing.Checkpointing(keep=3))
     run = trainer.Trainer(
-        host_objective(), test_realm.Sentences(), optimizers.AdamW(1e-2, 2, 200), partitioner,
-        kept, cadence, 3, retrieval=host or retrieval(folder),
+        host_objective(), host or retrieval(folder), optimizers.AdamW(1e-2, 2, 200), partitioner,
+        kept, cadence, 3,
     )  # fmt: skip
     if jax.process_index() == 0:
         folder.mkdir(exist_ok=True)

@@ -20,11 +20,11 @@ class TinyCorpus:
 
     @property
     def ids(self) -> list[str]:
-        """See `retrieval_batches.Corpus`."""
+        """See `retrieval_batches.SearchedCorpus`."""
         return [f"b{row}" for row in range(self.rows)]
 
     def tokens_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `retrieval_batches.Corpus`."""
+        """See `retrieval_batches.SearchedCorpus`."""
         return self._tokens[rows], self._lengths[rows]
 
     def tokens(self, start: int, end: int) -> np.ndarray:

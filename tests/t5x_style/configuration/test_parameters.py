@@ -9,7 +9,7 @@ from t5x_style.configuration import gin_checks, gin_reader, parameters, renames
 
 HOUSE = """
     import dataclasses
-    from typing import Annotated
+    from typing import Annotated, ClassVar
 
     from toyhouse import sizes
     from toyhouse.sizes import LARGE
@@ -30,6 +30,9 @@ HOUSE = """
     class Every:
         log: Annotated[int, "operational"] = 5
         evaluate: Annotated[int, "operational unless metric"] = 6
+
+    class Watching:
+        decides: ClassVar[tuple[str, ...]] = ("every.log",)
 
     def make(width=2, size=Size(width=7)):
         return width, size
@@ -111,6 +114,13 @@ def test_inputs_stand_for_what_is_there(values):
     found = values(text, {"SOURCE": "v1/out", "MANY": {"a": "v2", "b": "v3"}}).semantic
     assert found["path"] == "input v1/out"
     assert found["sizes[0]['a']"] == "input v2" and found["sizes[0]['b']"] == "input v3"
+
+
+def test_operational_settings_that_a_class_in_use_decides_by_are_semantic(values):
+    text = "house.job.every = @house.Every()\nhouse.job.size = @house.Watching()\n"
+    found = values(text)
+    assert found.semantic["every.log"] == "5" and found.operational == {"every.evaluate": "6"}
+    assert "every.log" in values(text.replace("Watching", "Size")).operational
 
 
 def test_operational_settings_are_apart(values):

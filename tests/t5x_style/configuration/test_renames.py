@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 from gin import config as gin_config
 
-from t5x_style.configuration import gin_checks, gin_reader, gin_text, parameters, renames
+from t5x_style.configuration import (
+    gin_checks,
+    gin_reader,
+    gin_text,
+    parameters,
+    renames,
+    signatures,
+)
 from t5x_style.workflow import recipe_reader
 
 HEAD = "from __gin__ import dynamic_registration\n"
@@ -152,6 +159,65 @@ def test_gin_makes_what_old_names_describe(shop: Path) -> None:
         gin_config.clear_config()
 
 
+WRAPPED = """\
+from shop.parts import shelf
+shelf.build.board = @shelf.Board()
+shelf.Board.width = @shelf.Plane()
+shelf.Plane.of = @shelf.Saw()
+shelf.Saw.of = 5
+shelf.Plane.blade = 2
+"""
+TOOLS = """
+class Saw:
+    def __init__(self, of, teeth=None):
+        self.of, self.teeth = of, teeth
+
+class Plane:
+    def __init__(self, of, blade=1):
+        self.of, self.blade = of, blade
+"""
+
+
+@pytest.fixture
+def tools(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `Board` got as `plane` and `saw` wraps its width now."""
+    (shop / "shop/parts/shelf.py").write_text(HOUSE + TOOLS)
+    wrappers = {
+        "shelf.Plank.plane": renames.Wrapper("width", "shop.parts.shelf.Plane", "of"),
+        "shelf.Plank.saw": renames.Wrapper("width", "shop.parts.shelf.Saw", "of"),
+    }
+    monkeypatch.setattr(renames, "PARAMETERS", {})
+    monkeypatch.setattr(renames, "WRAPPERS", wrappers)
+
+
+def test_fingerprints_hold_what_a_wrapper_gets_where_it_was_first(tools: None) -> None:
+    assert semantic(WRAPPED) == {
+        "board": "@shelf.Plank()",
+        "board.length": "1",
+        "board.width": "5",
+        "board.plane": "@shelf.Plane()",
+        "board.plane.blade": "2",
+        "board.saw": "@shelf.Saw()",
+        "board.saw.teeth": "None",
+    }
+    assert semantic(NOW) == {
+        "board": "@shelf.Plank()",
+        "board.length": "3",
+        "board.width": "2",
+        "board.plane": "None",
+        "board.saw": "None",
+    }
+
+
+def test_a_parameter_that_became_a_wrapper_is_refused_with_what_to_write(tools: None) -> None:
+    with pytest.raises(gin_reader.GinError) as error:
+        read(NOW + "shelf.Board.saw = @shelf.Saw()\n")
+    assert str(error.value) == (
+        "a.gin:6: shelf.Board.saw is gone; write instead `from shop.parts import shelf`, "
+        "`shelf.Board.width = @shelf.Saw()` and `shelf.Saw.of =` what shelf.Board.width was."
+    )
+
+
 def test_a_module_that_became_a_package_keeps_its_modules(shop: Path) -> None:
     assert renames.present("shop.parts.shelf.build") == "shop.parts.shelf.build"
     assert renames.present("shop.parts.build") == "shop.parts.paint.build"
@@ -187,6 +253,8 @@ def test_recipes_may_hold_old_macros(
 def test_the_table_names_things_that_exist() -> None:
     for old, new in renames.NAMES.items():
         assert gin_checks.locate(renames.present(new), old)
+    for old, wrapper in renames.WRAPPERS.items():
+        assert wrapper.source in signatures.signature(wrapper.target).parameters, old
     for file in renames.FILES.values():
         assert (gin_reader.REPOSITORY / file).is_file()
     assert not set(renames.MACROS) & set(renames.MACROS.values())

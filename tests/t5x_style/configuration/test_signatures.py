@@ -81,12 +81,13 @@ def test_imports_aliases_and_inherited_fields_are_followed(package):
         "deep",
         """
         from dataclasses import dataclass
-        from typing import Annotated
+        from typing import Annotated, ClassVar
         from . import base
         from toyhouse.base import Base as Renamed
 
         @dataclass(frozen=True)
         class Deep(base.Base):
+            decides: ClassVar[tuple[str, ...]] = ("every.log",)
             keep: Annotated[int, "operational"] = 2
             every: Annotated[int, "operational unless metric"] = 3
             plain: Annotated[int, "metres"] = 4
@@ -94,16 +95,25 @@ def test_imports_aliases_and_inherited_fields_are_followed(package):
         class Bare(Renamed):
             pass
 
+        class Deeper(Deep):
+            decides = ("every.evaluate",)
+
+            def __init__(self):
+                pass
+
         alias = Deep
         """,
     )
-    package("door", "from toyhouse.deep import alias as Door\nfrom toyhouse.deep import Bare\n")
+    door = "from toyhouse.deep import alias as Door\nfrom toyhouse.deep import Bare, Deeper\n"
+    package("door", door)
     found = signatures.signature("toyhouse.door.Door").parameters
     assert list(found) == ["width", "rates", "keep", "every", "plain"]
     markers = {name: parameter.marker for name, parameter in found.items()}
     assert markers["keep"] == "operational" and markers["every"] == "operational unless metric"
     assert markers["plain"] == markers["width"] == ""
     assert list(signatures.signature("toyhouse.door.Bare").parameters) == ["width", "rates"]
+    assert signatures.signature("toyhouse.door.Deeper").decides == ("every.evaluate", "every.log")
+    assert signatures.signature("toyhouse.door.Bare").decides == ()
     assert signatures.signature("toyhouse.door.Missing").parameters == {}
     assert signatures.signature("nowhere.at.all").parameters == {}
     assert signatures.define("toyhouse.door.Missing") is None

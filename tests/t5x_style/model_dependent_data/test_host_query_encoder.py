@@ -48,8 +48,7 @@ def test_for_the_same_key_and_index_the_loss_sees_the_same(tmp_path):
     in_step.start()
     run = build(tmp_path / "host")
     run.start()
-    run.checkpointer.save(run.state, {})
-    run.checkpointer.wait()
+    run.pipeline.batches(0, np.arange(test_realm.ROWS))  # names the run, and saves step 0
     host = watched(tmp_path / "host", lambda: True)
     refresher(tmp_path / "host").refresh(host, host.run(), 0)
     for step in range(3):
@@ -60,7 +59,7 @@ def test_for_the_same_key_and_index_the_loss_sees_the_same(tmp_path):
         expected = module.retrieve(module.corrupt(clean, keys[0]), keys[1])
         module = run.definition.module(run.state.params, run.state.variables)
         module.train()
-        found = module.retrieve(module.corrupt(run.pipeline.batch(step), keys[0]), keys[1])
+        found = train_step.before_loss(run.definition, module, run.pipeline.batch(step), *keys[:2])
         assert found.keys() - expected.keys() == {"evidence"}
         ages = found["candidate"].pop("age"), expected["candidate"].pop("age")
         assert (ages[0].reshape(-1, 4)[:, 1:] == step).all() and (ages[1] == 0).all()
@@ -221,12 +220,13 @@ def test_what_would_wait_without_end_is_refused(tmp_path):
     with pytest.raises(ValueError, match="expected at least 4 .a checkpoint every 2 steps"):
         build(tmp_path, host=retrieval(tmp_path, max_staleness_steps=3))
     patient = retrieval(tmp_path, max_staleness_steps=3, when_stale="warn")
-    host_query_encoder.require_patience(patient, 2)
+    patient.require_patience(2)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"source": None}, "that needs no model, found NoneType"),
         ({"ahead": 0}, "ahead of at least 1"),
         ({"max_staleness_steps": 0}, "expected 1 or more"),
         ({"when_stale": "stop"}, "'pause' or 'warn'"),
@@ -263,8 +263,7 @@ def test_indexes_of_others_are_refused(whole, tmp_path):
 
 def test_parameters_that_are_missing_never_embed_a_query(whole, tmp_path):
     folder, run, _ = whole
-    prepare = host_query_encoder.Prepare(run.definition, run.state)
-    prepare.begin(run.state.key)
+    prepare = host_query_encoder.HostQueryEncoder(run.view)
     number, _ = versioned_index.newest(folder / "versions", run_of(folder))
     contract = run.abstract_module().contract()
     given = dict(versioned_index.read(folder / "versions", number, contract).parameters)

@@ -18,9 +18,10 @@ from models.networks import decoding, seq2seq
 from models.objectives import marge
 from t5x_style.checkpoints import checkpointing
 from t5x_style.distributed import partitioning
+from t5x_style.interfaces.batch_source import SourceError, as_model_dependent
 from t5x_style.interfaces.contract import load_vocabulary
 from t5x_style.interfaces.objective import GroupShape
-from t5x_style.model_dependent_data.plan_refresh import PlanMissing, Replanning, require_fit
+from t5x_style.model_dependent_data.plan_refresh import PlanMissing, Replanning
 from t5x_style.step import optimizers
 from t5x_style.training import metric_writer, progress, trainer
 from tests.kits import chunk_stores, process_group, tiny_models
@@ -64,6 +65,10 @@ def _pipeline(made, rules=RULES, **changes):
     return SubBatchPipeline(store, tokenizer=tokenizer, **(SIZES | {"rules": rules} | changes))
 
 
+def _source(made, pipeline=None, tile=16):
+    return Replanning(pipeline or _pipeline(made), EVERY, 2, 2, tile=tile)
+
+
 def _make(tokenizer, rngs):
     vocabulary = load_vocabulary(tokenizer)
     shape = GroupShape(ROWS, LENGTH, SEGMENTS)
@@ -80,13 +85,12 @@ def _trainer(folder, made, mesh=(1, 1, 1), pipeline=None, tile=16, cadence=CADEN
     )
     return trainer.Trainer(
         functools.partial(_make_with, made[1]),
-        pipeline or _pipeline(made),
+        _source(made, pipeline, tile),
         optimizers.AdamW(0.01, 2, 10),
         partitioner,
         checkpointing.Checkpointer(folder / "checkpoints", checkpointing.Checkpointing(keep=9)),
         cadence,
         seed=3,
-        replanning=Replanning(EVERY, 2, 2, tile=tile),
     )
 
 
@@ -320,13 +324,12 @@ def test_beginnings_alone_are_targets_where_that_is_wanted(made, whole):
 
 def test_plans_without_replanning_and_replanning_without_plans_are_refused(made, whole):
     pipeline = _pipeline(made)
-    with pytest.raises(ValueError, match=r"expected train\.train\.replanning, .*sub_batches\.gin"):
-        require_fit(pipeline, None)
+    with pytest.raises(SourceError, match=r"found SubBatchPipeline, .* another source has to wrap"):
+        as_model_dependent(pipeline)
     planned = pipeline.planned(_plan(whole[0], 0), 0, 0)
     with pytest.raises(ValueError, match="of which plans can be made, found PlannedBatches"):
-        require_fit(planned, Replanning(4))
-    require_fit(pipeline, Replanning(4))
-    require_fit(planned, None)
+        Replanning(planned, 4)
+    Replanning(pipeline, 4)
 
 
 def test_what_does_not_divide_by_the_mesh_is_refused_before_anything_is_embedded(made, tmp_path):
@@ -375,4 +378,4 @@ def test_an_identical_shard_beside_others_is_trained_on_and_alone_is_told(made, 
 
 def test_a_plan_lives_one_step_at_least():
     with pytest.raises(ValueError, match="at least 1 step, found 0"):
-        Replanning(0)
+        Replanning(_pipeline(made), 0)

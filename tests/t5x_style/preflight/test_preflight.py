@@ -168,7 +168,9 @@ def test_the_trainer_runs_what_preflight_compiles(monkeypatch, tmp_path):
                 for group, features in specs.items()
             }
 
-    unused = types.SimpleNamespace()  # nothing is saved
+        batch = batches = None  # nothing is read
+
+    unused = types.SimpleNamespace(folder=tmp_path / "checkpoints")  # nothing is saved
     trainer = Trainer(
         training.objective, Pipeline(), training.optimizer, here, unused, Cadence(1), training.seed
     )

@@ -39,14 +39,41 @@ VALUES = {
 
 
 @pytest.fixture
-def training(monkeypatch):
+def resolve(monkeypatch):
+    """What gin files and values describe."""
     monkeypatch.chdir(REPOSITORY)
-    words = [f"--gin_file=gin_configs/{name}.gin" for name in FILES]
-    words += [f"--gin.{name}={value}" for name, value in VALUES.items()]
-    stated = configuration.VocabularySize(200, "the test")
-    training, _ = configuration.resolve(gin_checks.parse_flags(words), "v5e:2x2", stated)
-    yield training
+
+    def resolved(files, values):
+        words = [f"--gin_file=gin_configs/{name}.gin" for name in files]
+        words += [f"--gin.{name}={value}" for name, value in values.items()]
+        stated = configuration.VocabularySize(200, "the test")
+        return configuration.resolve(gin_checks.parse_flags(words), "v5e:2x2", stated)[0]
+
+    yield resolved
     gin_config.clear_config()
+
+
+@pytest.fixture
+def training(resolve):
+    return resolve(FILES, VALUES)
+
+
+def test_what_comes_corrupted_is_not_corrupted_in_the_step(resolve):
+    """The spans that are hidden are drawn by the host, so that the step draws less."""
+
+    def random(training):
+        (found,) = program.trace(training)
+        return str(found.step.jaxpr).count("random_fold_in")
+
+    in_step = resolve(FILES, VALUES)
+    drawn = random(in_step)
+    on_host = resolve(
+        [name for name in FILES if name != "data/planned_wikipedia"] + ["runs/retrieve_on_host"],
+        {name: value for name, value in VALUES.items() if not name.startswith("corpus_table.")}
+        | {"INDEX_VERSIONS": "/nowhere/versions"},
+    )
+    assert on_host.corrupted and not in_step.corrupted
+    assert random(on_host) < drawn
 
 
 def test_one_program_without_the_host(training):

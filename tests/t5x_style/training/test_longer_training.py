@@ -21,6 +21,7 @@ from t5x_style.interfaces.objective import embedder
 from t5x_style.step import optimizers
 from t5x_style.training import longer_training, metric_writer, trainer
 from t5x_style.workflow import stages
+from tests.kits import host_kit
 from tests.kits.checkpoint_helpers import data_file, flip, names
 from tests.kits.toys.toy_objective import ToyPipeline
 from tests.t5x_style.checkpoints.test_checkpoint_retention import values
@@ -232,7 +233,9 @@ def test_a_record_that_cannot_be_read(tmp_path, text):
 
 def test_retrieval_on_the_host_is_not_continued(tmp_path):
     parent = parent_of(tmp_path, 6, CONSTANT(6))
-    step, said = longer_training.how(parent, CONSTANT(12), 12, retrieves_on_host=True)
+    step, said = longer_training.how(
+        parent, CONSTANT(12), 12, host_kit.retrieval(tmp_path / "host")
+    )
     assert step is None and "indexes that were built while that training ran" in said
 
 
@@ -367,7 +370,7 @@ def test_a_plan_of_the_model_is_continued(made, tmp_path, monkeypatch, short, na
     trained(tmp_path / "short", short)
     every = test_plan_refresh.CADENCE.evaluate_every
     copied = longer_training.seed(
-        tmp_path / "short", tmp_path / "longer", short, every, replan_every=4
+        tmp_path / "short", tmp_path / "longer", short, every, test_plan_refresh._source(made)
     )
     assert [path for path in copied if path.startswith("plans/")] == (
         [f"plans/{name}"] if name else []
@@ -377,7 +380,9 @@ def test_a_plan_of_the_model_is_continued(made, tmp_path, monkeypatch, short, na
     assert lines(tmp_path / "longer") == lines(tmp_path / "whole")
 
 
-def test_a_plan_that_is_gone(short, tmp_path):
+def test_a_plan_that_is_gone(made, short, tmp_path):
+    source = test_plan_refresh._source(made)
     with pytest.raises(CheckpointError, match=re.escape("expected plan 1, in the middle of which")):
-        longer_training.seed(short, tmp_path, 6, replan_every=4)
-    assert longer_training.seed(short, tmp_path, 6, replan_every=3)[-1] == "checkpoints/6"
+        longer_training.seed(short, tmp_path, 6, source=source)
+    source = dataclasses.replace(source, every=3)
+    assert longer_training.seed(short, tmp_path, 6, source=source)[-1] == "checkpoints/6"
