@@ -20,7 +20,7 @@ from absl import app, flags
 
 from benchmarks import code_hash
 from t5x_style.interfaces import index as index_lib
-from t5x_style.retrieval import encoding, exact_index, scann_index
+from t5x_style.retrieval import encoding, exact_index, published_index, scann_index
 
 _EMBEDDINGS = flags.DEFINE_string("embeddings", None, "Vectors of passages.", required=True)
 _QUERIES = flags.DEFINE_string("queries", None, "Vectors of queries.", required=True)
@@ -51,11 +51,9 @@ def our_exact(passages: encoding.Embeddings) -> Iterator[Setting]:
 def scann(passages: encoding.Embeddings, folder: str) -> Iterator[Setting]:
     """A tree, asymmetric hashing and exact re-scoring, as `build_index` makes it."""
     for share in (0.02, 0.05, 0.1, 0.3):
-        settings = scann_index.ScannSettings(1, 0, share, 100)
+        settings = scann_index.Scann(1, 0, share, 100)
         started = time.perf_counter()
-        index = scann_index.build(
-            f"{folder}/{share}", passages.vectors, passages.ids, passages.contract, settings, keep=1
-        )
+        index = published_index.publish(f"{folder}/{share}", passages, settings, keep=1)
         seconds = time.perf_counter() - started
         yield Setting(
             "ScaNN", f"ScaNN, {share:.0%} of leaves", seconds, lambda q, i=index: i.search(q, K)[1]

@@ -37,11 +37,11 @@ from t5x_style.model_dependent_data import host_query_encoder, version_log, vers
 from t5x_style.model_dependent_data.retrieval_batches import Batch, HostRetrieval, Spec
 from t5x_style.retrieval import versioned_folder
 from t5x_style.retrieval.encoding import Embeddings
-from t5x_style.retrieval.scann_index import ScannSettings
+from t5x_style.retrieval.scann_index import Scann
 from t5x_style.step import optimizers, static_tables, train_state, train_step
 from t5x_style.step.optimizers import path_string
 
-SETTINGS = ScannSettings(brute_force_below=20_000, leaves=0, searched_share=0.3, reorder=200)
+INDEX = Scann(brute_force_below=20_000, leaves=0, searched_share=0.3, reorder=200)
 
 
 def write_store(folder: Path, rows: int, length: int) -> StoreCorpus:
@@ -187,7 +187,7 @@ def refreshed(
     found = Embeddings(table, corpus.ids, module.contract())
     run = version_log.run_of(folder) or ""
     versions = folder / "versions"
-    versioned_index.write(versions, found, run, 0, parameters, SETTINGS, keep=1, minimum_recall=0.0)
+    versioned_index.write(versions, found, run, 0, parameters, INDEX, keep=1, minimum_recall=0.0)
     return embedded - started, time.perf_counter() - embedded
 
 

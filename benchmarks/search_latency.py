@@ -19,7 +19,7 @@ from rich.table import Table
 from benchmarks import code_hash
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.contract import Contract
-from t5x_style.retrieval import bm25, exact_index, scann_index
+from t5x_style.retrieval import bm25, encoding, exact_index, published_index, scann_index
 
 K = 10
 Search = Callable[[Any, int], tuple[np.ndarray, np.ndarray]]
@@ -75,11 +75,12 @@ def main() -> None:
         rows.append((name, *cells))
 
     measure("exact", exact_index.ExactIndex(passages, ids, contract).search, queries, 0.0, True)
+    embeddings = encoding.Embeddings(passages, ids, contract)
     for share in (0.05, 0.1, 0.3):
-        settings = scann_index.ScannSettings(2_000, 0, share, 200)
+        settings = scann_index.Scann(2_000, 0, share, 200)
         with tempfile.TemporaryDirectory() as folder:
             begin = time.perf_counter()
-            index = scann_index.build(folder, passages, ids, contract, settings, keep=1)
+            index = published_index.publish(folder, embeddings, settings, keep=1)
             build = time.perf_counter() - begin
             measure(f"scann, {share:.0%} of leaves", index.search, queries, build, True)
     begin = time.perf_counter()

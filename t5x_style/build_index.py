@@ -1,11 +1,12 @@
-"""Stage: a published ScaNN index over the embeddings of a corpus.
+"""Stage: a published index over the embeddings of a corpus; gin chooses its type.
 
 With `--watch` it is no stage, but builds an index of each new checkpoint: see `watch_index`.
 """
 
 import sys
 
-from t5x_style.retrieval import encoding, scann_index, versioned_folder
+from t5x_style.interfaces import index as index_lib
+from t5x_style.retrieval import encoding, published_index, versioned_folder
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {"build_index": {"name": "build_index", "version": 1}}
@@ -13,7 +14,7 @@ JOBS = {"build_index": {"name": "build_index", "version": 1}}
 
 def build_index(
     embeddings: str,
-    settings: scann_index.ScannSettings,
+    index: index_lib.IndexType,
     keep: int,
     minimum_recall: float,
     model_dir: str,
@@ -22,28 +23,19 @@ def build_index(
 
     Args:
       embeddings: folder that encode_corpus wrote.
-      settings: of ScaNN.
+      index: the type that is built, with its settings.
       keep: how many published versions stay on disk.
       minimum_recall: of the exact top 10; an index below it is not published.
       model_dir: of the index, see `retrieval.versioned_folder`.
 
     Raises:
-      scann_index.RecallError: recall is below `minimum_recall`.
+      published_index.RecallError: recall is below `minimum_recall`.
     """
     stored = encoding.load_embeddings(embeddings)
-    index = scann_index.build(
-        model_dir,
-        stored.vectors,
-        stored.ids,
-        stored.contract,
-        settings,
-        keep,
-        minimum_recall,
-        stored.checkpoint,
-    )
+    built = published_index.publish(model_dir, stored, index, keep, minimum_recall)
     print(
-        f"build_index: {len(index.ids):,} passages, recall@10 against exact search "
-        f"{index.recall:.4f}, version {versioned_folder.current(model_dir).name}",
+        f"build_index: {len(built.ids):,} passages, recall@10 against exact search "
+        f"{built.recall:.4f}, version {versioned_folder.current(model_dir).name}",
         file=sys.stderr,
     )
     return {"index": "."}

@@ -33,12 +33,13 @@ import jax
 
 from input_pipelines.gather import (
     documents,
+    language_sentences,
     python_docs,
     question_collection,
     translations,
     write_beir,
 )
-from input_pipelines.sources import language_sentences, triples
+from input_pipelines.sources import triples
 from input_pipelines.store import answer_token_forms, prepare
 from input_pipelines.tokenizers import import_tokenizer, tokenization, vocabulary_report
 from t5x_style import mine

@@ -151,10 +151,11 @@ class LabelledPairsPipeline(Pipeline):
         self._labels = np.concatenate([np.asarray(one.table(LABEL)) for one in opened])
         counts = np.bincount(self._labels, minlength=len(classes))
         if not counts.all():
-            told = dict(zip(classes, counts.tolist(), strict=True))
+            pairs_of = dict(zip(classes, counts.tolist(), strict=True))
             raise StoreError(
                 f"token stores {[store.folder for store in opened]}: expected pairs of every "
-                f"class, found {told}. Take away the classes that do not occur, or mend the labels."
+                f"class, found {pairs_of}. Take away the classes that do not occur, or fix the "
+                "labels."
             )
         self._first = _first_lengths(opened)
         super().__init__(
@@ -201,7 +202,7 @@ class PairSource(EncodeSource):
         *,
         classes: Sequence[str],
         side: int,
-        most: int | None = None,
+        max_pairs: int | None = None,
         tokenizer: str | None = None,
     ):
         """
@@ -209,7 +210,7 @@ class PairSource(EncodeSource):
           store: a token store prepared with `LabelledPairs`.
           length, segments, rows, tokenizer: see `EncodeSource`.
           classes, side: that the objective was built for.
-          most: pairs, chosen at random but the same ones each time; None: all.
+          max_pairs: pairs, chosen at random but the same ones each time; None: all.
 
         Raises:
           ValueError, StoreError: as there, or a store of other rows or classes.
@@ -221,7 +222,7 @@ class PairSource(EncodeSource):
                 f"PairSource.length: expected at least {opened.max_length}, tokens of the longest "
                 f"pair of {opened.folder}, found {length}"
             )
-        sample = None if most is None or most >= len(opened) else most
+        sample = None if max_pairs is None or max_pairs >= len(opened) else max_pairs
         super().__init__(opened, length, segments, rows, segment_length=length, sample=sample)
         self.classes = tuple(classes)
         self._first = _first_lengths([opened])

@@ -138,11 +138,11 @@ def searched_scores(path: str) -> dict[str, dict[str, float]]:
             record = _parse(line, f"{path}:{number}")
             scores: dict[str, float] = {}
             for side in ("positive", "negative"):
-                told, ids = record.get(f"{side}_scores"), record[f"{side}_ids"]
-                if not isinstance(told, list) or len(told) != len(ids):
+                given, ids = record.get(f"{side}_scores"), record[f"{side}_ids"]
+                if not isinstance(given, list) or len(given) != len(ids):
                     continue
-                if all(isinstance(n, int | float) for n in told):
-                    scores |= dict(zip(ids, told, strict=True))
+                if all(isinstance(n, int | float) for n in given):
+                    scores |= dict(zip(ids, given, strict=True))
             if scores.keys() >= {*record["positive_ids"], *record["negative_ids"]}:
                 found[record["query_id"]] = scores
     return found

@@ -26,7 +26,7 @@ class Questions:
         rows: int,
         length: int,
         forms: int,
-        longest: int,
+        max_form_length: int,
         seed: int,
         only_answered: bool = True,
         corpus: StoreCorpus | None = None,
@@ -39,7 +39,7 @@ class Questions:
           rows: questions of the global batch.
           length: tokens at which a question is cut, specials included.
           forms: A, of a question's answers, the most frequent ones.
-          longest: T, tokens of a form; that of the folder.
+          max_form_length: T, tokens of a form; that of the folder.
           seed: of the order.
           only_answered: whether questions without an answer in the corpus are left out, of which
             nothing can be learned; an evaluation shows them.
@@ -53,10 +53,10 @@ class Questions:
         packing_plan.check_sizes("Questions", rows=rows, length=length - 2, forms=forms)
         (self.store,) = open_stores([store], tokenizer)
         self._answers = Forms(answers, self.store)
-        if self._answers.longest != longest:
+        if self._answers.max_length != max_form_length:
             raise StoreError(
-                f"{answers}: expected forms of up to {longest} tokens, found up to "
-                f"{self._answers.longest}: bind both to the same macro."
+                f"{answers}: expected forms of up to {max_form_length} tokens, found up to "
+                f"{self._answers.max_length}: bind both to the same macro."
             )
         if corpus is not None and corpus.fingerprint != self._answers.corpus:
             raise StoreError(
@@ -76,7 +76,7 @@ class Questions:
 
     def specs(self) -> prefetch.Spec:
         """Group -> feature -> shape and dtype of the global batch."""
-        shape = (self._rows, self._forms, self._answers.longest)
+        shape = (self._rows, self._forms, self._answers.max_length)
         group = token_groups.group_spec(self._rows, self._length, 1)
         return {"query": {**group, "answers": (shape, np.dtype(np.int32))}}
 

@@ -27,7 +27,7 @@ class WindowsToAnswer:
 
     def __init__(
         self,
-        of: squad_questions.AskedPassages,
+        questions: squad_questions.AskedPassages,
         tokenizer: str,
         layout: QuestionWindows,
         window: int,
@@ -39,7 +39,7 @@ class WindowsToAnswer:
     ):
         """
         Args:
-          of: the questions.
+          questions: that windows are made of.
           tokenizer: a tokenizer's folder.
           layout: how windows are cut.
           window: tokens of one at most.
@@ -56,7 +56,7 @@ class WindowsToAnswer:
             raise ValueError(
                 f"WindowsToAnswer.length: expected rows of at least {window}, found {length}"
             )
-        self._asked = _some(list(of.asked(BadRecords(max_bad_records))), each)
+        self._asked = _some(list(questions.asked(BadRecords(max_bad_records))), each)
         self._answers: dict[str, answers.Answers] = {one.id: one.answers for one in self._asked}
         self._shape = (rows, length, segments)
         loaded = Tokenizer(tokenizer)
@@ -152,4 +152,4 @@ def _some(asked: list[squad_questions.Asked], each: int | None) -> list[squad_qu
     for one in asked:
         language, slash, _ = one.id.partition("/")
         by_language.setdefault(language if slash else "", []).append(one)
-    return [one for own in by_language.values() for one in own[:: -(-len(own) // each)]]
+    return [one for asked in by_language.values() for one in asked[:: -(-len(asked) // each)]]

@@ -57,8 +57,8 @@ class Reading:
         cls, sep = (self._tokenizer.vocabulary[name] for name in ("cls", "sep"))
         asked = question.tokens[: self.query_length - 2]
         room = self.passage_length - 3  # [CLS], [SEP] and [SEP], whatever the title takes
-        told = body.tokens[:room]
-        tokens = np.concatenate([[cls], asked, [sep], told, [sep]]).astype(np.int32)
+        read = body.tokens[:room]
+        tokens = np.concatenate([[cls], asked, [sep], read, [sep]]).astype(np.int32)
         return _Text(tokens, len(asked) + 2, body.offsets[:room])
 
 

@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 
-from input_pipelines.gather.dev_split import BeirJudgements, Part
+from input_pipelines.gather.dev_split import BeirJudgements, HoldOutSplit
 from input_pipelines.sources import beir
 from input_pipelines.sources.text_sources import BadRecords, SourceError
 
@@ -109,8 +109,8 @@ def _exists(path: str) -> bool:
 
 def _divided(corpus: str, share: float) -> tuple[Rows, Rows]:
     """Training and development judgements out of the training ones, whole queries."""
-    of = BeirJudgements(corpus, "train")
-    parts = (Part(of, share, held_out).judgements(BadRecords.counted_before())
+    base = BeirJudgements(corpus, "train")
+    parts = (HoldOutSplit(base, share, held_out).judgements(BadRecords.counted_before())
              for held_out in (False, True))  # fmt: skip
     train, dev = ([(query, passage, score) for query, passage, score, _ in part] for part in parts)
     return train, dev

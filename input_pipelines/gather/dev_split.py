@@ -1,6 +1,7 @@
 """Splits of judged queries, for collections that lack some.
 
-`Part` holds development queries out of the training queries (gin_configs/runs/hold_out.gin).
+`HoldOutSplit` holds development queries out of the training queries
+(gin_configs/runs/hold_out.gin).
 `Share` splits one set of judged queries into training, development and test queries, for
 collections that come with test queries only (gin_configs/runs/split_queries.gin).
 Both keep queries together that share a relevant passage.
@@ -29,28 +30,28 @@ class BeirJudgements:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class HoldOutSplit:
     """The judgements of the queries that are held out, or of the others.
 
     Queries that share a relevant passage are on one side, see `query_families`.
 
     Attributes:
-      of: all judgements.
+      base: all judgements.
       share: of the queries, between 0 and 1, that is held out.
       held_out: whether these are meant, or the others.
     """
 
-    of: Judgements
+    base: Judgements
     share: float
     held_out: bool
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
-            raise ValueError(f"Part.share: expected between 0 and 1, found {self.share}")
+            raise ValueError(f"HoldOutSplit.share: expected between 0 and 1, found {self.share}")
 
     def judgements(self, bad: BadRecords) -> Iterator[tuple[str, str, int, str]]:
         """Yields those of its queries, in order, reporting malformed lines to `bad`."""
-        rows = list(self.of.judgements(bad))
+        rows = list(self.base.judgements(bad))
         shares = {"others": 1 - self.share, "held out": self.share}
         held_out = query_families.divide(_relevant(rows), shares, 0)["held out"]
         yield from (row for row in rows if (row[0] in held_out) == self.held_out)
@@ -64,18 +65,18 @@ class Share:
     `query_families`. The splits are the same on every machine.
 
     Attributes:
-      of: all judgements.
+      base: all judgements.
       shares: split -> its share of the queries; they add up to 1.
       split: which of them is meant.
       seed: another one gives another division.
-      least: a split with fewer queries is an error.
+      min_queries: a split with fewer queries is an error.
     """
 
-    of: Judgements
+    base: Judgements
     shares: Mapping[str, float]
     split: str
     seed: int = 0
-    least: int = 5
+    min_queries: int = 5
 
     def __post_init__(self) -> None:
         total = math.fsum(self.shares.values())
@@ -91,12 +92,12 @@ class Share:
         Raises:
           SourceError: there are too few queries to divide.
         """
-        rows = list(self.of.judgements(bad))
+        rows = list(self.base.judgements(bad))
         parts = query_families.divide(_relevant(rows), self.shares, self.seed)
         chosen = parts[self.split]
-        if len(chosen) < self.least:
+        if len(chosen) < self.min_queries:
             raise SourceError(
-                f"split {self.split!r}: expected at least {self.least} queries, found "
+                f"split {self.split!r}: expected at least {self.min_queries} queries, found "
                 f"{len(chosen)}: {sum(map(len, parts.values()))} queries with a relevant passage, "
                 f"divided as {dict(self.shares)}. Judge more queries, give this split a larger "
                 "share, or train on unsupervised pairs, which need no queries, and test on all of "

@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from input_pipelines.sources import near_duplicates
+from input_pipelines.gather import near_duplicates
 
 SPLITS = ("train", "dev", "test")
 _ROLE = re.compile(r":[a-z:]+:`~?([^`<]*?)(?:\s*<[^`>]*>)?`")

@@ -15,7 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from input_pipelines.sources import languages, places, text_sources
-from input_pipelines.sources.text_sources import BadRecords, FieldError, SourceError
+from input_pipelines.sources.text_sources import (
+    BadRecords,
+    FieldError,
+    Record,
+    SourceError,
+    TextSource,
+)
 
 DOCUMENTS, DEVELOPMENT, LANGUAGES = "documents.jsonl", "development.jsonl", "languages.json"
 
@@ -53,8 +59,8 @@ def parts_of(document: str) -> tuple[str, str, str]:
     return parts[0], parts[1], parts[2]
 
 
-class DocumentSource(Protocol):
-    """Where documents come from."""
+class DocumentSource(TextSource, Protocol):
+    """Where documents come from: a source whose texts have a language, a shard and a name."""
 
     @property
     def shard(self) -> str:
@@ -66,8 +72,31 @@ class DocumentSource(Protocol):
         ...
 
 
+class DocumentTexts:
+    """What makes a `DocumentSource` a `TextSource`: the ids of its records are LANGUAGE/SHARD/NAME.
+
+    `gather` reads documents instead, which it checks itself.
+    """
+
+    def documents(self, bad: BadRecords) -> Iterator[tuple[str, Document]]:
+        """See `DocumentSource`."""
+        raise NotImplementedError(f"{type(self).__name__} has no documents")
+
+    def records(self, bad: BadRecords) -> Iterator[Record]:
+        """See `text_sources.TextSource`."""
+        unique = text_sources.UniqueIds()
+        for where, document in self.documents(bad):
+            path, _, line = where.rpartition(":")
+            if before := unique.first(document.id, path, int(line)):
+                detail = f"document {document.id!r} was already given in {before}"
+                bad.add(where, "duplicate_id", detail, document.title)
+                continue
+            place = places.place(path, where)
+            yield Record(document.id, document.title, document.text, place)
+
+
 @dataclasses.dataclass(frozen=True)
-class DocumentFiles:
+class DocumentFiles(DocumentTexts):
     """JSON lines, a document each.
 
     Attributes:
@@ -198,8 +227,8 @@ def gather(
         )
     bad = BadRecords(max_bad_records)
     dropped: collections.Counter[str] = collections.Counter()
-    least = 1 if rules is None else rules.min_documents
-    kept = _few_left_out(list(_checked(files, rules, bad, dropped)), least, dropped)
+    min_documents = 1 if rules is None else rules.min_documents
+    kept = _few_left_out(list(_checked(files, rules, bad, dropped)), min_documents, dropped)
     if not kept:
         raise SourceError(
             f"documents.gather: no document is left of {[f.shard for f in files]}; dropped: "
@@ -264,11 +293,11 @@ def _checked(
 
 
 def _few_left_out(
-    documents: list[Document], least: int, dropped: collections.Counter[str]
+    documents: list[Document], min_documents: int, dropped: collections.Counter[str]
 ) -> list[Document]:
     """Without those of languages that have too few, by language and then as they came."""
     counts = collections.Counter(one.language for one in documents)
-    kept = [one for one in documents if counts[one.language] >= least]
+    kept = [one for one in documents if counts[one.language] >= min_documents]
     dropped["too_few_of_the_language"] += len(documents) - len(kept)
     return sorted(kept, key=lambda one: one.language)
 

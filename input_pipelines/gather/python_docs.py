@@ -15,10 +15,10 @@ import platform
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from input_pipelines.gather import docstring_queries
+from input_pipelines.gather import docstring_queries, docstrings, near_duplicates
 from input_pipelines.gather.docstring_queries import Query
-from input_pipelines.sources import docstrings, near_duplicates, passage_splitter
-from input_pipelines.sources.docstrings import Doc
+from input_pipelines.gather.docstrings import Doc
+from input_pipelines.sources import passage_splitter
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from input_pipelines.sources import answers, beir, question_sets, text_sources
 from input_pipelines.sources.question_sets import AskedSet, GoldSet, Paragraph, Question
-from input_pipelines.sources.text_sources import BadRecords, Record, Source
+from input_pipelines.sources.text_sources import BadRecords, Record, TextSource
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ JOBS = {
 
 def make_collection(
     sets: Sequence[GoldSet],
-    articles: Source | None,
+    articles: TextSource | None,
     max_bad_records: int,
     model_dir: str,
     share: float = 1.0,
@@ -83,7 +83,7 @@ def _passages(read: Read) -> Iterator[Row]:
             yield _passage(prefix, passage)
 
 
-def _articles(articles: Source, share: float, seed: int, bad: BadRecords) -> Iterator[Row]:
+def _articles(articles: TextSource, share: float, seed: int, bad: BadRecords) -> Iterator[Row]:
     rng = np.random.default_rng(seed)
     for record in articles.records(bad):
         if rng.random() < share:
@@ -109,9 +109,9 @@ def _write_qrels(folder: str, split: str, read: Read) -> int:
     rows = [
         f"{prefix}{question.id}\t{prefix}{paragraph.passage.id}\t1\n"
         for prefix, paragraphs in read
-        for of, paragraph in paragraphs
+        for paragraph_split, paragraph in paragraphs
         for question in paragraph.questions
-        if of == split
+        if paragraph_split == split
     ]
     with open(os.path.join(folder, f"qrels/{split}.tsv"), "w", encoding="utf-8") as file:
         file.writelines(["\t".join(beir.QRELS_HEADER) + "\n", *rows])

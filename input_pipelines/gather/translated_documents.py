@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from input_pipelines.gather.documents import Document
+from input_pipelines.gather.documents import Document, DocumentTexts
 from input_pipelines.sources.bitext import Bitext
 from input_pipelines.sources.text_sources import BadRecords, SourceError
 
 
 @dataclasses.dataclass(frozen=True)
-class TranslatedDocuments:
+class TranslatedDocuments(DocumentTexts):
     """A `documents.DocumentSource` of bitexts whose keys are NAME/DOCUMENT/SENTENCE.
 
     `bitext_tables.Keyed` has such keys where documents stand in the first column, `Columns` and
@@ -43,8 +43,8 @@ class TranslatedDocuments:
                     name = _document_of(one.key, bitext.name, one.where)
                     for language, text in zip(pair, (one.source, one.target), strict=True):
                         if text.strip():
-                            own = found.setdefault(language, {}).setdefault(name, {})
-                            own.setdefault(one.key, (text.strip(), one.where))
+                            sentences = found.setdefault(language, {}).setdefault(name, {})
+                            sentences.setdefault(one.key, (text.strip(), one.where))
             for language in sorted(found):
                 for name, sentences in found[language].items():
                     text = self.between.join(text for text, _ in sentences.values())

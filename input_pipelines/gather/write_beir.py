@@ -9,8 +9,8 @@ from input_pipelines.sources.text_sources import (
     BadRecords,
     Judgements,
     Record,
-    Source,
     SourceError,
+    TextSource,
     UniqueIds,
 )
 from input_pipelines.store.token_store import TokenStore
@@ -25,8 +25,8 @@ JOBS = {
 
 
 def write_collection(
-    passages: Source,
-    queries: Source,
+    passages: TextSource,
+    queries: TextSource,
     judgements: Mapping[str, Judgements],
     max_bad_records: int,
     model_dir: str,
@@ -110,7 +110,7 @@ class _Written:
     """A source written as jsonl; remembers a hash of each id."""
 
     def __init__(
-        self, path: str, source: Source, bad: BadRecords, only: set[str] | None = None
+        self, path: str, source: TextSource, bad: BadRecords, only: set[str] | None = None
     ) -> None:
         self.count = 0
         self._ids = UniqueIds()

@@ -26,10 +26,10 @@ class Chunks(layouts.Plain):
     A title is the beginning of the first chunk.
 
     Attributes:
-      most: chunks of a document at most; 0: all. What is behind them is counted as truncated.
+      max_chunks: chunks of a document at most; 0: all. What is behind them is counted as truncated.
     """
 
-    most: int = 0
+    max_chunks: int = 0
 
     @property
     def name(self) -> str:
@@ -56,9 +56,9 @@ class Chunks(layouts.Plain):
         truncated = 0
         for record, text, pieces in zip(records, texts, tokenizer.pieces(texts), strict=True):
             cuts = _cut(pieces.word_starts, length - 2)
-            truncated += 0 < self.most < len(cuts)
+            truncated += 0 < self.max_chunks < len(cuts)
             begin = len(rows)
-            for number, (start, end) in enumerate(cuts[: self.most or None]):
+            for number, (start, end) in enumerate(cuts[: self.max_chunks or None]):
                 said = text[pieces.offsets[start][0] : pieces.offsets[end - 1][1]]
                 tokens = np.concatenate([[cls], pieces.tokens[start:end], [sep]]).astype(np.int32)
                 starts = np.concatenate([[True], pieces.word_starts[start:end], [True]])

@@ -132,7 +132,7 @@ def group(found: Links, texts: Texts, rules: SubBatchRules) -> list[list[int]]:
         for a, b in ((one, other), (other, one)):
             members.setdefault(a, [a])
             near.setdefault(a, {})[b] = weight
-    heap = [(-weight, a, b) for a, of in near.items() for b, weight in of.items() if a < b]
+    heap = [(-weight, a, b) for a, others in near.items() for b, weight in others.items() if a < b]
     heapq.heapify(heap)
     while heap:
         weight, a, b = heapq.heappop(heap)

@@ -64,23 +64,25 @@ class Choice:
     Attributes:
       pairs: (language of the document, language to write); the same twice for summaries. A number:
         so many pairs of different languages, those that have the most documents to choose from.
-      most: documents of a pair at most. Those are taken whose names have the lowest hash, so that
-        pairs share names where they can.
-      longest: chunks of a document at most, longer ones are left out; 0: any. Where chunks of long
-        documents were not stored (MAX_CHUNKS), a smaller number leaves out what was cut.
+      max_documents: documents of a pair at most. Those are taken whose names have the lowest hash,
+        so that pairs share names where they can.
+      max_chunks: chunks of a document at most, longer ones are left out; 0: any. Where chunks of
+        long documents were not stored (MAX_CHUNKS), a smaller number leaves out what was cut.
       translated: whether the document has to stand in the language to write, too, so that there is
         something to compare with.
     """
 
     pairs: Sequence[tuple[str, str]] | int
-    most: int
-    longest: int = 0
+    max_documents: int
+    max_chunks: int = 0
     translated: bool = True
 
     def __post_init__(self) -> None:
-        packing_plan.check_sizes("Choice", most=self.most)
-        if self.longest < 0:
-            raise ValueError(f"Choice.longest: expected 0 or more chunks, found {self.longest}")
+        packing_plan.check_sizes("Choice", max_documents=self.max_documents)
+        if self.max_chunks < 0:
+            raise ValueError(
+                f"Choice.max_chunks: expected 0 or more chunks, found {self.max_chunks}"
+            )
         if isinstance(self.pairs, int):
             packing_plan.check_sizes("Choice", pairs=self.pairs)
             return
@@ -102,7 +104,7 @@ class Choice:
           StoreError: a language without documents, a pair without any to choose from.
         """
         first, chunks = np.unique(table.document, return_counts=True)
-        fit = first[(chunks <= self.longest) | (self.longest == 0)]
+        fit = first[(chunks <= self.max_chunks) | (self.max_chunks == 0)]
         names = {
             code: np.unique(table.name[table.language == number])
             for number, code in enumerate(table.languages)
@@ -125,7 +127,7 @@ class Choice:
                 )
             chosen = possible(source, target)
             if not len(chosen):
-                limits = f" of at most {self.longest} chunks" if self.longest else ""
+                limits = f" of at most {self.max_chunks} chunks" if self.max_chunks else ""
                 limits += f" that stand in {target!r}, too" if self.translated else ""
                 raise StoreError(f"{where}: expected documents in {source!r}{limits}, found none")
             found += [(source, target, row) for row in chosen.tolist()]
@@ -221,7 +223,7 @@ class Writing:
             request = Request(document, f"{shard}/{name}", source, target)
             pairs.setdefault((source, target), []).append((row, request))
         lowest = [
-            sorted(found, key=lambda one: _hash_of(one[1].name))[: choice.most]
+            sorted(found, key=lambda one: _hash_of(one[1].name))[: choice.max_documents]
             for found in pairs.values()
         ]
         return [one for found in lowest for one in sorted(found)]
@@ -235,12 +237,12 @@ class Writing:
             for row, count in self._chunks.items()
             if codes[self._table.language[row]] in asked
         ]
-        longer = sum(count > choice.longest > 0 for count in of_these)
+        longer = sum(count > choice.max_chunks > 0 for count in of_these)
         if not longer:
             return []
         return [
             f"{longer:,} of {len(of_these):,} documents in {sorted(asked)} have more than "
-            f"{choice.longest} chunks, Choice.longest, and are left out"
+            f"{choice.max_chunks} chunks, Choice.max_chunks, and are left out"
         ]
 
     def _unread(self) -> list[str]:

@@ -37,7 +37,7 @@ class GivenEvidence:
         segments: int,
         seed: int,
         tokenizer: str,
-        most: int,
+        max_targets: int,
     ):
         """
         Args:
@@ -46,14 +46,14 @@ class GivenEvidence:
           rows, length, segments: of the batch.
           seed: decides which translation is taken, and which other document.
           tokenizer: folder of the tokenizer that made the store.
-          most: targets in all, of which those of whole batches are taken.
+          max_targets: targets in all, of which those of whole batches are taken.
 
         Raises:
           ValueError, StoreError: a size or kind out of range, chunks that do not fit a row, or too
             few whose document stands in another language, beside others in that language.
         """
         packing_plan.check_sizes(
-            "GivenEvidence", rows=rows, length=length, segments=segments, most=most
+            "GivenEvidence", rows=rows, length=length, segments=segments, max_targets=max_targets
         )
         if kind not in KINDS:
             raise ValueError(f"GivenEvidence.kind: expected one of {KINDS}, found {kind!r}")
@@ -68,13 +68,13 @@ class GivenEvidence:
                 f"tokens, found length {length}"
             )
         of_batch = rows * self._together
-        if most < of_batch:
+        if max_targets < of_batch:
             raise ValueError(
-                f"GivenEvidence.most: expected {of_batch} or more, the targets of a batch of "
-                f"{rows} rows, found {most}: raise DEVELOPMENT_TARGETS"
+                f"GivenEvidence.max_targets: expected {of_batch} or more, the targets of a batch "
+                f"of {rows} rows, found {max_targets}: raise DEVELOPMENT_TARGETS"
             )
         pairs = self._pairs(seed)
-        pairs = pairs[packing_plan.permutation(seed, 2, 0, len(pairs))[:most]]
+        pairs = pairs[packing_plan.permutation(seed, 2, 0, len(pairs))[:max_targets]]
         pairs, others = self._others(pairs)
         self._pairs_of = np.stack([pairs[:, 0], others], 1) if kind == "random" else pairs
         self.batches_in_all = len(pairs) // of_batch
@@ -121,13 +121,13 @@ class GivenEvidence:
     def batch(self, step: int, rows: np.ndarray | None = None) -> prefetch.Batch:
         """These rows of batch `step`, from 0 to batches_in_all - 1."""
         shape, together = self._shape, self._together
-        own = prefetch.own_rows(rows, shape.rows)
+        local = prefetch.own_rows(rows, shape.rows)
         of_batch = shape.rows * together
         pairs = self._pairs_of[step * of_batch : (step + 1) * of_batch]
-        pairs = pairs.reshape(shape.rows, together, 2)[own]
+        pairs = pairs.reshape(shape.rows, together, 2)[local]
         slots, passages = {}, {}
         for column, side in enumerate(SIDES):
-            slots[side] = np.full((len(own), shape.segments), NONE)
+            slots[side] = np.full((len(local), shape.segments), NONE)
             slots[side][:, :together] = pairs[:, :, column]
             passages[side] = self._store.read(pairs[:, :, column].ravel())
         if self._kind == "none":

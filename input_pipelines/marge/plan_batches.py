@@ -64,11 +64,13 @@ def _placed(
     for name, side in sides.items():
         slots = np.full((len(held), segments), NONE)
         numbers = np.full(slots.shape, NONE, np.int32)
-        for row, own in enumerate(held):
-            chunks = side[own]
+        for row, sub_batches in enumerate(held):
+            chunks = side[sub_batches]
             taken = chunks[chunks != NONE]
             slots[row, : len(taken)] = taken
-            numbers[row, : len(taken)] = np.repeat(np.arange(len(own)), (chunks != NONE).sum(1))
+            numbers[row, : len(taken)] = np.repeat(
+                np.arange(len(sub_batches)), (chunks != NONE).sum(1)
+            )
         arrays |= {name: slots, f"{name}_sub_batch": numbers}
     return arrays
 
@@ -127,7 +129,7 @@ class PlannedBatches:
         chosen = self.chosen(step)[prefetch.own_rows(rows, self._shape.rows)]
         slots = {side: of_plan[chosen] for side, of_plan in self._slots.items()}
         numbers = {side: of_plan[chosen] for side, of_plan in self._numbers.items()}
-        passages = {side: self.store.read(own[own != NONE]) for side, own in slots.items()}
+        passages = {side: self.store.read(chunks[chunks != NONE]) for side, chunks in slots.items()}
         return sub_batch_tokens.build(passages, slots, numbers, self._languages, self._shape.length)
 
     def batches(

@@ -78,17 +78,18 @@ class SubBatchPipeline:
         self.fingerprint = self._hash()
 
     def _check_lengths(self, chunk_length: int) -> None:
-        longest, most = int(self.store.lengths.max()), self._rules.documents - 1
-        if longest > chunk_length:
+        max_length, evidence = int(self.store.lengths.max()), self._rules.documents - 1
+        if max_length > chunk_length:
             raise StoreError(
                 f"token store {self.store.folder}: expected chunks of up to {chunk_length} tokens, "
-                f"CHUNK_LENGTH, found {longest}: prepare it with the CHUNK_LENGTH of the model"
+                f"CHUNK_LENGTH, found {max_length}: prepare it with the CHUNK_LENGTH of the model"
             )
-        if most * longest > self.shape.length or self.shape.segments < most:
+        if evidence * max_length > self.shape.length or self.shape.segments < evidence:
             raise ValueError(
-                f"SubBatchPipeline: expected rows for {most} chunks of up to {longest} tokens, all "
-                f"of a sub-batch but one, found length {self.shape.length} and segments "
-                f"{self.shape.segments}: make rows longer, sub-batches smaller, or chunks shorter"
+                f"SubBatchPipeline: expected rows for {evidence} chunks of up to {max_length} "
+                f"tokens, all of a sub-batch but one, found length {self.shape.length} and "
+                f"segments {self.shape.segments}: make rows longer, sub-batches smaller, or chunks "
+                "shorter"
             )
 
     def make(

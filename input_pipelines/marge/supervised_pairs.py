@@ -87,18 +87,18 @@ class WrittenPairs(PlannedBatches):
                 f"found {len(arrays['target'])} rows of them ({self.counts}); make batches smaller"
             )
         super().__init__(chunks.store, chunks.languages, arrays, chunks.shape, seed)
-        told = json.dumps([chunks.fingerprint, [list(pair) for pair in pairs], read, evidence])
-        self.fingerprint = hashlib.sha256(told.encode()).hexdigest()
+        content = json.dumps([chunks.fingerprint, [list(pair) for pair in pairs], read, evidence])
+        self.fingerprint = hashlib.sha256(content.encode()).hexdigest()
 
 
 def _found(
     store: TokenStore,
     table: ChunkTable,
     pairs: Sequence[Collections],
-    most: int,
+    max_chunks: int,
     by_chunk: bool,
 ) -> tuple[SubBatches, dict[str, int]]:
-    """Targets and evidence, [G, most] each, and how many there are of each pair."""
+    """Targets and evidence, [G, max_chunks] each, and how many there are of each pair."""
     documents = _documents(store, table)
     targets: list[list[int]] = []
     evidence: list[list[int]] = []
@@ -118,7 +118,7 @@ def _found(
                 evidence += [[first + n] for n in range(min(count, of_target))]
             else:
                 targets.append([target])
-                evidence.append([first + n for n in range(min(count, most))])
+                evidence.append([first + n for n in range(min(count, max_chunks))])
         counts[f"{one} -> {other}"] = len(targets) - before
         if len(targets) == before:
             raise StoreError(
@@ -127,7 +127,7 @@ def _found(
             )
     if not targets:
         raise ValueError("WrittenPairs.pairs: expected one or more, found none")
-    return SubBatches(_filled(targets, most), _filled(evidence, most), {}), counts
+    return SubBatches(_filled(targets, max_chunks), _filled(evidence, max_chunks), {}), counts
 
 
 def _documents(store: TokenStore, table: ChunkTable) -> dict[tuple[str, str, str], tuple[int, int]]:
@@ -145,12 +145,12 @@ def _of_collection(
     """What tells a document of this collection apart -> its chunks."""
     language, _, shard = name.partition("/")
     found = {
-        called if shard else f"{of}/{called}": chunks
-        for (spoken, of, called), chunks in documents.items()
-        if spoken == language and shard in ("", of)
+        called if shard else f"{shard_of}/{called}": chunks
+        for (spoken, shard_of, called), chunks in documents.items()
+        if spoken == language and shard in ("", shard_of)
     }
     if not found:
-        known = sorted({f"{spoken}/{of}" for spoken, of, _ in documents})
+        known = sorted({f"{spoken}/{shard_of}" for spoken, shard_of, _ in documents})
         raise StoreError(
             f"token store {folder}: expected documents of {name!r}, found those of {known[:20]}"
         )

@@ -57,17 +57,17 @@ class Words:
         end = self.at_or_before(start + size)
         return np.where(end > start, end, np.minimum(self.after(start), start + limit))
 
-    def at_most(self, start: np.ndarray, end: np.ndarray, most: int) -> np.ndarray:
-        """`end`, moved back to where at most `most` tokens of whole words end: int64 [n]."""
-        size = np.minimum(end - start, most)
-        return np.where(end - start > most, self.ending(start, size, most), end)
+    def at_most(self, start: np.ndarray, end: np.ndarray, max_tokens: int) -> np.ndarray:
+        """`end`, moved back to where at most `max_tokens` tokens of whole words end: int64 [n]."""
+        size = np.minimum(end - start, max_tokens)
+        return np.where(end - start > max_tokens, self.ending(start, size, max_tokens), end)
 
     def crop(
         self,
         start: np.ndarray,
         end: np.ndarray,
-        least: int,
-        most: int,
+        min_tokens: int,
+        max_tokens: int,
         limit: int,
         uniforms: tuple[np.ndarray, np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -75,14 +75,14 @@ class Words:
 
         Args:
           start, end: int64 [n], of the texts; each has two words or more.
-          least, most: tokens of a crop, before its end moves back to a word start.
+          min_tokens, max_tokens: tokens of a crop, before its end moves back to a word start.
           limit: tokens that there is room for, see `ending`.
           uniforms: two of float64 [n] in [0, 1), for length and start.
 
         Returns:
           (start, end) of the crops, int64 [n] each.
         """
-        size = least + np.floor(uniforms[0] * (most - least + 1)).astype(np.int64)
+        size = min_tokens + np.floor(uniforms[0] * (max_tokens - min_tokens + 1)).astype(np.int64)
         size = np.maximum(np.minimum(size, end - start - 1), 1)
         begin = self.pick(start, end - size + 1, uniforms[1])
         return begin, self.ending(begin, size, limit)

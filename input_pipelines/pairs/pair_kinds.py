@@ -152,9 +152,9 @@ class RandomCrops:
 
         def crop(length: int, stream: int) -> tuple[np.ndarray, np.ndarray]:
             limit = length - 2
-            least, most = min(self.min_tokens, limit), min(self.max_tokens, limit)
+            sizes = min(self.min_tokens, limit), min(self.max_tokens, limit)
             uniforms = uniform(stream), uniform(stream + 1)
-            return words.crop(first, words.last, least, most, limit, uniforms)
+            return words.crop(first, words.last, *sizes, limit, uniforms)
 
         start, end = crop(corpus.query_length, 0)
         queries = assemble(passages, framed(words, start, end))
@@ -276,9 +276,9 @@ class Neighbours:
         passages = corpus.texts.take(rows)
         words = Words(passages)
         start, end = words.first + corpus.bodies[rows], words.last
-        most = corpus.query_length - 2
-        crop = words.crop(start, end, most, most, most, (uniform(0), uniform(1)))
-        fits = end - start <= most
+        room = corpus.query_length - 2
+        crop = words.crop(start, end, room, room, room, (uniform(0), uniform(1)))
+        fits = end - start <= room
         spans = framed(words, np.where(fits, start, crop[0]), np.where(fits, end, crop[1]))
         return Cut(assemble(passages, spans), corpus.texts.take(documents[:, 0]), rows)
 

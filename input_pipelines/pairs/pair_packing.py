@@ -171,7 +171,8 @@ def fitted(
     batch = len(sizes[0])
     for count in range(batch, 0, -1):
         placed = [
-            place(of[:count].reshape(-1), shape) for of, shape in zip(sizes, rows, strict=True)
+            place(lengths[:count].reshape(-1), shape)
+            for lengths, shape in zip(sizes, rows, strict=True)
         ]
         found = [slots for slots in placed if slots is not None]
         if len(found) == len(placed):
@@ -259,8 +260,8 @@ def require_rows(
     """
     needed = dict.fromkeys(rows, 0)
     for step in sizes:
-        for (name, shape), of in zip(rows.items(), step, strict=True):
-            packed = packing_plan.pack_rows(of.reshape(-1), shape.length, shape.segments)
+        for (name, shape), lengths in zip(rows.items(), step, strict=True):
+            packed = packing_plan.pack_rows(lengths.reshape(-1), shape.length, shape.segments)
             needed[name] = max(needed[name], len(packed))
     for name, need in needed.items():
         shape = rows[name]

@@ -145,8 +145,8 @@ def placed(
         chosen = [np.flatnonzero(kept), np.flatnonzero(kept[step.owner])]
         lengths = (step.queries.lengths, step.passages.lengths)
         found = [
-            _place(of[ours], ours, shape)
-            for of, ours, shape in zip(lengths, chosen, rows, strict=True)
+            _place(sizes[ours], ours, shape)
+            for sizes, ours, shape in zip(lengths, chosen, rows, strict=True)
         ]
         slots = [one for one in found if one is not None]
         if len(slots) == len(rows):
@@ -178,8 +178,8 @@ def _needed(pairs: OpenPairs, shapes: Mapping[str, token_groups.Rows]) -> dict[s
     found = {}
     for side, (name, shape) in enumerate(shapes.items()):
         texts = max(len(step[:2][side]) for step in pairs.probe)
-        most = max(_count(step[:2][side], shape) for step in pairs.probe)
-        found[name] = min(texts, pair_packing.with_room(most))
+        needed = max(_count(step[:2][side], shape) for step in pairs.probe)
+        found[name] = min(texts, pair_packing.with_room(needed))
     return found
 
 

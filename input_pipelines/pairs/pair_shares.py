@@ -44,10 +44,10 @@ def counts_of(
             *(total, batch, "; ".join(f"{name}: {found[name]}" for name in usable)),
         )
     names = list(usable)
-    most = np.array([sizes[name] for name in names])
-    counts = _filled(np.array([usable[name] for name in names], float), most, total)
+    limits = np.array([sizes[name] for name in names])
+    counts = _filled(np.array([usable[name] for name in names], float), limits, total)
     asked = _rounded(np.array([usable[name] for name in names], float), total)
-    for name, count, share, size in zip(names, counts, asked, most, strict=True):
+    for name, count, share, size in zip(names, counts, asked, limits, strict=True):
         if count < share:
             logging.warning(
                 "pairs: a batch has %d pairs of %s instead of %d, all that there are; the others "
@@ -61,16 +61,16 @@ def counts_of(
     return {name: int(count) for name, count in zip(names, counts, strict=True) if count}
 
 
-def _filled(weights: np.ndarray, most: np.ndarray, total: int) -> np.ndarray:
-    """`total` in shares by weight, none above its most: int64 [n]."""
+def _filled(weights: np.ndarray, limits: np.ndarray, total: int) -> np.ndarray:
+    """`total` in shares by weight, none above its limit: int64 [n]."""
     counts = np.zeros(len(weights), np.int64)
     open_ones = np.ones(len(weights), np.bool_)
     while True:
         counts[open_ones] = _rounded(weights[open_ones], total - int(counts[~open_ones].sum()))
-        over = open_ones & (counts > most)
+        over = open_ones & (counts > limits)
         if not over.any():
             return counts
-        counts[over] = most[over]
+        counts[over] = limits[over]
         open_ones &= ~over
 
 

@@ -151,11 +151,11 @@ class PairsPipeline:
         )
 
     def _check_known(self, negatives: str) -> None:
-        most = self.pairs.positives.shape[1]
-        if self.known_positives < 0 or 0 < self.known_positives < most:
+        needed = self.pairs.positives.shape[1]
+        if self.known_positives < 0 or 0 < self.known_positives < needed:
             raise ValueError(
                 "PairsPipeline.known_positives: expected 0, or the most positives that a query of "
-                f"{negatives} has, {most}, or more; found {self.known_positives}"
+                f"{negatives} has, {needed}, or more; found {self.known_positives}"
             )
 
     def _hash(self) -> str:

@@ -117,10 +117,10 @@ class TrainingPairs:
         return np.pad(known, [(0, 0), (0, missing)], constant_values=token_groups.NONE)
 
     def _check_known(self) -> None:
-        most = max(known for *_, known in self.pairs.probe)
-        if not 0 <= most <= self.known_positives:
+        needed = max(known for *_, known in self.pairs.probe)
+        if not 0 <= needed <= self.known_positives:
             raise ValueError(
-                f"TrainingPairs.known_positives: up to {most} other passages of a batch answer a "
+                f"TrainingPairs.known_positives: up to {needed} other passages of a batch answer a "
                 "query, and would be its negatives: expected room for them, found "
                 f"{self.known_positives}. Bind KNOWN_POSITIVES = @pair_rows.known_positives() for "
                 "the pipeline and the objective."

@@ -125,15 +125,15 @@ class TranslationPairs:
         chosen = self.chosen(step)
         shapes = list(self._rows.values())
         placed = self._placed(chosen, f"TranslationPairs: step {step}")
-        own = [
+        local = [
             slots.reshape(self._base, -1, shape.segments)[rows].reshape(-1, shape.segments)
             for slots, shape in zip(placed, shapes, strict=True)
         ]
         # Both sides of a pair are one row of the store, though perhaps of two processes' rows here.
-        needed = np.unique(np.concatenate([slots[slots != token_groups.NONE] for slots in own]))
+        needed = np.unique(np.concatenate([slots[slots != token_groups.NONE] for slots in local]))
         both = translation_rows.apart(self.store.read(chosen[needed]), self._sep)
         groups = {}
-        for name, slots, side, shape in zip(SIDES, own, both, shapes, strict=True):
+        for name, slots, side, shape in zip(SIDES, local, both, shapes, strict=True):
             at = np.searchsorted(needed, slots[slots != token_groups.NONE])
             passages = token_groups.truncate(token_groups.reorder(side, at), self._length)
             groups[name] = token_groups.build_group(passages, slots, shape.length)

@@ -72,8 +72,8 @@ class TranslationSide(EncodeSource):
 
     def texts(self) -> list[str]:
         """What stands on this side, whole, in the order of `ids`."""
-        told = (self.store.text(row) for row in self.rows.tolist())
-        return [one.text if self._side else one.title for one in told]
+        records = (self.store.text(row) for row in self.rows.tolist())
+        return [one.text if self._side else one.title for one in records]
 
     def _sizes(self) -> np.ndarray:
         lengths = translation_rows.side_lengths(self.store)[self._side]

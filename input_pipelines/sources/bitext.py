@@ -1,7 +1,7 @@
 """Translations of two languages: line-aligned files and TFDS; bitext_tables.py has many languages.
 
 A bitext names the pairs of languages it has, and gives the translations of one pair at a time, in a
-fixed order.
+fixed order. `Sides` reads its texts one by one.
 """
 
 import dataclasses
@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from input_pipelines.sources import languages, text_sources, tfds_source
-from input_pipelines.sources.text_sources import BadRecords, SourceError
+from input_pipelines.sources import languages, places, text_sources, tfds_source
+from input_pipelines.sources.text_sources import BadRecords, Record, SourceError, UniqueIds
 
 Languages = tuple[str, str]
 _MOSES = re.compile(
@@ -177,6 +177,50 @@ class TfdsTranslations:
         both = tfds_source.Tfds(self.dataset, self.data_dir, self.split, "", *fields)
         for one in both.records(bad):
             yield Translation(f"{self.dataset}/{one.id}", one.title, one.text, one.source)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sides:
+    """Both sides of bitexts as a `text_sources.TextSource`; ids are LANGUAGE/KEY.
+
+    A text that is translated into several languages comes once, one that is blank does not come.
+
+    Attributes:
+      bitexts: in this order; no two have the same name.
+      languages: codes of those that are read; None: all.
+    """
+
+    bitexts: Sequence[Bitext]
+    languages: Sequence[str] | None = None
+
+    def records(self, bad: BadRecords) -> Iterator[Record]:
+        """See `text_sources.TextSource`.
+
+        Raises:
+          SourceError: no bitext has one of `languages`; further ones as `Bitext.read`.
+        """
+        wanted, seen = self._wanted(), UniqueIds()
+        for bitext in self.bitexts:
+            for pair in bitext.pairs():
+                if not wanted.isdisjoint(pair):
+                    for one in bitext.read(pair, bad):
+                        both = zip(pair, (one.source, one.target), strict=True)
+                        for language, text in both:
+                            name = "_".join(f"{language}/{one.key}".split())
+                            if language in wanted and text.strip() and not seen.knows(name):
+                                seen.first(name, "", 0)
+                                file = one.where.rpartition(":")[0]
+                                place = places.place(file, one.where)
+                                yield Record(name, "", text.strip(), place)
+
+    def _wanted(self) -> set[str]:
+        pairs = (pair for bitext in self.bitexts for pair in bitext.pairs())
+        there = {language for pair in pairs for language in pair}
+        wanted = there if self.languages is None else set(map(languages.canonical, self.languages))
+        if missing := sorted(wanted - there):
+            names = [bitext.name for bitext in self.bitexts]
+            raise SourceError(f"bitexts {names}: no texts of {missing}; there are {sorted(there)}")
+        return wanted
 
 
 def _same_lines(*files: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:

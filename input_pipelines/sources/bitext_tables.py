@@ -49,7 +49,7 @@ class Columns:
         wanted = [*self.codes, *([self.document] if self.document else [])]
         if missing := [name for name in wanted if name not in header]:
             raise SourceError(f"{self.path}: expected columns {missing}, found {header}")
-        of = header.index(self.document) if self.document else None
+        document = header.index(self.document) if self.document else None
         columns = [header.index(_field(self.codes, language)) for language in pair]
         for number, line in lines:
             where, cells = f"{self.path}:{number}", line.split("\t")
@@ -58,7 +58,7 @@ class Columns:
                 bad.add(where, "columns", detail, line)
             else:
                 source, target = (cells[column] for column in columns)
-                key = str(number) if of is None else f"{cells[of]}/{number}"
+                key = str(number) if document is None else f"{cells[document]}/{number}"
                 yield Translation(f"{self.name}/{key}", source, target, where)
 
 

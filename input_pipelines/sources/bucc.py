@@ -37,7 +37,7 @@ class BuccSentences:
             raise ValueError(f"BuccSentences.side: expected one of {SIDES}, found {self.side!r}")
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """See `text_sources.Source`.
+        """See `text_sources.TextSource`.
 
         Raises:
           SourceError: a file cannot be read or has no sentences.

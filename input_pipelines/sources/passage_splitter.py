@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
-from input_pipelines.sources.text_sources import BadRecords, Record, Source
+from input_pipelines.sources.text_sources import BadRecords, Record, TextSource
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Chunked:
     such as a heading that stands alone, is left out, unless it is all that the record has.
     """
 
-    source: Source
+    source: TextSource
     words: int
     min_words: int
 

@@ -149,14 +149,14 @@ class AskedSet:
       name: one word.
       train: files whose questions train.
       test: files whose questions are for the test.
-      most: questions of either that are read at most, drawn by `seed`; 0 for all.
+      max_questions: questions of either that are read at most, drawn by `seed`; 0 for all.
       seed: draws them.
     """
 
     name: str
     train: Sequence[str]
     test: Sequence[str]
-    most: int = 0
+    max_questions: int = 0
     seed: int = 0
 
     def read(self, bad: BadRecords) -> list[tuple[str, Question]]:
@@ -164,10 +164,12 @@ class AskedSet:
 
         Raises:
           SourceError: a file cannot be read, has no questions, or too many malformed records.
-          ValueError: a negative `most`.
+          ValueError: a negative `max_questions`.
         """
-        if self.most < 0:
-            raise ValueError(f"{self.name}: expected most of at least 0, found {self.most}")
+        if self.max_questions < 0:
+            raise ValueError(
+                f"{self.name}: expected max_questions of at least 0, found {self.max_questions}"
+            )
         unique = text_sources.UniqueIds()
         found = []
         for split, files in (("train", self.train), ("test", self.test)):
@@ -175,7 +177,7 @@ class AskedSet:
             if files and not read:
                 raise SourceError(f"{', '.join(files)}: expected questions, found none")
             order = np.random.default_rng(self.seed).permutation(len(read))
-            kept = sorted(order[: self.most or None])
+            kept = sorted(order[: self.max_questions or None])
             found += [(split, read[i]) for i in kept]
         return found
 

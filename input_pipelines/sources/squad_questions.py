@@ -81,7 +81,7 @@ class AskedPassages:
                 raise SourceError(f"{path}: expected questions with answers, found none")
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """See `text_sources.Source`: title and text are question and passage, the source is
+        """See `text_sources.TextSource`: title and text are question and passage, the source is
         "start:end", the span, as `question_windows.QuestionWindows` wants it; errors as `asked`.
         """
         for one in self.asked(bad):

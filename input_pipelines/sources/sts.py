@@ -74,11 +74,11 @@ class SimilarSentences:
     """The first or the second sentences, as a source.
 
     Attributes:
-      of: where they stand.
+      pairs: where they are.
       side: 'first' or 'second'.
     """
 
-    of: SimilarityFiles
+    pairs: SimilarityFiles
     side: str
 
     def __post_init__(self) -> None:
@@ -86,12 +86,12 @@ class SimilarSentences:
             raise ValueError(f"SimilarSentences.side: expected one of {SIDES}, found {self.side!r}")
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """See `text_sources.Source`; errors as `SimilarityFiles.judged`."""
+        """See `text_sources.TextSource`; errors as `SimilarityFiles.judged`."""
         at = SIDES.index(self.side)
-        for one in self.of.judged(bad):
+        for one in self.pairs.judged(bad):
             yield Record(one.id, "", one.sentences[at], one.where)
 
 
-def scores(of: SimilarityFiles) -> dict[str, float]:
+def scores(pairs: SimilarityFiles) -> dict[str, float]:
     """Id -> judgement; malformed lines were reported when the sentences were read."""
-    return {one.id: one.score for one in of.judged(BadRecords.counted_before())}
+    return {one.id: one.score for one in pairs.judged(BadRecords.counted_before())}

@@ -1,8 +1,13 @@
-"""Where text comes from: jsonl files, plain lines, BEIR folders (see beir.py), and mixtures.
+"""The interface of text sources, what they are written with, and two of them: jsonl, plain lines.
 
-A source yields `Record`s in a fixed order, one line of a file at a time (files may be gzipped; a
-line is never read past `max_line_bytes`). A malformed record is counted, quoted with its file and
-line, and skipped, up to the limit that the user sets; past it, reading stops.
+Whatever reads text takes a `TextSource`: `prepare.prepare` with any layout,
+`tokenization.train_tokenizer`, `write_beir.write_collection`, `mixtures`. A new source is a new
+file next to this one with a class that has `records`; no other file lists the sources. Two
+interfaces have more than texts: a `documents.DocumentSource` is a `TextSource`, too, and
+`bitext.Sides` reads a `bitext.Bitext` as one. `Judgements` have no texts.
+
+The functions here read a line of a file at a time: files may be gzipped, and a line is never read
+past `max_line_bytes`.
 """
 
 import collections
@@ -16,8 +21,6 @@ import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO, Protocol
-
-import numpy as np
 
 from input_pipelines.sources import places
 
@@ -91,19 +94,31 @@ class BadRecords:
             )
 
 
-class Source(Protocol):
-    """Anything with records in a fixed order and one report of what it skipped."""
+class TextSource(Protocol):
+    """Texts in a fixed order: THE interface of what text is read from.
+
+    It is made by gin of paths and names. It has no fingerprint: what it reads is in
+    `stage.run.inputs`, whose content identifies a stage's result together with these parameters.
+    """
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """Yields the records in file order, telling `bad` of malformed ones."""
+        """Yields the records, and reports each malformed one to `bad` with its file and line.
+
+        Every call yields the same records in the same order, wherever the files are: a tokenizer
+        reads a source three times. Ids are unique, not empty and without white space. Malformed
+        records are skipped; `bad` stops the reading when there are too many.
+
+        Raises:
+          SourceError: something cannot be read at all, or `bad` has reached its limit.
+        """
         ...
 
 
 class Judgements(Protocol):
-    """Which passages answer which queries."""
+    """Which passages answer which queries, in a fixed order."""
 
     def judgements(self, bad: BadRecords) -> Iterator[tuple[str, str, int, str]]:
-        """Yields (query, passage, relevance, place), telling `bad` of malformed ones."""
+        """Yields (query, passage, relevance, "file:line"), reporting malformed ones to `bad`."""
         ...
 
 
@@ -307,91 +322,3 @@ class Lines:
                 if line.strip():
                     place = f"{name}:{number}"
                     yield Record(place, "", line.strip(), place)
-
-
-@dataclasses.dataclass(frozen=True)
-class Chain:
-    """Several sources one after the other, as if they were one; an id in two is malformed."""
-
-    members: Sequence[Source]
-
-    def records(self, bad: BadRecords) -> Iterator[Record]:
-        """Yields the records in order, telling `bad` of malformed ones."""
-        unique = UniqueIds()
-        for number, source in enumerate(self.members):
-            for place, record in enumerate(source.records(bad)):
-                if unique.first(record.id, str(number), place):
-                    detail = f"id {record.id!r} is in an earlier source too"
-                    bad.add(record.source, "duplicate_id", detail, record.text)
-                    continue
-                yield record
-
-
-def mixture_probabilities(
-    counts: Sequence[int], weights: Sequence[float], alpha: float
-) -> np.ndarray:
-    """Sampling probabilities of a mixture: p_i proportional to w_i * n_i ** alpha, float64 [K].
-
-    alpha=1 samples in proportion to size, alpha=0 by weight alone; alpha=0.7 is
-    mBERT's smoothing, 0.3 LaBSE's. A temperature T is alpha = 1 / T.
-
-    Raises:
-      ValueError: lengths differ, a count or weight is negative, or nothing has any weight.
-    """
-    if len(counts) != len(weights) or not len(counts):
-        raise ValueError(f"{len(counts)} counts and {len(weights)} weights; expected as many, > 0")
-    if min(counts) < 0 or min(weights) < 0 or alpha < 0:
-        raise ValueError(f"counts {counts}, weights {weights}, alpha {alpha}: expected none < 0")
-    n = np.asarray(counts, np.float64)
-    # An empty member has probability 0, also where alpha is 0.
-    share = np.where(n > 0, np.asarray(weights, np.float64) * n**alpha, 0.0)
-    if not share.sum() > 0:
-        raise ValueError(f"counts {counts} with weights {weights}: nothing to sample from")
-    return np.asarray(share / share.sum())
-
-
-@dataclasses.dataclass(frozen=True)
-class Mixture:
-    """Several sources with weights, smoothed by size.
-
-    members: (name, source, weight). alpha: exponent of the size (see mixture_probabilities).
-    records() yields every record once, members in turn, ids as "name/id"; `sample` draws.
-    """
-
-    members: Sequence[tuple[str, Source, float]]
-    alpha: float
-
-    def records(self, bad: BadRecords) -> Iterator[Record]:
-        """Yields the records in file order, telling `bad` of malformed ones."""
-        names = [name for name, _, _ in self.members]
-        if len(set(names)) != len(names):
-            raise SourceError(f"mixture members {names}: expected different names")
-        for name, source, _ in self.members:
-            for record in source.records(bad):
-                yield dataclasses.replace(record, id=f"{name}/{record.id}")
-
-    def probabilities(self, counts: Sequence[int]) -> np.ndarray:
-        """float64 [K] for members of these sizes."""
-        return mixture_probabilities(counts, [weight for _, _, weight in self.members], self.alpha)
-
-    def sample(self, size: int, seed: int, bad: BadRecords) -> Iterator[Record]:
-        """About `size` records in all, each member's share as its probability, for a vocabulary.
-
-        Each member is read twice, once to count. A share larger than the member repeats it.
-        """
-        counts = [sum(1 for _ in source.records(bad)) for _, source, _ in self.members]
-        rng = np.random.default_rng(seed)
-        for (_, source, _), p, n in zip(
-            self.members, self.probabilities(counts), counts, strict=True
-        ):
-            repeats = np.bincount(_draw(rng, n, round(size * p)), minlength=n) if n else ()
-            again = source.records(BadRecords.counted_before())
-            for record, times in zip(again, repeats, strict=True):
-                for _ in range(times):
-                    yield record
-
-
-def _draw(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
-    """`size` indices below n, each used size // n or size // n + 1 times."""
-    whole, rest = divmod(size, n)
-    return np.concatenate([np.tile(np.arange(n), whole), rng.permutation(n)[:rest]])

@@ -60,8 +60,8 @@ class Texts:
     def records(self, bad: BadRecords) -> Iterator[Record]:
         """Yields the records; malformed lines count when passages are read."""
         seen: set[str] = set()
-        told = BadRecords.counted_before() if self.queries else bad
-        for query, positive, negative, number in read_triples(self.triples, True, told):
+        counted = BadRecords.counted_before() if self.queries else bad
+        for query, positive, negative, number in read_triples(self.triples, True, counted):
             for text in (query,) if self.queries else (positive, negative):
                 if (name := name_of(text)) not in seen:
                     seen.add(name)
@@ -78,8 +78,8 @@ class Positives:
     def judgements(self, bad: BadRecords) -> Iterator[tuple[str, str, int, str]]:
         """Yields (query, passage, relevance, "file:line"), each pair once."""
         seen: set[tuple[str, str]] = set()
-        told = BadRecords.counted_before()
-        for query, positive, _, number in read_triples(self.triples, True, told):
+        ignored = BadRecords.counted_before()
+        for query, positive, _, number in read_triples(self.triples, True, ignored):
             pair = (name_of(query), name_of(positive))
             if pair not in seen:
                 seen.add(pair)

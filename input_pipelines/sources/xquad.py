@@ -44,7 +44,7 @@ class ParallelQuestions:
             )
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """See `text_sources.Source`.
+        """See `text_sources.TextSource`.
 
         Raises:
           SourceError: a file cannot be read or has nothing, or two codes are one language.

@@ -52,8 +52,8 @@ def find_forms(
     questions: str,
     answers: str,
     tokenizer: str,
-    most: int,
-    longest: int,
+    max_forms: int,
+    max_form_length: int,
     workers: Annotated[int, "operational"],
     max_bad_records: int,
     model_dir: str,
@@ -66,8 +66,8 @@ def find_forms(
       answers: jsonl of questions with their answers, see `answers.read`, or a BEIR folder whose
         queries have them; ids as in the store, others do not count.
       tokenizer: the folder of the tokenizer that made both stores.
-      most: forms that a question keeps, the most frequent ones.
-      longest: T, tokens of a form; longer ones are left out.
+      max_forms: forms that a question keeps, the most frequent ones.
+      max_form_length: T, tokens of a form; longer ones are left out.
       workers: processes; 0 for one a core.
       max_bad_records: questions with malformed answers, or with none, that are passed over.
       model_dir: where `answers/` appears.
@@ -79,7 +79,7 @@ def find_forms(
       StoreError: no question of the store has an answer in the corpus.
       SourceError: more malformed questions than allowed.
     """
-    for name, value in (("most", most), ("longest", longest)):
+    for name, value in (("max_forms", max_forms), ("max_form_length", max_form_length)):
         if value < 1:
             raise ValueError(f"find_forms.{name}: expected at least 1, found {value}")
     loaded = tokenization.Tokenizer(tokenizer)
@@ -90,10 +90,10 @@ def find_forms(
     given = _given(answers, asked, bad)
     job = _Job(corpus, questions, answers, tokenizer)
     counts, unlike = _count(job, len(searched), workers or os.cpu_count() or 1)
-    forms, first, report = _kept(counts, len(asked), most, longest)
+    forms, first, report = _kept(counts, len(asked), max_forms, max_form_length)
     if not len(forms):
         raise StoreError(
-            f"{answers}: no question has an answer of at most {longest} tokens in {corpus} "
+            f"{answers}: no question has an answer of at most {max_form_length} tokens in {corpus} "
             f"({len(given)} questions, {len(searched)} rows). Is it the right corpus?"
         )
     report |= {
@@ -211,24 +211,24 @@ def _form(span: Span, pieces: tokenization.Pieces) -> Form:
 
 
 def _kept(
-    counts: Counts, questions: int, most: int, longest: int
+    counts: Counts, questions: int, max_forms: int, max_length: int
 ) -> tuple[np.ndarray, np.ndarray, dict[str, object]]:
-    """forms.npy, first.npy, and what is to be told."""
+    """forms.npy, first.npy, and what is reported."""
     by_question: dict[int, list[tuple[int, Form]]] = collections.defaultdict(list)
     too_long = 0
     for (question, form), count in counts.items():
-        if len(form) > longest:
+        if len(form) > max_length:
             too_long += 1
         else:
             by_question[question].append((-count, form))
-    kept = [sorted(by_question.get(row, ()))[:most] for row in range(questions)]
+    kept = [sorted(by_question.get(row, ()))[:max_forms] for row in range(questions)]
     first = np.cumsum([0, *map(len, kept)])
-    forms = np.full((int(first[-1]), longest), NO_TOKEN, np.int32)
-    for place, (_, form) in enumerate(one for own in kept for one in own):
+    forms = np.full((int(first[-1]), max_length), NO_TOKEN, np.int32)
+    for place, (_, form) in enumerate(one for forms_of in kept for one in forms_of):
         forms[place, : len(form)] = form
     dropped = sum(map(len, by_question.values())) - len(forms)
     report: dict[str, object] = {
-        "questions_with_an_answer": sum(bool(own) for own in kept),
+        "questions_with_an_answer": sum(map(bool, kept)),
         "forms": len(forms),
         "forms_too_long": too_long,
         "forms_beyond_most": dropped,
@@ -254,7 +254,7 @@ class Forms:
     """The folder that `find_forms` wrote, read and checked.
 
     Attributes:
-      longest: T.
+      max_length: T.
       corpus: fingerprint of the store that was searched.
       fingerprint: of the content.
     """
@@ -280,7 +280,7 @@ class Forms:
         digest.update(json.dumps(about).encode())
         if digest.hexdigest() != manifest["fingerprint"]:
             raise StoreError(f"{folder} is damaged: find the answers again.")
-        self.longest = int(self._forms.shape[1])
+        self.max_length = int(self._forms.shape[1])
         self.corpus = str(manifest["corpus"])
         self.fingerprint = str(manifest["fingerprint"])
 
@@ -289,14 +289,14 @@ class Forms:
         """int64 [Q]: how many forms each question has."""
         return np.diff(self._first)
 
-    def of(self, rows: np.ndarray, most: int) -> np.ndarray:
-        """int32 [len(rows), most, T]: the first forms of questions, NO_TOKEN where there are fewer.
+    def of(self, rows: np.ndarray, count: int) -> np.ndarray:
+        """int32 [len(rows), count, T]: questions' first forms, NO_TOKEN where there are fewer.
 
         Args:
           rows: of the question store.
-          most: A.
+          count: A.
         """
-        place = self._first[rows][:, None] + np.arange(most)[None]
+        place = self._first[rows][:, None] + np.arange(count)[None]
         there = place < self._first[rows + 1][:, None]
         found = self._forms[np.where(there, place, 0)]
         return np.where(there[:, :, None], found, NO_TOKEN)

@@ -172,9 +172,9 @@ def _headed(
         yield record, head, body, length - len(head.tokens) - 1
 
 
-def _head(title: tokenization.Pieces, most: int, tokenizer: tokenization.Tokenizer) -> _Head:
-    """Of at most `most` pieces of a title."""
-    ids, starts = title.tokens[:most], title.word_starts[:most]
+def _head(title: tokenization.Pieces, max_pieces: int, tokenizer: tokenization.Tokenizer) -> _Head:
+    """Of at most `max_pieces` pieces of a title."""
+    ids, starts = title.tokens[:max_pieces], title.word_starts[:max_pieces]
     vocabulary = tokenizer.vocabulary
     tokens = np.concatenate([[vocabulary["cls"]], ids, [vocabulary["sep"]]]).astype(np.int32)
     return _Head(tokens, np.concatenate([[True], starts, [True]]))

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 
-from input_pipelines.sources.text_sources import BadRecords, Record, Source, SourceError
+from input_pipelines.sources.text_sources import BadRecords, Record, SourceError, TextSource
 from input_pipelines.store import layouts, store_writer, worker_pool
 from input_pipelines.store.layouts import WHOLE_TEXTS, Layout
 from input_pipelines.store.store_writer import ShardInfo, StoreSummary
@@ -69,7 +69,7 @@ class _Receipt:
 
 def prepare(
     model_dir: str,
-    source: Source,
+    source: TextSource,
     tokenizer: str,
     name: str,
     split: str,
@@ -143,20 +143,20 @@ def prepare(
     return {"store": "store", "report": "report.json"}
 
 
-def _titles(source: Source) -> list[str]:
+def _titles(source: TextSource) -> list[str]:
     """Every title once; malformed records are counted when the source is read for its texts."""
     records = source.records(BadRecords.counted_before())
     return list(dict.fromkeys(record.title for record in records if record.title))
 
 
 def _check_sizes(length: int, shard_size: int, workers: int) -> None:
-    for field, value, least in (
+    for field, value, smallest in (
         ("length", length, 3),  # [CLS], one token, [SEP]
         ("shard_size", shard_size, 1),
         ("workers", workers, 0),
     ):
-        if value < least:
-            raise ValueError(f"prepare.{field}={value}: expected at least {least}")
+        if value < smallest:
+            raise ValueError(f"prepare.{field}={value}: expected at least {smallest}")
 
 
 def _clear_finished(folder: str) -> None:

@@ -16,7 +16,8 @@ import numpy as np
 import tokenizers
 from tokenizers import models
 
-from input_pipelines.sources.text_sources import BadRecords, Mixture, Source, SourceError
+from input_pipelines.sources.mixtures import Mixture
+from input_pipelines.sources.text_sources import BadRecords, SourceError, TextSource
 from input_pipelines.tokenizers import word_start_marks
 from input_pipelines.tokenizers.wordpiece import BERT_SPECIALS, LONGEST_WORD, train_wordpiece
 
@@ -177,7 +178,7 @@ def join_title(title: str, text: str) -> str:
 
 def train_tokenizer(
     model_dir: str,
-    source: Source,
+    source: TextSource,
     vocabulary_size: int,
     alphabet_size: int,
     min_frequency: int,

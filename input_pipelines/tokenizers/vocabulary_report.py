@@ -12,7 +12,8 @@ import os
 from collections.abc import Sequence, Set
 from typing import Any
 
-from input_pipelines.sources.text_sources import BadRecords, Mixture
+from input_pipelines.sources.mixtures import Mixture
+from input_pipelines.sources.text_sources import BadRecords
 from input_pipelines.tokenizers.tokenization import Tokenizer
 
 BATCH = 1024  # sentences that are tokenized at a time
@@ -76,7 +77,7 @@ def _add(count: _Count, texts: Sequence[str], tokenizer: Tokenizer, known: Set[s
 
 
 def vocabulary_report(
-    model_dir: str, tokenizer: str, sentences: Mixture, most: int, max_unknown: float
+    model_dir: str, tokenizer: str, sentences: Mixture, max_sentences: int, max_unknown: float
 ) -> dict[str, str]:
     """Writes vocabulary_report.json: of each language, what share of tokens is [UNK], and more.
 
@@ -84,7 +85,7 @@ def vocabulary_report(
       model_dir: stage folder.
       tokenizer: its folder.
       sentences: languages, a member each.
-      most: sentences of each that are looked at, from all over; 0 for all.
+      max_sentences: sentences of each that are looked at, from all over; 0 for all.
       max_unknown: share of a language's bytes that may stand in words that are [UNK].
 
     Returns:
@@ -100,7 +101,7 @@ def vocabulary_report(
     for name, source, _ in sentences.members:
         count = _Count()
         total = sum(1 for _ in source.records(BadRecords.counted_before()))
-        every = -(-total // most) if most else 1
+        every = -(-total // max_sentences) if max_sentences else 1
         batch: list[str] = []
         for number, record in enumerate(source.records(BadRecords.counted_before())):
             if number % every == 0:

@@ -17,16 +17,10 @@ import numpy as np
 import tokenizers
 from safetensors.numpy import save_file
 
-from models.interop import hf_config, hf_names, import_hf, model_cards, sentence_modules
-from models.networks import bert
+from models.interop import hf_config, model_cards, published_layout, sentence_modules
 from t5x_style.interfaces.contract import Contract, Vocabulary
+from t5x_style.interfaces.encoder import TokenEncoderConfig
 
-_BASE_MODEL = {"bert": "BertModel", "roberta": "RobertaModel", "electra": "ElectraModel"}
-_MASKED_LM = {
-    "bert": "BertForMaskedLM",
-    "roberta": "RobertaForMaskedLM",
-    "electra": "ElectraForMaskedLM",
-}
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocabulary.json")
 # What is written of a model: part -> whether it must be there.
 _RETRIEVER = {"encoder": True, "head": False, "decoder": False}
@@ -52,7 +46,7 @@ def export(
     model_dir: str,
     checkpoint: str,
     weights: Weights,
-    config: bert.BertConfig,
+    config: TokenEncoderConfig,
     vocabulary: Vocabulary,
     tokenizer: str,
     unused: Sequence[str] = (),
@@ -118,12 +112,12 @@ def _is_reranker(contract: Contract) -> bool:
 
 def _require_fit(
     arrays: Mapping[str, np.ndarray],
-    config: bert.BertConfig,
+    config: TokenEncoderConfig,
     contract: Contract,
     vocabulary: Vocabulary,
 ) -> None:
     """Raises ExportError unless weights, sizes, contract and tokenizer belong together."""
-    shapes = import_hf.part_shapes(config)
+    shapes = published_layout.of_config(config).shapes(config)
     kind, parts = "retriever", _RETRIEVER
     if _is_reranker(contract):
         kind, parts = "re-ranker", _RERANKER
@@ -136,7 +130,9 @@ def _require_fit(
         elif path.split("/")[0] not in parts:
             problems.append(f"{path}: not a part of a {kind}, as the training's contract has it")
         elif array.shape != shapes[path]:
-            problems.append(f"{path}: BertConfig says {shapes[path]}, found {array.shape}")
+            problems.append(
+                f"{path}: {type(config).__name__} says {shapes[path]}, found {array.shape}"
+            )
     problems += [
         f"{path}: missing"
         for path in shapes
@@ -144,8 +140,8 @@ def _require_fit(
     ]
     if contract.vocabulary_size != config.vocab_size:
         problems.append(
-            f"vocabulary: trained with {contract.vocabulary_size} tokens, BertConfig.vocab_size is "
-            f"{config.vocab_size}"
+            f"vocabulary: trained with {contract.vocabulary_size} tokens, "
+            f"{type(config).__name__}.vocab_size is {config.vocab_size}"
         )
     if contract.tokenizer_fingerprint != vocabulary.fingerprint:
         problems.append(
@@ -161,15 +157,16 @@ def _require_fit(
         )
 
 
-def _require_pairs(config: bert.BertConfig, tokenizer: Path) -> None:
+def _require_pairs(config: TokenEncoderConfig, tokenizer: Path) -> None:
     """Raises ExportError unless other libraries read a query and a passage as our re-ranker does.
 
     `[CLS] query [SEP] passage [SEP]`, token types 1 from the passage on, then BERT's pooler.
     """
-    family = hf_config.family_of(config)
-    if family != "bert":
+    layout = published_layout.of_config(config)
+    variant = layout.variant_of(config)
+    if variant not in layout.pairs:
         raise ExportError(
-            f"a re-ranker can only be exported over an encoder of BERT's family, found {family}: "
+            f"a re-ranker can only be exported over an encoder of BERT's family, found {variant}: "
             "its sequence classification has another head than BERT's pooler and classifier, which "
             "ours has."
         )
@@ -189,11 +186,16 @@ class _Writer:
     """Writes folders for one encoder, under its contract and with its tokenizer."""
 
     def __init__(
-        self, config: bert.BertConfig, contract: Contract, vocabulary: Vocabulary, tokenizer: Path
+        self,
+        config: TokenEncoderConfig,
+        contract: Contract,
+        vocabulary: Vocabulary,
+        tokenizer: Path,
     ) -> None:
         self.config, self.contract, self.tokenizer = config, contract, tokenizer
         self.pad = vocabulary.pad
-        self.family = hf_config.family_of(config)
+        self.layout = published_layout.of_config(config)
+        self.variant = self.layout.variant_of(config)
 
     @property
     def max_tokens(self) -> int:
@@ -209,21 +211,20 @@ class _Writer:
 
         A pooler is in both: transformers' model returns what it gives as `pooler_output`.
         """
-        base = hf_names.spelled("bert.", self.family)
+        base = self._spelled("bert.")
         named = self._named(arrays)
         pooler = {
-            name: named[hf_names.spelled(name, self.family)]
+            name: named[self._spelled(name)]
             for name in sentence_modules.POOLER.values()
             if self.contract.pooling == "pooler"
         }
-        # ELECTRA's model has no pooler in transformers.
-        left = self.family == "electra"
+        left = self.variant not in self.layout.with_pooler
         tensors = {
             name.removeprefix(base): array
             for name, array in named.items()
             if not (left and name.startswith(f"{base}pooler."))
         }
-        self._model(folder, tensors, _BASE_MODEL[self.family])
+        self._model(folder, tensors, self.layout.base_models[self.variant])
         # Or transformers would make one up, and sentence-transformers warn of it.
         arguments = {} if left or pooler else {"add_pooling_layer": False}
         sentence_modules.write(folder, self.contract, self.max_tokens, arguments, pooler)
@@ -232,7 +233,7 @@ class _Writer:
 
     def masked_lm(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
         """A folder that transformers opens with its MLM head, tied to the word table."""
-        self._model(folder, self._named(arrays), _MASKED_LM[self.family])
+        self._model(folder, self._named(arrays), self.layout.masked_lms[self.variant])
 
     def pretraining(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
         """RetroMAE's state: encoder and head under `lm.`, the decoder as `c_head.`."""
@@ -250,8 +251,11 @@ class _Writer:
         (folder / "README.md").write_text(card, encoding="utf-8")
 
     def _named(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        canonical = hf_names.export_arrays(arrays, self.config.vocab_size)
-        return {hf_names.spelled(name, self.family): array for name, array in canonical.items()}
+        canonical = self.layout.export_arrays(arrays, self.config.vocab_size)
+        return {self._spelled(name): array for name, array in canonical.items()}
+
+    def _spelled(self, name: str) -> str:
+        return self.layout.spelled(name, self.variant)
 
     def _model(
         self,

@@ -1,8 +1,8 @@
-"""Reads BERT, RoBERTa, ELECTRA and RetroMAE weights from Hugging Face safetensors.
+"""Reads the weights of published encoders from Hugging Face safetensors.
 
-Old (`gamma`, `beta`) and new names, with or without prefixes (`hf_names`).  All names, shapes and
-dtypes are compared with `config.json` before any weight is read, and every disagreement is reported
-at once.  Pickles (`.bin`) are never opened: loading one runs the code inside it.
+Old (`gamma`, `beta`) and new names, with or without prefixes (`published_layout`).  All names,
+shapes and dtypes are compared with `config.json` before any weight is read, and every disagreement
+is reported at once.  Pickles (`.bin`) are never opened: loading one runs the code inside it.
 """
 
 import dataclasses
@@ -14,10 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import safetensors
-from flax import nnx
 
-from models.interop import hf_config, hf_names, sentence_modules
-from models.networks import bert, heads, layers
+from models.interop import hf_config, hf_names, layout_bert, published_layout, sentence_modules
 
 Shape = tuple[int, ...]
 
@@ -52,7 +50,7 @@ class HuggingFace:
         vocab_size: of the tokenizer. Rows of the word table beyond it are cut off; where the file
             has fewer, it gives those that it has. Either is a warning.
         ignore: glob patterns of canonical tensor names that stay in the file (`classifier.*`),
-            besides `hf_names.MAY_STAY`.
+            besides those that a layout lets stay.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -62,8 +60,9 @@ class HuggingFace:
     def __init__(self, path: str, vocab_size: int, ignore: tuple[str, ...] = ()) -> None:
         self.path = Path(path)
         self.vocab_size = vocab_size
-        self.ignore = (*hf_names.MAY_STAY, *ignore)
-        self._where = _locate(self.path)
+        self.layout = _layout(self.path)
+        self.ignore = (*self.layout.may_stay, *ignore)
+        self._where = _locate(self.path, self.layout)
 
     def __str__(self) -> str:
         return f"HuggingFace({str(self.path)!r})"
@@ -85,14 +84,14 @@ class HuggingFace:
         """
         folder = self.path if self.path.is_dir() else self.path.parent
         fields = hf_config.read_fields(folder)
-        family = hf_config.family(fields)
+        variant = self.layout.variant(fields)
         config = hf_config.config_from_hf(str(folder), "float32", "none", vocab_multiple=1)
-        shapes = self._held(config, fields.get("retriever_proj_size", 128))
-        names = {path: hf_names.BY_PATH[path].names(config.layers) for path in shapes}
+        shapes = self._held(self.layout.shapes(config, fields.get("retriever_proj_size", 128)))
+        names = {path: self.layout.by_path[path].names(shape[0]) for path, shape in shapes.items()}
         problems = [
             problem
             for path, shape in shapes.items()
-            for problem in self._differences(path, names[path], shape, family)
+            for problem in self._differences(path, names[path], shape, variant)
         ]
         problems += self._unexpected(names) + self._no_score() + self._untied()
         if problems:
@@ -105,25 +104,27 @@ class HuggingFace:
         sentence_modules.warn_of(folder)
         return {path: self._read(path, names[path], shape) for path, shape in shapes.items()}
 
-    def _held(self, config: bert.BertConfig, projection: int) -> dict[str, Shape]:
+    def _held(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         """Our path -> shape, for every part of which the file has anything, and the encoder."""
-        names = {entry.name.format(layer=0): entry.part for entry in hf_names.TABLE}
+        names = {entry.names(1)[0]: entry.part for entry in self.layout.table}
         parts = {names[name] for name in names.keys() & self._where if not self._may_stay(name)}
         return {
             path: shape
-            for path, shape in part_shapes(config, projection).items()
-            if hf_names.BY_PATH[path].part in {"encoder", *parts}
+            for path, shape in shapes.items()
+            if self.layout.by_path[path].part in {"encoder", *parts}
         }
 
-    def _differences(self, path: str, names: Sequence[str], shape: Shape, family: str) -> list[str]:
+    def _differences(
+        self, path: str, names: Sequence[str], shape: Shape, variant: str
+    ) -> list[str]:
         """What is wrong with the tensors of one parameter."""
-        entry = hf_names.BY_PATH[path]
+        entry = self.layout.by_path[path]
         expected = entry.their_shape(_inner(entry, shape), shape[0])
         problems = []
         for name in names:
             found = self._where.get(name)
             if found is None:
-                spelled = hf_names.spelled(name, family)
+                spelled = self.layout.spelled(name, variant)
                 problems.append(f"{spelled}: missing (expected {expected})")
             elif found.shape != expected:
                 problems.append(f"{found.name}: expected {expected}, found {found.shape}")
@@ -156,7 +157,7 @@ class HuggingFace:
     def _untied(self) -> list[str]:
         """Output tensors that old files repeat; ours are tied, so they must be copies."""
         problems = []
-        for copy, original in hf_names.TIED:
+        for copy, original in self.layout.tied:
             if copy in self._where and original in self._where:
                 repeated, table = self._where[copy], self._where[original]
                 if not np.array_equal(repeated.read(), table.read()):
@@ -179,42 +180,13 @@ class HuggingFace:
             )
 
     def _read(self, path: str, names: Sequence[str], shape: Shape) -> np.ndarray:
-        entry = hf_names.BY_PATH[path]
+        entry = self.layout.by_path[path]
         parts = [
             entry.from_theirs(self._where[name].read(), _inner(entry, shape)) for name in names
         ]
         if entry.layout == hf_names.VOCAB:
             return parts[0][: self.vocab_size]
         return np.stack(parts) if entry.stacked else parts[0]
-
-
-class _Parts(nnx.Module):
-    """Every part that the table of names knows."""
-
-    def __init__(self, config: bert.BertConfig, projection: int) -> None:
-        rngs = nnx.Rngs(0)
-        self.encoder = bert.Encoder(config, rngs=rngs)
-        self.head = heads.MlmHead(config, rngs=rngs)
-        self.decoder = layers.BertLayer(config.block, rngs=rngs)
-        self.pooler = heads.Pooler(config, rngs=rngs)
-        self.classifier = heads.score_head(config, rngs=rngs)
-        self.next_sentence = layers.Dense(
-            {"embed": config.hidden}, {"type": 2}, stddev=1.0, dtype=config.dtype, rngs=rngs
-        )
-        self.project = heads.projection(config, projection, rngs)
-        self.norm = layers.layer_norm(projection, 1e-12, config.dtype, rngs)
-
-
-def part_shapes(config: bert.BertConfig, projection: int = 128) -> dict[str, Shape]:
-    """Our path -> shape of every parameter that the table of names knows, at these sizes.
-
-    Args:
-        config: of the encoder.
-        projection: size of REALM's vectors.
-    """
-    parts = nnx.eval_shape(lambda: _Parts(config, projection))
-    flat = nnx.to_flat_state(nnx.state(parts, nnx.Param))
-    return {"/".join(map(str, path)): tuple(variable.shape) for path, variable in flat}
 
 
 def _inner(entry: hf_names.Entry, shape: Shape) -> Shape:
@@ -258,11 +230,20 @@ def _shards(index: Path) -> list[Path]:
     return [index.parent / name for name in names]
 
 
-def _locate(path: Path) -> dict[str, Stored]:
+def _layout(path: Path) -> published_layout.PublishedLayout:
+    """As config.json says; BERT's where it says nothing, which `arrays` then reports."""
+    file = (path if path.is_dir() else path.parent) / "config.json"
+    try:
+        return hf_config.layout(json.loads(file.read_text(encoding="utf-8")), file)
+    except (OSError, ValueError, AttributeError):
+        return layout_bert.LAYOUT
+
+
+def _locate(path: Path, layout: published_layout.PublishedLayout) -> dict[str, Stored]:
     """Canonical name -> what the files say of it."""
     where: dict[str, Stored] = {}
     for stored in (stored for file in _files(path) for stored in _header(file)):
-        key = hf_names.canonical(stored.name)
+        key = layout.canonical(stored.name)
         if key in where:
             raise WeightsError(
                 f"{path}: {stored.name!r} and {where[key].name!r} both mean {key!r}."

@@ -233,8 +233,7 @@ def _pooling(folder: Path) -> tuple[str, bool, str]:
 
 def _max_length(folder: Path) -> tuple[int, str]:
     """(tokens, file that says so), at most as many as the encoder has positions."""
-    fields = hf_config.read_fields(folder)
-    positions = fields["max_position_embeddings"] - hf_config.position_offset(fields)
+    positions = hf_config.max_positions(folder)
     where = dict(sentence_modules.modules(folder)).get("Transformer", "")
     for name in _LENGTH_FILES:
         settings = sentence_modules.read_json(folder / where / name, {})

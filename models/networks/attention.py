@@ -55,6 +55,9 @@ class Local:
     span: int = dataclasses.field(metadata={"static": True})
 
 
+Visible = jax.Array | Segments | Local  # an array: bool [B, Q, K] or [B, 1 or H, Q, K]
+
+
 class Choice(NamedTuple):
     """Whether a fused kernel is taken where the platform has one, and why, in words."""
 
@@ -103,6 +106,22 @@ def visibility(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
     """
     same = query_segments[:, :, None] == key_segments[:, None, :]
     return same & (key_segments[:, None, :] > 0)
+
+
+def attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    visible: Visible,
+    kind: str,
+    drop: Callable[[jax.Array], jax.Array],
+) -> jax.Array:
+    """In the form that `visible` asks for; arguments as for `plain` and `fused`."""
+    if isinstance(visible, Segments):
+        return fused(query, key, value, visible, kind)
+    if isinstance(visible, Local):
+        return local(query, key, value, visible, drop)
+    return plain(query, key, value, visible, drop)
 
 
 def plain(

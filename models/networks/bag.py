@@ -17,6 +17,7 @@ import numpy as np
 from flax import nnx
 
 from t5x_style.distributed import partitioning
+from t5x_style.interfaces.encoder import Group
 
 # softplus(_ONE) = 1: every token counts alike before the first step.
 _ONE = math.log(math.e - 1)
@@ -103,6 +104,15 @@ class BagEncoder(nnx.Module):
         )
         ones = nnx.with_partitioning(nnx.initializers.constant(_ONE), ("vocab",))
         self.token_weight = nnx.Param(ones(rngs.params(), (config.padded_vocab,), jnp.float32))
+
+    @property
+    def poolings(self) -> tuple[str, ...]:
+        """See `Encoder`."""
+        return ("weighted_mean",)
+
+    def pool(self, group: Group, pooling: str, key: jax.Array | None = None) -> jax.Array:
+        """See `Encoder`; a bag has no dropout."""
+        return self(group["tokens"], group["segment_ids"], group["cls_at"].shape[1])
 
     def __call__(self, tokens: jax.Array, segment_ids: jax.Array, segments: int) -> jax.Array:
         """The weighted sum of each segment's token embeddings.

@@ -7,14 +7,13 @@ same numbers as one in a row of its own.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.networks import attention, layers
-from t5x_style.distributed import partitioning
+from models.networks import attention, layers, stacks, tables, token_encoder
+from models.networks.layers import BertLayer, BlockConfig
 
 STDDEVS = (
     "initializer_range", "table_stddev", "position_stddev", "kernel_stddev", "attention_stddev",
@@ -49,7 +48,7 @@ class BertConfig:
         mlp_stddev: of the kernel that adds the feed-forward part's output to it; None:
             `kernel_stddev`. With 0 that part starts as the identity, up to its LayerNorm.
         dtype: compute dtype; parameters are float32 always.
-        remat: one of `layers.REMAT_POLICIES`.
+        remat: one of `stacks.REMAT_POLICIES`.
         unroll: layers in one iteration of the loop over layers; more compile longer and, on CPUs,
             run faster.
         attention: `plain`, `fused` (a library's kernel on TPUs and NVIDIA GPUs), or `auto`, which
@@ -111,9 +110,9 @@ class BertConfig:
                     f"BertConfig.{name}: expected a standard deviation of 0 or more, "
                     f"found {getattr(self, name)}."
                 )
-        if self.remat not in layers.REMAT_POLICIES:
+        if self.remat not in stacks.REMAT_POLICIES:
             raise ValueError(
-                f"BertConfig.remat must be one of {layers.REMAT_POLICIES}, found {self.remat!r}."
+                f"BertConfig.remat must be one of {stacks.REMAT_POLICIES}, found {self.remat!r}."
             )
 
     @property
@@ -131,12 +130,25 @@ class BertConfig:
         """Standard deviation of fresh kernels."""
         return self.initializer_range if self.kernel_stddev is None else self.kernel_stddev
 
+    @property
+    def head_biases(self) -> bool:
+        """The MLM head has biases."""
+        return True
+
     def build(self, rngs: nnx.Rngs) -> "Encoder":
         """The network, with fresh parameters from stream `params`."""
         return Encoder(self, rngs=rngs)
 
+    def layer(self, rngs: nnx.Rngs) -> "BertLayer":
+        """A fresh layer."""
+        return layers.BertLayer(self.block, rngs=rngs)
+
+    def stack(self, count: int, rngs: nnx.Rngs) -> "BertLayer":
+        """`count` fresh layers, stacked."""
+        return stacks.stack(self.layer, count, rngs)
+
     @property
-    def block(self) -> layers.BlockConfig:
+    def block(self) -> "BlockConfig":
         """The part that one layer needs."""
         return layers.BlockConfig(
             hidden=self.hidden,
@@ -154,24 +166,6 @@ class BertConfig:
         )
 
 
-def table(
-    rows: int, name: str, config: BertConfig, rngs: nnx.Rngs, stddev: float | None = None
-) -> nnx.Embed:
-    """[rows, table_width] float32, whose rows have this logical name.
-
-    Args:
-        stddev: of the fresh rows; None: `initializer_range`.
-    """
-    normal = nnx.initializers.normal(config.initializer_range if stddev is None else stddev)
-    return nnx.Embed(
-        rows,
-        config.table_width,
-        param_dtype=jnp.float32,
-        embedding_init=nnx.with_partitioning(normal, (name, "embed")),
-        rngs=rngs,
-    )
-
-
 def _projection(config: BertConfig, rngs: nnx.Rngs) -> layers.Dense:
     """[..., table_width] -> [..., D]; a mesh axis may be used once, hence `mlp` for the width D."""
     return layers.Dense(
@@ -183,12 +177,6 @@ def _projection(config: BertConfig, rngs: nnx.Rngs) -> layers.Dense:
     )
 
 
-def rows_of(table: nnx.Embed, at: jax.Array) -> jax.Array:
-    """[..., table_width] float32: the rows `at` [...]."""
-    whole = partitioning.gathered(table.embedding[...], (None, "embed"))
-    return jnp.take(whole, at, axis=0)
-
-
 class Embeddings(nnx.Module):
     """LN(word + position + type), projected where the tables are narrower than the layers.
 
@@ -196,10 +184,13 @@ class Embeddings(nnx.Module):
     """
 
     def __init__(self, config: BertConfig, *, rngs: nnx.Rngs) -> None:
-        self.word = table(config.padded_vocab, "vocab", config, rngs, config.table_stddev)
+        width, fallback = config.table_width, config.initializer_range
+        of_words = fallback if config.table_stddev is None else config.table_stddev
+        of_places = fallback if config.position_stddev is None else config.position_stddev
         rows = config.max_positions + config.position_offset
-        self.position = table(rows, "position", config, rngs, config.position_stddev)
-        self.type = table(config.type_vocab, "type", config, rngs, config.position_stddev)
+        self.word = tables.table(config.padded_vocab, "vocab", width, of_words, rngs)
+        self.position = tables.table(rows, "position", width, of_places, rngs)
+        self.type = tables.table(config.type_vocab, "type", width, of_places, rngs)
         self.norm = layers.layer_norm(config.table_width, config.layer_norm_eps, config.dtype, rngs)
         self.dropout = layers.Dropout(config.dropout)
         self.position_offset = config.position_offset
@@ -215,7 +206,9 @@ class Embeddings(nnx.Module):
         """[B, L, D] from int32 `tokens`, `positions`, `token_types` (None: all 0), each [B, L]."""
         if token_types is None:
             token_types = jnp.zeros_like(tokens)
-        return self._projected(self._sum(rows_of(self.word, tokens), positions, token_types, key))
+        return self._projected(
+            self._sum(tables.rows_of(self.word, tokens), positions, token_types, key)
+        )
 
     def around(
         self, vectors: jax.Array, positions: jax.Array, key: jax.Array | None = None
@@ -237,141 +230,91 @@ class Embeddings(nnx.Module):
         self, first: jax.Array, positions: jax.Array, types: jax.Array, key: jax.Array | None
     ) -> jax.Array:
         """LN(first + position + type), with dropout."""
-        at = rows_of(self.position, positions + self.position_offset)
-        return self.dropout(self.norm(first + at + rows_of(self.type, types)), key)
+        at = tables.rows_of(self.position, positions + self.position_offset)
+        return self.dropout(self.norm(first + at + tables.rows_of(self.type, types)), key)
 
     def position_rows(self, positions: jax.Array) -> jax.Array:
         """[B, L, D]: the rows of the position table, without LayerNorm, type or dropout."""
-        return self._projected(rows_of(self.position, positions + self.position_offset))
+        return self._projected(tables.rows_of(self.position, positions + self.position_offset))
 
     def _projected(self, embedded: jax.Array) -> jax.Array:
         """[..., table_width] -> [..., D]."""
         return embedded if self.project is None else self.project(embedded)
 
 
-class Encoder(nnx.Module):
+class Encoder(token_encoder.TokenEncoder):
     """Embeddings and `config.layers` layers, run by one scan."""
 
     def __init__(self, config: BertConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
         self.embeddings = Embeddings(config, rngs=rngs)
-        self.layers = layers.stack(config.block, config.layers, rngs)
+        self.layers = config.stack(config.layers, rngs)
 
     @property
     def word_table(self) -> jax.Array:
-        """[padded_vocab, table_width] float32, to which output layers are tied."""
+        """[padded_vocab, table_width] float32."""
         return self.embeddings.word.embedding[...]
 
-    def __call__(
+    def words(self, tokens: jax.Array) -> jax.Array:
+        """[..., table_width] float32."""
+        return tables.rows_of(self.embeddings.word, tokens)
+
+    def embed(
         self,
         tokens: jax.Array,
         positions: jax.Array,
-        segment_ids: jax.Array,
         token_types: jax.Array | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
-        """Encodes rows of segments.
+        """[B, L, D]: the embedding block."""
+        return self.embeddings(tokens, positions, token_types, key)
 
-        Args:
-            tokens: [B, L] int32.
-            positions: [B, L] int32, restarting at 0 in each segment.
-            segment_ids: [B, L] int32, 0 = padding.
-            token_types: [B, L] int32; None means all 0.
-            key: for dropout; None turns it off.
-
-        Returns:
-            [B, L, D] in the compute dtype.  Values at padding are finite and meaningless.
-        """
-        first, rest = layers.split_key(key, 2)
-        hidden = self.embeddings(tokens, positions, token_types, first)
-        return self.run_layers(hidden, self.layers.attention.segment_mask(segment_ids, rest), rest)
-
-    def run_layers(
-        self, hidden: jax.Array, visible: layers.Visible, key: jax.Array | None = None
+    def embed_vectors(
+        self, vectors: jax.Array, positions: jax.Array, key: jax.Array | None = None
     ) -> jax.Array:
-        """The layers alone: [B, L, D] from `hidden` [B, L, D], see `layers.run_stack`."""
-        config = self.config
-        return layers.run_stack(
-            self.layers,
-            config.layers,
+        """[B, L, D]: see `Embeddings.around`."""
+        return self.embeddings.around(vectors, positions, key)
+
+    def position_rows(self, positions: jax.Array) -> jax.Array:
+        """[B, L, D]: see `Embeddings.position_rows`."""
+        return self.embeddings.position_rows(positions)
+
+    def view(
+        self, positions: jax.Array, segment_ids: jax.Array, key: jax.Array | None
+    ) -> layers.Visible:
+        """Segments, or their mask; positions are in the embeddings."""
+        return self.layers.segment_mask(segment_ids, key)
+
+    def run(
+        self,
+        hidden: jax.Array,
+        view: layers.Visible,
+        start: int,
+        end: int,
+        key: jax.Array | None = None,
+    ) -> jax.Array:
+        """[B, L, D]: layers `start` to `end` - 1, by one scan."""
+        config, all_layers = self.config, (start, end) == (0, self.config.layers)
+        return stacks.run_stack(
+            self.layers if all_layers else stacks.part_of(self.layers, start, end),
+            end - start,
             hidden,
-            visible,
+            view,
             key=key,
             remat=config.remat,
-            unroll=config.unroll,
+            unroll=config.unroll if all_layers else min(config.unroll, end - start),
         )
 
-    def early_and_late(
+    def run_at(
         self,
-        tokens: jax.Array,
-        positions: jax.Array,
-        segment_ids: jax.Array,
-        early: int,
-        token_types: jax.Array | None = None,
-        key: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array]:
-        """The states after `early` layers (0: the embeddings) and after all, both [B, L, D].
-
-        Other arguments as when called; dropout draws other numbers.
-        """
-        first, before, after = layers.split_key(key, 3)
-        hidden = self.embeddings(tokens, positions, token_types, first)
-        visible = self.layers.attention.segment_mask(segment_ids, after)
-        states = [hidden]
-        for start, end, own in ((0, early, before), (early, self.config.layers, after)):
-            if end > start:
-                part = layers.part_of(self.layers, start, end)
-                options = {
-                    "remat": self.config.remat,
-                    "unroll": min(self.config.unroll, end - start),
-                }
-                hidden = layers.run_stack(part, end - start, hidden, visible, key=own, **options)
-            states.append(hidden)
-        return states[1], states[2]
-
-    def states_at(
-        self,
+        hidden: jax.Array,
         at: jax.Array,
-        tokens: jax.Array,
         positions: jax.Array,
         segment_ids: jax.Array,
-        token_types: jax.Array | None = None,
-        key: jax.Array | None = None,
-        depth: int | None = None,
+        number: int,
+        key: jax.Array | None,
     ) -> jax.Array:
-        """The states of a few tokens only, such as those that are pooled.
-
-        Of the others, the last layer needs nothing but keys and values: a sixth of its products.
-
-        Args:
-            at: [B, S] int32, which tokens of each row.
-            tokens, positions, segment_ids, token_types, key: as when called; dropout draws other
-                numbers.
-            depth: behind so many layers; None: behind all.
-
-        Returns:
-            [B, S, D] in the compute dtype.
-        """
-        config = self.config
-        below = (depth or config.layers) - 1
-        first, lower, last = layers.split_key(key, 3)
-        hidden = self.embeddings(tokens, positions, token_types, first)
-        if below:
-            part = layers.part_of(self.layers, 0, below)
-            visible = self.layers.attention.segment_mask(segment_ids, lower)
-            options = {"remat": config.remat, "unroll": min(config.unroll, below)}
-            hidden = layers.run_stack(part, below, hidden, visible, key=lower, **options)
+        """[B, S, D]: one layer, with queries of the tokens `at` [B, S] alone."""
         seen = attention.visibility(jnp.take_along_axis(segment_ids, at, axis=1), segment_ids)
         query = jnp.take_along_axis(hidden, at[:, :, None], axis=1)
-        return layers.run_layer(self.layers, below, query, hidden, seen, last, config.remat)
-
-
-class FirstLayers(NamedTuple):
-    """The lower part of an encoder, as an encoder of pooled tokens."""
-
-    encoder: Encoder
-    depth: int  # layers, at least 1
-
-    def states_at(self, at: jax.Array, *text: Any) -> jax.Array:
-        """[B, S, D]; arguments as of `Encoder.states_at`."""
-        return self.encoder.states_at(at, *text, depth=self.depth)
+        return stacks.run_layer(self.layers, number, query, hidden, seen, key, self.config.remat)

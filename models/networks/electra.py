@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.corruption import generator_sampling, masking
-from models.networks import bert, heads
+from models.networks import heads
+from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
 
 Group = Mapping[str, jax.Array]
@@ -29,10 +30,10 @@ class Generator(nnx.Module):
         rngs: stream `params`.
     """
 
-    def __init__(self, config: bert.BertConfig, chunk: int, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: TokenEncoderConfig, chunk: int, *, rngs: nnx.Rngs) -> None:
         self.config = config
         self.chunk = chunk
-        self.encoder = bert.Encoder(config, rngs=rngs)
+        self.encoder = config.build(rngs)
         self.head = heads.MlmHead(config, rngs=rngs)
 
     def replace(

@@ -9,6 +9,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,16 +43,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 DTYPES = ("float32", "bfloat16")
 
 KeysAndValues = tuple[jax.Array, jax.Array]
-Visible = jax.Array | attention.Segments | attention.Local
-
-REMAT_POLICIES = (
-    "none",
-    "full",
-    "dots_saveable",
-    "dots_with_no_batch_dims_saveable",
-    "everything_saveable",
-    "nothing_saveable",
-)
+Visible = attention.Visible
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +63,7 @@ class BlockConfig:
         mlp_stddev: the same of the second feed-forward kernel; None: `initializer_range`.
         dtype: name of the compute dtype.
         attention: one of `attention.KINDS`: which form self-attention inside segments takes.
+        bias: whether kernels and norms have biases.
     """
 
     hidden: int
@@ -85,6 +78,7 @@ class BlockConfig:
     attention: str
     attention_stddev: float | None = None
     mlp_stddev: float | None = None
+    bias: bool = True
 
     def __post_init__(self) -> None:
         if self.hidden % self.heads:
@@ -101,6 +95,15 @@ class BlockConfig:
                 f"attention must be one of {attention.KINDS}, found {self.attention!r}."
             )
 
+    @property
+    def projections(self) -> dict[str, Any]:
+        """What every `Dense` of the layer is made with."""
+        return {"stddev": self.initializer_range, "dtype": self.dtype, "bias": self.bias}
+
+    def norm(self, rngs: nnx.Rngs) -> nnx.LayerNorm:
+        """A fresh norm of the residual stream."""
+        return layer_norm(self.hidden, self.layer_norm_eps, self.dtype, rngs, self.bias)
+
     def stddev(self, special: float | None) -> float:
         """`special` where it is set, that of other kernels where it is None."""
         return self.initializer_range if special is None else special
@@ -115,6 +118,7 @@ class Dense(nnx.Module):
         stddev: of the normal that the kernel is drawn from.
         dtype: compute dtype, one of `DTYPES`.
         rngs: stream `params`.
+        bias: whether there is one.
     """
 
     def __init__(
@@ -125,24 +129,30 @@ class Dense(nnx.Module):
         stddev: float,
         dtype: str,
         rngs: nnx.Rngs,
+        bias: bool = True,
     ) -> None:
         init = nnx.with_partitioning(nnx.initializers.normal(stddev), (*inputs, *outputs))
         zeros = nnx.with_partitioning(nnx.initializers.zeros_init(), tuple(outputs))
         shape = (*inputs.values(), *outputs.values())
         self.kernel = nnx.Param(init(rngs.params(), shape, jnp.float32))
-        self.bias = nnx.Param(zeros(rngs.params(), tuple(outputs.values()), jnp.float32))
+        zero = zeros(rngs.params(), tuple(outputs.values()), jnp.float32) if bias else None
+        self.bias = None if zero is None else nnx.Param(zero)
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.dtype = dtype
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., *inputs] -> [..., *outputs] in the compute dtype."""
-        kernel, bias = self.kernel[...].astype(self.dtype), self.bias[...].astype(self.dtype)
+        kernel = self.kernel[...].astype(self.dtype)
         kernel = partitioning.gathered(kernel, (*self.inputs, *self.outputs))
         y = jnp.tensordot(x.astype(self.dtype), kernel, axes=len(self.inputs))
-        return y + partitioning.gathered(bias, self.outputs)
+        if self.bias is None:
+            return y
+        return y + partitioning.gathered(self.bias[...].astype(self.dtype), self.outputs)
 
 
-def layer_norm(size: int, eps: float, dtype: str, rngs: nnx.Rngs) -> nnx.LayerNorm:
+def layer_norm(
+    size: int, eps: float, dtype: str, rngs: nnx.Rngs, bias: bool = True
+) -> nnx.LayerNorm:
     """(x - mean) / sqrt(biased variance + eps) . scale + bias, in float32, returned in `dtype`.
 
     The fast variance E[x^2] - E[x]^2 loses too many bits for parity with the published numbers.
@@ -152,6 +162,7 @@ def layer_norm(size: int, eps: float, dtype: str, rngs: nnx.Rngs) -> nnx.LayerNo
         epsilon=eps,
         dtype=jnp.float32 if dtype == "float32" else jnp.dtype(dtype),
         param_dtype=jnp.float32,
+        use_bias=bias,
         use_fast_variance=False,
         scale_init=nnx.with_partitioning(nnx.initializers.ones_init(), ("norm",)),
         bias_init=nnx.with_partitioning(nnx.initializers.zeros_init(), ("norm",)),
@@ -185,7 +196,7 @@ class Attention(nnx.Module):
     def __init__(self, config: BlockConfig, *, rngs: nnx.Rngs) -> None:
         heads = {"heads": config.heads, "kv": config.hidden // config.heads}
         embed = {"embed": config.hidden}
-        options = {"stddev": config.initializer_range, "dtype": config.dtype, "rngs": rngs}
+        options = config.projections | {"rngs": rngs}
         self.query = Dense(embed, heads, **options)
         self.key = Dense(embed, heads, **options)
         self.value = Dense(embed, heads, **options)
@@ -210,12 +221,8 @@ class Attention(nnx.Module):
             [B, Q, D] in the compute dtype.
         """
         k, v = self.keys_and_values(memory)
-        if isinstance(visible, attention.Segments):
-            return self.out(attention.fused(self.query(query), k, v, visible, self.kind))
-        if isinstance(visible, attention.Local):
-            attended = attention.local(self.query(query), k, v, visible, self._drop(key))
-            return self.out(attended)
-        return self.attend(query, (k, v), visible, key)
+        attended = attention.attend(self.query(query), k, v, visible, self.kind, self.drop(key))
+        return self.out(attended)
 
     def keys_and_values(self, memory: jax.Array) -> KeysAndValues:
         """What is attended to in `memory` [B, K, D]: [B, K, H, d] twice, in the compute dtype."""
@@ -239,9 +246,10 @@ class Attention(nnx.Module):
             bias: float32 [B, Q, K], added to the scores of all heads.
         """
         k, v = known
-        return self.out(attention.plain(self.query(query), k, v, visible, self._drop(key), bias))
+        return self.out(attention.plain(self.query(query), k, v, visible, self.drop(key), bias))
 
-    def _drop(self, key: jax.Array | None) -> Callable[[jax.Array], jax.Array]:
+    def drop(self, key: jax.Array | None) -> Callable[[jax.Array], jax.Array]:
+        """Dropout of attention's weights, for the forms of `models.networks.attention`."""
         return lambda weights: self.dropout(weights, key)
 
     def segment_mask(self, segment_ids: jax.Array, key: jax.Array | None) -> Visible:
@@ -269,7 +277,7 @@ class FeedForward(nnx.Module):
 
     def __init__(self, config: BlockConfig, *, rngs: nnx.Rngs) -> None:
         embed, mlp = {"embed": config.hidden}, {"mlp": config.mlp}
-        options = {"stddev": config.initializer_range, "dtype": config.dtype, "rngs": rngs}
+        options = config.projections | {"rngs": rngs}
         self.wi = Dense(embed, mlp, **options)
         self.wo = Dense(mlp, embed, **options | {"stddev": config.stddev(config.mlp_stddev)})
         self.activation = config.activation
@@ -286,108 +294,35 @@ class BertLayer(nnx.Module):
     """
 
     def __init__(self, config: BlockConfig, *, rngs: nnx.Rngs) -> None:
-        norm = (config.hidden, config.layer_norm_eps, config.dtype, rngs)
         self.attention = Attention(config, rngs=rngs)
-        self.attention_norm = layer_norm(*norm)
+        self.attention_norm = config.norm(rngs)
         self.mlp = FeedForward(config, rngs=rngs)
-        self.mlp_norm = layer_norm(*norm)
+        self.mlp_norm = config.norm(rngs)
         self.dropout = Dropout(config.dropout)
 
     def __call__(
-        self, query: jax.Array, memory: jax.Array, visible: Visible, key: jax.Array | None = None
+        self, query: jax.Array, memory: jax.Array, view: Visible, key: jax.Array | None = None
     ) -> jax.Array:
         """Attends from `query` to `memory`, then feeds forward.
 
         Args:
             query: [B, Q, D].
             memory: [B, K, D], keys and values.
-            visible: see `Attention`.
+            view: `visible` of `Attention`.
             key: drives the three dropouts; None turns them off.
 
         Returns:
             [B, Q, D] in the compute dtype.
         """
         inside, after_attention, after_mlp = split_key(key, 3)
-        attended = self.attention(query, memory, visible, inside)
+        attended = self.attention(query, memory, view, inside)
         a = self.attention_norm(query + self.dropout(attended, after_attention))
         return self.mlp_norm(a + self.dropout(self.mlp(a), after_mlp))
 
+    def segment_mask(self, segment_ids: jax.Array, key: jax.Array | None) -> Visible:
+        """See `Attention.segment_mask`."""
+        return self.attention.segment_mask(segment_ids, key)
 
-def stack(config: BlockConfig, count: int, rngs: nnx.Rngs) -> BertLayer:
-    """`count` layers as one module whose parameters have a leading axis named `layers`."""
-
-    @nnx.split_rngs(splits=count)
-    @nnx.vmap(in_axes=0, out_axes=0, transform_metadata={nnx.PARTITION_NAME: "layers"})
-    def make(rngs: nnx.Rngs) -> BertLayer:
-        return BertLayer(config, rngs=rngs)
-
-    return make(rngs)
-
-
-def part_of(layers: BertLayer, start: int, end: int) -> BertLayer:
-    """Layers `start` to `end` - 1 of a stack, as a stack."""
-    graph, state = nnx.split(layers)
-    return nnx.merge(graph, jax.tree.map(lambda array: array[start:end], state))
-
-
-def with_remat(f: Callable[..., jax.Array], policy: str) -> Callable[..., jax.Array]:
-    """`f`, recomputed in the backward pass as `policy` (one of `REMAT_POLICIES`) says."""
-    if policy not in REMAT_POLICIES:
-        raise ValueError(f"remat must be one of {REMAT_POLICIES}, found {policy!r}.")
-    if policy == "none":
-        return f
-    chosen = None if policy == "full" else getattr(jax.checkpoint_policies, policy)
-    return nnx.remat(f, policy=chosen, prevent_cse=False)
-
-
-def run_stack(
-    layers: BertLayer,
-    count: int,
-    hidden: jax.Array,
-    visible: Visible,
-    *,
-    key: jax.Array | None,
-    remat: str,
-    unroll: int = 1,
-) -> jax.Array:
-    """Self-attention through stacked `layers`, one after the other.
-
-    Args:
-        layers: from `stack(config, count, rngs)`.
-        hidden: [B, L, D].
-        visible: see `Attention`, with Q = K = L.
-        key: for dropout; None turns it off.
-        remat: one of `REMAT_POLICIES`.
-        unroll: layers in one iteration of the loop.
-
-    Returns:
-        [B, L, D].
-    """
-
-    def one(x: jax.Array, layer: BertLayer, visible: Visible, key: jax.Array | None) -> jax.Array:
-        return layer(x, x, visible, key)
-
-    keys = None if key is None else jax.random.split(key, count)
-    scan = nnx.scan(
-        with_remat(one, remat),
-        in_axes=(nnx.Carry, 0, None, 0),
-        out_axes=nnx.Carry,
-        length=count,
-        unroll=unroll,
-    )
-    return scan(hidden, layers, visible, keys)
-
-
-def run_layer(
-    layers: BertLayer,
-    number: int,
-    query: jax.Array,
-    memory: jax.Array,
-    visible: Visible,
-    key: jax.Array | None,
-    remat: str,
-) -> jax.Array:
-    """One of stacked `layers` from `query` [B, Q, D] to `memory` [B, K, D], see `BertLayer`."""
-    graph, state = nnx.split(layers)
-    layer = nnx.merge(graph, jax.tree.map(lambda array: array[number], state))
-    return with_remat(lambda q, m: layer(q, m, visible, key), remat)(query, memory)
+    def view(self, visible: Visible, positions: jax.Array) -> Visible:
+        """`visible`: positions are in the states already."""
+        return visible

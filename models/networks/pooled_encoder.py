@@ -1,11 +1,11 @@
 """An encoder with BERT's pooler behind its [CLS]: tanh(P . h[CLS] + b), as LaBSE's vectors are."""
 
-from typing import Any
-
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
-from models.networks import bert, heads
+from models.networks import heads
+from t5x_style.interfaces.encoder import Group, TokenEncoderConfig
 
 
 class PooledEncoder(nnx.Module):
@@ -16,11 +16,17 @@ class PooledEncoder(nnx.Module):
         rngs: stream `params`.
     """
 
-    def __init__(self, config: bert.BertConfig, *, rngs: nnx.Rngs) -> None:
-        self.encoder = bert.Encoder(config, rngs=rngs)
+    def __init__(self, config: TokenEncoderConfig, *, rngs: nnx.Rngs) -> None:
+        self.encoder = config.build(rngs)
         self.pooler = heads.Pooler(config, rngs=rngs)
 
-    def states_at(self, *text: Any) -> jax.Array:
-        """[B, S, D], pooled; arguments as of `bert.Encoder.states_at`."""
-        pooled: jax.Array = self.pooler(self.encoder.states_at(*text))
-        return pooled
+    @property
+    def poolings(self) -> tuple[str, ...]:
+        """See `Encoder`."""
+        return ("pooler",)
+
+    def pool(self, group: Group, pooling: str, key: jax.Array | None = None) -> jax.Array:
+        """See `Encoder`."""
+        text = (group["tokens"], group["positions"], group["segment_ids"], group.get("token_types"))
+        states = self.encoder.states_at(group["cls_at"], *text, key)
+        return self.pooler(states).astype(jnp.float32)

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.networks import bert, heads, layers, text_embedding
+from models.networks import heads, layers, text_embedding
 from t5x_style.interfaces.contract import TITLE_AND_BODY
+from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.objective import GroupShape, ModelFunction, dense_functions
 
 
@@ -52,11 +53,11 @@ class ProjectedEncoder(nnx.Module):
     """
 
     def __init__(
-        self, config: bert.BertConfig, projection: ProjectionConfig, sep: int, *, rngs: nnx.Rngs
+        self, config: TokenEncoderConfig, projection: ProjectionConfig, sep: int, *, rngs: nnx.Rngs
     ) -> None:
         self.sep = sep
         self.type_vocab = config.type_vocab
-        self.encoder = bert.Encoder(config, rngs=rngs)
+        self.encoder = config.build(rngs)
         self.pooler = heads.Pooler(config, rngs=rngs)
         self.project = heads.projection(config, projection.size, rngs)
         self.norm = layers.layer_norm(projection.size, projection.layer_norm_eps, "float32", rngs)
@@ -112,7 +113,7 @@ def require_plain(config: text_embedding.EmbeddingConfig, objective: str) -> Non
 
 
 def require_blocks(
-    length: int, config: text_embedding.EmbeddingConfig, encoder: bert.BertConfig, objective: str
+    length: int, config: text_embedding.EmbeddingConfig, encoder: TokenEncoderConfig, objective: str
 ) -> None:
     """Raises ValueError unless blocks of up to `length` tokens are what the contract says."""
     most = min(config.passage_length, encoder.max_positions)

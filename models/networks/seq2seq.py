@@ -19,8 +19,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.networks import attention, bert, layers
+from models.networks import attention, layers, stacks, tables
 from models.networks.layers import KeysAndValues
+from t5x_style.interfaces.encoder import TokenEncoderConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,15 +127,21 @@ class Decoder(nnx.Module):
     """
 
     def __init__(
-        self, config: bert.BertConfig, decoder_config: DecoderConfig, *, rngs: nnx.Rngs
+        self, config: TokenEncoderConfig, decoder_config: DecoderConfig, *, rngs: nnx.Rngs
     ) -> None:
         if config.table_width != config.hidden:
             raise ValueError(
-                "Decoder: expected tables as wide as the layers (BertConfig.embedding_size None), "
+                "Decoder: expected tables as wide as the layers (embedding_size None), "
                 f"found {config.table_width} and {config.hidden}"
             )
         self.config, self.decoder_config = config, decoder_config
-        self.position = bert.table(decoder_config.max_positions, "position", config, rngs)
+        self.position = tables.table(
+            decoder_config.max_positions,
+            "position",
+            config.hidden,
+            config.initializer_range,
+            rngs,
+        )
         self.norm = layers.layer_norm(config.hidden, config.layer_norm_eps, config.dtype, rngs)
         self.dropout = layers.Dropout(config.dropout)
         self.base = _stack(config, decoder_config.base_layers, decoder_config.base_mlp, False, rngs)
@@ -177,7 +184,7 @@ class Decoder(nnx.Module):
         return self._run(one, self.layers, self.decoder_config.layers, hidden, evidence, above)
 
     def _embed(self, words: jax.Array, positions: jax.Array) -> jax.Array:
-        return self.norm(words + bert.rows_of(self.position, positions))
+        return self.norm(words + tables.rows_of(self.position, positions))
 
     def _run(
         self,
@@ -190,7 +197,7 @@ class Decoder(nnx.Module):
     ) -> jax.Array:
         keys = None if key is None else jax.random.split(key, count)
         scan = nnx.scan(
-            layers.with_remat(one, self.config.remat),
+            stacks.with_remat(one, self.config.remat),
             in_axes=(nnx.Carry, 0, None, 0),
             out_axes=nnx.Carry,
             length=count,
@@ -263,19 +270,13 @@ class Decoder(nnx.Module):
 
 
 def _stack(
-    config: bert.BertConfig, count: int, mlp: int, crosses: bool, rngs: nnx.Rngs
+    config: TokenEncoderConfig, count: int, mlp: int, crosses: bool, rngs: nnx.Rngs
 ) -> DecoderLayer | None:
     """`count` layers as one module whose parameters have a leading axis; None of no layers."""
     if count == 0:
         return None
     block = dataclasses.replace(config.block, mlp=mlp)
-
-    @nnx.split_rngs(splits=count)
-    @nnx.vmap(in_axes=0, out_axes=0, transform_metadata={nnx.PARTITION_NAME: "layers"})
-    def make(rngs: nnx.Rngs) -> DecoderLayer:
-        return DecoderLayer(block, crosses, rngs=rngs)
-
-    return make(rngs)
+    return stacks.stack(lambda rngs: DecoderLayer(block, crosses, rngs=rngs), count, rngs)
 
 
 def _written(own: KeysAndValues, new: KeysAndValues, at: jax.Array) -> KeysAndValues:

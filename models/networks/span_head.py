@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.networks import bert, heads, layers
+from models.networks import heads, layers
+from t5x_style.interfaces.encoder import TokenEncoderConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +44,7 @@ class SpanHead(nnx.Module):
         rngs: stream `params`.
     """
 
-    def __init__(self, config: bert.BertConfig, spans: SpanConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: TokenEncoderConfig, spans: SpanConfig, *, rngs: nnx.Rngs) -> None:
         self.widths = spans.widths
         self.ends = heads.projection(config, 2 * spans.hidden, rngs)  # of starts, then of ends
         self.norm = layers.layer_norm(spans.hidden, spans.layer_norm_eps, config.dtype, rngs)

@@ -6,15 +6,16 @@ Letters: B rows, L row length, S segments per row, D hidden width.
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.networks import bag, bert, heads, pooled_encoder
+from models.networks import pooled_encoder
 from t5x_style.distributed import collectives
 from t5x_style.interfaces.contract import TEXT, TITLE_AND_BODY, Contract, Vocabulary
+from t5x_style.interfaces.encoder import Encoder, EncoderConfig, TokenEncoderConfig
 from t5x_style.interfaces.objective import GroupShape, ModelFunction, dense_functions
 
 POOLINGS = ("cls", "mean", "pooler", "weighted_mean")
@@ -70,9 +71,6 @@ class EmbeddingConfig:
         )
 
 
-EncoderConfig = bert.BertConfig | bag.BagConfig
-
-
 def require_fit(config: EncoderConfig, embedding: EmbeddingConfig, vocabulary: Vocabulary) -> None:
     """Raises ValueError unless the encoder was sized for this tokenizer and these lengths."""
     if config.vocab_size != vocabulary.size:
@@ -83,7 +81,7 @@ def require_fit(config: EncoderConfig, embedding: EmbeddingConfig, vocabulary: V
     for name in ("query_length", "passage_length"):
         if config.max_positions is not None and getattr(embedding, name) > config.max_positions:
             raise ValueError(
-                f"EmbeddingConfig.{name} must be at most BertConfig.max_positions, "
+                f"EmbeddingConfig.{name} must be at most {type(config).__name__}.max_positions, "
                 f"{config.max_positions}, found {getattr(embedding, name)}."
             )
 
@@ -104,23 +102,14 @@ def unit(vectors: jax.Array) -> jax.Array:
     return jnp.where(square > 1e-24, direction, 0.0)
 
 
-Encoder = bert.Encoder | bert.FirstLayers | pooled_encoder.PooledEncoder | bag.BagEncoder
-_ENCODERS: dict[str, tuple[type, ...]] = {
-    "cls": (bert.Encoder, bert.FirstLayers),
-    "mean": (bert.Encoder,),
-    "pooler": (pooled_encoder.PooledEncoder,),
-    "weighted_mean": (bag.BagEncoder,),
-}
-
-
 def build(config: EncoderConfig, pooling: str, rngs: nnx.Rngs) -> Encoder:
     """An encoder that gives this pooling, with fresh parameters from stream `params`.
 
     Raises:
         ValueError: there is none of this configuration.
     """
-    if pooling == "pooler" and isinstance(config, bert.BertConfig):
-        return pooled_encoder.PooledEncoder(config, rngs=rngs)
+    if pooling == "pooler" and hasattr(config, "stack"):  # it has a state for each token
+        return pooled_encoder.PooledEncoder(cast(TokenEncoderConfig, config), rngs=rngs)
     encoder = config.build(rngs)
     require_pooling(encoder, pooling)
     return encoder
@@ -128,9 +117,10 @@ def build(config: EncoderConfig, pooling: str, rngs: nnx.Rngs) -> Encoder:
 
 def require_pooling(encoder: Encoder, pooling: str) -> None:
     """Raises ValueError unless an encoder gives this pooling."""
-    if not isinstance(encoder, _ENCODERS[pooling]):
+    if pooling not in encoder.poolings:
         raise ValueError(
-            f"EmbeddingConfig.pooling: {type(encoder).__name__} does not give {pooling!r}"
+            f"EmbeddingConfig.pooling: {type(encoder).__name__} does not give {pooling!r}, but "
+            f"{', '.join(encoder.poolings)}"
         )
 
 
@@ -154,15 +144,8 @@ def embed(
     Raises:
         ValueError: an encoder that does not give this pooling.
     """
-    segment_ids, cls_at = group["segment_ids"], group["cls_at"]
-    text = (group["tokens"], group["positions"], segment_ids, group.get("token_types"), key)
     require_pooling(encoder, config.pooling)
-    if isinstance(encoder, bag.BagEncoder):
-        vectors = encoder(group["tokens"], segment_ids, cls_at.shape[1])
-    elif config.pooling == "mean" and isinstance(encoder, bert.Encoder):
-        vectors = heads.pool_mean(encoder(*text), segment_ids, cls_at.shape[1])
-    else:
-        vectors = encoder.states_at(cls_at, *text).astype(jnp.float32)
+    vectors = encoder.pool(group, config.pooling, key)
     vectors = jnp.where(group["segment_valid"][:, :, None], vectors, 0.0)
     return unit(vectors) if config.normalise else vectors
 

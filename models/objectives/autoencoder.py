@@ -14,9 +14,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.corruption import masking
-from models.networks import attention, bert, heads, layers, text_embedding
+from models.networks import attention, layers, pooling, stacks, text_embedding
 from models.objectives.text_objective import TextObjective
 from t5x_style.interfaces.contract import Vocabulary
+from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import Batch, GroupShape
 
@@ -35,7 +36,7 @@ class AutoEncoder(TextObjective):
 
     def __init__(
         self,
-        config: bert.BertConfig,
+        config: TokenEncoderConfig,
         embedding_config: text_embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
         text: GroupShape,
@@ -56,7 +57,7 @@ class AutoEncoder(TextObjective):
         self.mask = masking.WholeWordMask(mask_rate, (vocabulary.cls, vocabulary.sep))
         self.decoder_layers = decoder_layers
         self.attention_span = attention_span
-        self.decoder = layers.stack(config.block, decoder_layers, rngs)
+        self.decoder = config.stack(decoder_layers, rngs)
 
     def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
         """Adds to the group `text`, whose `tokens` stay clean for the decoder, all [B, L] int32:
@@ -102,12 +103,12 @@ class AutoEncoder(TextObjective):
         """
         embedding_key, layers_key = layers.split_key(key, 2)
         positions = text["positions"]
-        embedded = self.encoder.embeddings(text["tokens"], positions, key=embedding_key)
-        return layers.run_stack(
+        embedded = self.encoder.embed(text["tokens"], positions, key=embedding_key)
+        return stacks.run_stack(
             self.decoder,
             self.decoder_layers,
-            heads.behind_cls(hidden, embedded, text),
-            attention.Local(positions, self.attention_span),
+            pooling.behind_cls(hidden, embedded, text),
+            self.decoder.view(attention.Local(positions, self.attention_span), positions),
             key=layers_key,
             remat=self.config.remat,
             unroll=self.decoder_layers,

@@ -14,6 +14,7 @@ from flax import nnx
 from models.losses import contrastive, distillation
 from models.networks import layers, text_embedding
 from t5x_style.interfaces.contract import Contract, Vocabulary
+from t5x_style.interfaces.encoder import EncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import Batch, GroupShape, ModelFunction, Objective
 
@@ -40,7 +41,7 @@ class BiEncoder(Objective):
 
     def __init__(
         self,
-        config: text_embedding.EncoderConfig,
+        config: EncoderConfig,
         embedding_config: text_embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
         query: GroupShape,

@@ -12,9 +12,10 @@ import jax
 from flax import nnx
 
 from models.corruption import masking
-from models.networks import bert, heads, layers, text_embedding
+from models.networks import layers, pooling, text_embedding
 from models.objectives.text_objective import TextObjective
 from t5x_style.interfaces.contract import Vocabulary
+from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import Batch, GroupShape
 
@@ -33,7 +34,7 @@ class Condenser(TextObjective):
 
     def __init__(
         self,
-        config: bert.BertConfig,
+        config: TokenEncoderConfig,
         embedding_config: text_embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
         text: GroupShape,
@@ -56,7 +57,7 @@ class Condenser(TextObjective):
         self.skip_from = skip_from
         self.head_layers = head_layers
         self.late_mlm = late_mlm
-        self.decoder = layers.stack(config.block, head_layers, rngs)
+        self.decoder = config.stack(head_layers, rngs)
 
     def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
         """Replaces selected tokens; adds `labels` [B, L], the original id there and else -100."""
@@ -105,5 +106,5 @@ class Condenser(TextObjective):
             early, late: [B, L, D], from `early_and_late`.
             key: for dropout; None turns it off.
         """
-        memory = heads.behind_cls(late, early, text)
+        memory = pooling.behind_cls(late, early, text)
         return memory, self.read(self.decoder, self.head_layers, memory, text, key)

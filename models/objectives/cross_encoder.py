@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.losses import groups, listwise
-from models.networks import bert, heads, layers
+from models.networks import heads, layers
 from t5x_style.interfaces.contract import TEXT, Contract, Vocabulary
+from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import Batch, GroupShape, ModelFunction, Objective
 
@@ -42,7 +43,7 @@ class CrossEncoder(Objective):
 
     def __init__(
         self,
-        config: bert.BertConfig,
+        config: TokenEncoderConfig,
         vocabulary: Vocabulary,
         pair: GroupShape,
         query_length: int,
@@ -70,7 +71,7 @@ class CrossEncoder(Objective):
         self.query_prefix, self.passage_prefix = query_prefix, passage_prefix
         self.queries, self.group_size, self.keep = queries, group_size, keep
         self.r_drop = r_drop
-        self.encoder = bert.Encoder(config, rngs=rngs)
+        self.encoder = config.build(rngs)
         self.pooler = heads.Pooler(config, rngs=rngs)
         self.dropout = layers.Dropout(config.dropout)
         self.classifier = heads.score_head(config, rngs=rngs)
@@ -171,7 +172,7 @@ class CrossEncoder(Objective):
         return {"score": ModelFunction(self.score, self._spec(), "[B, S] float32", "score")}
 
 
-def _require_fit(config: bert.BertConfig, vocabulary: Vocabulary, length: int) -> None:
+def _require_fit(config: TokenEncoderConfig, vocabulary: Vocabulary, length: int) -> None:
     if config.vocab_size != vocabulary.size or length > config.max_positions:
         raise ValueError(
             f"CrossEncoder: expected an encoder for the tokenizer's {vocabulary.size} tokens and "

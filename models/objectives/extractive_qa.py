@@ -19,8 +19,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.networks import bert, heads
+from models.networks import heads
 from t5x_style.interfaces.contract import TEXT, Contract, Vocabulary
+from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import Batch, GroupShape, ModelFunction, Objective
 
@@ -48,7 +49,7 @@ class ExtractiveQA(Objective):
 
     def __init__(
         self,
-        config: bert.BertConfig,
+        config: TokenEncoderConfig,
         vocabulary: Vocabulary,
         text: GroupShape,
         question_length: int,
@@ -62,7 +63,7 @@ class ExtractiveQA(Objective):
         self.vocabulary = vocabulary
         self.text = text
         self.question_length, self.window, self.longest = question_length, window, longest
-        self.encoder = bert.Encoder(config, rngs=rngs)
+        self.encoder = config.build(rngs)
         self.span = heads.score_head(config, 2, rngs=rngs)  # start, end
 
     def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
@@ -202,7 +203,7 @@ def _behind_first(sep: jax.Array, text: Group) -> jax.Array:
 
 
 def _require_fit(
-    config: bert.BertConfig,
+    config: TokenEncoderConfig,
     vocabulary: Vocabulary,
     text: GroupShape,
     question_length: int,

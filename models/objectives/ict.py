@@ -16,9 +16,10 @@ from flax import nnx
 
 from models.corruption import evidence_layout
 from models.losses import contrastive
-from models.networks import bert, projected_encoder, text_embedding
+from models.networks import projected_encoder, text_embedding
 from models.networks.projected_encoder import ProjectedEncoder, ProjectionConfig
 from t5x_style.interfaces.contract import Contract, Vocabulary
+from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import Batch, GroupShape, ModelFunction, Objective
 
@@ -49,7 +50,7 @@ class ICT(Objective):
 
     def __init__(
         self,
-        config: bert.BertConfig,
+        config: TokenEncoderConfig,
         projection: ProjectionConfig,
         embedding_config: text_embedding.EmbeddingConfig,
         vocabulary: Vocabulary,

@@ -18,8 +18,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.losses import contrastive
-from models.networks import layers, pooled_encoder, text_embedding
+from models.networks import layers, text_embedding
 from t5x_style.interfaces.contract import Contract, Vocabulary
+from t5x_style.interfaces.encoder import Encoder, EncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import Batch, GroupShape, ModelFunction, Objective
 
@@ -45,7 +46,7 @@ class LaBSE(Objective):
 
     def __init__(
         self,
-        config: text_embedding.EncoderConfig,
+        config: EncoderConfig,
         embedding_config: text_embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
         source: GroupShape,
@@ -67,13 +68,13 @@ class LaBSE(Objective):
         network = text_embedding.build(config, embedding_config.pooling, rngs)
         # Without a pooler the parameters have the names of `BiEncoder`, to be initialised and
         # exported alike.
-        if isinstance(network, pooled_encoder.PooledEncoder):
+        if embedding_config.pooling == "pooler":
             self.embedder = network
         else:
             self.encoder = network
 
     @property
-    def network(self) -> text_embedding.Encoder:
+    def network(self) -> Encoder:
         """What turns text into vectors."""
         return self.embedder if self.embedding_config.pooling == "pooler" else self.encoder
 

@@ -20,8 +20,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.losses import cross_entropy
-from models.networks import bert, decoding, layers, seq2seq, text_embedding
+from models.networks import decoding, layers, seq2seq, text_embedding, token_encoder
 from t5x_style.interfaces.contract import Contract, Vocabulary
+from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import (
     Batch,
@@ -68,7 +69,7 @@ class Marge(Objective):
 
     def __init__(
         self,
-        config: bert.BertConfig,
+        config: TokenEncoderConfig,
         decoder_config: seq2seq.DecoderConfig,
         relevance_config: RelevanceConfig,
         embedding_config: text_embedding.EmbeddingConfig,
@@ -100,7 +101,7 @@ class Marge(Objective):
         self.target, self.evidence = target, evidence
         self.chunk = chunk
         self.generation_config = generation_config
-        self.encoder = bert.Encoder(config, rngs=rngs)
+        self.encoder = config.build(rngs)
         self.decoder = seq2seq.Decoder(config, decoder_config, rngs=rngs)
         zeros = nnx.with_partitioning(nnx.initializers.zeros_init(), ("vocab",))
         self.bias = nnx.Param(zeros(rngs.params(), (config.padded_vocab,), jnp.float32))
@@ -156,7 +157,7 @@ class Marge(Objective):
 
     def embed(self, group: Group, key: jax.Array | None = None) -> jax.Array:
         """g of each segment: [B, S, D] float32."""
-        first = bert.FirstLayers(self.encoder, self.relevance_config.layers)
+        first = token_encoder.FirstLayers(self.encoder, self.relevance_config.layers)
         return text_embedding.embed(first, group, self.embedding_config, key)
 
     def reconstruct(
@@ -176,7 +177,7 @@ class Marge(Objective):
             per_token(seen(target, evidence), target, evidence),
             self.beta[...] * per_token(relevance, target, evidence),
         )
-        words = bert.rows_of(self.encoder.embeddings.word, decoder_tokens(target))
+        words = self.encoder.words(decoder_tokens(target))
         hidden = self.decoder(words, target["positions"], target["segment_ids"], read, key)
         loss, accuracy = cross_entropy.cross_entropy_mean(
             hidden,
@@ -218,7 +219,7 @@ class Marge(Objective):
         def step(
             tokens: jax.Array, at: jax.Array, cache: seq2seq.Cache
         ) -> tuple[jax.Array, seq2seq.Cache]:
-            words = bert.rows_of(self.encoder.embeddings.word, tokens)
+            words = self.encoder.words(tokens)
             decoder = nnx.merge(graph, state, copy=True)  # of this trace, as scans want it
             hidden, cache = decoder.step(words, at, cache, read)
             logits = jnp.einsum(
@@ -289,7 +290,7 @@ def next_tokens(target: Group) -> jax.Array:
 
 
 def _require_marge(
-    config: bert.BertConfig,
+    config: TokenEncoderConfig,
     relevance: RelevanceConfig,
     target: GroupShape,
     evidence: GroupShape,

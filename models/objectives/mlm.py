@@ -12,9 +12,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.corruption import masking
-from models.networks import bert, text_embedding
+from models.networks import text_embedding
 from models.objectives.text_objective import TextObjective
 from t5x_style.interfaces.contract import Vocabulary
+from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import Batch, GroupShape
 
@@ -33,7 +34,7 @@ class Mlm(TextObjective):
 
     def __init__(
         self,
-        config: bert.BertConfig,
+        config: TokenEncoderConfig,
         embedding_config: text_embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
         text: GroupShape,

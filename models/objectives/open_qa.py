@@ -18,9 +18,10 @@ from flax import nnx
 
 from models.corruption import evidence_layout
 from models.losses import span_scores
-from models.networks import bert, layers, projected_encoder, text_embedding
+from models.networks import layers, projected_encoder, text_embedding
 from models.networks.span_head import SpanConfig, SpanHead
 from t5x_style.interfaces.contract import Contract, Vocabulary
+from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.index import NO_ROW
 from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import Batch, GroupShape, ModelFunction, Objective, TableSource
@@ -56,8 +57,8 @@ class OpenQA(Objective):
 
     def __init__(
         self,
-        config: bert.BertConfig,
-        reader_config: bert.BertConfig,
+        config: TokenEncoderConfig,
+        reader_config: TokenEncoderConfig,
         projection: projected_encoder.ProjectionConfig,
         spans: SpanConfig,
         embedding_config: text_embedding.EmbeddingConfig,
@@ -86,7 +87,7 @@ class OpenQA(Objective):
         sep = vocabulary.sep
         self.embedder = projected_encoder.ProjectedEncoder(config, projection, sep, rngs=rngs)
         self.block_embedder = projected_encoder.ProjectedEncoder(config, projection, sep, rngs=rngs)
-        self.reader = bert.Encoder(reader_config, rngs=rngs)
+        self.reader = reader_config.build(rngs)
         self.head = SpanHead(reader_config, spans, rngs=rngs)
         self.index = None if corpus is None else DeviceIndex(corpus, index_config)
 
@@ -262,8 +263,8 @@ def _require_sizes(
 
 
 def _require_reader(
-    encoder: bert.BertConfig,
-    config: bert.BertConfig,
+    encoder: TokenEncoderConfig,
+    config: TokenEncoderConfig,
     query_length: int,
     corpus: Corpus | None,
     embedding_config: text_embedding.EmbeddingConfig,

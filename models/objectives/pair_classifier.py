@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.networks import bert, heads, layers
+from models.networks import heads, layers
 from t5x_style.interfaces.contract import TEXT, Contract, Vocabulary
+from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import Batch, GroupShape, ModelFunction, Objective
 
@@ -44,7 +45,7 @@ class PairClassifier(Objective):
 
     def __init__(
         self,
-        config: bert.BertConfig,
+        config: TokenEncoderConfig,
         vocabulary: Vocabulary,
         pair: GroupShape,
         side_length: int,
@@ -58,7 +59,7 @@ class PairClassifier(Objective):
         self.pair = pair
         self.side_length = side_length
         self.classes = tuple(classes)
-        self.encoder = bert.Encoder(config, rngs=rngs)
+        self.encoder = config.build(rngs)
         self.pooler = heads.Pooler(config, rngs=rngs)
         self.dropout = layers.Dropout(config.dropout)
         self.classifier = heads.score_head(config, len(classes), rngs=rngs)
@@ -121,7 +122,7 @@ class PairClassifier(Objective):
 
 
 def _require_fit(
-    config: bert.BertConfig,
+    config: TokenEncoderConfig,
     vocabulary: Vocabulary,
     pair: GroupShape,
     side_length: int,

@@ -22,8 +22,9 @@ from models.corruption import evidence_layout
 from models.corruption.span_masks import SpanMask
 from models.losses import cross_entropy, marginal
 from models.losses.cross_entropy import IGNORED
-from models.networks import bert, heads, layers, projected_encoder, text_embedding
+from models.networks import heads, layers, projected_encoder, text_embedding
 from t5x_style.interfaces.contract import Contract, Vocabulary
+from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import Batch, GroupShape, ModelFunction, Objective, TableSource
 from t5x_style.retrieval.device_index import (
@@ -78,8 +79,8 @@ class REALM(Objective):
 
     def __init__(
         self,
-        config: bert.BertConfig,
-        reader_config: bert.BertConfig,
+        config: TokenEncoderConfig,
+        reader_config: TokenEncoderConfig,
         projection: projected_encoder.ProjectionConfig,
         embedding_config: text_embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
@@ -130,7 +131,7 @@ class REALM(Objective):
             if share_embedders
             else projected_encoder.ProjectedEncoder(config, projection, sep, rngs=rngs)
         )
-        self.reader = bert.Encoder(reader_config, rngs=rngs)
+        self.reader = reader_config.build(rngs)
         self.head = heads.MlmHead(reader_config, rngs=rngs)
         self.index = None if corpus is None else DeviceIndex(corpus, index_config)
         self.evidence_length = evidence_length if corpus is None else None
@@ -340,7 +341,7 @@ def _require_sizes(
         )
 
 
-def _require_room(length: int, reader_config: bert.BertConfig, query: GroupShape) -> None:
+def _require_room(length: int, reader_config: TokenEncoderConfig, query: GroupShape) -> None:
     if query.length + length > reader_config.max_positions:
         raise ValueError(
             f"REALM.reader_config: expected max_positions of at least {query.length} + {length}, a "
@@ -349,7 +350,7 @@ def _require_room(length: int, reader_config: bert.BertConfig, query: GroupShape
 
 
 def _require_corpus(
-    corpus: Corpus, config: bert.BertConfig, reader_config: bert.BertConfig, candidates: int
+    corpus: Corpus, config: TokenEncoderConfig, reader_config: TokenEncoderConfig, candidates: int
 ) -> None:
     require_rows(corpus, candidates - 1, f"REALM.candidates = {candidates}")
     if {config.vocab_size, reader_config.vocab_size} != {corpus.vocabulary_size}:

@@ -17,9 +17,10 @@ from flax import nnx
 
 from models.corruption import masking
 from models.losses import bag_of_words, cross_entropy
-from models.networks import bert, heads, layers, text_embedding
+from models.networks import layers, pooling, text_embedding
 from models.objectives.text_objective import TextObjective
 from t5x_style.interfaces.contract import Vocabulary
+from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import Batch, GroupShape
 
@@ -47,7 +48,7 @@ class RetroMAE(TextObjective):
 
     def __init__(
         self,
-        config: bert.BertConfig,
+        config: TokenEncoderConfig,
         embedding_config: text_embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
         text: GroupShape,
@@ -74,7 +75,7 @@ class RetroMAE(TextObjective):
         self.decoder_weight = decoder_weight
         self.decoder_query = decoder_query
         self.bow_weight = bow_weight
-        self.decoder = layers.BertLayer(config.block, rngs=rngs)
+        self.decoder = config.layer(rngs)
 
     def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
         """Adds to the group `text`, whose `tokens` stay clean for the decoder:
@@ -138,12 +139,13 @@ class RetroMAE(TextObjective):
         """
         embedding_key, layer_key, query_key = layers.split_key(key, 3)
         positions = text["positions"]
-        cls = heads.own_cls(hidden, text)
-        clean = self.encoder.embeddings(text["tokens"], positions, key=embedding_key)
+        cls = pooling.own_cls(hidden, text)
+        clean = self.encoder.embed(text["tokens"], positions, key=embedding_key)
         # The first key of each segment is the passage's vector, not the embedding of [CLS].
         memory = jnp.where((positions == 0)[:, :, None], cls, clean)
         query = self._queries(positions, cls, query_key)
-        return query, self.decoder(query, memory, text["decoder_visible"], layer_key)
+        view = self.decoder.view(text["decoder_visible"], positions)
+        return query, self.decoder(query, memory, view, layer_key)
 
     def largest_logits(self, text: dict[str, jax.Array], hidden: jax.Array) -> jax.Array:
         """[B, S, V] float32: over each segment's tokens but the first, from states [B, L, D]."""
@@ -161,21 +163,21 @@ class RetroMAE(TextObjective):
         """[B, L, D]: the raw position row plus the vector, without LayerNorm, type or dropout; or,
         `embedded`, LN(cls + position + type 0) with dropout.
         """
-        embeddings = self.encoder.embeddings
         if self.decoder_query == "embedded":
-            return embeddings.around(cls, positions, key)
-        return embeddings.position_rows(positions) + cls
+            return self.encoder.embed_vectors(cls, positions, key)
+        return self.encoder.position_rows(positions) + cls
 
 
-def _require_decoder(config: bert.BertConfig, base_masks: int, query: str) -> None:
+def _require_decoder(config: TokenEncoderConfig, base_masks: int, query: str) -> None:
     if base_masks < 1:
         raise ValueError(f"RetroMAE.base_masks: expected at least 1, found {base_masks}")
     if query not in QUERIES:
         raise ValueError(f"RetroMAE.decoder_query: expected one of {QUERIES}, found {query!r}")
-    if query == "embedded" and config.embedding_size is not None:
+    if query == "embedded" and config.table_width != config.hidden:
         raise ValueError(
-            "RetroMAE.decoder_query 'embedded' adds [CLS] to rows of the tables: expected "
-            f"BertConfig.embedding_size None, found {config.embedding_size}. Use 'position'"
+            "RetroMAE.decoder_query 'embedded' adds [CLS] to rows of the tables: expected tables "
+            f"as wide as the layers, {config.hidden}, so embedding_size None, found "
+            f"{config.table_width}. Use 'position'"
         )
 
 

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.corruption import masking
-from models.networks import bert, electra, heads, layers, text_embedding
+from models.networks import electra, layers, pooling, text_embedding
 from models.objectives.text_objective import TextObjective
 from t5x_style.interfaces.contract import Vocabulary
+from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import Batch, GroupShape
 
@@ -42,14 +43,14 @@ class SimLM(TextObjective):
 
     def __init__(
         self,
-        config: bert.BertConfig,
+        config: TokenEncoderConfig,
         embedding_config: text_embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
         text: GroupShape,
         encoder_mask_rate: float,
         decoder_mask_rate: float,
         chunk: int,
-        generator_config: bert.BertConfig | None,
+        generator_config: TokenEncoderConfig | None,
         generator_weight: float = 0.0,
         decoder_layers: int = 2,
         max_predictions: int = masking.MAX_PREDICTIONS,
@@ -67,7 +68,7 @@ class SimLM(TextObjective):
             raise ValueError(f"SimLM.decoder_layers: expected at least 1, found {decoder_layers}")
         self.generator_weight = generator_weight
         self.decoder_layers = decoder_layers
-        self.decoder = layers.stack(config.block, decoder_layers, rngs)
+        self.decoder = config.stack(decoder_layers, rngs)
         self.generator = (
             electra.Generator(generator_config, chunk, rngs=rngs) if generator_config else None
         )
@@ -152,10 +153,8 @@ class SimLM(TextObjective):
         """
         embedding_key, layers_key = layers.split_key(key, 2)
         # Token types are all 0 here, whatever the encoder had: so it is in the official code.
-        embedded = self.encoder.embeddings(
-            text["decoder_tokens"], text["positions"], key=embedding_key
-        )
-        memory = heads.behind_cls(hidden, embedded, text)
+        embedded = self.encoder.embed(text["decoder_tokens"], text["positions"], key=embedding_key)
+        memory = pooling.behind_cls(hidden, embedded, text)
         return memory, self.read(self.decoder, self.decoder_layers, memory, text, layers_key)
 
     def _budgets(self, text: Group) -> tuple[int, int]:
@@ -186,7 +185,7 @@ def labels_of(text: Group, vocabulary: Vocabulary) -> jax.Array:
 
 
 def _require_generator(
-    config: bert.BertConfig, generator: bert.BertConfig | None, weight: float
+    config: TokenEncoderConfig, generator: TokenEncoderConfig | None, weight: float
 ) -> None:
     if generator is None:
         if weight:

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import jax
 from flax import nnx
 
-from models.networks import bert, heads, layers, text_embedding
+from models.networks import heads, stacks, text_embedding
 from t5x_style.interfaces.contract import Contract, Vocabulary
+from t5x_style.interfaces.encoder import Layer, TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import GroupShape, ModelFunction, Objective
 
@@ -26,7 +27,7 @@ class TextObjective(Objective):
 
     def __init__(
         self,
-        config: bert.BertConfig,
+        config: TokenEncoderConfig,
         embedding_config: text_embedding.EmbeddingConfig,
         vocabulary: Vocabulary,
         text: GroupShape,
@@ -40,7 +41,7 @@ class TextObjective(Objective):
         self.vocabulary = vocabulary
         self.text = text
         self.chunk = chunk
-        self.encoder = bert.Encoder(config, rngs=rngs)
+        self.encoder = config.build(rngs)
         self.head = heads.MlmHead(config, rngs=rngs)
 
     def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
@@ -78,7 +79,7 @@ class TextObjective(Objective):
 
     def read(
         self,
-        stack: layers.BertLayer,
+        stack: Layer,
         count: int,
         memory: jax.Array,
         text: Mapping[str, jax.Array],
@@ -87,12 +88,13 @@ class TextObjective(Objective):
         """[B, L, D]: `memory` [B, L, D] through a few layers, all of a segment visible to itself.
 
         Args:
-            stack: `count` layers, see `layers.stack`.
+            stack: `count` layers, see `TokenEncoderConfig.stack`.
             memory: what they read.
             text: the group, whose `segment_ids` [B, L] count.
             key: for dropout; None turns it off.
         """
-        visible = stack.attention.segment_mask(text["segment_ids"], key)
-        return layers.run_stack(
-            stack, count, memory, visible, key=key, remat=self.config.remat, unroll=count
+        visible = stack.segment_mask(text["segment_ids"], key)
+        view = stack.view(visible, text["positions"])
+        return stacks.run_stack(
+            stack, count, memory, view, key=key, remat=self.config.remat, unroll=count
         )

@@ -140,7 +140,7 @@ _RENAMED: Mapping[str, str] = {
         "plan>packing_plan packing>token_groups stream>prefetch pipeline>packed_text "
         "joint>query_passage_concat labelled_pairs>classifier_batches "
         "windows_to_answer>qa_windows questions>open_qa_batches reading>reader_inputs "
-        "sentences>ict_realm_batches"
+        "sentences>ict_realm_batches text_source>text_batches"
     ),
     "input_pipelines.pairs": (
         "pairs>retriever_batches pair_choice>pair_sampler pair_plan>pair_packing "
@@ -163,18 +163,57 @@ _RENAMED: Mapping[str, str] = {
     "models.losses": "negatives>negative_masks span_reading>span_scores",
 }
 
-# Dotted path of a module, function or class -> the present one
-NAMES: Mapping[str, str] = {
-    f"{package.partition('.')[0]}.{old}": f"{package}.{old.rpartition('.')[2]}"
-    for package, modules in _MOVED.items()
-    for old in modules.split()
-} | {
-    f"{package}.{old}": f"{package}.{new}"
-    for package, pairs in _RENAMED.items()
-    for old, _, new in (pair.partition(">") for pair in pairs.split())
+# Full paths of what moved once more, and of classes, old -> new
+_SINCE: Mapping[str, str] = {
+    "input_pipelines.sources.docstrings": "input_pipelines.gather.docstrings",
+    "input_pipelines.sources.near_duplicates": "input_pipelines.gather.near_duplicates",
+    "input_pipelines.sources.language_sentences": "input_pipelines.gather.language_sentences",
+    "input_pipelines.sources.text_sources.Chain": "input_pipelines.sources.mixtures.Chain",
+    "input_pipelines.sources.text_sources.Mixture": "input_pipelines.sources.mixtures.Mixture",
+    "input_pipelines.gather.dev_split.Part": "input_pipelines.gather.dev_split.HoldOutSplit",
+    "input_pipelines.batches.text_batches.TextSources": (
+        "input_pipelines.batches.text_batches.TextBatcher"
+    ),
+    "t5x_style.retrieval.scann_index.ScannSettings": "t5x_style.retrieval.scann_index.Scann",
+    "t5x_style.retrieval.scann_index.load": "t5x_style.retrieval.published_index.load",
 }
+
+# Dotted path of a module, function or class -> the present one
+NAMES: Mapping[str, str] = (
+    {
+        f"{package.partition('.')[0]}.{old}": f"{package}.{old.rpartition('.')[2]}"
+        for package, modules in _MOVED.items()
+        for old in modules.split()
+    }
+    | {
+        f"{package}.{old}": f"{package}.{new}"
+        for package, pairs in _RENAMED.items()
+        for old, _, new in (pair.partition(">") for pair in pairs.split())
+    }
+    | dict(_SINCE)
+)
 # "module.name.parameter" as in fingerprints, with the present parameter -> its first name
-PARAMETERS: Mapping[str, str] = {"contrastive.ContrastiveConfig.exchange": "way"}
+PARAMETERS: Mapping[str, str] = {
+    "contrastive.ContrastiveConfig.exchange": "way",
+    "build_index.build_index.index": "settings",
+    "refresher.Refresher.index": "settings",
+    "held_out.Part.base": "of",
+    "held_out.Share.base": "of",
+    "held_out.Share.min_queries": "least",
+    "similar_sentences.SimilarSentences.pairs": "of",
+    "similar_sentences.scores.pairs": "of",
+    "question_sets.AskedSet.max_questions": "most",
+    "vocabulary_report.vocabulary_report.max_sentences": "most",
+    "answer_forms.find_forms.max_forms": "most",
+    "answer_forms.find_forms.max_form_length": "longest",
+    "questions.Questions.max_form_length": "longest",
+    "windows_to_answer.WindowsToAnswer.questions": "of",
+    "labelled_pairs.PairSource.max_pairs": "most",
+    "writing.Choice.max_documents": "most",
+    "writing.Choice.max_chunks": "longest",
+    "document_chunks.Chunks.max_chunks": "most",
+    "given_evidence.GivenEvidence.max_targets": "most",
+}
 # macro of gin files -> the present one
 MACROS: Mapping[str, str] = {
     "STACKED": "LAYER_MAP",
@@ -274,10 +313,17 @@ def aliases(paths: Mapping[str, str]) -> dict[str, str]:
       paths: symbol -> present path of a module.
 
     Returns:
-      The last part of each old path of these modules -> that old path.
+      The last part of each old path of these modules, or of the old module of what has moved to
+      one of them -> that old path.
     """
-    known = set(paths.values())
-    return {old.rpartition(".")[2]: old for old in NAMES if present(old) in known}
+    known, found = set(paths.values()), {}
+    for old in NAMES:
+        now, module = present(old), old.rpartition(".")[0]
+        if now in known:
+            found[old.rpartition(".")[2]] = old
+        elif now.rpartition(".")[0] in known:  # a function or class
+            found[module.rpartition(".")[2]] = module
+    return found
 
 
 def macro(name: str, where: str) -> str:

@@ -1,16 +1,23 @@
-"""What every index answers, and the checks they share.
+"""What every index answers, how one is built, written and read, and the checks they share.
 
 An index answers `search(queries, k) -> (scores, rows)` over vectors, row by row of the passages it
 was built from; `ids[row]` is the passage. Places past the last hit (k larger than the corpus, or an
 approximate search that found fewer) hold row NO_ROW and score -inf, so results are always [Q, k].
+
+A new index is a class that answers `SavableIndex` and a subclass of `IndexType` that makes it, in
+one file that gin names; see `retrieval.exact_index` for the shortest.
 """
 
+import abc
+import dataclasses
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
 from t5x_style.interfaces.contract import Contract, ContractError
+from t5x_style.interfaces.representation import DENSE
 
 NO_ROW = -1
 
@@ -21,6 +28,10 @@ class QueryError(ValueError):
 
 class IndexDamaged(ValueError):
     """The files of an index or of embeddings are not what its manifest says."""
+
+
+class UnsupportedMachine(RuntimeError):
+    """The library of an index does not run on this machine."""
 
 
 class Vectors(Protocol):
@@ -51,11 +62,13 @@ class Index(Protocol):
     """Nearest neighbours by inner product.
 
     Attributes:
+      kind: of the representation that it holds, such as DENSE.
       contract: of the model whose passages are inside.
       recall: share of the exact top k that `search` finds, measured on a sample when it was built.
       checkpoint: fingerprint of the one that embedded them, '' where that was not recorded.
     """
 
+    kind: str
     contract: Contract
     recall: float
     checkpoint: str
@@ -81,8 +94,89 @@ class Index(Protocol):
         ...
 
 
-def check_contract(index: Index, contract: Contract, where: str) -> None:
-    """Raises ContractError if queries under `contract` do not fit the passages of the index."""
+class SavableIndex(Index, Protocol):
+    """An index that was built, and can be written."""
+
+    def save(self, folder: Path) -> None:
+        """Writes the files that `IndexType.load` reads into an existing folder.
+
+        Names may not be those of `retrieval.published_index`'s files: ids.json, contract.json and
+        manifest.json.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class IndexRecord:
+    """What an index says of itself; kept next to its files.
+
+    Attributes:
+      ids: N distinct passage ids, by row.
+      contract: of the model that embedded them.
+      checkpoint: fingerprint of the one that embedded them, '' where that was not recorded.
+      recall: measured after it was built, 0 until then.
+    """
+
+    ids: Sequence[str]
+    contract: Contract
+    checkpoint: str = ""
+    recall: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class IndexType(abc.ABC):
+    """Builds indexes of one type and reads them from a folder; gin chooses the one that builds.
+
+    A subclass is a frozen dataclass. Its fields are the settings of the build, plain values that
+    gin binds and the manifest of a published index records. A folder is read by the type of the
+    same settings that wrote it, so a field that is added later needs a default.
+
+    Attributes:
+      kind: of the representation that these indexes hold.
+    """
+
+    kind: ClassVar[str] = DENSE
+
+    @abc.abstractmethod
+    def build(self, vectors: Vectors, record: IndexRecord) -> SavableIndex:
+        """An index of all vectors; the same vectors give the same one.
+
+        Args:
+          vectors: [N, D] float32, finite, perhaps on disk; checked by the caller.
+          record: of the index.
+        """
+
+    @abc.abstractmethod
+    def load(self, folder: Path, record: IndexRecord) -> Index:
+        """The index of a folder, whose files were compared with their hashes.
+
+        Raises:
+          IndexDamaged: the files do not belong together.
+          UnsupportedMachine: the index does not run here.
+        """
+
+    def stored_vectors(self, folder: Path) -> Vectors | None:
+        """[N, D] float32 as they were indexed, None where a folder does not hold them.
+
+        What is searched exactly on a machine that does not run the index.
+        """
+        return None
+
+
+def check_contract(index: Index, contract: Contract, where: str, kind: str = DENSE) -> None:
+    """Raises ContractError if queries under `contract` do not fit the passages of the index.
+
+    Args:
+      index: whose passages are compared with queries.
+      contract: of the model that embeds the queries.
+      where: names the index.
+      kind: of the representation that the queries have.
+    """
+    if index.kind != kind:
+        raise ContractError(
+            f"{where} holds representations of kind {index.kind!r}, expected {kind!r}, that of the "
+            "queries. Name an index of this kind, or search it with such queries."
+        )
     contract.require(index.contract, where)
 
 

@@ -13,11 +13,12 @@ from typing import Annotated
 
 import numpy as np
 
+from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.representation import PASSAGE
 from t5x_style.interfaces.text_encoder import TextEncoder
 from t5x_style.interfaces.texts import EncodeSource
 from t5x_style.model_dependent_data import versioned_index
-from t5x_style.retrieval import encoding, scann_index, versioned_folder
+from t5x_style.retrieval import encoding, versioned_folder
 
 
 class RefreshError(ValueError):
@@ -48,7 +49,7 @@ class Refresher:
     """Attributes:
     folder: where versions are published.
     source: the corpus, in the order of its store.
-    settings: of ScaNN.
+    index: the type that is built, with its settings.
     parameters: regular expressions of the paths of what embeds queries.
     keep: versions that stay; a training that is stopped goes on with those it saw.
     minimum_recall: of the exact top 10; an index below it is not published.
@@ -56,7 +57,7 @@ class Refresher:
 
     folder: Annotated[str, "operational"]
     source: EncodeSource
-    settings: scann_index.ScannSettings
+    index: index_lib.IndexType
     parameters: tuple[str, ...]
     keep: int = 4
     minimum_recall: float = 0.9
@@ -80,7 +81,7 @@ class Refresher:
         embeddings = encoding.Embeddings(vectors, ids, model.contract, model.fingerprint)
         embedded = time.perf_counter()
         number = versioned_index.write(
-            self.folder, embeddings, run, step, kept, self.settings, self.keep, self.minimum_recall
+            self.folder, embeddings, run, step, kept, self.index, self.keep, self.minimum_recall
         )
         done = time.perf_counter()
         print(

@@ -16,7 +16,7 @@ from safetensors import numpy as safetensors
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.contract import Contract
 from t5x_style.interfaces.index import IndexDamaged
-from t5x_style.retrieval import scann_index, versioned_folder
+from t5x_style.retrieval import published_index, versioned_folder
 from t5x_style.retrieval.encoding import Embeddings
 
 _PARAMETERS = "parameters.safetensors"
@@ -49,7 +49,7 @@ def write(
     run: str,
     step: int,
     parameters: Parameters,
-    settings: scann_index.ScannSettings,
+    index: index_lib.IndexType,
     keep: int,
     minimum_recall: float,
 ) -> int:
@@ -61,7 +61,7 @@ def write(
       run: which training, see `version_log.run_of`.
       step: of the training.
       parameters: what embeds queries.
-      settings, keep, minimum_recall: see `scann_index.build`.
+      index, keep, minimum_recall: see `published_index.publish`.
     """
 
     def beside(version: Path) -> dict[str, Any]:
@@ -70,17 +70,7 @@ def write(
             safetensors.save_file(whole, version / _PARAMETERS)
         return {"run": run, "step": step}
 
-    scann_index.build(
-        folder,
-        embeddings.vectors,
-        embeddings.ids,
-        embeddings.contract,
-        settings,
-        keep,
-        minimum_recall,
-        embeddings.checkpoint,
-        beside,
-    )
+    published_index.publish(folder, embeddings, index, keep, minimum_recall, beside)
     return versioned_folder.current_number(folder)
 
 
@@ -102,7 +92,7 @@ def read(
     folder: str | Path,
     number: int,
     contract: Contract,
-    load: Callable[[Path], index_lib.Index] = scann_index.load_version,
+    load: Callable[[Path], index_lib.Index] = published_index.load_version,
 ) -> Version:
     """A version, every file of it checked.
 

@@ -96,7 +96,7 @@ def _largest(cost: Cost) -> list[str]:
 
 
 def _remedies(cost: Cost, memory: Memory) -> str:
-    remedies = ["fewer rows", "bert.BertConfig.remat = 'full' if it is not"]
+    remedies = ["fewer rows", "ENCODER's remat = 'full' if it is not"]
     if not cost.requires_full_batch:
         remedies.insert(0, "a larger train.train.micro_batches (same result, less memory)")
     if memory.arguments > memory.limit / 4:

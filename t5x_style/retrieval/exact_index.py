@@ -1,7 +1,9 @@
 """Exact search by inner product: slow, right, and what every other index is measured against."""
 
+import dataclasses
 import functools
 from collections.abc import Sequence
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,15 +11,18 @@ import numpy as np
 
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.contract import Contract
+from t5x_style.interfaces.representation import DENSE
 from t5x_style.retrieval import encoding
 
 PASSAGE_BLOCK = 65_536
 QUERY_BLOCK = 256
+_VECTORS = "vectors.npy"
 
 
 class ExactIndex:
-    """Compares every query with every passage; implements `index.Index`."""
+    """Compares every query with every passage; implements `index.SavableIndex`."""
 
+    kind = DENSE
     recall = 1.0
 
     def __init__(
@@ -43,6 +48,28 @@ class ExactIndex:
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As `index.Index.search`."""
         return top_k(queries, self._embeddings, k)
+
+    def save(self, folder: Path) -> None:
+        """As `index.SavableIndex.save`."""
+        np.save(folder / _VECTORS, self._embeddings[:], allow_pickle=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exact(index_lib.IndexType):
+    """Indexes that compare every vector, on any machine; the vectors stay on disk."""
+
+    def build(self, vectors: index_lib.Vectors, record: index_lib.IndexRecord) -> ExactIndex:
+        """As `index.IndexType.build`."""
+        return ExactIndex(vectors, record.ids, record.contract, record.checkpoint)
+
+    def load(self, folder: Path, record: index_lib.IndexRecord) -> ExactIndex:
+        """As `index.IndexType.load`."""
+        return self.build(self.stored_vectors(folder), record)
+
+    def stored_vectors(self, folder: Path) -> index_lib.Vectors:
+        """As `index.IndexType.stored_vectors`."""
+        vectors: np.ndarray = np.load(folder / _VECTORS, mmap_mode="r", allow_pickle=False)
+        return vectors
 
 
 def top_k(

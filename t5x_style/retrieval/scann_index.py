@@ -6,10 +6,8 @@ asymmetric hashing scores what they hold, and the best are scored again with the
 """
 
 import dataclasses
-import json
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,30 +15,59 @@ from typing import Any
 import numpy as np
 
 from t5x_style.interfaces import index as index_lib
-from t5x_style.interfaces.contract import Contract
-from t5x_style.retrieval import exact_index, versioned_folder
+from t5x_style.interfaces.representation import DENSE
+from t5x_style.retrieval import versioned_folder
 
 _PICKLE = "scann_docids.pkl"
-_SAMPLE = 256  # passages whose neighbours measure the recall of a new index
-_RECALL_AT = 10
-_ROUNDING = 1e-5  # of a product in float32, relative to the vectors' lengths, with room
+_ASSETS = "scann_assets.pbtxt"
+_NEIGHBOURS = 10  # for which ScaNN tunes an index; a search may ask for more
 _DIMENSIONS_PER_BLOCK = 2
 _ANISOTROPIC_THRESHOLD = 0.2  # the value of the paper and of the library's examples
 
 
-Beside = Callable[[Path], Mapping[str, Any]]
-
-
-class UnsupportedCpu(RuntimeError):
+class UnsupportedCpu(index_lib.UnsupportedMachine):
     """ScaNN's wheel would stop the process with an illegal instruction here."""
 
 
-class RecallError(ValueError):
-    """An index finds too little of what exact search finds."""
+class ScannIndex:
+    """Implements `index.SavableIndex`. Made by `Scann`."""
+
+    kind = DENSE
+
+    def __init__(self, searcher: Any, record: index_lib.IndexRecord, reorder: int):
+        """Args:
+        searcher: of ScaNN.
+        record: of the index.
+        reorder: see `Scann`.
+        """
+        self._searcher = searcher
+        self._reorder = reorder
+        self.ids = list(record.ids)
+        self.contract = record.contract
+        self.checkpoint = record.checkpoint
+        self.recall = record.recall
+
+    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """As `index.Index.search`."""
+        queries = index_lib.check_queries(queries, self.contract.dimension, k)
+        if len(queries) == 0:
+            return np.zeros((0, k), np.float32), np.zeros((0, k), np.int32)
+        width = min(k, len(self.ids))
+        rows, scores = self._searcher.search_batched(
+            queries,
+            final_num_neighbors=width,
+            pre_reorder_num_neighbors=min(max(self._reorder, width), len(self.ids)),
+        )
+        return index_lib.padded(scores, rows.astype(np.int64), k)
+
+    def save(self, folder: Path) -> None:
+        """As `index.SavableIndex.save`."""
+        with versioned_folder.writing(folder, RuntimeError):
+            self._searcher.serialize(str(folder), relative_path=True)
 
 
 @dataclasses.dataclass(frozen=True)
-class ScannSettings:
+class Scann(index_lib.IndexType):
     """How much a ScaNN index looks at.
 
     Attributes:
@@ -61,166 +88,43 @@ class ScannSettings:
         if not 0 < self.searched_share <= 1:
             raise ValueError(f"searched_share: expected in (0, 1], found {self.searched_share}")
 
+    def build(self, vectors: index_lib.Vectors, record: index_lib.IndexRecord) -> ScannIndex:
+        """As `index.IndexType.build`; all vectors are read into memory."""
+        searcher = _train(np.ascontiguousarray(vectors[:]), self)
+        return ScannIndex(searcher, record, self.reorder)
 
-class ScannIndex:
-    """Implements `index.Index`. Made by `build` or `load`."""
+    def load(self, folder: Path, record: index_lib.IndexRecord) -> ScannIndex:
+        """As `index.IndexType.load`; a folder that carries a pickle counts as damaged."""
+        _refuse_pickle(folder)
+        scann = _scann()
+        if _ASSETS not in versioned_folder.read_manifest_alone(folder)["files"]:
+            raise index_lib.IndexDamaged(f"{folder}: expected {_ASSETS} in its manifest")
+        searcher = scann.load_searcher(str(folder), assets_backcompat_shim=False)
+        if searcher.size() != len(record.ids):
+            raise index_lib.IndexDamaged(
+                f"{folder}: expected as many ids as vectors, found {len(record.ids)} and "
+                f"{searcher.size()}"
+            )
+        return ScannIndex(searcher, record, self.reorder)
 
-    def __init__(
-        self,
-        searcher: Any,
-        ids: Sequence[str],
-        contract: Contract,
-        checkpoint: str,
-        recall: float,
-        reorder: int,
-    ):
-        self._searcher = searcher
-        self._reorder = reorder
-        self.ids = list(ids)
-        self.contract = contract
-        self.checkpoint = checkpoint
-        self.recall = recall
-
-    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """As `index.Index.search`."""
-        queries = index_lib.check_queries(queries, self.contract.dimension, k)
-        if len(queries) == 0:
-            return np.zeros((0, k), np.float32), np.zeros((0, k), np.int32)
-        width = min(k, len(self.ids))
-        rows, scores = self._searcher.search_batched(
-            queries,
-            final_num_neighbors=width,
-            pre_reorder_num_neighbors=min(max(self._reorder, width), len(self.ids)),
-        )
-        return index_lib.padded(scores, rows.astype(np.int64), k)
+    def stored_vectors(self, folder: Path) -> index_lib.Vectors:
+        """As `index.IndexType.stored_vectors`."""
+        vectors: np.ndarray = np.load(folder / "dataset.npy", mmap_mode="r", allow_pickle=False)
+        return vectors
 
 
-def build(
-    folder: str | Path,
-    vectors: index_lib.Vectors,
-    ids: Sequence[str],
-    contract: Contract,
-    settings: ScannSettings,
-    keep: int,
-    minimum_recall: float = 0.0,
-    checkpoint: str = "",
-    beside: Beside | None = None,
-) -> ScannIndex:
-    """Trains an index, measures its recall on a sample of its own passages, and publishes it.
-
-    The same vectors give the same index, bit for bit.
-
-    Args:
-      folder: where versions are published.
-      vectors: [N, D] float32, finite; all of them are read into memory.
-      ids: N distinct passage ids.
-      contract: of the model that embedded them.
-      settings: what to build.
-      keep: how many versions stay on disk.
-      minimum_recall: an index that finds less of the exact top 10 is not published.
-      checkpoint: fingerprint of the one that embedded them, where it is known.
-      beside: writes further files into the version's folder; what it returns joins the manifest.
-
-    Raises:
-      RecallError: recall is below `minimum_recall`; what was published before stays.
-      PublishError: no room, or no permission to write; what was published before stays, too.
-    """
-    index_lib.check_embeddings(vectors, ids)
-    index_lib.check_inner_product(contract, vectors.shape[1])
-    in_memory = np.ascontiguousarray(vectors[:])
-    searcher = _train(in_memory, settings)
-    index = ScannIndex(searcher, ids, contract, checkpoint, 0.0, settings.reorder)
-    index.recall = measure_recall(index, in_memory)
-    if index.recall < minimum_recall:
-        raise RecallError(
-            f"expected recall@{_RECALL_AT} of at least {minimum_recall} against exact search, "
-            f"measured {index.recall:.4f} with {settings}. Raise searched_share or reorder."
-        )
-    manifest = {
-        "kind": "scann",
-        "checkpoint": checkpoint,
-        "count": len(ids),
-        "dimension": vectors.shape[1],
-        "settings": dataclasses.asdict(settings),
-        "recall": {"at": _RECALL_AT, "sample": min(_SAMPLE, len(ids)), "value": index.recall},
-    }
-    with versioned_folder.new_version(folder, manifest, keep) as version:
-        # Ids are ours: ScaNN would pickle them, and a pickle runs code when it is read.
-        with versioned_folder.writing(version, RuntimeError):
-            searcher.serialize(str(version), relative_path=True)
-        (version / "ids.json").write_text(json.dumps(list(ids)), encoding="utf-8")
-        contract.save(version)
-        manifest |= {} if beside is None else beside(version)
-    return index
-
-
-def load(
-    folder: str | Path, fall_back_to_exact: bool = False
-) -> ScannIndex | exact_index.ExactIndex:
-    """The current version of a published index.
-
-    Args:
-      folder: that `build` published to.
-      fall_back_to_exact: on a CPU that ScaNN does not support, search the stored vectors exactly.
-
-    Raises:
-      IndexDamaged: a file is missing, cut short or changed, or the folder carries a pickle.
-      UnsupportedCpu: and no fall-back was asked for.
-    """
-    return load_version(versioned_folder.current(folder), fall_back_to_exact)
-
-
-def load_version(
-    version: Path, fall_back_to_exact: bool = False
-) -> ScannIndex | exact_index.ExactIndex:
-    """One version of a published index; arguments and errors as for `load`."""
-    if (version / _PICKLE).exists():
+def _refuse_pickle(folder: Path) -> None:
+    # Ids are ours: ScaNN would pickle them, and a pickle runs code when it is read.
+    if (folder / _PICKLE).exists():
         raise index_lib.IndexDamaged(
-            f"{version / _PICKLE}: ScaNN would unpickle this file, which can run any code. Ids "
+            f"{folder / _PICKLE}: ScaNN would unpickle this file, which can run any code. Ids "
             "belong in ids.json; build the index again, and distrust whoever made this one."
         )
-    manifest = versioned_folder.read_manifest(version)
-    ids = json.loads((version / "ids.json").read_text(encoding="utf-8"))
-    contract, checkpoint = Contract.load(version), manifest.get("checkpoint", "")
-    try:
-        scann = _scann()
-    except UnsupportedCpu:
-        if not fall_back_to_exact:
-            raise
-        vectors = np.load(version / "dataset.npy", mmap_mode="r", allow_pickle=False)
-        return exact_index.ExactIndex(vectors, ids, contract, checkpoint)
-    if "scann_assets.pbtxt" not in manifest["files"]:
-        raise index_lib.IndexDamaged(f"{version}: expected scann_assets.pbtxt in its manifest")
-    searcher = scann.load_searcher(str(version), assets_backcompat_shim=False)
-    if searcher.size() != len(ids):
-        raise index_lib.IndexDamaged(
-            f"{version}: expected as many ids as vectors, found {len(ids)} and {searcher.size()}"
-        )
-    recall, reorder = manifest["recall"]["value"], manifest["settings"]["reorder"]
-    return ScannIndex(searcher, ids, contract, checkpoint, recall, reorder)
 
 
-def measure_recall(index: ScannIndex, vectors: np.ndarray) -> float:
-    """Share of the exact top 10 that the index finds, for evenly spaced passages as queries.
-
-    A passage that scores as high as the last of the exact top 10, to rounding, counts as one of
-    them: which of equals is listed says nothing about an index.
-    """
+def _train(vectors: np.ndarray, settings: Scann) -> Any:
     count = len(vectors)
-    sample = np.unique(np.linspace(0, count - 1, min(_SAMPLE, count)).astype(np.int64))
-    queries, k = vectors[sample], min(_RECALL_AT, count)
-    exact_scores, _ = exact_index.top_k(queries, vectors, k)
-    _, rows = index.search(queries, k)
-    scores = np.einsum("qd,qkd->qk", queries, vectors[np.maximum(rows, 0)])
-    longest = np.linalg.norm(vectors, axis=1).max()  # REALM's vectors are no unit vectors
-    slack = _ROUNDING * longest * np.linalg.norm(queries, axis=1, keepdims=True)
-    found = (scores >= exact_scores[:, -1:] - slack) & (rows != index_lib.NO_ROW)
-    return float(found.mean())
-
-
-def _train(vectors: np.ndarray, settings: ScannSettings) -> Any:
-    count = len(vectors)
-    builder = _scann().builder(vectors, min(_RECALL_AT, count), "dot_product")
+    builder = _scann().builder(vectors, min(_NEIGHBOURS, count), "dot_product")
     if count <= settings.brute_force_below:
         return builder.score_brute_force().build()
     leaves = min(settings.leaves or round(count**0.5), count)
@@ -259,8 +163,8 @@ def check_cpu(cpuinfo: str = "/proc/cpuinfo") -> None:
     if not needed <= flags:
         raise UnsupportedCpu(
             f"ScaNN needs a CPU with {sorted(needed)}; {cpuinfo} does not list "
-            f"{sorted(needed - flags)}. Load the index with fall_back_to_exact=True, or use "
-            "t5x_style.retrieval.exact_index."
+            f"{sorted(needed - flags)}. Load the index with fall_back_to_exact=True, or build it "
+            "with t5x_style.retrieval.exact_index.Exact."
         )
 
 

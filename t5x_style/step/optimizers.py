@@ -11,6 +11,7 @@ import optax
 from flax import nnx
 
 DECAYS = ("linear", "cosine", "constant", "warmup_stable_decay")
+NO_DECAY = (r"bias$", r"scale$")  # an encoder may have no biases, or no norms
 
 
 class PatternError(ValueError):
@@ -30,7 +31,8 @@ class AdamW:
         to 0 in the last `decay_steps`. A training with one of the last two can be continued.
       b1, b2, epsilon: of Adam.
       weight_decay: decoupled; times the learning rate.
-      no_decay: regular expressions searched in parameter paths ('encoder/layers/.../bias').
+      no_decay: regular expressions searched in parameter paths ('encoder/layers/.*/bias'); each
+        has to match one, but those of the default.
       clip_norm: global norm that gradients are cut to; None does not clip.
       frozen: regular expressions searched in parameter paths; what they match is not trained and
         carries no moments. What an objective leaves `frozen_paths` is not, either way.
@@ -47,7 +49,7 @@ class AdamW:
     b2: float = 0.999
     epsilon: float = 1e-8
     weight_decay: float = 0.01
-    no_decay: tuple[str, ...] = (r"bias$", r"scale$")
+    no_decay: tuple[str, ...] = NO_DECAY
     clip_norm: float | None = 1.0
     frozen: tuple[str, ...] = ()
     rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -133,9 +135,11 @@ class AdamW:
         """The update rule for `params`, an nnx.State of the trainable parameters.
 
         Raises:
-          PatternError: a pattern of `no_decay` or of `rates` matches no parameter.
+          PatternError: a pattern of `no_decay`, other than those of its default, or of `rates`
+            matches no parameter.
         """
-        require_matches(self.no_decay, paths_of(params), "AdamW.no_decay")
+        named = tuple(pattern for pattern in self.no_decay if pattern not in NO_DECAY)
+        require_matches(named, paths_of(params), "AdamW.no_decay")
         require_matches(tuple(self.rates), paths_of(params), "AdamW.rates")
         mask = decay_mask(params, self.no_decay)
         chain = [] if self.clip_norm is None else [optax.clip_by_global_norm(self.clip_norm)]

@@ -299,7 +299,7 @@ def test_fine_tuning_takes_the_encoder_of_any_pretraining(name):
     assert rest and all(any(re.search(pattern, p) for pattern in unused) for p in rest)
 
 
-@pytest.mark.parametrize("folder", ["data", "hardware", "models", "objectives", "runs"])
+@pytest.mark.parametrize("folder", ["data", "hardware", "models", "objectives", "runs", "sources"])
 def test_every_file_names_what_the_code_has(folder):
     """Also those that no recipe includes. Values are checked with a whole configuration."""
     files = sorted((REPOSITORY / "gin_configs" / folder).glob("**/*.gin"))

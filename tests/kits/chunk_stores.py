@@ -32,7 +32,7 @@ def make_tokenizer(folder, documents, languages, size=300):
     return str(folder / made["tokenizer"])
 
 
-def make_store(folder, documents, tokenizer, length=16, most=0):
+def make_store(folder, documents, tokenizer, length=16, max_chunks=0):
     """A token store of documents in chunks; its folder. Arguments as `make_tokenizer`'s."""
     folder.mkdir(parents=True, exist_ok=True)
     write(folder / "documents.jsonl", documents)
@@ -40,7 +40,7 @@ def make_store(folder, documents, tokenizer, length=16, most=0):
         str(folder),
         _jsonl(folder / "documents.jsonl"),
         *(tokenizer, "documents", "train", "passage", length, "", 10_000, 1, 0),
-        layout=chunk_layout.Chunks(most=most),
+        layout=chunk_layout.Chunks(max_chunks=max_chunks),
     )
     return str(folder / made["store"])
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from models.interop import hf_config, hf_names, import_hf
+from models.interop import hf_config
+from models.interop.layout_bert import LAYOUT
 from tests.kits import tiny_models
 
 CONFIG = tiny_models.CONFIG
@@ -24,15 +25,15 @@ def random_arrays(family: str = "bert", seed: int = 0) -> dict[str, np.ndarray]:
     """Our path -> array of encoder, MLM head and decoder, without padding rows."""
     rng = np.random.default_rng(seed)
     config = dataclasses.replace(CONFIGS[family], vocab_multiple=1)
-    shapes = import_hf.part_shapes(config)
+    shapes = LAYOUT.shapes(config)
     wanted = {path: shape for path, shape in shapes.items() if path.split("/")[0] not in UNUSED}
     return {path: rng.normal(size=shape).astype(np.float32) for path, shape in wanted.items()}
 
 
 def official(family: str = "bert") -> dict[str, np.ndarray]:
     """The same under the names of a family."""
-    exported = hf_names.export_arrays(random_arrays(family), CONFIG.vocab_size)
-    return {hf_names.spelled(n, family): np.ascontiguousarray(a) for n, a in exported.items()}
+    exported = LAYOUT.export_arrays(random_arrays(family), CONFIG.vocab_size)
+    return {LAYOUT.spelled(n, family): np.ascontiguousarray(a) for n, a in exported.items()}
 
 
 def write(folder: Path, tensors: dict[str, np.ndarray], family: str = "bert") -> Path:

@@ -18,14 +18,14 @@ from t5x_style.interfaces.objective import embedder
 from t5x_style.model_dependent_data.index_builder import Refresher, Training
 from t5x_style.model_dependent_data.retrieval_batches import HostRetrieval
 from t5x_style.model_dependent_data.version_log import RECORD, RUN, run_of
-from t5x_style.retrieval.scann_index import ScannSettings
+from t5x_style.retrieval.scann_index import Scann
 from t5x_style.step import optimizers
 from t5x_style.training import metric_writer, progress, trainer
 from tests.models.objectives import test_realm
 
 CORPUS = test_realm.CORPUS
 CADENCE = trainer.Cadence(steps=9, log_every=1, evaluate_every=100, save_every=2)
-SETTINGS = ScannSettings(brute_force_below=1000, leaves=0, searched_share=1.0, reorder=10)
+INDEX = Scann(brute_force_below=1000, leaves=0, searched_share=1.0, reorder=10)
 
 
 def host_objective():
@@ -94,7 +94,7 @@ class Embedder:
 
 def refresher(folder, **changes):
     settings = {"parameters": ("^embedder/",), "keep": 9, "minimum_recall": 0.0}
-    return Refresher(str(folder / "versions"), Blocks(), SETTINGS, **settings | changes)
+    return Refresher(str(folder / "versions"), Blocks(), INDEX, **settings | changes)
 
 
 def watched(folder, finished):

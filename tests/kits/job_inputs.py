@@ -17,13 +17,19 @@ from typing import Any
 from input_pipelines.batches import question_windows
 from input_pipelines.batches.classifier_batches import LabelledPairs
 from input_pipelines.batches.translation_rows import TranslationFile, Translations
-from input_pipelines.gather import dev_split, documents, python_docs, translations
+from input_pipelines.gather import (
+    dev_split,
+    documents,
+    language_sentences,
+    python_docs,
+    translations,
+)
 from input_pipelines.marge import chunk_layout
 from input_pipelines.sources import (
     beir,
     bitext,
     bitext_tables,
-    language_sentences,
+    mixtures,
     msmarco,
     qed,
     question_sets,
@@ -37,8 +43,12 @@ from input_pipelines.store import block_layout, layouts, prepare, salient_spans
 from input_pipelines.tokenizers import tokenization, wordpiece
 from t5x_style.mining import candidates, hard_negatives
 from tests.input_pipelines.batches import test_open_qa_batches
-from tests.input_pipelines.gather import test_documents, test_question_collection
-from tests.input_pipelines.sources import test_language_sentences, test_triples
+from tests.input_pipelines.gather import (
+    test_documents,
+    test_language_sentences,
+    test_question_collection,
+)
+from tests.input_pipelines.sources import test_triples
 from tests.input_pipelines.store import test_block_layout
 from tests.input_pipelines.tokenizers import test_tokenization
 from tests.kits import labelled_texts, question_texts, retrieval_helpers, tiny_stores
@@ -84,7 +94,7 @@ def _tokenizer(texts: Iterable[str]) -> str:
     return "tokenizer"
 
 
-def _texts(*given: text_sources.Source) -> list[str]:
+def _texts(*given: text_sources.TextSource) -> list[str]:
     """The texts of some sources, of which each may have one malformed record."""
     return [
         tokenization.join_title(record.title, record.text)
@@ -101,7 +111,7 @@ def train_tokenizer() -> Runs:
     lines = test_tokenization.TEXT.splitlines()
     whole = text_sources.Lines([_lines("lines.txt", lines)], LINE_BYTES)
     part = text_sources.Lines([_lines("part.txt", lines[:2])], LINE_BYTES)
-    mixture = text_sources.Mixture([("whole", whole, 1.0), ("part", part, 3.0)], alpha=0.5)
+    mixture = mixtures.Mixture([("whole", whole, 1.0), ("part", part, 3.0)], alpha=0.5)
     given = {"alphabet_size": 30, "min_frequency": 1, "seed": 3, "max_bad_records": 0}
     cased = {"lowercase": False, "strip_accents": False, "longest_word": 12}
     lower = {"lowercase": True, "strip_accents": True, "languages": _lines("codes", ['["de"]'])}
@@ -145,7 +155,9 @@ def vocabulary_report() -> Runs:
         _rows(f"sentences/{code}.jsonl", rows)
     mixture = language_sentences.mixture("sentences", 0.3)
     tokenizer = _tokenizer([*texts["de"], "the house"])
-    return {"": {"tokenizer": tokenizer, "sentences": mixture, "most": 4, "max_unknown": 1.0}}
+    return {
+        "": {"tokenizer": tokenizer, "sentences": mixture, "max_sentences": 4, "max_unknown": 1.0}
+    }
 
 
 # --- token stores ---------------------------------------------------------------------------------
@@ -165,7 +177,7 @@ def prepare_stores() -> Runs:
     windows = question_windows.QuestionWindows(question_texts.QUESTION, question_texts.STRIDE)
     labelled = _rows("labels.jsonl", itertools.islice(labelled_texts.lines(), 10))
     classes, listed = labelled_texts.CLASSES, test_block_layout.Listed()
-    runs: dict[str, tuple[text_sources.Source, int, layouts.Layout]] = {
+    runs: dict[str, tuple[text_sources.TextSource, int, layouts.Layout]] = {
         "texts": (_jsonl("texts.jsonl", rows), 8, layouts.WHOLE_TEXTS),
         "blocks": (listed, 24, block_layout.Blocks(salient_spans.Rules())),
         "title_and_body": (listed, 16, block_layout.TitleAndBody()),
@@ -203,7 +215,7 @@ def answer_forms() -> Runs:
     rows = [{"_id": name, "answers": given, "answer_type": kind} for name, (given, kind) in asked]
     given = {"corpus": "corpus/store", "questions": "questions/store", "tokenizer": tokenizer}
     given |= {"answers": _rows("answers.jsonl", rows), "workers": 1, "max_bad_records": 0}
-    return {"": given | {"most": 1, "longest": 12}}
+    return {"": given | {"max_forms": 1, "max_form_length": 12}}
 
 
 # --- collections ----------------------------------------------------------------------------------
@@ -213,7 +225,7 @@ def collection() -> Runs:
     """From a BEIR folder with a part held out, from triples, and from MS MARCO's files."""
     folder = retrieval_helpers.write_corpus(Path("beir"))
     judged = dev_split.BeirJudgements(folder, "test")
-    parts = {name: dev_split.Part(judged, 0.5, name == "dev") for name in ("train", "dev")}
+    parts = {name: dev_split.HoldOutSplit(judged, 0.5, name == "dev") for name in ("train", "dev")}
     lines = _lines("triples.tsv", test_triples.TEXTS)
     table = _lines("collection.tsv", ["0\tone", "1\ttwo\twith a tab", "no tab"])
     asked = _lines("queries.tsv", ["10\t first", "11\tunanswered", "13\tunjudged"])
@@ -272,7 +284,7 @@ def gather_questions() -> Runs:
     ]
     rows[1] |= {"text": "WHO is the Q3?"}
     _rows("collection/queries.jsonl", rows)
-    asked = dataclasses.replace(test_question_collection.asked_set(Path()), most=8, seed=2)
+    asked = dataclasses.replace(test_question_collection.asked_set(Path()), max_questions=8, seed=2)
     return {"": {"collection": "collection", "sets": [asked], "max_bad_records": 0}}
 
 

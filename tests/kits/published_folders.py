@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from input_pipelines.sources import beir
 from input_pipelines.tokenizers import tokenization
-from models.interop import hf_config, hf_names
+from models.interop import hf_config, layout_bert
 from models.networks import bert
 from models.objectives import bi_encoder
 from t5x_style.configuration import gin_checks
@@ -53,7 +53,7 @@ def encoder(folder: Path) -> Path:
     config = bert.BertConfig(size, 16, 2, 2, 32, 32, initializer_range=0.5, vocab_multiple=1)
     module = nnx.Dict(encoder=bert.Encoder(config, rngs=nnx.Rngs(5)))
     arrays = {p: np.asarray(v[...]) for p, v in parity_kit.parameters(module).items()}
-    tensors = hf_names.export_arrays(arrays, size)
+    tensors = layout_bert.LAYOUT.export_arrays(arrays, size)
     plain = {n.removeprefix("bert."): np.ascontiguousarray(a) for n, a in tensors.items()}
     save_file(plain, made / "model.safetensors", {"format": "pt"})
     write(made / "config.json", hf_config.config_to_hf(config, 0, "BertModel"))

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from models.interop import hf_config, hf_names, import_hf
+from models.interop import hf_config, import_hf
+from models.interop.layout_bert import LAYOUT
 from models.networks import bert, text_embedding
 from t5x_style.interfaces.objective import Batch, Objective
 
@@ -239,7 +240,7 @@ def token_group(
 
 
 def value_and_gradients(
-    objective: Objective, batch: Batch, export: Export = hf_names.export_arrays
+    objective: Objective, batch: Batch, export: Export = LAYOUT.export_arrays
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """The loss and metrics of `Objective.loss`, and gradients under canonical official names.
 
@@ -297,8 +298,8 @@ def gradients(
         members = [norm for name, norm in norms.items() if group_of(name) == group]
         groups[group] = float(np.sqrt(sum(norm**2 for norm in members)))
     return [
-        *_scalars(case, "grad_norm_params", norms, hf_names.canonical),
-        *_scalars(case, "grad_probe_params", probes, hf_names.canonical),
+        *_scalars(case, "grad_norm_params", norms, LAYOUT.canonical),
+        *_scalars(case, "grad_probe_params", probes, LAYOUT.canonical),
         *_scalars(case, "grad_norm_groups", groups, str),
         *_complete(case, ours),
     ]
@@ -339,7 +340,7 @@ def _complete(case: Case, ours: Mapping[str, np.ndarray]) -> list[Quantity]:
     for key in case.arrays:
         if not key.startswith("wgrad/"):
             continue
-        name, truth = hf_names.canonical(key.removeprefix("wgrad/")), case.arrays[key]
+        name, truth = LAYOUT.canonical(key.removeprefix("wgrad/")), case.arrays[key]
         fits = name in ours and ours[name].shape == truth.shape
         error = _largest(ours[name] - truth) if fits else np.inf
         found.append(Quantity(key, error, GRADIENT_RTOL * _largest(truth) + floor))

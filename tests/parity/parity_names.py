@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from safetensors import numpy as safetensors
 
-from models.interop import hf_names, import_hf
+from models.interop import hf_names
+from models.interop.layout_bert import LAYOUT
 from models.networks import bert
 
 
@@ -34,18 +35,18 @@ def encoder_and_head(
     config: bert.BertConfig, path: str, prefix: str, family: str
 ) -> Iterable[Named]:
     """An encoder and its MLM head, below `path` with us, with `prefix` before the case's names."""
-    for ours, shape in import_hf.part_shapes(config).items():
-        entry = hf_names.BY_PATH[ours]
+    for ours, shape in LAYOUT.shapes(config).items():
+        entry = LAYOUT.by_path[ours]
         if entry.part in ("encoder", "head"):
-            names = [prefix + hf_names.spelled(n, family) for n in entry.names(config.layers)]
+            names = [prefix + LAYOUT.spelled(n, family) for n in entry.names(config.layers)]
             one = shape[1:] if entry.stacked else shape
             yield Named(path + ours, entry, names, one, entry.stacked)
 
 
 def decoder(config: bert.BertConfig, layers: int, prefix: str) -> Iterable[Named]:
     """A stack of layers, `decoder` with us, `prefix`K. in the case."""
-    for ours, shape in import_hf.part_shapes(config).items():
-        entry = hf_names.BY_PATH[ours]
+    for ours, shape in LAYOUT.shapes(config).items():
+        entry = LAYOUT.by_path[ours]
         if entry.part == "decoder":
             names = [entry.name.replace("c_head.", f"{prefix}{layer}.") for layer in range(layers)]
             yield Named(ours, entry, names, shape, True)
@@ -53,10 +54,10 @@ def decoder(config: bert.BertConfig, layers: int, prefix: str) -> Iterable[Named
 
 def realm_reader(config: bert.BertConfig, prefix: str) -> Iterable[Named]:
     """The encoder of REALM's reader, `reader` with us."""
-    for ours, shape in import_hf.part_shapes(config).items():
-        entry = hf_names.BY_PATH[ours]
+    for ours, shape in LAYOUT.shapes(config).items():
+        entry = LAYOUT.by_path[ours]
         if entry.part == "encoder":
-            names = [prefix + hf_names.spelled(n, "realm") for n in entry.names(config.layers)]
+            names = [prefix + LAYOUT.spelled(n, "realm") for n in entry.names(config.layers)]
             path = "reader" + ours.removeprefix("encoder")
             one = shape[1:] if entry.stacked else shape
             yield Named(path, entry, names, one, entry.stacked)
@@ -105,5 +106,5 @@ def export(
             parts = list(ours[one.path]) if one.stacked else [ours[one.path]]
             for name, part in zip(one.names, parts, strict=True):
                 array = one.entry.to_theirs(np.asarray(part), vocab_size)
-                found[hf_names.canonical(name)] = array
+                found[LAYOUT.canonical(name)] = array
     return found

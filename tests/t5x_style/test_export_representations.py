@@ -9,7 +9,7 @@ from t5x_style.interfaces.objective import embedding_function
 from t5x_style.interfaces.representation import KINDS
 from t5x_style.serving import saved_model, saved_model_check
 from t5x_style.step import jitted_functions
-from tests.kits import three_kinds
+from tests.t5x_style.retrieval import three_kinds
 
 pytestmark = pytest.mark.slow  # TensorFlow
 OUTPUTS = {

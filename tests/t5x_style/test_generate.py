@@ -46,7 +46,7 @@ def asked(made, reading="chunk", **changes):
     sizes = {"rows": 8, "length": LENGTH, "segments": 1} | {
         name: changes.pop(name) for name in ("rows", "length", "segments") if name in changes
     }
-    choice = generation_requests.Choice(**{"pairs": PAIRS, "most": 10} | changes)
+    choice = generation_requests.Choice(**{"pairs": PAIRS, "max_documents": 10} | changes)
     return generation_requests.Writing(
         store, reading=reading, choice=choice, tokenizer=tokenizer, **sizes
     )
@@ -77,18 +77,20 @@ def test_documents_that_stand_in_the_other_language_are_asked_for(made):
 
 
 def test_few_documents_are_those_of_the_same_names_in_every_pair(made):
-    requests = asked(made, most=2)
+    requests = asked(made, max_documents=2)
     by_pair = {}
     for one in requests.requests:
         by_pair.setdefault((one.source, one.target), []).append(one.name)
     one, other = by_pair.values()
     assert len(one) == 2 and one == other
-    assert requests.fingerprint == asked(made, most=2).fingerprint != asked(made).fingerprint
+    assert (
+        requests.fingerprint == asked(made, max_documents=2).fingerprint != asked(made).fingerprint
+    )
 
 
 def test_documents_longer_than_asked_for_are_left_out(made):
     chunks = _chunks(made)
-    found = {one.id for one in asked(made, pairs=[("de", "en")], longest=2).requests}
+    found = {one.id for one in asked(made, pairs=[("de", "en")], max_chunks=2).requests}
     shared = {f"de/news/{n}" for n in range(3)}
     assert found == {name for name in shared if chunks[name] <= 2} and found < shared
 
@@ -96,7 +98,7 @@ def test_documents_longer_than_asked_for_are_left_out(made):
 def test_what_is_left_out_or_not_read_is_told(made):
     assert asked(made).notes == []
     longer = sum(count > 2 for count in _chunks(made).values())
-    (note,) = asked(made, longest=2).notes
+    (note,) = asked(made, max_chunks=2).notes
     assert note.startswith(f"{longer} of 8 documents in ['de', 'en'] have more than 2 chunks")
     whole = asked(made, "document", length=3 * LENGTH, segments=3)
     chunks = [_chunks(made)[one.id] for one in whole.requests]
@@ -128,8 +130,8 @@ def _chunks(made):
         ({"length": 8}, ValueError, "rows for chunks of up to 12 tokens, found length 8"),
         ({"pairs": []}, ValueError, "expected one or more pairs of languages"),
         ({"pairs": [("de", "en"), ("de", "en")]}, ValueError, "each once"),
-        ({"most": 0}, ValueError, "Choice.most"),
-        ({"longest": -1}, ValueError, "Choice.longest: expected 0 or more"),
+        ({"max_documents": 0}, ValueError, "Choice.max_documents"),
+        ({"max_chunks": -1}, ValueError, "Choice.max_chunks: expected 0 or more"),
         ({"pairs": [("sw", "en")]}, StoreError, r"documents in 'sw', found the languages \['de'"),
         ({"pairs": [("de", "fr")]}, StoreError, "that stand in 'fr', too, found none"),
         ({"pairs": [("de", "xx")], "translated": False}, TokenizerError, r"expected \['\[xx\]'\]"),

@@ -15,11 +15,11 @@ from t5x_style.checkpoints.restored_model import Trained
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces.contract import ContractError
 from t5x_style.interfaces.objective import ModelFunction
-from t5x_style.retrieval import exact_index
+from t5x_style.retrieval import encoding, exact_index, published_index, sharded_index
 from t5x_style.retrieval.answer_reader import ReaderError
 from t5x_style.retrieval.beir_collection import Passages
+from tests.kits import int8_index, store_kit
 from tests.kits import retrieval_helpers as helpers
-from tests.kits import store_kit
 
 WORDS = ["csv", "json", "socket", "row", "queue"]  # word i asks for passage i
 
@@ -61,6 +61,16 @@ def test_answers_with_scores_and_sources(parts):
     hits = search.Searcher(**parts).search("what is a socket", 2)
     assert [hit.passage.id for hit in hits] == ["p2", "p0"]
     assert (hits[0].score, hits[0].passage.source) == (1.0, "python/socket")
+
+
+@pytest.mark.parametrize("index", [sharded_index.Sharded(), int8_index.Int8()])
+def test_an_index_of_any_type_is_opened_and_searched(parts, tmp_path, index):
+    vectors, ids = np.eye(5, 16, dtype=np.float32), parts["passages"].ids
+    embeddings = encoding.Embeddings(vectors, ids, helpers.CONTRACT, "fingerprint")
+    published_index.publish(tmp_path / "index", embeddings, index, keep=1)
+    opened = published_index.load(tmp_path / "index")
+    hits = search.Searcher(**parts | {"index": opened}).search("what is a socket", 2)
+    assert [(hit.passage.id, hit.score) for hit in hits] == [("p2", 1.0), ("p0", 0.0)]
 
 
 def test_more_than_there_is(parts):

@@ -190,8 +190,8 @@ def test_every_pair_is_classified_once(folder, texts):
         found |= read_back(group, texts[0])
     assert found.keys() == set(range(len(texts[0])))
     assert everything.labels.tolist() == texts[1]
-    some = source(folder, most=20)
-    assert some.ids == source(folder, most=20).ids and len(some.ids) == len(some.labels) == 20
+    some = source(folder, max_pairs=20)
+    assert some.ids == source(folder, max_pairs=20).ids and len(some.ids) == len(some.labels) == 20
     chosen = [texts[0][row] for row in some.rows]
     assert read_back(some.group(0), chosen)
 

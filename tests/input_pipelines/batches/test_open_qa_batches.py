@@ -70,8 +70,8 @@ def find(path, folder=None, **changes):
         "questions": str(path / "asked/store"),
         "answers": str(path),
         "tokenizer": str(path / "tokenizer"),
-        "most": 4,
-        "longest": 12,
+        "max_forms": 4,
+        "max_form_length": 12,
         "workers": 1,
         "max_bad_records": 0,
         "model_dir": str(folder or path / "found"),
@@ -80,7 +80,7 @@ def find(path, folder=None, **changes):
 
 
 def pipeline(path, **changes):
-    settings = {"rows": 2, "length": LENGTH, "forms": 4, "longest": 12, "seed": 1}
+    settings = {"rows": 2, "length": LENGTH, "forms": 4, "max_form_length": 12, "seed": 1}
     settings["corpus"] = corpus_table.StoreCorpus(str(path / "corpus/store"))
     return open_qa_batches.Questions(
         str(path / "asked/store"), str(path / "found/answers"), **settings | changes
@@ -141,10 +141,10 @@ def test_a_form_stands_in_a_row_exactly_where_its_answer_stands_in_the_text(made
 
 
 def test_most_and_longest_are_kept_to_and_counted(made, tmp_path):
-    find(made, tmp_path, most=1, longest=1)
+    find(made, tmp_path, max_forms=1, max_form_length=1)
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["forms_too_long"] >= 1
-    find(made, tmp_path, most=1)
+    find(made, tmp_path, max_forms=1)
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["forms"] == 4 and report["forms_beyond_most"] == 1  # 1999
 
@@ -187,7 +187,7 @@ def test_forms_of_another_corpus_question_or_length_are_refused(made, tmp_path):
     with pytest.raises(StoreError, match="another corpus"):
         pipeline(made, corpus=corpus_table.StoreCorpus(str(made / "asked/store")))
     with pytest.raises(StoreError, match="expected forms of up to 9"):
-        pipeline(made, longest=9)
+        pipeline(made, max_form_length=9)
     with pytest.raises(StoreError, match="questions of another store"):
         answer_token_forms.Forms(
             str(made / "found/answers"), TokenStore.open(str(made / "corpus/store"))

@@ -12,8 +12,9 @@ import pytest
 from input_pipelines.gather import write_beir
 from input_pipelines.sources import beir, msmarco
 from input_pipelines.sources.ir_datasets_source import IrDocuments, IrQrels, IrQueries
+from input_pipelines.sources.mixtures import Chain
 from input_pipelines.sources.msmarco import TrecQrels, Tsv
-from input_pipelines.sources.text_sources import BadRecords, Chain, SourceError
+from input_pipelines.sources.text_sources import BadRecords, SourceError
 from input_pipelines.sources.tfds_source import Tfds
 from input_pipelines.tokenizers import tokenization
 from t5x_style.retrieval import beir_collection
@@ -337,7 +338,7 @@ def test_development_queries_are_held_out_of_the_training_queries(tmp_path):
     write(tmp_path / "queries.jsonl", "".join(lines))
     write(tmp_path / "qrels.train.tsv", "".join(f"{name}\tp\t1\n" for name in names))
     given = dev_split.BeirJudgements(str(tmp_path), "train")
-    parts = {n: dev_split.Part(given, 0.2, n == "dev") for n in ("train", "dev")}
+    parts = {n: dev_split.HoldOutSplit(given, 0.2, n == "dev") for n in ("train", "dev")}
     sources = (
         beir.BeirCorpus(str(tmp_path), 1000),
         beir.BeirQueries(str(tmp_path), ("train",), 1000),
@@ -348,4 +349,4 @@ def test_development_queries_are_held_out_of_the_training_queries(tmp_path):
     assert found["train"] | found["dev"] == set(names)
     assert not found["train"] & found["dev"] and 10 <= len(found["dev"]) <= 30
     with pytest.raises(ValueError, match="share: expected between 0 and 1, found 1"):
-        dev_split.Part(given, 1, True)
+        dev_split.HoldOutSplit(given, 1, True)

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from input_pipelines.gather import docstring_queries, python_docs
+from input_pipelines.gather import docstring_queries, docstrings, near_duplicates, python_docs
 from input_pipelines.gather.docstring_queries import Query
+from input_pipelines.gather.docstrings import Doc, MissingPackageError
 from input_pipelines.gather.python_docs import Passage, QueryRules
-from input_pipelines.sources import beir, docstrings, near_duplicates
-from input_pipelines.sources.docstrings import Doc, MissingPackageError
+from input_pipelines.sources import beir
 from input_pipelines.sources.text_sources import BadRecords
 
 RULES = QueryRules(

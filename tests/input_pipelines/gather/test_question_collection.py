@@ -227,13 +227,13 @@ def test_questions_are_told_apart_by_their_sets(tmp_path, sets):
 
 def test_a_set_may_be_cut(tmp_path):
     whole = asked_set(tmp_path).read(BadRecords(0))
-    cut = asked_set(tmp_path, most=3).read(BadRecords(0))
+    cut = asked_set(tmp_path, max_questions=3).read(BadRecords(0))
     assert [split for split, _ in whole].count("train") == 14
     assert [split for split, _ in cut] == ["train"] * 3 + ["test"] * 2
-    assert cut == asked_set(tmp_path, most=3).read(BadRecords(0))
+    assert cut == asked_set(tmp_path, max_questions=3).read(BadRecords(0))
     assert set(q.id for _, q in cut) < set(q.id for _, q in whole)
-    with pytest.raises(ValueError, match="most of at least 0"):
-        asked_set(tmp_path, most=-1).read(BadRecords(0))
+    with pytest.raises(ValueError, match="max_questions of at least 0"):
+        asked_set(tmp_path, max_questions=-1).read(BadRecords(0))
 
 
 def test_malformed_questions_are_counted(tmp_path, sets):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from input_pipelines.batches import text_source
+from input_pipelines.batches import text_batches
 from input_pipelines.gather import dev_split
 from input_pipelines.sources import beir
 from input_pipelines.sources.text_sources import BadRecords, SourceError
@@ -50,7 +50,7 @@ def test_queries_without_an_answer_do_not_count(tmp_path):
     given = write(tmp_path / "corpus", 20)
     path = tmp_path / "corpus/qrels/test.tsv"
     path.write_text(path.read_text().replace("q3\tp\t1\n", ""))
-    assert "q3" not in set().union(*divided(given, least=1).values())
+    assert "q3" not in set().union(*divided(given, min_queries=1).values())
 
 
 def test_too_few_queries_and_bad_shares_are_refused(tmp_path):
@@ -83,7 +83,7 @@ def tokenizer(tmp_path_factory):
 
 
 def test_texts_in_memory_are_batches_of_one_shape(tokenizer):
-    make = text_source.TextSources(tokenizer, rows=2)
+    make = text_batches.TextBatcher(tokenizer, rows=2)
     source = make(["a", "b", "c"], ["one", "two", "three"], 6, "q: ")
     first, last = source.batches()
     assert [group["tokens"].shape for group in (first, last)] == [(2, 6)] * 2

@@ -66,7 +66,7 @@ def test_what_is_known_of_each_chunk(store):
 
 
 def test_chunks_behind_the_most_are_left_out_and_counted(tokenizer, tmp_path):
-    made = chunk_stores.make_store(tmp_path, DOCUMENTS, tokenizer, length=12, most=2)
+    made = chunk_stores.make_store(tmp_path, DOCUMENTS, tokenizer, length=12, max_chunks=2)
     table = ChunkTable.of(TokenStore.open(made))
     assert np.bincount(table.document).max() == 2
     report = json.loads((tmp_path / "report.json").read_text())

@@ -7,12 +7,12 @@ import os
 import numpy as np
 import pytest
 
-from input_pipelines.sources import beir, text_sources
+from input_pipelines.sources import beir, mixtures, text_sources
+from input_pipelines.sources.mixtures import Mixture
 from input_pipelines.sources.text_sources import (
     BadRecords,
     Jsonl,
     Lines,
-    Mixture,
     Record,
     SourceError,
 )
@@ -167,15 +167,13 @@ def test_lines_of_files_with_one_name_have_different_ids(tmp_path):
 def test_mixture_probabilities_by_hand():
     # sqrt(100) = 10, sqrt(400) = 20, with weights 1 and 2: 10 : 40
     np.testing.assert_allclose(
-        text_sources.mixture_probabilities([100, 400], [1.0, 2.0], 0.5), [0.2, 0.8]
+        mixtures.mixture_probabilities([100, 400], [1.0, 2.0], 0.5), [0.2, 0.8]
     )
     np.testing.assert_allclose(
-        text_sources.mixture_probabilities([100, 300], [1, 1], 1.0), [0.25, 0.75]
+        mixtures.mixture_probabilities([100, 300], [1, 1], 1.0), [0.25, 0.75]
     )
-    np.testing.assert_allclose(
-        text_sources.mixture_probabilities([1, 9999], [1, 3], 0.0), [0.25, 0.75]
-    )
-    np.testing.assert_allclose(text_sources.mixture_probabilities([0, 5], [1, 1], 0.0), [0.0, 1.0])
+    np.testing.assert_allclose(mixtures.mixture_probabilities([1, 9999], [1, 3], 0.0), [0.25, 0.75])
+    np.testing.assert_allclose(mixtures.mixture_probabilities([0, 5], [1, 1], 0.0), [0.0, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -189,7 +187,7 @@ def test_mixture_probabilities_by_hand():
 )
 def test_mixture_probabilities_refuse(counts, weights, alpha, message):
     with pytest.raises(ValueError, match=message):
-        text_sources.mixture_probabilities(counts, weights, alpha)
+        mixtures.mixture_probabilities(counts, weights, alpha)
 
 
 def two_files(tmp_path, sizes):

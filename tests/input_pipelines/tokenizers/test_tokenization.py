@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tokenizers
 
-from input_pipelines.sources.text_sources import Lines, Mixture, SourceError
+from input_pipelines.sources.mixtures import Mixture
+from input_pipelines.sources.text_sources import Lines, SourceError
 from input_pipelines.tokenizers import import_tokenizer, tokenization, wordpiece
 from input_pipelines.tokenizers.question_tokens import QuestionEncoder
 from input_pipelines.tokenizers.tokenization import Tokenizer, TokenizerError

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from safetensors.numpy import save_file
 
-from models.interop import hf_config, hf_names, import_hf
+from models.interop import hf_config, import_hf, layout_bert
 from models.objectives import mlm
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.objective import Batch, GroupShape
@@ -41,7 +41,7 @@ def published(tmp_path: Path) -> Path:
     """A Hugging Face folder of the tiny model, with random weights."""
     network = MLM(rngs=nnx.Rngs(9))
     arrays = {p: np.asarray(v[...]) for p, v in parity_kit.parameters(network).items()}
-    tensors = hf_names.export_arrays(arrays, CONFIG.vocab_size)
+    tensors = layout_bert.LAYOUT.export_arrays(arrays, CONFIG.vocab_size)
     save_file(
         {n: np.ascontiguousarray(a) for n, a in tensors.items()}, tmp_path / "model.safetensors"
     )

@@ -16,7 +16,7 @@ from flax import nnx
 
 from input_pipelines.sources import beir
 from input_pipelines.tokenizers import import_tokenizer, question_tokens, tokenization
-from models.interop import export_hf, hf_config, import_hf
+from models.interop import export_hf, import_hf, layout_bert
 from models.networks import bert, text_embedding
 from models.objectives import retromae
 from t5x_style.checkpoints import checkpointing
@@ -141,7 +141,7 @@ def test_import_gives_identical_parameters(trained: Trained, name: str, parts: t
 def test_the_official_names_of_retromae(trained: Trained) -> None:
     with safetensors.safe_open(trained.folder / "pretraining/model.safetensors", "numpy") as file:
         found = set(file.keys())
-    family = hf_config.family_of(trained.module.config)
+    family = layout_bert.LAYOUT.variant_of(trained.module.config)
     head = {
         "bert": "cls.predictions.transform.LayerNorm.bias",
         "roberta": "lm_head.layer_norm.bias",

@@ -12,7 +12,7 @@ import safetensors.numpy
 from flax import nnx
 
 from input_pipelines.tokenizers import import_tokenizer, question_tokens, tokenization, wordpiece
-from models.interop import export_hf, hf_config, import_hf
+from models.interop import export_hf, hf_config, import_hf, layout_bert
 from models.losses import contrastive
 from models.networks import bert
 from models.objectives import labse
@@ -156,7 +156,7 @@ def test_a_dense_module_counts_and_not_the_encoders_own_pooler(
 
 
 def _changes(trained: Left) -> dict:
-    return FAMILIES[hf_config.family_of(trained.module.config)]
+    return FAMILIES[layout_bert.LAYOUT.variant_of(trained.module.config)]
 
 
 def test_what_no_file_has_a_place_for_is_refused(

@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from input_pipelines.sources import beir
 from input_pipelines.store import prepare
 from input_pipelines.tokenizers import import_tokenizer, question_tokens, tokenization
-from models.interop import hf_config, hf_names, import_hf
+from models.interop import hf_config, import_hf, layout_bert
 from models.networks import bert, text_embedding
 from models.objectives import retromae
 from t5x_style.interfaces.contract import Vocabulary
@@ -63,7 +63,7 @@ def small(folder: Path, whole: bool) -> Path:
             config, pooled, vocabulary, GroupShape(2, 32, 2), 0.3, 0.5, 32, rngs=nnx.Rngs(5)
         )
     arrays = {p: np.asarray(v[...]) for p, v in parity_kit.parameters(module).items()}
-    tensors = hf_names.export_arrays(arrays, size)
+    tensors = layout_bert.LAYOUT.export_arrays(arrays, size)
     prefix = "" if whole else "bert."
     plain = {n.removeprefix(prefix): np.ascontiguousarray(a) for n, a in tensors.items()}
     save_file(plain, folder / "tokenizer/model.safetensors")

@@ -13,7 +13,7 @@ import pytest
 from flax import nnx
 
 from models.losses import contrastive
-from models.networks import attention, bert, heads, layers
+from models.networks import attention, bert, layers, pooling, stacks
 from models.objectives import bi_encoder, mlm, retromae
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.objective import GroupShape, Objective
@@ -137,7 +137,7 @@ def test_scan_equals_a_loop_over_layers() -> None:
 
 @pytest.mark.parametrize(
     "policy",
-    ["full", *(pytest.param(p, marks=pytest.mark.slow) for p in layers.REMAT_POLICIES[2:])],
+    ["full", *(pytest.param(p, marks=pytest.mark.slow) for p in stacks.REMAT_POLICIES[2:])],
 )
 def test_remat_changes_no_number(policy: str) -> None:
     group = tiny_models.group([[p] for p in tiny_models.segments(2)], 12, 1)
@@ -159,7 +159,7 @@ def test_states_of_some_tokens_are_those_among_all(changes: dict[str, object]) -
     @functools.partial(jax.value_and_grad, has_aux=True)
     def some(params: nnx.State, alone: bool) -> tuple[jax.Array, jax.Array]:
         module, text = nnx.merge(graph, params), [group[n] for n in INPUTS]
-        states = module.states_at(at, *text) if alone else heads.pool_cls(module(*text), at)
+        states = module.states_at(at, *text) if alone else pooling.pool_cls(module(*text), at)
         states = jnp.where(valid, states, 0.0)
         return jnp.sum(states**2 * jnp.arange(CONFIG.hidden)) / 100, states
 
@@ -237,9 +237,9 @@ def test_states_on_a_mesh_equal_one_device(shape: tuple[int, int, int]) -> None:
 def test_pooling_takes_each_segment_and_guards_against_none() -> None:
     hidden = jnp.arange(12, dtype=jnp.float32).reshape(1, 6, 2)
     segment_ids = jnp.array([[1, 1, 2, 2, 2, 0]])
-    cls = heads.pool_cls(hidden, jnp.array([[0, 2, 0]]))
+    cls = pooling.pool_cls(hidden, jnp.array([[0, 2, 0]]))
     np.testing.assert_array_equal(cls[0, :2], [[0, 1], [4, 5]])
-    mean = heads.pool_mean(hidden, segment_ids, 3)
+    mean = pooling.pool_mean(hidden, segment_ids, 3)
     np.testing.assert_allclose(mean[0], [[1, 2], [6, 7], [0, 0]])
 
 

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 from safetensors.numpy import save_file
 
-from models.interop import hf_config, hf_names, import_hf
+from models.interop import hf_config, import_hf, layout_bert
 from models.networks import pooled_encoder
 from models.objectives import extractive_qa, mlm, pair_classifier, retromae, simlm
 from t5x_style.distributed import partitioning
@@ -108,7 +108,7 @@ def test_from_labse(name):
 def test_from_a_published_folder(name, tmp_path):
     """With an MLM head, as BERT is published."""
     network = mlm.Mlm(*COMMON, 0.15, 16, rngs=nnx.Rngs(1))
-    tensors = hf_names.export_arrays(arrays_of(network), CONFIG.vocab_size)
+    tensors = layout_bert.LAYOUT.export_arrays(arrays_of(network), CONFIG.vocab_size)
     contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     save_file(contiguous, tmp_path / "model.safetensors")
     fields = hf_config.config_to_hf(CONFIG, VOCABULARY.pad, "BertForMaskedLM")

@@ -66,7 +66,7 @@ def _hidden(mlm: nnx.Module, text: dict[str, jax.Array]) -> tuple[jax.Array, jax
     embedded = mlm.encoder.embeddings(text["tokens"], text["positions"], text.get("token_types"))
     length = text["tokens"].shape[1]
     visible = jnp.repeat(text["segment_ids"][:, None, :] > 0, length, axis=1)
-    return embedded, mlm.encoder.run_layers(embedded, visible)
+    return embedded, mlm.encoder.run(embedded, visible, 0, mlm.encoder.config.layers)
 
 
 def _activations(case: Case, mlm: nnx.Module, text: dict[str, jax.Array]) -> list[Quantity]:

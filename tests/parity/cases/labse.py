@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from models.interop import hf_names, import_hf
+from models.interop import import_hf, layout_bert
 from models.losses import contrastive
 from models.networks import text_embedding
 from models.objectives import labse
@@ -143,7 +143,7 @@ def _end_to_end(case: Case, overrides: list[str]) -> list[Quantity]:
 
 def _export(flat: Mapping[str, np.ndarray], vocab_size: int) -> dict[str, np.ndarray]:
     named = {path.removeprefix("embedder/"): array for path, array in flat.items()}
-    return hf_names.export_arrays(named, vocab_size)
+    return layout_bert.LAYOUT.export_arrays(named, vocab_size)
 
 
 def _group_norms(case: Case, gradients: Mapping[str, np.ndarray]) -> list[Quantity]:

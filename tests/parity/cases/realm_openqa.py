@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 from safetensors import numpy
 
-from models.interop import hf_names, import_hf
+from models.interop.layout_bert import LAYOUT
 from models.objectives import open_qa
 from t5x_style.interfaces.objective import Batch
 from t5x_style.retrieval.device_index import DeviceIndex, DeviceIndexConfig
@@ -76,11 +76,11 @@ def _named(case: Case) -> list[parity_names.Named]:
     """Question embedder and reader beside the case's names."""
     found = realm_reader.named(case, "reader.")
     behind = ("encoder", "pooler", "project", "norm")
-    shapes = import_hf.part_shapes(case.bert, case.config["retriever_proj_size"])
+    shapes = LAYOUT.shapes(case.bert, case.config["retriever_proj_size"])
     for path, shape in shapes.items():
-        entry = hf_names.BY_PATH[path]
+        entry = LAYOUT.by_path[path]
         if entry.part in behind:
-            names = [hf_names.spelled(name, "realm") for name in entry.names(case.bert.layers)]
+            names = [LAYOUT.spelled(name, "realm") for name in entry.names(case.bert.layers)]
             names = [f"embedder.{name}" for name in names]
             one = shape[1:] if entry.stacked else shape
             found.append(parity_names.Named(f"embedder/{path}", entry, names, one, entry.stacked))

@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 
 from models.corruption import evidence_layout
-from models.interop import hf_names, import_hf
+from models.interop.layout_bert import LAYOUT
 from models.losses import marginal
 from models.networks import projected_encoder
 from models.objectives import ict, realm
@@ -333,12 +333,12 @@ def reader_names(case: Case) -> list[Named]:
 def _named(case: Case, parts: Mapping[str, str]) -> list[Named]:
     """The parameters of some parts of the table of names; part -> where it lies with us."""
     found = []
-    shapes = import_hf.part_shapes(case.bert, case.config["retriever_proj_size"])
+    shapes = LAYOUT.shapes(case.bert, case.config["retriever_proj_size"])
     for path, shape in shapes.items():
-        entry = hf_names.BY_PATH[path]
+        entry = LAYOUT.by_path[path]
         if entry.part in parts:
             ours = parts[entry.part] + path.removeprefix(entry.part)
-            names = [hf_names.spelled(name, "realm") for name in entry.names(case.bert.layers)]
+            names = [LAYOUT.spelled(name, "realm") for name in entry.names(case.bert.layers)]
             one = shape[1:] if entry.stacked else shape
             found.append(Named(ours, entry, names, one, entry.stacked))
     return found

@@ -123,6 +123,14 @@ def test_old_names_on_the_command_line(
     assert "is called" in capsys.readouterr().err
 
 
+def test_the_old_module_of_what_moved_to_another_is_known_on_the_command_line(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = {"shop.carpenter.make": "shop.parts.shelf.build"}
+    monkeypatch.setattr(renames, "NAMES", renames.NAMES | moved)
+    assert semantic(NOW, ("carpenter.make.board", "7"))["board"] == "7"
+
+
 @pytest.mark.parametrize(
     "text",
     [

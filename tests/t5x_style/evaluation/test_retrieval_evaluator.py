@@ -16,8 +16,9 @@ from t5x_style.evaluation.retrieval_evaluator import RetrievalEvaluator
 from t5x_style.interfaces.contract import ContractError
 from t5x_style.interfaces.index import NO_ROW
 from t5x_style.interfaces.objective import ModelFunction
-from t5x_style.retrieval import exact_index, max_passage
+from t5x_style.retrieval import encoding, exact_index, max_passage, published_index
 from t5x_style.retrieval.beir_collection import CollectionError
+from tests.kits import int8_index
 from tests.kits import retrieval_helpers as helpers
 
 PASSAGE_IDS = [row[0] for row in helpers.PASSAGES]
@@ -132,8 +133,8 @@ class Model:
         return vectors[[QUERY_IDS.index(name) for name in source.ids]]
 
 
-def dense(name: str, **arguments) -> retrieval_systems.Dense:
-    index = exact_index.ExactIndex(PASSAGE_TABLE, PASSAGE_IDS, helpers.CONTRACT)
+def dense(name: str, index=None, **arguments) -> retrieval_systems.Dense:
+    index = index or exact_index.ExactIndex(PASSAGE_TABLE, PASSAGE_IDS, helpers.CONTRACT)
     return retrieval_systems.Dense(name, Model(**arguments), index, [helpers.Source(QUERY_IDS)])
 
 
@@ -146,6 +147,15 @@ def run_stage(corpus, tmp_path, *chosen, split="test", baseline="bm25", **more):
     outputs = evaluate(corpus, split, chosen, baseline, 100, 200, 0, str(folder), **more)
     assert outputs == {"metrics": "metrics.json", "per_query": "per_query.json", "runs": "runs"}
     return json.loads((folder / "metrics.json").read_text()), folder
+
+
+def test_the_stage_evaluates_an_index_of_any_type(corpus, tmp_path):
+    embeddings = encoding.Embeddings(PASSAGE_TABLE, PASSAGE_IDS, helpers.CONTRACT, "checkpoint")
+    published_index.publish(tmp_path / "index", embeddings, int8_index.Int8(), keep=1)
+    system = dense("dense", published_index.load(tmp_path / "index"))
+    report, _ = run_stage(corpus, tmp_path, retrieval_systems.Bm25("bm25"), system)
+    assert report["systems"]["dense"]["MRR@10"]["value"] == 1.0
+    assert "Int8Index" in json.dumps(report)
 
 
 def test_the_stage_compares_systems(corpus, tmp_path):

@@ -24,12 +24,14 @@ from t5x_style.retrieval import (
     embedding_shards,
     encoding,
     exact_index,
+    published_index,
     resumable_parts,
     scann_index,
+    sharded_index,
 )
 from t5x_style.retrieval.beir_collection import Passages
 from t5x_style.workflow import stages
-from tests.kits import process_group
+from tests.kits import int8_index, process_group
 from tests.kits import retrieval_helpers as helpers
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -50,7 +52,7 @@ QUERY_VECTORS = np.eye(4, 16, dtype=np.float32)
 ALL = hard_negatives.MiningSettings(
     depth=5, negatives=5, skip_top=0, max_overlap=1.0, max_score_ratio=0.0
 )
-SCANN = scann_index.ScannSettings(brute_force_below=100, leaves=0, searched_share=1.0, reorder=1)
+SCANN = scann_index.Scann(brute_force_below=100, leaves=0, searched_share=1.0, reorder=1)
 
 
 def lookup(table, group):
@@ -201,7 +203,7 @@ def test_a_query_that_the_source_lacks_is_named(corpus, embeddings):
         make(corpus, embeddings, source=source)
 
 
-def stage_inputs(folder: Path, mesh=None) -> dict:
+def stage_inputs(folder: Path, mesh=None, index=SCANN) -> dict:
     """Corpus, vectors and a published index in a folder, made by the stages."""
     corpus = helpers.write_corpus(folder / "corpus")
     lines = ["q0\tp0\t1\n", "q1\tp1\t1\n", "q2\tp4\t2\n", "q2\tp3\t0\n", "q3\tp2\t1\n"]
@@ -209,7 +211,7 @@ def stage_inputs(folder: Path, mesh=None) -> dict:
     storage = embedding_shards.Storage(shard_size=2, dtype="float32")
     source = helpers.Source(IDS)
     encode_corpus(model(mesh=mesh), source, "embed_passage", storage, str(folder / "vectors"))
-    build_index(str(folder / "vectors"), SCANN, 1, 0.0, str(folder / "index"))
+    build_index(str(folder / "vectors"), index, 1, 0.0, str(folder / "index"))
     return {"corpus": corpus, "folder": folder}
 
 
@@ -219,16 +221,17 @@ def run(inputs: dict, out: Path, mesh=None, settings=ALL, part_size=1) -> None:
     dense = functools.partial(
         candidates.Dense,
         model=model(mesh=mesh),
-        index=scann_index.load(folder / "index", fall_back_to_exact=True),
+        index=published_index.load(folder / "index", fall_back_to_exact=True),
         embeddings=encoding.load_embeddings(folder / "vectors"),
         source=helpers.Source(list(helpers.QUERIES)),
     )
     mine(inputs["corpus"], "train", dense, settings, part_size, str(out))
 
 
-def test_from_a_checkpoint_to_negatives(tmp_path):
-    inputs = stage_inputs(tmp_path)
-    assert scann_index.load(tmp_path / "index", True).checkpoint == "checkpoint"
+@pytest.mark.parametrize("index", [SCANN, sharded_index.Sharded(), int8_index.Int8()])
+def test_from_a_checkpoint_to_negatives(tmp_path, index):
+    inputs = stage_inputs(tmp_path, index=index)
+    assert published_index.load(tmp_path / "index", True).checkpoint == "checkpoint"
     run(inputs, tmp_path / "out")
     path = tmp_path / "out" / "negatives.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]

@@ -102,7 +102,7 @@ def made(tmp_path_factory):
 
 def _given(made, kind, **changes):
     store, tokenizer = made
-    sizes = {"rows": 2, "length": 32, "segments": 3, "seed": 0, "most": 1000} | changes
+    sizes = {"rows": 2, "length": 32, "segments": 3, "seed": 0, "max_targets": 1000} | changes
     return GivenEvidence(store, kind=kind, tokenizer=tokenizer, **sizes)
 
 
@@ -155,8 +155,10 @@ def test_given_evidence_that_cannot_be_is_refused(made, tmp_path):
         _given(made, "false")
     with pytest.raises(StoreError, match="expected 180 chunks for a batch that stand in another"):
         _given(made, "true", rows=90)
-    with pytest.raises(ValueError, match="most: expected 4 or more, the targets of a batch of 2"):
-        _given(made, "true", most=3)
+    with pytest.raises(
+        ValueError, match="max_targets: expected 4 or more, the targets of a batch of 2"
+    ):
+        _given(made, "true", max_targets=3)
     with pytest.raises(ValueError, match="rows for chunks of up to 16 tokens, found length 12"):
         _given(made, "true", length=12)
     alone = {f"de/news/{n}": f"eins zwei {n}" for n in range(5)}

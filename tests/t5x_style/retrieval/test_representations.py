@@ -27,7 +27,7 @@ from t5x_style.retrieval import embedding_shards, encoding, exact_index
 from t5x_style.retrieval.beir_collection import Passages
 from t5x_style.step import jitted_functions
 from tests.kits import retrieval_helpers as helpers
-from tests.kits import three_kinds
+from tests.t5x_style.retrieval import three_kinds
 
 COUNT = 50
 TEXTS = three_kinds.texts(COUNT)

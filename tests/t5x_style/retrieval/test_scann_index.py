@@ -14,18 +14,29 @@ import pytest
 from t5x_style.build_index import build_index
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.contract import ContractError
-from t5x_style.retrieval import exact_index, scann_index, versioned_folder
+from t5x_style.retrieval import (
+    encoding,
+    exact_index,
+    published_index,
+    scann_index,
+    versioned_folder,
+)
 from tests.kits import retrieval_helpers as helpers
 
-TREE = scann_index.ScannSettings(brute_force_below=100, leaves=0, searched_share=0.5, reorder=100)
+TREE = scann_index.Scann(brute_force_below=100, leaves=0, searched_share=0.5, reorder=100)
 COUNT = 1_000
 IDS = [f"p{i}" for i in range(COUNT)]
+
+
+def publish(folder, vectors, ids=IDS, keep=2):
+    embeddings = encoding.Embeddings(vectors, ids, helpers.CONTRACT)
+    return published_index.publish(folder, embeddings, TREE, keep)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("index")
-    scann_index.build(path, helpers.vectors(COUNT), IDS, helpers.CONTRACT, TREE, keep=2)
+    publish(path, helpers.vectors(COUNT))
     return path
 
 
@@ -37,7 +48,7 @@ def copied(folder, tmp_path):
 
 
 def test_finds_what_exact_search_finds(folder):
-    index = scann_index.load(folder)
+    index = published_index.load(folder)
     queries = helpers.vectors(50, seed=5)
     scores, rows = index.search(queries, 10)
     exact_scores, exact_rows = exact_index.top_k(queries, helpers.vectors(COUNT), 10)
@@ -50,7 +61,7 @@ def test_finds_what_exact_search_finds(folder):
 
 def test_a_handful_of_passages_is_compared_in_full(tmp_path):
     small = helpers.vectors(5)
-    index = scann_index.build(tmp_path, small, IDS[:5], helpers.CONTRACT, TREE, keep=1)
+    index = publish(tmp_path, small, IDS[:5])
     scores, rows = index.search(small, 9)
     assert index.recall == 1.0 and scores.shape == (5, 9)
     np.testing.assert_array_equal(rows[:, 0], np.arange(5))
@@ -58,7 +69,7 @@ def test_a_handful_of_passages_is_compared_in_full(tmp_path):
 
 
 def test_the_same_vectors_give_the_same_files(folder, tmp_path):
-    scann_index.build(tmp_path, helpers.vectors(COUNT), IDS, helpers.CONTRACT, TREE, keep=1)
+    publish(tmp_path, helpers.vectors(COUNT), keep=1)
     one, other = (
         versioned_folder.read_manifest(versioned_folder.current(f)) for f in (folder, tmp_path)
     )
@@ -77,17 +88,17 @@ def test_the_same_vectors_give_the_same_files(folder, tmp_path):
 )
 def test_bad_queries_are_refused(folder, queries, k, message):
     with pytest.raises(index_lib.QueryError, match=message):
-        scann_index.load(folder).search(queries, k)
+        published_index.load(folder).search(queries, k)
 
 
 def test_no_queries_give_no_results(folder):
-    assert scann_index.load(folder).search(np.zeros((0, 16), np.float32), 3)[1].shape == (0, 3)
+    assert published_index.load(folder).search(np.zeros((0, 16), np.float32), 3)[1].shape == (0, 3)
 
 
 def test_a_folder_with_a_pickle_is_refused(copied):
     (versioned_folder.current(copied) / "scann_docids.pkl").write_bytes(b"cos\nsystem\n")
     with pytest.raises(index_lib.IndexDamaged, match="scann_docids.pkl: ScaNN would unpickle"):
-        scann_index.load(copied)
+        published_index.load(copied)
 
 
 @pytest.mark.parametrize("name", ["hashed_dataset.npy", "ids.json", "contract.json"])
@@ -100,13 +111,13 @@ def test_damage_is_found_before_scann_reads_it(copied, name, damage):
     if damage == "remove":
         path.unlink()
     with pytest.raises(index_lib.IndexDamaged, match=name):
-        scann_index.load(copied)
+        published_index.load(copied)
 
 
 def test_paths_in_the_folder_are_relative(folder, copied, tmp_path):
     copied.rename(tmp_path / "moved")
     queries = helpers.vectors(4, seed=6)
-    one, other = scann_index.load(folder), scann_index.load(tmp_path / "moved")
+    one, other = published_index.load(folder), published_index.load(tmp_path / "moved")
     np.testing.assert_array_equal(one.search(queries, 5)[1], other.search(queries, 5)[1])
     assert b"/" not in (versioned_folder.current(folder) / "scann_assets.pbtxt").read_bytes()
 
@@ -125,8 +136,8 @@ def test_a_cpu_without_the_instructions(folder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(scann_index, "_scann", refuse)
     with pytest.raises(scann_index.UnsupportedCpu):
-        scann_index.load(folder)
-    index = scann_index.load(folder, fall_back_to_exact=True)
+        published_index.load(folder)
+    index = published_index.load(folder, fall_back_to_exact=True)
     queries = helpers.vectors(4, seed=6)
     expected = exact_index.top_k(queries, helpers.vectors(COUNT), 5)[1]
     np.testing.assert_array_equal(index.search(queries, 5)[1], expected)
@@ -141,17 +152,17 @@ def test_settings_out_of_range_are_refused():
     ):
         values = {"brute_force_below": 0, "leaves": 0, "searched_share": 0.5, "reorder": 10}
         with pytest.raises(ValueError, match="expected"):
-            scann_index.ScannSettings(**{**values, **change})
+            scann_index.Scann(**{**values, **change})
 
 
 def test_the_stage_publishes_and_keeps_the_old_version_when_recall_is_low(tmp_path):
     helpers.write_embeddings(tmp_path / "embeddings", helpers.vectors(COUNT), IDS, shard_size=700)
     source, target = str(tmp_path / "embeddings"), str(tmp_path / "index")
     assert build_index(source, TREE, 2, 0.9, target) == {"index": "."}
-    poor = scann_index.ScannSettings(0, 500, 0.002, 1)
-    with pytest.raises(scann_index.RecallError, match="at least 0.99.*searched_share"):
+    poor = scann_index.Scann(0, 500, 0.002, 1)
+    with pytest.raises(published_index.RecallError, match="at least 0.99.*searched_share"):
         build_index(source, poor, 2, 0.99, target)
-    assert versioned_folder.published(target) == [1] and scann_index.load(target).recall > 0.9
+    assert versioned_folder.published(target) == [1] and published_index.load(target).recall > 0.9
 
 
 # A process whose files may not grow beyond some bytes, or that may not write.
@@ -171,8 +182,7 @@ else:
     if os.geteuid() == 0:
         os.setuid(65534)
 try:
-    vectors = helpers.vectors(here.COUNT, seed=3)
-    scann_index.build(folder, vectors, here.IDS, helpers.CONTRACT, here.TREE, keep=2)
+    here.publish(folder, helpers.vectors(here.COUNT, seed=3))
 except ValueError as error:
     print(type(error).__name__, error)
 """
@@ -193,7 +203,7 @@ def test_a_folder_without_room_or_permission_keeps_what_it_has(copied, how, mess
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         (target / "versions").chmod(0o755)
         assert re.search(message, done.stdout) and str(target) in done.stdout, done
-        assert versioned_folder.published(target) == [1] and scann_index.load(target).ids == IDS
+        assert versioned_folder.published(target) == [1] and published_index.load(target).ids == IDS
         assert not list((target / "versions").glob("*.tmp"))
 
 
@@ -202,4 +212,4 @@ def test_an_index_of_another_model_is_refused(folder):
 
     other = dataclasses.replace(helpers.CONTRACT, tokenizer_fingerprint="another")
     with pytest.raises(ContractError, match="tokenizer_fingerprint"):
-        index_lib.check_contract(scann_index.load(folder), other, str(folder))
+        index_lib.check_contract(published_index.load(folder), other, str(folder))

@@ -143,11 +143,21 @@ def test_a_part_may_learn_more_slowly(mesh):
 
 
 @pytest.mark.parametrize(
-    "patterns", [{"no_decay": (), "frozen": ("tabel",)}, {"no_decay": (), "rates": {"tabel": 0.5}}]
+    "patterns",
+    [
+        {"no_decay": (), "frozen": ("tabel",)},
+        {"no_decay": (), "rates": {"tabel": 0.5}},
+        {"no_decay": ("tabel",)},
+    ],
 )
 def test_a_pattern_that_matches_nothing_is_an_error(patterns):
     with pytest.raises(optimizers.PatternError, match="'tabel' matches no parameter"):
         run(steps=0, optimizer=optimizers.AdamW(0.05, 2, 10, **patterns))
+
+
+def test_what_has_no_decay_by_default_may_be_absent():
+    """A network may have no biases; the toy has none."""
+    run(steps=0, optimizer=optimizers.AdamW(0.05, 2, 10))
 
 
 @pytest.mark.parametrize(

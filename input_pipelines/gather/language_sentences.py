@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import IO
 
 from input_pipelines.sources import languages, text_sources
+from input_pipelines.sources.mixtures import Mixture
 from input_pipelines.sources.text_sources import (
     BadRecords,
     Jsonl,
     Lines,
-    Mixture,
-    Source,
     SourceError,
+    TextSource,
 )
 
 FOLDER = "sentences"
@@ -61,14 +61,14 @@ class SentenceRules:
         return ""
 
 
-def texts_of(folder: str, max_line_bytes: int = 100_000) -> dict[str, Source]:
+def texts_of(folder: str, max_line_bytes: int = 100_000) -> dict[str, TextSource]:
     """Language -> its text, of a folder with files CODE.txt or CODE.txt.gz, a sentence a line.
 
     Raises:
       SourceError: there is none, or two files are of one language.
       languages.LanguageError: a name that is no language.
     """
-    found: dict[str, Source] = {}
+    found: dict[str, TextSource] = {}
     for path in sorted(Path(folder).glob("*.txt*")):
         code, _, ending = path.name.partition(".")
         if ending not in ("txt", "txt.gz"):
@@ -122,7 +122,7 @@ class _Files:
 def gather_sentences(
     model_dir: str,
     translations: Sequence[str],
-    texts: Mapping[str, Source],
+    texts: Mapping[str, TextSource],
     rules: SentenceRules,
     max_bad_records: int,
 ) -> dict[str, str]:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from input_pipelines.sources import language_sentences
-from input_pipelines.sources.language_sentences import SentenceRules
+from input_pipelines.gather import language_sentences
+from input_pipelines.gather.language_sentences import SentenceRules
 from input_pipelines.sources.text_sources import BadRecords, Lines, SourceError
 from input_pipelines.tokenizers import tokenization, vocabulary_report
 

@@ -1,4 +1,4 @@
-"""Texts in memory as a source of token groups, for texts that are in no token store."""
+"""Texts in memory as batches of token groups, for texts that are in no token store."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from input_pipelines.tokenizers.question_tokens import token_group
 from input_pipelines.tokenizers.tokenization import Tokenizer
 
 
-class TextSource:
+class TextBatches:
     """Texts that are tokenized batch by batch; one a row.
 
     Attributes:
@@ -43,7 +43,7 @@ class TextSource:
         """
         if not texts or len(ids) != len(texts) or rows < 1:
             raise ValueError(
-                f"TextSource: expected at least one text, an id for each and rows of at least 1, "
+                f"TextBatches: expected at least one text, an id for each and rows of at least 1, "
                 f"found {len(texts)} texts, {len(ids)} ids and {rows} rows"
             )
         self.ids, self._texts, self._rows = list(ids), list(texts), rows
@@ -57,9 +57,9 @@ class TextSource:
         parts = (self.ids, self._texts, self.segment_length, self.prefix, self._rows)
         return hashlib.sha256(repr((*parts, self.tokenizer_fingerprint)).encode()).hexdigest()
 
-    def part(self, start: int, end: int) -> "TextSource":
+    def part(self, start: int, end: int) -> "TextBatches":
         """The texts start to end - 1 as a separate source."""
-        return TextSource(
+        return TextBatches(
             self._tokenizer, self.ids[start:end], self._texts[start:end], self.segment_length,
             self.prefix, self._rows,
         )  # fmt: skip
@@ -83,8 +83,8 @@ class TextSource:
             yield group
 
 
-class TextSources:
-    """Makes a `TextSource` of any texts, with one tokenizer."""
+class TextBatcher:
+    """Makes a `TextBatches` of any texts, with one tokenizer."""
 
     def __init__(self, tokenizer: str, rows: int = 32) -> None:
         """Args:
@@ -95,6 +95,6 @@ class TextSources:
 
     def __call__(
         self, ids: Sequence[str], texts: Sequence[str], length: int, prefix: str
-    ) -> TextSource:
-        """The source; arguments as for `TextSource`."""
-        return TextSource(self._tokenizer, ids, texts, length, prefix, self._rows)
+    ) -> TextBatches:
+        """The source; arguments as for `TextBatches`."""
+        return TextBatches(self._tokenizer, ids, texts, length, prefix, self._rows)

@@ -1,0 +1,70 @@
+"""From the states of tokens to one state per segment, and back to tokens.
+
+Letters: B rows, L row length, S segments per row, D hidden width.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from t5x_style.interfaces.encoder import TokenEncoder
+
+POOLINGS = ("cls", "mean")  # what `pooled` gives
+
+
+def pooled(
+    encoder: TokenEncoder,
+    group: Mapping[str, jax.Array],
+    pooling: str,
+    key: jax.Array | None = None,
+) -> jax.Array:
+    """[B, S, D] float32 of an encoder with a state for each token, see `Encoder.pool`."""
+    text = (group["tokens"], group["positions"], group["segment_ids"], group.get("token_types"))
+    if pooling == "mean":
+        return pool_mean(encoder(*text, key), group["segment_ids"], group["cls_at"].shape[1])
+    return encoder.states_at(group["cls_at"], *text, key).astype(jnp.float32)
+
+
+def pool_cls(hidden: jax.Array, cls_at: jax.Array) -> jax.Array:
+    """The state at each segment's [CLS]: [B, S, D] from `hidden` [B, L, D] and `cls_at` [B, S]."""
+    return jnp.take_along_axis(hidden, cls_at[:, :, None], axis=1)
+
+
+def own_cls(hidden: jax.Array, group: Mapping[str, jax.Array]) -> jax.Array:
+    """[B, L, D]: for each token the state at its own segment's [CLS]; at padding the first's.
+
+    Args:
+        hidden: [B, L, D].
+        group: `cls_at` [B, S] and `segment_ids` [B, L] count.
+    """
+    own = jnp.maximum(group["segment_ids"] - 1, 0)
+    return jnp.take_along_axis(pool_cls(hidden, group["cls_at"]), own[:, :, None], axis=1)
+
+
+def behind_cls(hidden: jax.Array, others: jax.Array, group: Mapping[str, jax.Array]) -> jax.Array:
+    """[B, L, D]: each segment's [CLS] of `hidden` at its first place, `others` elsewhere.
+
+    Args:
+        hidden, others: [B, L, D].
+        group: `positions` and `segment_ids` [B, L] and `cls_at` [B, S] count.
+    """
+    first = (group["positions"] == 0)[:, :, None]
+    return jnp.where(first, own_cls(hidden, group), others)
+
+
+def pool_mean(hidden: jax.Array, segment_ids: jax.Array, segments: int) -> jax.Array:
+    """The mean state of each segment, [CLS] and [SEP] included.
+
+    Args:
+        hidden: [B, L, D].
+        segment_ids: [B, L] int32, 0 = padding, s + 1 = segment s.
+        segments: S.
+
+    Returns:
+        [B, S, D] float32; zeros for a segment without tokens.
+    """
+    ids = jnp.arange(1, segments + 1, dtype=segment_ids.dtype)
+    member = (segment_ids[:, None, :] == ids[None, :, None]).astype(jnp.float32)  # [B, S, L]
+    total = jnp.einsum("bsl,bld->bsd", member, hidden.astype(jnp.float32))
+    return total / jnp.maximum(member.sum(-1, keepdims=True), 1.0)

@@ -1,0 +1,62 @@
+"""Files of gin_configs/sources: each is enough for training a tokenizer and for every layout."""
+
+from pathlib import Path
+
+import pytest
+
+from t5x_style.configuration import gin_checks, gin_reader
+from t5x_style.workflow import stages
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SOURCES = sorted(path.stem for path in (REPOSITORY / "gin_configs/sources").glob("*.gin"))
+MACROS = {"CORPUS": "corpus", "DATASET": "name", "TEXT_FIELD": "text", "TOKENIZER": "tokenizer"}
+LAYOUTS = ("prepare", "prepare_blocks", "prepare_pairs", "prepare_parts")
+
+
+def check(*files: str, **macros: str) -> gin_checks.Config:
+    """Checks a configuration whole, with those of MACROS that it asks for, as a stage does."""
+    argv = [f"--gin_file=gin_configs/{file}.gin" for file in files]
+    text = gin_checks.parse_flags(argv).read()
+    asked = gin_checks.macros_in_use(text) - text.macros.keys()
+    values = {name: value for name, value in (MACROS | macros).items() if name in asked}
+    argv += [f"--gin.{name}={value}" for name, value in values.items()]
+    config = gin_checks.parse_flags([*argv, "--gin.MODEL_DIR=out"]).read()
+    gin_checks.check_names(config, (gin_reader.RUN, stages.job_of(config)))
+    gin_checks.check_code(config)
+    return config
+
+
+def source_of(config: gin_checks.Config, job: str) -> str:
+    value = config.expand(config.bindings["", job, "source"].value, "")
+    return value.target
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_tokenizer_is_trained_on_it(name: str) -> None:
+    config = check("runs/train_wordpiece", f"sources/{name}")
+    job = "input_pipelines.tokenizers.tokenization.train_tokenizer"
+    assert source_of(config, job).startswith("input_pipelines.sources.")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", SOURCES)
+def test_it_is_prepared_with_any_layout(name: str, layout: str) -> None:
+    config = check(f"runs/{layout}", f"sources/{name}", KIND="text", LENGTH="32")
+    job = "input_pipelines.store.prepare.prepare"
+    assert source_of(config, job).startswith("input_pipelines.sources.")
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_file_for_stores_reads_the_same(name: str) -> None:
+    data = REPOSITORY / f"gin_configs/data/{name}.gin"
+    assert f"include 'gin_configs/sources/{name}.gin'" in data.read_text()
+    config = check("runs/prepare", f"data/{name}", LENGTH="32")
+    assert config.expand(config.macros["KIND"].value, "") in ("passage", "query", "text")
+
+
+def test_the_file_for_beir_folders_is_the_general_one() -> None:
+    old = check("runs/train_tokenizer").bindings
+    new = check("runs/train_wordpiece", "sources/beir_passages").bindings
+    assert {key: one.value for key, one in old.items()} == {
+        key: one.value for key, one in new.items()
+    }
