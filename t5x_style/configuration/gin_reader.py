@@ -16,7 +16,7 @@ from typing import Any
 
 from gin import config_parser
 
-from t5x_style.configuration import renames
+from t5x_style.configuration import rename_tables, renames
 from t5x_style.configuration.python_sources import REPOSITORY as REPOSITORY
 
 ALLOWED = ("t5x_style", "models", "input_pipelines", "gin_configs", "launch")
@@ -191,7 +191,7 @@ class _Delegate(config_parser.ParserDelegate):
 
     def present_macro(self, name: str) -> str:
         scope, _, last = name.rpartition("/")
-        found = renames.MACROS.get(last, last)
+        found = rename_tables.MACROS.get(last, last)
         if found != last:
             self.renamed.append((last, found))
         return f"{scope}/{found}" if scope else found
@@ -227,9 +227,9 @@ def find_file(name: str, search_paths: Sequence[Path], where: str) -> Path:
         if path.is_file():
             return path
     around = {str(p.relative_to(f)) for f in search_paths for p in f.glob("gin_configs/**/*.gin")}
-    if name in renames.FILES:
-        renames.note(where, name, renames.FILES[name])
-        return find_file(renames.FILES[name], search_paths, where)
+    if name in rename_tables.FILES:
+        renames.note(where, name, rename_tables.FILES[name])
+        return find_file(rename_tables.FILES[name], search_paths, where)
     raise GinError(
         f"{where}: no gin file {name!r} under {', '.join(str(p) for p in search_paths)}"
         f"{closest(name, around)}. Give a path from there, or add --gin_search_paths."

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from t5x_style.configuration import python_sources, renames, signatures
+from t5x_style.configuration import python_sources, rename_tables, renames, signatures
 from t5x_style.configuration.gin_reader import (
     FOLDER_MACRO,
     Config,
@@ -107,7 +107,7 @@ class _Walk:
             if name in without:
                 continue
             parameter = signature.parameters.get(name, Parameter(None))
-            first = renames.PARAMETERS.get(f"{kind}.{name}", name)
+            first = rename_tables.PARAMETERS.get(f"{kind}.{name}", name)
             here = f"{path}.{first}".lstrip(".")
             before = set(self.found)
             mark = marker or parameter.marker
@@ -116,7 +116,7 @@ class _Walk:
                 self.value(here, value, scope, where, mark, depth, "float" in parameter.annotation)
             elif parameter.default is not None:
                 self.default(here, parameter.default, mark, depth, "float" in parameter.annotation)
-            added = renames.ADDED.get(f"{kind}.{first}")
+            added = rename_tables.ADDED.get(f"{kind}.{first}")
             if added is not None and self.found.get(here, ("", ""))[0] == added:
                 for key in set(self.found) - before:
                     del self.found[key]

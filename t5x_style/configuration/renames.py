@@ -17,28 +17,7 @@ while it has it, fingerprints leave it out.
 import sys
 from collections.abc import Mapping
 
-from t5x_style.configuration import python_sources
-from t5x_style.configuration.rename_tables import (
-    ADDED,
-)
-from t5x_style.configuration.rename_tables import (
-    FILES,
-)
-from t5x_style.configuration.rename_tables import (
-    MACROS,
-)
-from t5x_style.configuration.rename_tables import (
-    NAMES,
-)
-from t5x_style.configuration.rename_tables import (
-    PARAMETERS,
-)
-from t5x_style.configuration.rename_tables import (
-    WRAPPERS,
-)
-from t5x_style.configuration.rename_tables import (
-    Wrapper,
-)
+from t5x_style.configuration import python_sources, rename_tables
 
 _noted: set[str] = set()
 _inverse: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
@@ -53,8 +32,8 @@ def present(path: str) -> str:
     parts = path.split(".")
     for depth in range(len(parts), 0, -1):
         prefix = ".".join(parts[:depth])
-        if prefix in NAMES:
-            return present(".".join([NAMES[prefix], *parts[depth:]]))
+        if prefix in rename_tables.NAMES:
+            return present(".".join([rename_tables.NAMES[prefix], *parts[depth:]]))
         file = python_sources.path_of(parts[:depth])
         if file is not None and file.name != "__init__.py":
             return path
@@ -74,8 +53,8 @@ def first(path: str) -> str:
 def _inverted() -> Mapping[str, str]:
     """Present path -> the one before; kept for as long as the table is the same."""
     global _inverse
-    if _inverse[0] is not NAMES:
-        _inverse = (NAMES, {new: old for old, new in NAMES.items()})
+    if _inverse[0] is not rename_tables.NAMES:
+        _inverse = (rename_tables.NAMES, {new: old for old, new in rename_tables.NAMES.items()})
     return _inverse[1]
 
 
@@ -91,18 +70,18 @@ def kind(target: str) -> str:
 def parameter(target: str, name: str) -> str:
     """The present name of a parameter of `target`."""
     prefix = f"{kind(target)}."
-    for full, old in PARAMETERS.items():
+    for full, old in rename_tables.PARAMETERS.items():
         if full.startswith(prefix) and old == name:
             return full.removeprefix(prefix)
     return name
 
 
-def wrappers(kind: str) -> dict[str, Wrapper]:
+def wrappers(kind: str) -> dict[str, rename_tables.Wrapper]:
     """Old parameter -> its wrapper, of a function or class as fingerprints name it."""
     prefix = f"{kind}."
     return {
         full.removeprefix(prefix): wrapper
-        for full, wrapper in WRAPPERS.items()
+        for full, wrapper in rename_tables.WRAPPERS.items()
         if full.startswith(prefix)
     }
 
@@ -132,7 +111,7 @@ def aliases(paths: Mapping[str, str]) -> dict[str, str]:
       one of them -> that old path.
     """
     known, found = set(paths.values()), {}
-    for old in NAMES:
+    for old in rename_tables.NAMES:
         now, module = present(old), old.rpartition(".")[0]
         if now in known:
             found[old.rpartition(".")[2]] = old
@@ -143,7 +122,7 @@ def aliases(paths: Mapping[str, str]) -> dict[str, str]:
 
 def macro(name: str, where: str) -> str:
     """The present name of a macro; says so if it is another one."""
-    found = MACROS.get(name, name)
+    found = rename_tables.MACROS.get(name, name)
     if found != name:
         note(where, name, found)
     return found

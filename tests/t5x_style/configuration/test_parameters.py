@@ -5,7 +5,7 @@ import textwrap
 import pytest
 from gin import config as gin_config
 
-from t5x_style.configuration import gin_checks, gin_reader, parameters, renames
+from t5x_style.configuration import gin_checks, gin_reader, parameters, rename_tables
 
 HOUSE = """
     import dataclasses
@@ -180,9 +180,9 @@ def test_a_bare_function_may_be_called_outside_of_its_scope(values):
 
 def test_renames_and_added_parameters_keep_fingerprints(values, monkeypatch):
     before = values("house.job.size = @house.Size()\n").semantic
-    monkeypatch.setattr(renames, "NAMES", {"toyhouse.house.Extent": "toyhouse.house.Size"})
-    monkeypatch.setattr(renames, "PARAMETERS", {"house.Extent.width": "breadth"})
-    monkeypatch.setattr(renames, "ADDED", {"house.Extent.table": "{}"})
+    monkeypatch.setattr(rename_tables, "NAMES", {"toyhouse.house.Extent": "toyhouse.house.Size"})
+    monkeypatch.setattr(rename_tables, "PARAMETERS", {"house.Extent.width": "breadth"})
+    monkeypatch.setattr(rename_tables, "ADDED", {"house.Extent.table": "{}"})
     after = values("house.job.size = @house.Size()\n").semantic
     assert after["size"] == "@house.Extent()" and after["size.breadth"] == before["size.width"]
     assert "size.table" not in after and "size.width" not in after

@@ -13,6 +13,7 @@ from t5x_style.configuration import (
     gin_reader,
     gin_text,
     parameters,
+    rename_tables,
     renames,
     signatures,
 )
@@ -56,10 +57,10 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "shop.parts": "shop.parts.paint",
         "shop.parts.shelf.Plank": "shop.parts.shelf.Board",
     }
-    monkeypatch.setattr(renames, "NAMES", names)
-    monkeypatch.setattr(renames, "MACROS", {"LONG": "LENGTH"})
-    monkeypatch.setattr(renames, "PARAMETERS", {"shelf.Plank.length": "long"})
-    monkeypatch.setattr(renames, "FILES", {"old.gin": "new.gin"})
+    monkeypatch.setattr(rename_tables, "NAMES", names)
+    monkeypatch.setattr(rename_tables, "MACROS", {"LONG": "LENGTH"})
+    monkeypatch.setattr(rename_tables, "PARAMETERS", {"shelf.Plank.length": "long"})
+    monkeypatch.setattr(rename_tables, "FILES", {"old.gin": "new.gin"})
     monkeypatch.setattr(renames, "_noted", set())
     yield tmp_path
     for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
@@ -134,7 +135,7 @@ def test_the_old_module_of_what_moved_to_another_is_known_on_the_command_line(
     shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved = {"shop.carpenter.make": "shop.parts.shelf.build"}
-    monkeypatch.setattr(renames, "NAMES", renames.NAMES | moved)
+    monkeypatch.setattr(rename_tables, "NAMES", rename_tables.NAMES | moved)
     assert semantic(NOW, ("carpenter.make.board", "7"))["board"] == "7"
 
 
@@ -183,11 +184,11 @@ def tools(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `Board` got as `plane` and `saw` wraps its width now."""
     (shop / "shop/parts/shelf.py").write_text(HOUSE + TOOLS)
     wrappers = {
-        "shelf.Plank.plane": renames.Wrapper("width", "shop.parts.shelf.Plane", "of"),
-        "shelf.Plank.saw": renames.Wrapper("width", "shop.parts.shelf.Saw", "of"),
+        "shelf.Plank.plane": rename_tables.Wrapper("width", "shop.parts.shelf.Plane", "of"),
+        "shelf.Plank.saw": rename_tables.Wrapper("width", "shop.parts.shelf.Saw", "of"),
     }
-    monkeypatch.setattr(renames, "PARAMETERS", {})
-    monkeypatch.setattr(renames, "WRAPPERS", wrappers)
+    monkeypatch.setattr(rename_tables, "PARAMETERS", {})
+    monkeypatch.setattr(rename_tables, "WRAPPERS", wrappers)
 
 
 def test_fingerprints_hold_what_a_wrapper_gets_where_it_was_first(tools: None) -> None:
@@ -237,7 +238,7 @@ def test_old_gin_files_are_found(shop: Path, capsys: pytest.CaptureFixture[str])
 def test_recipes_may_hold_old_macros(
     shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(renames, "MACROS", {"WORDS": "VOCABULARY_SIZE"})
+    monkeypatch.setattr(rename_tables, "MACROS", {"WORDS": "VOCABULARY_SIZE"})
     Path("recipe.gin").write_text(
         f"{HEAD}from launch import recipe\n"
         "recipe.run.stages = [@words/recipe.Stage()]\nrecipe.run.run_dir = 'run'\n"
@@ -251,13 +252,13 @@ def test_recipes_may_hold_old_macros(
 
 
 def test_the_table_names_things_that_exist() -> None:
-    for old, new in renames.NAMES.items():
+    for old, new in rename_tables.NAMES.items():
         assert gin_checks.locate(renames.present(new), old)
-    for old, wrapper in renames.WRAPPERS.items():
+    for old, wrapper in rename_tables.WRAPPERS.items():
         assert wrapper.source in signatures.signature(wrapper.target).parameters, old
-    for file in renames.FILES.values():
+    for file in rename_tables.FILES.values():
         assert (gin_reader.REPOSITORY / file).is_file()
-    assert not set(renames.MACROS) & set(renames.MACROS.values())
+    assert not set(rename_tables.MACROS) & set(rename_tables.MACROS.values())
 
 
 def test_gin_files_are_found_from_another_folder(tmp_path: Path) -> None:
