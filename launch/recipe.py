@@ -26,7 +26,7 @@ A recipe is a gin file that is read, never executed, so this program starts in a
 
     pretrain/recipe.Stage:
       entry = 't5x_style.train'
-      gin_files = ['gin_configs/runs/pretrain.gin', 'gin_configs/objectives/retromae.gin']
+      gin_files = ['gin_configs/runs/train.gin', 'gin_configs/objectives/retromae.gin']
       inputs = {'STORE': %prepare.store}                      # output `store` of stage prepare;
                                                               # added to stage.run.inputs
       bindings = {'SEED': 1, 'train.train.name': 'tiny'}      # any gin value; %MACROS of the recipe

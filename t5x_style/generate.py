@@ -20,7 +20,9 @@ from jax.experimental import multihost_utils
 
 from t5x_style.checkpoints import restored_model
 from t5x_style.distributed import startup
+from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces.contract import Contract
+from t5x_style.interfaces.objective import GENERATE, function_of
 from t5x_style.retrieval import resumable_parts
 from t5x_style.workflow import fingerprints
 
@@ -31,10 +33,6 @@ Write = Callable[[Mapping[str, Any], jax.Array, jax.Array], Any]
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {"generate": {"name": "generate", "version": 1}}
-
-
-class GenerateError(ValueError):
-    """A model that writes no texts."""
 
 
 class Request(Protocol):
@@ -119,15 +117,11 @@ def generate(
       model_dir: where written.jsonl appears when it is complete.
 
     Raises:
-      GenerateError: the model writes no texts.
+      FunctionError: the model writes no texts.
       ContractError: the documents were tokenized otherwise than the model's contract says.
       PartitioningError: the rows of a batch do not divide by the mesh.
     """
-    if "generate" not in model.functions:
-        raise GenerateError(
-            "expected a model that writes texts, which offers 'generate', found one that offers "
-            f"{sorted(model.functions)}: name the checkpoint of such a model, as MARGE"
-        )
+    write = function_of(model.functions, GENERATE, "a model that writes texts, such as MARGE")
     _check(requests, model.contract)
     count = len(requests.requests)
     version = fingerprints.digest([model.fingerprint, requests.fingerprint, seed])
@@ -145,7 +139,7 @@ def generate(
     hidden = not (first and sys.stderr.isatty())
     with tqdm.tqdm(total=total, desc="generate", unit="text", disable=hidden, leave=False) as bar:
         for number, (start, end) in zip(missing, bounds, strict=True):
-            lines = _written(model, requests, start, end, jax.random.key(seed), bar)
+            lines = _written(model, write, requests, start, end, jax.random.key(seed), bar)
             if first:
                 job.write(number, lines)
     if first:
@@ -165,6 +159,7 @@ def _check(requests: Requests, contract: Contract) -> None:
 
 def _written(
     model: restored_model.Trained,
+    write: Write,
     requests: Requests,
     start: int,
     end: int,
@@ -177,7 +172,7 @@ def _written(
     of_part = jax.random.fold_in(key, start)
     begun = {-1}
     for number, batch in enumerate(requests.batches(start, end)):
-        found = _best(model, batch, jax.random.fold_in(of_part, number))
+        found = _best(model.partitioner, write, batch, jax.random.fold_in(of_part, number))
         for request, text, score in zip(batch.request.tolist(), *found, strict=True):
             if request >= 0:
                 tokens[request].append(text)
@@ -191,10 +186,10 @@ def _written(
 
 
 def _best(
-    model: restored_model.Trained, batch: Batch, key: jax.Array
+    partitioner: Partitioner, write: Write, batch: Batch, key: jax.Array
 ) -> tuple[np.ndarray, np.ndarray]:
     """Tokens [B, T] and scores [B] of the best hypothesis of each row."""
-    rows, partitioner = len(batch.language), model.partitioner
+    rows = len(batch.language)
     partitioner.check_rows(rows, "a batch of requests")
     own = partitioner.local_rows(rows)
     groups = {"evidence": batch.evidence, "given": {"language": batch.language}}
@@ -203,7 +198,6 @@ def _best(
         for group, features in groups.items()
     }
     placed = partitioner.place_batch(local, dict.fromkeys(groups, rows))
-    write: Write = model.functions["generate"]
     tokens, scores = write(placed["evidence"], placed["given"]["language"], key)
     return _fetched(tokens)[:, 0], _fetched(scores)[:, 0]
 

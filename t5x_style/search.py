@@ -113,7 +113,7 @@ class Searcher:
 
         Raises:
         ContractError: model, index and tokenizer do not belong together.
-        ReaderError: `reading` is given, and the model has no reader.
+        FunctionError: `reading` is given, and the model has no reader.
         RepresentationError: the model makes no dense vectors of queries.
         SearchError: the index holds a passage that the corpus does not.
         """

@@ -20,7 +20,13 @@ from models.networks import heads, layers
 from t5x_style.interfaces.contract import TEXT, Contract, Vocabulary
 from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
-from t5x_style.interfaces.objective import Batch, GroupShape, ModelFunction, Objective
+from t5x_style.interfaces.objective import (
+    CLASSIFY,
+    Batch,
+    GroupShape,
+    ModelFunction,
+    Objective,
+)
 
 Group = Mapping[str, jax.Array]
 
@@ -117,7 +123,7 @@ class PairClassifier(Objective):
     def functions(self) -> dict[str, ModelFunction]:
         """`classify`: logits [B, S, C] of a token group of pairs, without dropout."""
         return {
-            "classify": ModelFunction(self.classify, self._spec(), "[B, S, C] float32", "score")
+            "classify": ModelFunction(self.classify, self._spec(), "[B, S, C] float32", CLASSIFY)
         }
 
 

@@ -14,7 +14,7 @@ from t5x_style.checkpoints import checkpointing, checksums
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces.contract import Contract
 from t5x_style.interfaces.joint_texts import JointTexts
-from t5x_style.interfaces.objective import ModelFunction, embedding_function
+from t5x_style.interfaces.objective import SCORE, ModelFunction, embedding_function, function_of
 from t5x_style.interfaces.representation import DENSE, Representations, function_name
 from t5x_style.interfaces.texts import EncodeSource
 from t5x_style.mining import pair_scoring
@@ -107,16 +107,11 @@ class Trained:
           [n] float32, of each part.
 
         Raises:
-          ValueError: the model is no re-ranker.
+          FunctionError: the model is no re-ranker.
           ContractError: the texts were tokenized otherwise than the model's contract says.
         """
-        if "score" not in self.functions:
-            raise ValueError(
-                f"expected a re-ranker, which offers 'score', found a model that offers "
-                f"{sorted(self.functions)}: name the checkpoint of a cross-encoder"
-            )
+        score = function_of(self.functions, SCORE, "a re-ranker, such as a cross-encoder")
         pair_scoring.check_texts(texts, self.contract)
-        score = self.functions["score"]
         return pair_scoring.score_parts(score, texts, parts, count, self.partitioner, report=True)
 
     def _represent(

@@ -1,13 +1,14 @@
 """Answers as spans of the passage that comes with a question: exact match and F1, by set."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.evaluation import answer_metrics
 from t5x_style.interfaces.answer_key import AnswerKey
+from t5x_style.interfaces.objective import ANSWER, ModelFunction, function_of
 from t5x_style.interfaces.texts import Batched
 from t5x_style.retrieval import answer_reader, encoding
 
@@ -48,13 +49,13 @@ class ExtractiveEvaluator:
         parts = [*(f"_{one}" for one in self._sets), "_mean"] if self._sets else []
         self.metrics = tuple(f"{name}{part}" for name in ("EM", "F1") for part in ("", *parts))
 
-    def evaluate(self, functions: Mapping[str, Callable[..., Any]], step: int) -> dict[str, float]:
+    def evaluate(self, functions: Mapping[str, ModelFunction], step: int) -> dict[str, float]:
         """`metrics`.
 
         Args:
-          functions: `answer`, jitted, with parameters: a token group to `start`, `end`, `score`,
-            `log_probability`, [B, S] each.
-          step: shown beside the progress bar.
+          functions: one of kind `answer`, jitted, with parameters: a token group to `start`,
+            `end`, `score`, `log_probability`, [B, S] each.
+          step: shown next to the progress bar.
 
         Raises:
           ValueError: the objective does not answer.
@@ -70,17 +71,13 @@ class ExtractiveEvaluator:
                 found[f"{name}_mean"] = float(np.mean(list(by_set.values())))
         return found
 
-    def answers(self, functions: Mapping[str, Callable[..., Any]], step: int) -> dict[str, str]:
+    def answers(self, functions: Mapping[str, ModelFunction], step: int) -> dict[str, str]:
         """Question id -> answer, a piece of its passage; '' where there is nothing to point at.
 
         Arguments and errors as of `evaluate`.
         """
-        if "answer" not in functions:
-            raise ValueError(
-                f"{self.name}: the objective offers {sorted(functions)}, but questions are "
-                "answered with 'answer'"
-            )
-        embed = answer_reader.as_vectors(functions["answer"])
+        answer = function_of(functions, ANSWER, f"{self.name}: a model that answers questions")
+        embed = answer_reader.as_vectors(answer)
         table = encoding.encode(embed, self._windows, self._partitioner, f"step {step}: answer")
         best: dict[int, int] = {}
         for number, owner in enumerate(self._windows.question_of.tolist()):

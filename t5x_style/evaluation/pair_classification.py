@@ -1,14 +1,15 @@
 """How many pairs of texts a classifier tells the class of: accuracy and F1, by language too."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import jax
 import numpy as np
 from sklearn import metrics
 
 from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.interfaces.objective import CLASSIFY, ModelFunction, function_of
 from t5x_style.interfaces.texts import Batched
 from t5x_style.retrieval import encoding
 
@@ -57,23 +58,20 @@ class PairClassificationEvaluator:
             )
         self.metrics = tuple(self._measure(pairs.labels))
 
-    def evaluate(self, functions: Mapping[str, Callable[..., Any]], step: int) -> dict[str, float]:
+    def evaluate(self, functions: Mapping[str, ModelFunction], step: int) -> dict[str, float]:
         """`metrics`.
 
         Args:
-          functions: `classify`, jitted, with parameters: a token group to logits [B, S, C].
-          step: shown beside the progress bar.
+          functions: one of kind `classify`, jitted, with parameters: a token group to logits
+            [B, S, C].
+          step: shown next to the progress bar.
 
         Raises:
           ValueError: the objective classifies nothing, or as another number of classes.
         """
-        if "classify" not in functions:
-            raise ValueError(
-                f"{self.name}: the objective offers {sorted(functions)}, but pairs are told apart "
-                "with 'classify'"
-            )
+        classify = function_of(functions, CLASSIFY, f"{self.name}: a classifier of pairs")
         where = f"step {step}: classify"
-        logits = encoding.encode(functions["classify"], self._pairs, self._partitioner, where)
+        logits = encoding.encode(classify, self._pairs, self._partitioner, where)
         if logits.shape[1] != len(self._pairs.classes):
             raise ValueError(
                 f"{self.name}: expected logits of the classes {self._pairs.classes}, found "

@@ -1,12 +1,12 @@
 """A re-ranker's metrics in the middle of training, on candidates of development queries."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.evaluation import ranking
 from t5x_style.interfaces.joint_texts import JointTexts
+from t5x_style.interfaces.objective import SCORE, ModelFunction, function_of
 from t5x_style.mining import pair_scoring
 
 METRICS = ("MRR@10", "nDCG@10")
@@ -50,21 +50,17 @@ class RerankingEvaluator:
         self._as_mined = self._mined(negatives)
         self.metrics = (*METRICS, *self._as_mined)
 
-    def evaluate(self, functions: Mapping[str, Callable[..., Any]], step: int) -> dict[str, float]:
+    def evaluate(self, functions: Mapping[str, ModelFunction], step: int) -> dict[str, float]:
         """`metrics`, means over the queries.
 
         Args:
-          functions: `score`, jitted, with parameters.
-          step: shown beside the progress bar.
+          functions: one of kind `score`, jitted, with parameters.
+          step: shown next to the progress bar.
         """
-        if "score" not in functions:
-            raise ValueError(
-                f"{self.name}: the objective offers {sorted(functions)}, but re-ranking is "
-                "evaluated with 'score'"
-            )
+        score = function_of(functions, SCORE, f"{self.name}: a re-ranker")
         pairs = pair_scoring.pairs_of(self._lines)
         settings = (len(pairs[0]), self._partitioner, f"step {step}: score")
-        (scores,) = pair_scoring.score_parts(functions["score"], self._texts, [pairs], *settings)
+        (scores,) = pair_scoring.score_parts(score, self._texts, [pairs], *settings)
         return self._measure(scores.tolist()) | self._as_mined
 
     def _mined(self, negatives: str) -> dict[str, float]:

@@ -22,11 +22,17 @@ Group = Mapping[str, Any]  # a token group: feature -> array
 Spec = Mapping[str, Mapping[str, Any]]  # leaves have .shape and .dtype
 
 EMBED = "embed"
-KINDS = (EMBED, "score", "answer", "generate", "metrics")
+# Other kinds: scores of pairs [B, S]; logits of classes [B, S, C]; spans of texts; texts.
+SCORE, CLASSIFY, ANSWER, GENERATE = "score", "classify", "answer", "generate"
+KINDS = (EMBED, SCORE, CLASSIFY, ANSWER, GENERATE, "metrics")
 
 
 class BatchError(ValueError):
     """A batch is not what the objective expects; the message lists every feature that differs."""
+
+
+class FunctionError(ValueError):
+    """A model offers no function of the kind that is asked for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,6 +151,26 @@ def embedding_function(
     raise representation.RepresentationError(
         f"the objective offers {sorted(functions)}; expected a function that embeds a {side!r} as "
         f"{[*kinds]}, found such that embed {', '.join(embeds) or 'nothing'}"
+    )
+
+
+def function_of(functions: Mapping[str, ModelFunction], kind: str, model: str) -> ModelFunction:
+    """The function of a kind other than EMBED.
+
+    Args:
+      functions: that an objective offers.
+      kind: one of KINDS.
+      model: what offers such a function, in words, for the message.
+
+    Raises:
+      FunctionError: there is none.
+    """
+    for function in functions.values():
+        if function.kind == kind:
+            return function
+    raise FunctionError(
+        f"expected {model}, with a function of kind {kind!r}; found a model that offers "
+        f"{sorted(functions)}. Name the checkpoint of such a model"
     )
 
 

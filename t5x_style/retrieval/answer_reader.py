@@ -8,7 +8,7 @@ An answer is the span with the highest sum of its score and its passage's releva
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ import numpy as np
 
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces.contract import Contract
-from t5x_style.interfaces.objective import Group
+from t5x_style.interfaces.objective import ANSWER, Group, ModelFunction, function_of
 from t5x_style.interfaces.reading import JointPairs, Reading
 from t5x_style.retrieval import encoding
 
@@ -38,10 +38,6 @@ def as_vectors(answer: Answer) -> encoding.Embed:
         return jnp.maximum(table, NOTHING)
 
     return embed
-
-
-class ReaderError(ValueError):
-    """Answers that cannot be given: a model without a reader, a tokenizer that is not its own."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,27 +67,23 @@ class Reader:
 
     def __init__(
         self,
-        functions: Mapping[str, Callable[..., Any]],
+        functions: Mapping[str, ModelFunction],
         contract: Contract,
         reading: Reading,
         partitioner: Partitioner | None = None,
     ):
         """
         Args:
-          functions: of the model, `answer` among them.
+          functions: of the model, one of kind `answer` among them.
           contract: of the model.
           reading: makes texts as the model was trained on.
           partitioner: the mesh that the model lies on.
 
         Raises:
-          ReaderError: the model offers no answers.
+          FunctionError: the model offers no answers.
           ContractError: texts are made otherwise than in training.
         """
-        if "answer" not in functions:
-            raise ReaderError(
-                "expected a model that answers, which offers 'answer', found one that offers "
-                f"{sorted(functions)}: name the checkpoint of open question answering"
-            )
+        answer = function_of(functions, ANSWER, "a reader, as open question answering trains")
         made = dataclasses.replace(
             contract,
             tokenizer_fingerprint=reading.fingerprint,
@@ -99,7 +91,7 @@ class Reader:
             passage_length=reading.passage_length,
         )
         contract.require(made, "the texts of the reader")
-        self._as_vectors = as_vectors(functions["answer"])
+        self._as_vectors = as_vectors(answer)
         self._reading, self._partitioner = reading, partitioner
 
     def read(self, questions: Sequence[str], passages: Sequence[str]) -> list[Found]:
@@ -123,7 +115,7 @@ class Model(Protocol):
     """A trained model, as `restored_model.Trained`."""
 
     @property
-    def functions(self) -> Mapping[str, Callable[..., Any]]:
+    def functions(self) -> Mapping[str, ModelFunction]:
         """By name."""
         ...
 

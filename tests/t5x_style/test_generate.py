@@ -19,7 +19,7 @@ from t5x_style import generate
 from t5x_style.checkpoints import restored_model
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces import contract
-from t5x_style.interfaces.objective import GroupShape
+from t5x_style.interfaces.objective import FunctionError, GroupShape, ModelFunction
 from tests.kits import chunk_stores, tiny_models
 
 WORDS = "eins zwei drei vier fünf sechs sieben acht neun zehn"
@@ -167,6 +167,10 @@ def model_of(functions, made, mesh=(1, 1, 1), **changes):
     )
 
 
+def writes(write):
+    return {"generate": ModelFunction(write, {}, "", "generate")}
+
+
 class Copies:
     """Writes the evidence as it is, with a worse hypothesis behind it; counts what it is given."""
 
@@ -188,7 +192,7 @@ class Copies:
 
 
 def run(made, folder, write=None, part_size=100, seed=0, model=None, **changes):
-    model = model or model_of({"generate": write or Copies()}, made)
+    model = model or model_of(writes(write or Copies()), made)
     requests = asked(made, **changes)
     outputs = generate.generate(model, requests, part_size, seed, str(folder))
     assert outputs == {"written": "written.jsonl"}
@@ -242,15 +246,16 @@ def test_a_stopped_writing_ends_with_the_same_bytes(made, tmp_path, capsys):
 
 
 def test_models_that_do_not_fit_are_refused(made, tmp_path):
-    with pytest.raises(generate.GenerateError, match="offers 'generate', found .*'embed_query'"):
-        run(made, tmp_path, model=model_of({"embed_query": None}, made))
-    other = model_of({"generate": Copies()}, made, passage_length=64)
+    score = {"score": ModelFunction(Copies(), {}, "", "score")}
+    with pytest.raises(FunctionError, match=r"kind 'generate'; found .* offers \['score'\]"):
+        run(made, tmp_path, model=model_of(score, made))
+    other = model_of(writes(Copies()), made, passage_length=64)
     with pytest.raises(contract.ContractError, match="passage_length: expected 64, found 12"):
         run(made, tmp_path, model=other)
-    other = model_of({"generate": Copies()}, made, tokenizer_fingerprint="else")
+    other = model_of(writes(Copies()), made, tokenizer_fingerprint="else")
     with pytest.raises(contract.ContractError, match="tokenizer_fingerprint"):
         run(made, tmp_path, model=other)
-    spread = model_of({"generate": Copies()}, made, (8, 1, 1))
+    spread = model_of(writes(Copies()), made, (8, 1, 1))
     with pytest.raises(partitioning.PartitioningError, match="6 rows do not divide by 8"):
         run(made, tmp_path, model=spread, rows=6)
 

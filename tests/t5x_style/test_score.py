@@ -18,6 +18,7 @@ from t5x_style.checkpoints import restored_model
 from t5x_style.distributed import partitioning, startup
 from t5x_style.evaluation import ranking, reranking, retrieval_systems
 from t5x_style.interfaces.contract import Contract, ContractError
+from t5x_style.interfaces.objective import ModelFunction
 from t5x_style.mining import provenance
 from tests.kits import process_group
 from tests.kits.tiny_stores import FINGERPRINT, write_store
@@ -39,6 +40,9 @@ def told(group: Any) -> jax.Array:
     return jnp.where(inside, tokens[:, None, :], 0).sum(axis=2).astype(jnp.float32)
 
 
+SCORE = ModelFunction(told, {}, "[B, S] float32", "score")
+
+
 class Teacher(restored_model.Trained):
     """Fails after some batches."""
 
@@ -56,7 +60,12 @@ class Teacher(restored_model.Trained):
                 raise KeyboardInterrupt
             return told(group)
 
-        super().__init__({"score": call}, contract, partitioning.Partitioner(mesh), "teacher")
+        super().__init__(
+            {"score": ModelFunction(call, {}, "[B, S]", "score")},
+            contract,
+            partitioning.Partitioner(mesh),
+            "teacher",
+        )
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +190,7 @@ def test_texts_and_models_that_do_not_fit(stores: tuple[str, str], tmp_path: Pat
     with pytest.raises(ContractError, match="passage_length: expected 16, found 12"):
         run(stores, negatives, tmp_path / "out", texts=texts(stores, passage_length=12))
     bi_encoder = restored_model.Trained({}, CONTRACT, partitioning.Partitioner(), "x")
-    with pytest.raises(ValueError, match="expected a re-ranker, which offers 'score'"):
+    with pytest.raises(ValueError, match="expected a re-ranker, .* of kind 'score'"):
         run(stores, negatives, tmp_path / "out", model=bi_encoder)
 
 
@@ -244,7 +253,7 @@ def test_candidates_are_put_in_order_while_training(
 ) -> None:
     negatives = write(tmp_path / "n.jsonl")
     evaluator = reranking.RerankingEvaluator("dev", texts(stores), negatives, depth=3)
-    functions = {"score": told}
+    functions = {"score": SCORE}
     ranks = []
     for query, (right, wrong) in LINES.items():
         scores = [expected(stores, query, passage) for passage in right + wrong]
@@ -252,9 +261,10 @@ def test_candidates_are_put_in_order_while_training(
     found = evaluator.evaluate(functions, 7)
     assert found["MRR@10"] == pytest.approx(np.mean([1 / rank for rank in ranks]))
     assert set(found) == set(evaluator.metrics) == {"MRR@10", "nDCG@10"}
-    ties = {"score": lambda group: jnp.zeros(group["segment_valid"].shape)}
+    zeros = ModelFunction(lambda group: jnp.zeros(group["segment_valid"].shape), {}, "", "score")
+    ties = {"score": zeros}
     assert evaluator.evaluate(ties, 7)["MRR@10"] == 0.25, "a tie counts against the positive"
-    with pytest.raises(ValueError, match="evaluated with 'score'"):
+    with pytest.raises(ValueError, match="dev: a re-ranker, with a function of kind 'score'"):
         evaluator.evaluate({}, 7)
 
 
@@ -294,7 +304,7 @@ def test_the_order_of_the_search_stands_beside(stores: tuple[str, str], tmp_path
     def evaluated(records: list[dict[str, Any]]) -> dict[str, float]:
         negatives.write_text("".join(json.dumps(record) + "\n" for record in records))
         evaluator = reranking.RerankingEvaluator("dev", texts(stores), str(negatives), depth=2)
-        found = evaluator.evaluate({"score": told}, 7)
+        found = evaluator.evaluate({"score": SCORE}, 7)
         assert set(found) == set(evaluator.metrics)
         return found
 

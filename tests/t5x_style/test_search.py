@@ -14,9 +14,8 @@ from t5x_style import search
 from t5x_style.checkpoints.restored_model import Trained
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces.contract import ContractError
-from t5x_style.interfaces.objective import ModelFunction
+from t5x_style.interfaces.objective import FunctionError, ModelFunction
 from t5x_style.retrieval import encoding, exact_index, published_index, sharded_index
-from t5x_style.retrieval.answer_reader import ReaderError
 from t5x_style.retrieval.beir_collection import Passages
 from tests.kits import retrieval_helpers as helpers
 from tests.kits import store_kit
@@ -159,7 +158,7 @@ def test_answers_are_shown_with_the_span_marked(answering):
 def test_without_a_reader_there_is_no_answer(parts):
     with pytest.raises(search.SearchError, match="bind search.Searcher.reading"):
         search.Searcher(**parts).answer("json", 2)
-    with pytest.raises(ReaderError, match="offers 'answer'"):
+    with pytest.raises(FunctionError, match="kind 'answer'"):
         search.Searcher(**{**parts, "reading": Reading()})
 
 

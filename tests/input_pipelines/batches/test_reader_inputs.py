@@ -15,8 +15,9 @@ from models.corruption import evidence_layout
 from t5x_style import evaluate_answers, report
 from t5x_style.evaluation import answer_metrics
 from t5x_style.interfaces.contract import ContractError
+from t5x_style.interfaces.objective import FunctionError, ModelFunction
 from t5x_style.retrieval import answer_reader as reader_lib
-from t5x_style.retrieval.answer_reader import Reader, ReaderError
+from t5x_style.retrieval.answer_reader import Reader
 from t5x_style.retrieval.beir_collection import Passages
 from tests.kits import retrieval_helpers as helpers
 from tests.kits import tiny_stores
@@ -86,6 +87,10 @@ def third_to_fifth(group):
     return {name: array[:, None] for name, array in found.items()}
 
 
+ANSWERS = ModelFunction(third_to_fifth, {}, "[B, S] each", "answer")
+SCORES = ModelFunction(third_to_fifth, {}, "[B, S] each", "score")
+
+
 def test_texts_are_question_and_body_and_spans_are_their_characters(folder):
     made = reading_of(folder)
     texts = list(BLOCKS.values())
@@ -118,7 +123,7 @@ def test_long_questions_and_passages_are_cut(folder):
 
 def test_a_reader_points_at_text(folder):
     made = reading_of(folder)
-    found = Reader({"answer": third_to_fifth}, contract(made), made).read(
+    found = Reader({"answer": ANSWERS}, contract(made), made).read(
         ["who won?"] * 2, [BLOCKS["a#0"], "Hm."]
     )
     start, end = found[0].span
@@ -130,10 +135,10 @@ def test_a_reader_points_at_text(folder):
 
 def test_a_model_without_a_reader_or_with_other_texts_is_refused(folder):
     made = reading_of(folder)
-    with pytest.raises(ReaderError, match=r"offers \['embed_query'\]"):
-        Reader({"embed_query": third_to_fifth}, contract(made), made)
+    with pytest.raises(FunctionError, match=r"offers \['score'\]"):
+        Reader({"score": SCORES}, contract(made), made)
     with pytest.raises(ContractError, match="passage_length"):
-        Reader({"answer": third_to_fifth}, contract(made), reading_of(folder, passage_length=39))
+        Reader({"answer": ANSWERS}, contract(made), reading_of(folder, passage_length=39))
 
 
 @pytest.mark.parametrize(

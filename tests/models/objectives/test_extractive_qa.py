@@ -17,7 +17,7 @@ from models.objectives import extractive_qa
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.evaluation.extractive_qa import ExtractiveEvaluator
 from t5x_style.interfaces.contract import Vocabulary
-from t5x_style.interfaces.objective import GroupShape, check_batch
+from t5x_style.interfaces.objective import FunctionError, GroupShape, ModelFunction, check_batch
 from t5x_style.training import warm_start
 from tests.kits import fine_tuning_kit, question_texts, tiny_models
 from tests.kits.question_texts import (
@@ -204,14 +204,15 @@ def test_answers_are_characters_of_the_passage(folder):
         return {"start": start, "end": end, "score": score, "log_probability": score}
 
     evaluator = ExtractiveEvaluator("dev", made)
-    found = evaluator.evaluate({"answer": answer}, 0)
+    functions = {"answer": ModelFunction(answer, {}, "[B, S] each", "answer")}
+    found = evaluator.evaluate(functions, 0)
     assert set(found) == set(evaluator.metrics)
     assert found["EM"] == found["F1"] == pytest.approx(len(held) / len(made.questions()))
     assert found["EM_mean"] == pytest.approx((found["EM_de"] + found["EM_en"]) / 2)
-    told = evaluator.answers({"answer": answer}, 0)
+    told = evaluator.answers(functions, 0)
     assert "  " in told[next(iter(sorted(held)))]  # as it stands in the passage
     assert {name for name, text in told.items() if text} == held
-    with pytest.raises(ValueError, match="answered with 'answer'"):
+    with pytest.raises(FunctionError, match="dev: a model that answers questions, with a function"):
         evaluator.evaluate({}, 0)
 
 
@@ -222,7 +223,8 @@ def test_eight_devices_answer_as_one(folder):
     text = GroupShape(ROWS, LENGTH, SEGMENTS)
     module = extractive_qa.ExtractiveQA(config, vocabulary, text, **settings)
     graph, state = nnx.split(module)
-    answer = {"answer": jax.jit(lambda group: nnx.merge(graph, state, copy=True).answer(group))}
+    call = jax.jit(lambda group: nnx.merge(graph, state, copy=True).answer(group))
+    answer = {"answer": ModelFunction(call, {}, "[B, S] each", "answer")}
     spread = Partitioner(MeshShape(8, 1, 1))
     one = ExtractiveEvaluator("dev", windows(folder)).answers(answer, 0)
     assert len(set(one.values())) > 10

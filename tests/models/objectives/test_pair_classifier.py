@@ -14,7 +14,7 @@ from input_pipelines.store.token_store import TokenStore
 from models.objectives import pair_classifier
 from t5x_style.evaluation.pair_classification import PairClassificationEvaluator
 from t5x_style.interfaces.contract import Contract, Vocabulary
-from t5x_style.interfaces.objective import GroupShape, check_batch
+from t5x_style.interfaces.objective import FunctionError, GroupShape, ModelFunction, check_batch
 from t5x_style.training import warm_start
 from tests.kits import fine_tuning_kit, labelled_texts, tiny_models
 from tests.kits.labelled_texts import CLASSES
@@ -148,7 +148,8 @@ def test_accuracy_and_f1_by_language():
         return jnp.asarray(np.eye(3, dtype=np.float32)[said[group["example_id"]]])
 
     evaluator = PairClassificationEvaluator("dev", RemoteLog())
-    found = evaluator.evaluate({"classify": classify}, 0)
+    functions = {"classify": ModelFunction(classify, {}, "[B, S, C]", "classify")}
+    found = evaluator.evaluate(functions, 0)
     assert set(found) == set(evaluator.metrics)
     assert found["accuracy"] == pytest.approx(np.mean(said == right))
     assert found["accuracy_de"] == pytest.approx(np.mean((said == right)[:30]))
@@ -157,10 +158,11 @@ def test_accuracy_and_f1_by_language():
     assert found["F1_same"] == pytest.approx(expected)
     per_class = [found[f"F1_{name}"] for name in CLASSES]
     assert found["F1"] == pytest.approx(np.mean(per_class)) and {"F1_de", "F1_en"} <= found.keys()
-    with pytest.raises(ValueError, match="told apart with 'classify'"):
-        evaluator.evaluate({"score": classify}, 0)
+    with pytest.raises(FunctionError, match="of kind 'classify'; found .* offers"):
+        evaluator.evaluate({"score": ModelFunction(classify, {}, "", "score")}, 0)
     with pytest.raises(ValueError, match="expected logits of the classes .* found 2 for each"):
-        evaluator.evaluate({"classify": lambda group: classify(group)[..., :2]}, 0)
+        two = ModelFunction(lambda group: classify(group)[..., :2], {}, "", "classify")
+        evaluator.evaluate({"classify": two}, 0)
 
 
 def test_by_gin_from_marge(tmp_path):
