@@ -149,8 +149,8 @@ def rows(root: Path) -> Iterator[tuple[str, str]]:
     for package in PACKAGES:
         inside = {name: n for name, n in sizes.items() if f"{name}.".startswith(f"{package}.")}
         yield f"`{package}`: files, folders", f"{sum(inside.values())}, {len(inside)}"
-    name, most = sizes.most_common(1)[0]
-    yield "most files in one folder", f"{most} (`{name}`)"
+    name, size = sizes.most_common(1)[0]
+    yield "most files in one folder", f"{size} (`{name}`)"
     yield "folders with more than 25 files", str(sum(n > 25 for n in sizes.values()))
     yield "circles of files", _sizes(circles(graph))
     yield "circles of folders", _sizes(circles(of_folders(graph)))

@@ -95,13 +95,13 @@ def fitting_rows(chunks: int) -> tuple[token_groups.Rows, token_groups.Rows]:
     def needed(side: int, length: int) -> int:
         return max(len(packing_plan.pack_rows(one[side], length, SEGMENTS)) for one in sizes)
 
-    length, most = _LENGTH.value, 2 * _LENGTH.value
-    lengths = range(_QUERY_LENGTH.value, most + 1, 8)
+    length, max_length = _LENGTH.value, 2 * _LENGTH.value
+    lengths = range(_QUERY_LENGTH.value, max_length + 1, 8)
     query_needs = {query_length: needed(0, query_length) for query_length in lengths}
-    least = -(-needed(1, length) // chunks) * chunks
+    min_passages = -(-needed(1, length) // chunks) * chunks
     fits = [
         (passages * length + queries * query_length, passages, queries, query_length)
-        for passages in range(least, 2 * least, chunks)
+        for passages in range(min_passages, 2 * min_passages, chunks)
         for queries in range(chunks, passages + 1, chunks)
         for query_length in lengths
         if passages % queries == 0 and queries >= query_needs[query_length]

@@ -123,9 +123,9 @@ def main(_: list[str]) -> None:
     )
     print(f"{'':<24}{'passages/s':>12}{'tokens/s':>12}{'it / PyTorch':>14}")
     *_, last = seconds
-    for name, own in seconds.items():
-        ratio = statistics.median(b / a for a, b in zip(own, seconds[last], strict=True))
-        took = statistics.median(own)
+    for name, times in seconds.items():
+        ratio = statistics.median(b / a for a, b in zip(times, seconds[last], strict=True))
+        took = statistics.median(times)
         print(f"{name:<24}{len(chosen) / took:>12,.0f}{tokens / took:>12,.0f}{ratio:>14.2f}")
 
 

@@ -145,11 +145,11 @@ def main(_: list[str]) -> None:
         rates: list[list[float]] = [[] for _ in settings]
         found = [setting.search(queries) for setting in settings]  # and warms up
         for _ in range(_ROUNDS.value):
-            for setting, own in zip(settings, rates, strict=True):
-                own.append(speed(setting.search, queries))
+            for setting, speeds in zip(settings, rates, strict=True):
+                speeds.append(speed(setting.search, queries))
         rows = [
-            (setting, index_lib.recall_against(own_found, truth), statistics.median(own))
-            for setting, own_found, own in zip(settings, found, rates, strict=True)
+            (setting, index_lib.recall_against(rows_found, truth), statistics.median(speeds))
+            for setting, rows_found, speeds in zip(settings, found, rates, strict=True)
         ]
     count, dimension = passages.vectors.shape
     print(

@@ -118,8 +118,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             corpus = write_store(Path(folder) / "store", rows, arguments.length)
             inside, _, _ = in_step(corpus, arguments)
-            outside, waiting, longest, embed, build = on_host(corpus, Path(folder), arguments)
-        cells = (f"{rows:,}", f"{inside:.0f}", f"{outside:.0f}", f"{waiting:.1%}", f"{longest:.0f}")
+            outside, waiting, slowest, embed, build = on_host(corpus, Path(folder), arguments)
+        cells = (f"{rows:,}", f"{inside:.0f}", f"{outside:.0f}", f"{waiting:.1%}", f"{slowest:.0f}")
         print("|", " | ".join((*cells, f"{embed:.1f}", f"{build:.1f}")), "|", flush=True)
 
 

@@ -40,9 +40,9 @@ class Chunks(NamedTuple):
 def chunks(group: Mapping[str, np.ndarray], device: str) -> Chunks:
     """A packed group's chunks, a row for each."""
     ids = group["segment_ids"]
-    count, most = len(ids), int(ids.max())
-    sizes = np.stack([(ids == 1 + number).sum(axis=1) for number in range(most)], axis=1)
-    tokens = np.zeros((count, most, sizes.max()), np.int64)
+    count, max_chunks = len(ids), int(ids.max())
+    sizes = np.stack([(ids == 1 + number).sum(axis=1) for number in range(max_chunks)], axis=1)
+    tokens = np.zeros((count, max_chunks, sizes.max()), np.int64)
     real = np.arange(sizes.max()) < sizes[:, :, None]
     tokens[real] = group["tokens"][ids > 0]  # both go row by row, chunk by chunk
     return Chunks(torch.from_numpy(tokens).to(device), torch.from_numpy(real).to(device))
@@ -178,8 +178,8 @@ class Marge(nn.Module):
         tokens, real = target.tokens.flatten(0, 1), target.real.flatten(0, 1)
         begun = torch.cat([torch.full_like(tokens[:, :1], language), tokens[:, 1:]], dim=1)
         hidden = self.decoder(self.encoder.embeddings.word(begun), memory, bias)
-        told = hidden[:, :-1][real[:, 1:]]
-        logits = F.linear(told, self.encoder.embeddings.word.weight, self.bias)
+        decoded = hidden[:, :-1][real[:, 1:]]
+        logits = F.linear(decoded, self.encoder.embeddings.word.weight, self.bias)
         return F.cross_entropy(logits, tokens[:, 1:][real[:, 1:]])
 
 

@@ -129,9 +129,9 @@ def _environment() -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
-    own = {"PYTHONPATH": path, stage_runner.PARENT: str(os.getpid())}
+    forced = {"PYTHONPATH": path, stage_runner.PARENT: str(os.getpid())}
     described = launch_flags.read(sys.argv[1:], os.environ)
-    return {**defaults, **os.environ, **own, **(described.environment() if described else {})}
+    return {**defaults, **os.environ, **forced, **(described.environment() if described else {})}
 
 
 def survey(recipe: Recipe, flags: gin_checks.Flags) -> list[Row]:

@@ -70,8 +70,10 @@ def evaluate_answers(
         about = {"passages": len(suite.passages), "facts": facts}
         report |= {"split": "questions", **about, "sets": {}}
         for name in sorted(set(key.sets().values())):
-            own = {question for question, of in key.sets().items() if of == name}
-            part = {system: one.of(own) for system, one in scores.items()}
+            set_questions = {
+                question for question, question_set in key.sets().items() if question_set == name
+            }
+            part = {system: one.of(set_questions) for system, one in scores.items()}
             compared_there = comparison.compare(part, baseline, compared, samples, seed)
             report["sets"][name] = compared_there | {"split": name, **about}
         comparison.write(folder, report, scores)

@@ -81,17 +81,17 @@ def export(
     model = restored_model.restore(objective, checkpoint, host, step)
     given = dataclasses.replace(model.contract, tokenizer_fingerprint=tokenizer.fingerprint)
     model.contract.require(given, f"the tokenizer in {tokenizer.folder}")
-    longest = saved_model.lengths(model)
-    if serving_default not in longest:
+    max_lengths = saved_model.lengths(model)
+    if serving_default not in max_lengths:
         raise ExportError(
-            f"serving_default: expected one of {sorted(longest)}, found {serving_default!r}"
+            f"serving_default: expected one of {sorted(max_lengths)}, found {serving_default!r}"
         )
     folder = Path(model_dir) / "saved_model"
     with new_version(folder) as made:
         _write(made, model, tokenizer, serving_default)
         found = saved_model_check.compare(made, model, Vocabulary.load(tokenizer.folder))
         worst = saved_model_check.require(found, tolerance)
-        _write_manifest(made, longest, serving_default, worst)
+        _write_manifest(made, max_lengths, serving_default, worst)
     version = versions(folder)[-1]
     print(f"export: version {version}, differs by at most {worst:.2g}", file=sys.stderr)
     if publish_to is not None:
@@ -104,16 +104,16 @@ def _write(
 ) -> None:
     """The SavedModel, with contract.json and the tokenizer's files as assets."""
     files = {path.name: path for path in sorted(Path(tokenizer.folder).iterdir()) if path.is_file()}
-    with tempfile.TemporaryDirectory() as own:
-        model.contract.save(own)
-        files[FILE_NAME] = Path(own) / FILE_NAME
+    with tempfile.TemporaryDirectory() as scratch:
+        model.contract.save(scratch)
+        files[FILE_NAME] = Path(scratch) / FILE_NAME
         saved_model.save(folder, saved_model.portable(model), default, files)
 
 
-def _write_manifest(folder: Path, longest: dict[str, int], default: str, worst: float) -> None:
+def _write_manifest(folder: Path, max_lengths: dict[str, int], default: str, worst: float) -> None:
     names = [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()]
     facts: dict[str, Any] = {
-        "signatures": {name: {"longest": length} for name, length in longest.items()},
+        "signatures": {name: {"longest": length} for name, length in max_lengths.items()},
         saved_model.DEFAULT: default,
         "platforms": saved_model.PLATFORMS,
         "largest_difference": worst,

@@ -37,37 +37,37 @@ class QualityRule:
     """Which translations are kept.
 
     Attributes:
-      least: score that is kept at least, in units of the margin; of 'ratio' 1 is as near as what
-        else is near.
+      min_score: score that is kept at least, in units of the margin; of 'ratio' 1 is as near as
+        what else is near.
       share: of each pair of languages at most this share, the best, in (0, 1].
       margin, k: see `margin_scoring.mine`.
-      among: sentences that are compared with each other at a time. More tell better what is near;
-        time grows with them.
+      block_size: sentences that are compared with each other at a time. More show better what is
+        near; time grows with them.
     """
 
-    least: float
+    min_score: float
     share: float = 1.0
     margin: str = "ratio"
     k: int = 4
-    among: int = 65_536
+    block_size: int = 65_536
 
     def __post_init__(self) -> None:
-        if not (0 < self.share <= 1 and self.k >= 1 and self.among > self.k):
+        if not (0 < self.share <= 1 and self.k >= 1 and self.block_size > self.k):
             raise ValueError(
-                "QualityRule: expected share in (0, 1], k of at least 1 and among above k, found "
-                f"{self}"
+                "QualityRule: expected share in (0, 1], k of at least 1 and block_size above k, "
+                f"found {self}"
             )
 
     def kept(self, scores: np.ndarray) -> np.ndarray:
         """[n] bool of the scores of a pair of languages; of equal ones the first."""
         best = np.zeros(len(scores), bool)
         best[np.argsort(-scores, kind="stable")[: int(np.ceil(self.share * len(scores)))]] = True
-        return best & (scores >= self.least)
+        return best & (scores >= self.min_score)
 
 
 def filter_translations(
     translations: str,
-    of: TranslationSet,
+    translation_set: TranslationSet,
     model: restored_model.Trained,
     rule: QualityRule,
     model_dir: str,
@@ -75,8 +75,8 @@ def filter_translations(
     """Writes translations.jsonl, scores.npy and report.json.
 
     Args:
-      translations: translations.jsonl, as `of` was made from.
-      of: the same as tokens; ids and order are those of the file.
+      translations: translations.jsonl, as `translation_set` was made from.
+      translation_set: the same as tokens; ids and order are those of the file.
       model: of an earlier round; embeds sources as queries and targets as passages.
       rule: what is kept.
       model_dir: where the files go.
@@ -89,26 +89,26 @@ def filter_translations(
       ValueError: a file with other translations, a pair of languages with fewer than k, or nothing
         is left.
     """
-    _require_neighbours(of, rule)
-    lines = _lines(translations, of)
-    scores = np.concatenate(list(_scores(of, model, rule)))
+    _require_neighbours(translation_set, rule)
+    lines = _lines(translations, translation_set)
+    scores = np.concatenate(list(_scores(translation_set, model, rule)))
     kept = np.zeros(len(scores), bool)
-    for _, rows in of.pairs():
+    for _, rows in translation_set.pairs():
         kept[rows] = rule.kept(scores[rows])
     if not kept.any():
         raise ValueError(
-            f"filter_translations: none of {len(scores)} translations scores {rule.least} or more, "
-            f"the best {scores.max():.3f}; lower QualityRule.least"
+            f"filter_translations: none of {len(scores)} translations scores {rule.min_score} or "
+            f"more, the best {scores.max():.3f}; lower QualityRule.min_score"
         )
     if jax.process_index() == 0:
-        _write(Path(model_dir), lines, of, scores, kept)
+        _write(Path(model_dir), lines, translation_set, scores, kept)
     if jax.process_count() > 1:  # no process reports an end that the writer has not reached
         multihost_utils.sync_global_devices("filter_translations: written")
     return {"translations": FILE, "report": "report.json"}
 
 
-def _require_neighbours(of: TranslationSet, rule: QualityRule) -> None:
-    few = {pair: len(rows) for pair, rows in of.pairs() if len(rows) < rule.k}
+def _require_neighbours(translation_set: TranslationSet, rule: QualityRule) -> None:
+    few = {pair: len(rows) for pair, rows in translation_set.pairs() if len(rows) < rule.k}
     if few:
         raise ValueError(
             f"filter_translations: expected at least k = {rule.k} translations of each pair of "
@@ -117,43 +117,47 @@ def _require_neighbours(of: TranslationSet, rule: QualityRule) -> None:
         )
 
 
-def _lines(path: str, of: TranslationSet) -> list[str]:
+def _lines(path: str, translation_set: TranslationSet) -> list[str]:
     """The lines of the file, one for each translation."""
     with open(path, encoding="utf-8", newline="\n") as file:
         lines = list(file)
     ids = [json.loads(line)["id"] for line in lines]
-    if ids != list(of.sources.ids):
+    if ids != list(translation_set.sources.ids):
         raise ValueError(
-            f"{path}: expected the {len(of.sources.ids)} translations of the token store, in their "
-            f"order, found {len(ids)} that differ; prepare the store from this file"
+            f"{path}: expected the {len(translation_set.sources.ids)} translations of the token "
+            f"store, in their order, found {len(ids)} that differ; prepare the store from this file"
         )
     return lines
 
 
 def _scores(
-    of: TranslationSet, model: restored_model.Trained, rule: QualityRule
+    translation_set: TranslationSet, model: restored_model.Trained, rule: QualityRule
 ) -> Iterator[np.ndarray]:
     """Of each translation, pair of languages after pair; one part of a pair in memory at a time."""
-    bounds = [bound for _, rows in of.pairs() for bound in _parts(rows, rule)]
-    sources = model.encode_parts(QUERY, of.sources, bounds)
-    targets = model.encode_parts(PASSAGE, of.targets, bounds)
+    bounds = [bound for _, rows in translation_set.pairs() for bound in _parts(rows, rule)]
+    sources = model.encode_parts(QUERY, translation_set.sources, bounds)
+    targets = model.encode_parts(PASSAGE, translation_set.targets, bounds)
     for source, target in zip(sources, targets, strict=True):
         yield margin_scoring.own_scores(source, target, rule.margin, rule.k).astype(np.float32)
 
 
 def _parts(rows: np.ndarray, rule: QualityRule) -> list[tuple[int, int]]:
-    """Nearly equal parts of a pair of languages, none above `among`."""
-    count = -(-len(rows) // rule.among)
+    """Nearly equal parts of a pair of languages, none above `block_size`."""
+    count = -(-len(rows) // rule.block_size)
     ends = np.linspace(rows[0], rows[-1] + 1, count + 1).astype(int).tolist()
     return list(itertools.pairwise(ends))
 
 
 def _write(
-    folder: Path, lines: Sequence[str], of: TranslationSet, scores: np.ndarray, kept: np.ndarray
+    folder: Path,
+    lines: Sequence[str],
+    translation_set: TranslationSet,
+    scores: np.ndarray,
+    kept: np.ndarray,
 ) -> None:
     pairs = {
         pair: _told([lines[row] for row in rows.tolist()], scores[rows], kept[rows])
-        for pair, rows in of.pairs()
+        for pair, rows in translation_set.pairs()
     }
     report = {
         "read": len(lines),

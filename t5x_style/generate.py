@@ -191,10 +191,10 @@ def _best(
     """Tokens [B, T] and scores [B] of the best hypothesis of each row."""
     rows = len(batch.language)
     partitioner.check_rows(rows, "a batch of requests")
-    own = partitioner.local_rows(rows)
+    local_rows = partitioner.local_rows(rows)
     groups = {"evidence": batch.evidence, "given": {"language": batch.language}}
     local = {
-        group: {name: array[own] for name, array in features.items()}
+        group: {name: array[local_rows] for name, array in features.items()}
         for group, features in groups.items()
     }
     placed = partitioner.place_batch(local, dict.fromkeys(groups, rows))

@@ -92,13 +92,13 @@ def mine(
     return {"negatives": NEGATIVES}
 
 
-def _sample(queries: dict[str, str], most: int) -> dict[str, str]:
-    if most < 0:
-        raise ValueError(f"mine.most_queries: expected 0, for all, or more, found {most}")
-    if not most or len(queries) <= most:
+def _sample(queries: dict[str, str], max_queries: int) -> dict[str, str]:
+    if max_queries < 0:
+        raise ValueError(f"mine.most_queries: expected 0, for all, or more, found {max_queries}")
+    if not max_queries or len(queries) <= max_queries:
         return queries
     names = list(queries)
-    chosen = [names[number * len(names) // most] for number in range(most)]
+    chosen = [names[number * len(names) // max_queries] for number in range(max_queries)]
     return {name: queries[name] for name in chosen}
 
 

@@ -177,10 +177,10 @@ def verdict(one: str, other: str, tests: Mapping[str, Mapping[str, float]]) -> s
     parts = [f"{metric} {_difference(test)}" for metric, test in tests.items()]
     signs = [(test["p"] < 0.05) * (1 if test["difference"] > 0 else -1) for test in tests.values()]
     words = [word for sign, word in ((1, "above"), (-1, "below")) if sign in signs]
-    told = " and on others ".join(words) or "not distinguishable from"
+    relation = " and on others ".join(words) or "not distinguishable from"
     if words and len(set(signs)) > 1:
-        told = "on some metrics " + told
-    return f"`{one}` is {told} `{other}`: " + ", ".join(parts) + "."
+        relation = "on some metrics " + relation
+    return f"`{one}` is {relation} `{other}`: " + ", ".join(parts) + "."
 
 
 def _difference(test: Mapping[str, float]) -> str:
@@ -192,9 +192,9 @@ def tables(results: Mapping[str, Any]) -> list[str]:
     """All that an evaluation says, and all that it says of its sets of queries, line by line."""
     against = results["against"]
     verdicts = [verdict(s, against["baseline"], test) for s, test in against["systems"].items()]
-    told = [f"- {one}" for one in verdicts]
-    head = [f"## {results['split']}", "", *_systems(results), *told, *_comparisons(results), ""]
-    return head + [line for of in results.get("sets", {}).values() for line in tables(of)]
+    bullets = [f"- {one}" for one in verdicts]
+    head = [f"## {results['split']}", "", *_systems(results), *bullets, *_comparisons(results), ""]
+    return head + [line for one in results.get("sets", {}).values() for line in tables(one)]
 
 
 def _systems(results: Mapping[str, Any]) -> list[str]:

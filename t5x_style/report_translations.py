@@ -63,7 +63,7 @@ def of_task(name: str, task: Mapping[str, Any]) -> list[str]:
     systems = {system: one["groups"] for system, one in task["systems"].items()}
     groups = next(iter(systems.values()))
     metrics = [metric for metric in groups[ALL] if metric != "languages"]
-    told = ", ".join(f"{what} {count:,}" for what, count in task["facts"].items())
+    facts = ", ".join(f"{what} {count:,}" for what, count in task["facts"].items())
     by_group = [
         [system, *(f"{one[group][metrics[0]]:.4f}" for group in groups)]
         for system, one in systems.items()
@@ -76,7 +76,7 @@ def of_task(name: str, task: Mapping[str, Any]) -> list[str]:
     ]
     named = [f"{group} ({groups[group]['languages']})" for group in groups]
     return [
-        f"## {name}\n\n{told}. `{metrics[0]}`, means over the languages of a group:\n",
+        f"## {name}\n\n{facts}. `{metrics[0]}`, means over the languages of a group:\n",
         *_table(["system", *named], by_group),
         *(_table(["system", "languages", *metrics], by_metric) if len(metrics) > 1 else []),
     ]

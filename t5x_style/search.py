@@ -197,10 +197,10 @@ def search(searcher: Searcher, questions: Sequence[str], k: int, model_dir: str)
     pages = []
     for question in questions:
         if searcher.reads:
-            told = map(_answer_markdown, searcher.answer(question, k))
+            entries = map(_answer_markdown, searcher.answer(question, k))
         else:
-            told = map(_markdown, searcher.search(question, k))
-        lines = [f"{rank}. {one}" for rank, one in enumerate(told, start=1)]
+            entries = map(_markdown, searcher.search(question, k))
+        lines = [f"{rank}. {one}" for rank, one in enumerate(entries, start=1)]
         pages.append(f"## {question}\n\n" + "\n".join(lines))
     (Path(model_dir) / "answers.md").write_text("\n\n".join(pages) + "\n", encoding="utf-8")
     return {"answers": "answers.md"}
@@ -347,13 +347,13 @@ def questions_from(words: Sequence[str]) -> Iterator[str]:
 def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """The arguments that every stage takes, `--gin_file FILE` in two words too, and the others."""
     every_stages: list[str] = []
-    own: list[str] = []
+    others: list[str] = []
     is_value = False
     for word in argv:
         is_flag = word.startswith(("--gin", "--traceback"))
-        (every_stages if is_flag or is_value else own).append(word)
+        (every_stages if is_flag or is_value else others).append(word)
         is_value = word.startswith("--gin_") and "=" not in word
-    return every_stages, own
+    return every_stages, others
 
 
 def main(argv: Sequence[str]) -> int:

@@ -126,7 +126,7 @@ def _uniform(group: Group, key: jax.Array, count: int) -> jax.Array:
     """[B, count] float32 in [0, 1), from the key and each row's example."""
 
     def row(example: jax.Array) -> jax.Array:
-        own = jax.random.fold_in(jax.random.fold_in(key, example), _CHOICE)
-        return jax.random.uniform(own, (count,))
+        row_key = jax.random.fold_in(jax.random.fold_in(key, example), _CHOICE)
+        return jax.random.uniform(row_key, (count,))
 
     return jax.vmap(row)(group["example_id"][:, 0])

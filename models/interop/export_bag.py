@@ -54,11 +54,11 @@ def export(
     folder = Path(model_dir) / "encoder"
     folder.mkdir(parents=True)
     save_file({"embedding.weight": rows}, folder / "model.safetensors", {"format": "pt"})
-    longest = max(contract.query_length, contract.passage_length)
-    _write_tokenizer(folder, Path(tokenizer), longest)
+    max_length = max(contract.query_length, contract.passage_length)
+    _write_tokenizer(folder, Path(tokenizer), max_length)
     for name, content in _settings(contract).items():
         sentence_modules.write_json(folder / name, content)
-    card = model_cards.retriever(contract, longest)
+    card = model_cards.retriever(contract, max_length)
     (folder / "README.md").write_text(card, encoding="utf-8")
     return {"encoder": "encoder"}
 
@@ -108,14 +108,14 @@ def _require_fit(contract: Contract, config: bag.BagConfig, vocabulary: Vocabula
         )
 
 
-def _write_tokenizer(folder: Path, tokenizer: Path, longest: int) -> None:
+def _write_tokenizer(folder: Path, tokenizer: Path, max_length: int) -> None:
     """tokenizer.json that cuts as the training did; specials, which the module leaves out, count.
 
     "[SEP]" in a text is text in training, but a special token here, whose row is zero.
     """
     backend = tokenizers.Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
     specials = backend.num_special_tokens_to_add(is_pair=False)
-    backend.enable_truncation(max_length=max(1, longest - specials))
+    backend.enable_truncation(max_length=max(1, max_length - specials))
     backend.save(str(folder / "tokenizer.json"))
 
 

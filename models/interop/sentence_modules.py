@@ -67,7 +67,10 @@ def write(
             "activation_function": _TANH,
         }
         write_json(folder / paths["Dense"] / "config.json", settings)
-        dense = {name: np.ascontiguousarray(pooler[of], np.float32) for name, of in POOLER.items()}
+        dense = {
+            name: np.ascontiguousarray(pooler[canonical], np.float32)
+            for name, canonical in POOLER.items()
+        }
         save_file(dense, folder / paths["Dense"] / _WEIGHTS, {"format": "pt"})
     if "Normalize" in paths:
         write_json(folder / paths["Normalize"] / "config.json", {})

@@ -74,10 +74,10 @@ def bag_of_words(maxima: jax.Array, labels: jax.Array, segment_ids: jax.Array) -
     Returns:
         Segments without words count nothing.
     """
-    own = jnp.maximum(segment_ids - 1, 0)
+    segment = jnp.maximum(segment_ids - 1, 0)
     row = jnp.arange(labels.shape[0])[:, None]
     total = jax.nn.logsumexp(maxima, axis=2)  # [B, S]
-    picked = maxima[row, own, jnp.maximum(labels, 0)] - total[row, own]  # [B, L]
+    picked = maxima[row, segment, jnp.maximum(labels, 0)] - total[row, segment]  # [B, L]
     weights = word_weights(labels, segment_ids, maxima.shape[1])
     member = _member(segment_ids, maxima.shape[1])
     loss = -jnp.sum(jnp.where(member, (weights * picked)[:, None], 0.0), axis=2)  # [B, S]
@@ -172,9 +172,9 @@ def _backward(
     def one(number: int, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         to_hidden, to_table = state
         at = _columns(number, columns, length)
-        own = jnp.maximum(_take(segment_ids, at) - 1, 0)[:, :, None]  # [B, n, 1]
-        mine = jnp.take_along_axis(found, own, axis=1) == at[:, None]  # [B, n, V]
-        error = jnp.where(mine, jnp.take_along_axis(cotangent, own, axis=1), 0.0)
+        segment = jnp.maximum(_take(segment_ids, at) - 1, 0)[:, :, None]  # [B, n, 1]
+        mine = jnp.take_along_axis(found, segment, axis=1) == at[:, None]  # [B, n, V]
+        error = jnp.where(mine, jnp.take_along_axis(cotangent, segment, axis=1), 0.0)
         error = error.astype(hidden.dtype)
         product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
         part = product("bnv,vd->bnd", error, table).astype(hidden.dtype)

@@ -15,8 +15,10 @@ def number_of_chunks(rows: int, chunk: int) -> int:
 
     An even division needs no padding; it is taken where it makes less than twice as many chunks.
     """
-    least = max(1, math.ceil(rows / chunk))
-    return next((count for count in range(least, 2 * least) if rows % count == 0), least)
+    min_count = max(1, math.ceil(rows / chunk))
+    return next(
+        (count for count in range(min_count, 2 * min_count) if rows % count == 0), min_count
+    )
 
 
 def scan_rows(body: Body, carry: Any, arrays: Any, chunk: int, fills: Any = None) -> Any:

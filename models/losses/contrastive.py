@@ -204,11 +204,11 @@ def by_query(
             "whole batch, as with 'gather'",
             stacklevel=2,
         )
-    own = own_passages(queries, passages, 1)[:, 0]
-    has = (own < passages.owner.shape[0]) & _at(passages.relevant, own, False)
-    positive = collectives.take_rows(passages.vectors, own, config.exchange)
+    positive_rows = own_passages(queries, passages, 1)[:, 0]
+    has = (positive_rows < passages.owner.shape[0]) & _at(passages.relevant, positive_rows, False)
+    positive = collectives.take_rows(passages.vectors, positive_rows, config.exchange)
     score = jnp.einsum("qd,qd->q", queries.vectors, positive, precision="highest")
-    left = _Left(queries, positive, _at(passages.document, own, NOBODY), has)
+    left = _Left(queries, positive, _at(passages.document, positive_rows, NOBODY), has)
     columns = {
         "passage": _passage_columns(passages, config.own_negatives),
         "query": left.columns(queries.vectors),
@@ -269,11 +269,11 @@ def own_scores(
     Returns:
         (scores [Q, G] float32, rows of `passages` [Q, G] int32 as in `own_passages`).
     """
-    own = own_passages(queries, passages, count)
-    vectors = collectives.take_rows(passages.vectors, own.reshape(-1), exchange)
-    vectors = vectors.reshape(*own.shape, -1)
+    rows = own_passages(queries, passages, count)
+    vectors = collectives.take_rows(passages.vectors, rows.reshape(-1), exchange)
+    vectors = vectors.reshape(*rows.shape, -1)
     scores = jnp.einsum("qd,qgd->qg", queries.vectors, vectors, precision="highest")
-    return scores / temperature, own
+    return scores / temperature, rows
 
 
 class _Left(NamedTuple):

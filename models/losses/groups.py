@@ -32,5 +32,5 @@ def own_rows(
     order = jnp.lexsort((~relevant, owner))
     owner = owner[order]
     at = jnp.searchsorted(owner, ids)[:, None] + jnp.arange(count)
-    own = jnp.take(owner, at, mode="fill", fill_value=last) == ids[:, None]
-    return jnp.where(own & asked[:, None], order[jnp.minimum(at, size - 1)], size)
+    belongs = jnp.take(owner, at, mode="fill", fill_value=last) == ids[:, None]
+    return jnp.where(belongs & asked[:, None], order[jnp.minimum(at, size - 1)], size)

@@ -166,8 +166,8 @@ def _scores(rows: Rows, columns: Columns, scale: float) -> tuple[jax.Array, jax.
     """(scores, which are of negatives), [r, C]."""
     scores = scale * _product("rd,cd->rc", rows.vectors, columns.vectors)
     known = jnp.any(rows.excluded[:, None, :] == columns.document[None, :, None], axis=-1)
-    own = rows.owner[:, None] == columns.owner[None]
-    return scores, rows.valid[:, None] & columns.valid[None] & ~own & ~known
+    same_owner = rows.owner[:, None] == columns.owner[None]
+    return scores, rows.valid[:, None] & columns.valid[None] & ~same_owner & ~known
 
 
 def _merged(

@@ -103,7 +103,7 @@ class Head(NamedTuple):
         product = jnp.einsum("nd,vd->nv", hidden, self.table, preferred_element_type=jnp.float32)
         return product + self.bias
 
-    def own(self, labels: jax.Array) -> jax.Array:
+    def local_labels(self, labels: jax.Array) -> jax.Array:
         """[n]: rows of this part of the table; outside of it for labels that are elsewhere."""
         return labels - self.split.first_row(self.table.shape[0])
 
@@ -113,18 +113,18 @@ class Head(NamedTuple):
         Returns:
           highest logit, sum of exp(logit - highest), the label's logit: [n]; exp [n, V].
         """
-        axes, own = self.split.vocabulary, self.own(labels)
+        axes, local = self.split.vocabulary, self.local_labels(labels)
         top = jax.lax.pmax(jnp.max(logits, axis=1), axes)
         exp = jnp.exp(logits - top[:, None])
-        here = (own >= 0) & (own < logits.shape[1])
-        at = jnp.take_along_axis(logits, jnp.where(here, own, 0)[:, None], axis=1)[:, 0]
+        here = (local >= 0) & (local < logits.shape[1])
+        at = jnp.take_along_axis(logits, jnp.where(here, local, 0)[:, None], axis=1)[:, 0]
         total, gold = jax.lax.psum((jnp.sum(exp, axis=1), jnp.where(here, at, 0.0)), axes)
         return top, total, gold, exp
 
     def error(self, probability: jax.Array, labels: jax.Array, weight: jax.Array) -> jax.Array:
         """The gradient of the logits, weight * (softmax - one-hot): [n, V]."""
         column = jax.lax.broadcasted_iota(labels.dtype, probability.shape, 1)
-        return weight[:, None] * (probability - (column == self.own(labels)[:, None]))
+        return weight[:, None] * (probability - (column == self.local_labels(labels)[:, None]))
 
     def products(self, error: jax.Array, hidden: jax.Array) -> Arrays:
         """Gradients: of hidden [n, D] in its dtype; of table [V, D] and bias [V] in float32.

@@ -46,10 +46,10 @@ class GenerationConfig:
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, least in (("length", 2), ("beams", 1), ("top_k", 0)):
-            if getattr(self, name) < least:
+        for name, min_value in (("length", 2), ("beams", 1), ("top_k", 0)):
+            if getattr(self, name) < min_value:
                 raise ValueError(
-                    f"GenerationConfig.{name}: expected at least {least}, found "
+                    f"GenerationConfig.{name}: expected at least {min_value}, found "
                     f"{getattr(self, name)}"
                 )
         if not 0 < self.top_p <= 1:
@@ -199,14 +199,16 @@ def _drawn(
 def _allowed(logits: jax.Array, config: GenerationConfig) -> jax.Array:
     """[B, N, V] logits, without those that top_k and top_p exclude."""
     if config.top_k:
-        least = jax.lax.top_k(logits, config.top_k)[0][..., -1:]
-        logits = jnp.where(logits < least, -jnp.inf, logits)
+        threshold = jax.lax.top_k(logits, config.top_k)[0][..., -1:]
+        logits = jnp.where(logits < threshold, -jnp.inf, logits)
     if config.top_p < 1:
         descending = -jnp.sort(-logits, axis=-1)
         share = jax.nn.softmax(descending, axis=-1)
         before = jnp.cumsum(share, axis=-1) - share  # of those that are likelier
-        least = jnp.min(jnp.where(before < config.top_p, descending, jnp.inf), -1, keepdims=True)
-        logits = jnp.where(logits < least, -jnp.inf, logits)
+        threshold = jnp.min(
+            jnp.where(before < config.top_p, descending, jnp.inf), -1, keepdims=True
+        )
+        logits = jnp.where(logits < threshold, -jnp.inf, logits)
     return logits
 
 

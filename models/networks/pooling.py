@@ -38,8 +38,8 @@ def own_cls(hidden: jax.Array, group: Mapping[str, jax.Array]) -> jax.Array:
         hidden: [B, L, D].
         group: `cls_at` [B, S] and `segment_ids` [B, L] count.
     """
-    own = jnp.maximum(group["segment_ids"] - 1, 0)
-    return jnp.take_along_axis(pool_cls(hidden, group["cls_at"]), own[:, :, None], axis=1)
+    segment = jnp.maximum(group["segment_ids"] - 1, 0)
+    return jnp.take_along_axis(pool_cls(hidden, group["cls_at"]), segment[:, :, None], axis=1)
 
 
 def behind_cls(hidden: jax.Array, others: jax.Array, group: Mapping[str, jax.Array]) -> jax.Array:

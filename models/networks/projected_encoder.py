@@ -116,12 +116,13 @@ def require_blocks(
     length: int, config: text_embedding.EmbeddingConfig, encoder: TokenEncoderConfig, objective: str
 ) -> None:
     """Raises ValueError unless blocks of up to `length` tokens are what the contract says."""
-    most = min(config.passage_length, encoder.max_positions)
-    if not 3 <= length <= most:
+    max_length = min(config.passage_length, encoder.max_positions)
+    if not 3 <= length <= max_length:
         raise ValueError(
-            f"{objective}: expected blocks of 3 to {most} tokens (EmbeddingConfig.passage_length "
-            f"{config.passage_length}, the embedder's max_positions {encoder.max_positions}), "
-            f"found up to {length}. Prepare shorter blocks, or raise both."
+            f"{objective}: expected blocks of 3 to {max_length} tokens "
+            f"(EmbeddingConfig.passage_length {config.passage_length}, the embedder's "
+            f"max_positions {encoder.max_positions}), found up to {length}. Prepare shorter "
+            "blocks, or raise both."
         )
 
 

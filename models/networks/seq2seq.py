@@ -42,10 +42,10 @@ class DecoderConfig:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            least = 0 if field.name == "base_layers" else 1
-            if getattr(self, field.name) < least:
+            min_value = 0 if field.name == "base_layers" else 1
+            if getattr(self, field.name) < min_value:
                 raise ValueError(
-                    f"DecoderConfig.{field.name}: expected at least {least}, found "
+                    f"DecoderConfig.{field.name}: expected at least {min_value}, found "
                     f"{getattr(self, field.name)}"
                 )
 
@@ -68,18 +68,18 @@ class Cache(NamedTuple):
     """Keys and values of what was written, [layers, B, N, T, H, d], and read, [layers, B, K, H, d].
 
     Attributes:
-        base, own: of the text so far, in the lower and the upper layers.
+        base, upper: of the text so far, in the lower and the upper layers.
         across: of the evidence, in the upper layers.
     """
 
     base: KeysAndValues
-    own: KeysAndValues
+    upper: KeysAndValues
     across: KeysAndValues
 
     def reordered(self, of_parent: Callable[[jax.Array], jax.Array]) -> "Cache":
         """See `decoding.Cache`: the same of every layer."""
-        base, own = jax.tree.map(jax.vmap(of_parent), (self.base, self.own))
-        return Cache(base, own, self.across)
+        base, upper = jax.tree.map(jax.vmap(of_parent), (self.base, self.upper))
+        return Cache(base, upper, self.across)
 
 
 class DecoderLayer(nnx.Module):
@@ -246,27 +246,29 @@ class Decoder(nnx.Module):
         hidden = self._embed(words, jnp.broadcast_to(at, words.shape[:2]))
 
         def one(
-            x: jax.Array, layer: DecoderLayer, own: KeysAndValues, across: KeysAndValues | None
+            x: jax.Array, layer: DecoderLayer, past: KeysAndValues, across: KeysAndValues | None
         ) -> tuple[jax.Array, KeysAndValues]:
             rows = x.reshape(-1, 1, x.shape[-1])  # [B * N, 1, D]
-            own = _written(own, layer.attention.keys_and_values(rows), at)
-            known = own[0].reshape(-1, *own[0].shape[2:]), own[1].reshape(-1, *own[1].shape[2:])
+            past = _written(past, layer.attention.keys_and_values(rows), at)
+            known = past[0].reshape(-1, *past[0].shape[2:]), past[1].reshape(-1, *past[1].shape[2:])
             visible = (jnp.arange(known[0].shape[1]) <= at)[None, None]
             x = layer.look_back(rows, known, visible).reshape(x.shape)
             if across is not None:
                 x = layer.read(x, across, evidence)
-            return layer.feed(x), own
+            return layer.feed(x), past
 
-        def run(stack: DecoderLayer, count: int, hidden: jax.Array, own: Any, across: Any) -> Any:
+        def run(stack: DecoderLayer, count: int, hidden: jax.Array, past: Any, across: Any) -> Any:
             axes = (nnx.Carry, 0, 0, None if across is None else 0)
             scan = nnx.scan(one, in_axes=axes, out_axes=(nnx.Carry, 0), length=count)
-            return scan(hidden, stack, own, across)
+            return scan(hidden, stack, past, across)
 
         base = cache.base
         if self.base is not None:
             hidden, base = run(self.base, self.decoder_config.base_layers, hidden, base, None)
-        hidden, own = run(self.layers, self.decoder_config.layers, hidden, cache.own, cache.across)
-        return hidden, Cache(base, own, cache.across)
+        hidden, upper = run(
+            self.layers, self.decoder_config.layers, hidden, cache.upper, cache.across
+        )
+        return hidden, Cache(base, upper, cache.across)
 
 
 def _stack(
@@ -279,11 +281,11 @@ def _stack(
     return stacks.stack(lambda rngs: DecoderLayer(block, crosses, rngs=rngs), count, rngs)
 
 
-def _written(own: KeysAndValues, new: KeysAndValues, at: jax.Array) -> KeysAndValues:
+def _written(past: KeysAndValues, new: KeysAndValues, at: jax.Array) -> KeysAndValues:
     """Keys and values [B, N, T, H, d], with those [B * N, 1, H, d] of token `at`."""
 
     def put(old: jax.Array, one: jax.Array) -> jax.Array:
         one = one.reshape(*old.shape[:2], 1, *old.shape[3:])
         return jax.lax.dynamic_update_slice_in_dim(old, one, at, axis=2)
 
-    return put(own[0], new[0]), put(own[1], new[1])
+    return put(past[0], new[0]), put(past[1], new[1])

@@ -95,7 +95,7 @@ class BiEncoder(Objective):
         config = self.distillation_config
         if config is None:
             return loss, metrics
-        student, own = contrastive.own_scores(
+        student, rows = contrastive.own_scores(
             queries,
             passages,
             config.group_size,
@@ -103,9 +103,9 @@ class BiEncoder(Objective):
             self.contrastive_config.exchange,
         )
         taught = batch["passage"]["teacher_score"].reshape(-1)
-        teacher = jnp.take(taught, own, mode="fill", fill_value=-jnp.inf)
-        told = jnp.isfinite(teacher)
-        divergence = distillation.kl_divergence(jnp.where(told, teacher, 0.0), student, told)
+        teacher = jnp.take(taught, rows, mode="fill", fill_value=-jnp.inf)
+        scored = jnp.isfinite(teacher)
+        divergence = distillation.kl_divergence(jnp.where(scored, teacher, 0.0), student, scored)
         metrics |= {"distillation": divergence, "contrastive": loss}
         return divergence + config.contrastive_weight * loss, metrics
 

@@ -148,9 +148,9 @@ class CrossEncoder(Objective):
         relevant = valid & (pair["relevance"].reshape(-1) == 1)
         (first,) = jnp.nonzero(relevant, size=self.queries, fill_value=owner.size)
         ids = jnp.take(owner, first, mode="fill", fill_value=-1)
-        own = groups.own_rows(ids, first < owner.size, owner, relevant, valid, self.keep)
-        grouped = jnp.take(scores.reshape(-1), own, mode="fill", fill_value=0.0)
-        return grouped, own < owner.size
+        rows = groups.own_rows(ids, first < owner.size, owner, relevant, valid, self.keep)
+        grouped = jnp.take(scores.reshape(-1), rows, mode="fill", fill_value=0.0)
+        return grouped, rows < owner.size
 
     def score(self, pair: Group, key: jax.Array | None = None) -> jax.Array:
         """[B, S] float32: how well each query and passage go together; 0 where there is none.

@@ -40,7 +40,7 @@ class ExtractiveQA(Objective):
             counted from the segment's [CLS]; 0 where it is not there, -1 where a segment is free.
         question_length: tokens of a question at most, its [CLS] and [SEP] included.
         window: tokens of a segment at most.
-        longest: W, tokens of an answer at most, when answering.
+        max_answer_length: W, tokens of an answer at most, when answering.
         rngs: stream `params`.
 
     Raises:
@@ -54,15 +54,16 @@ class ExtractiveQA(Objective):
         text: GroupShape,
         question_length: int,
         window: int,
-        longest: int,
+        max_answer_length: int,
         *,
         rngs: nnx.Rngs,
     ) -> None:
-        _require_fit(config, vocabulary, text, question_length, window, longest)
+        _require_fit(config, vocabulary, text, question_length, window, max_answer_length)
         self.config = config
         self.vocabulary = vocabulary
         self.text = text
-        self.question_length, self.window, self.longest = question_length, window, longest
+        self.question_length, self.window = question_length, window
+        self.max_answer_length = max_answer_length
         self.encoder = config.build(rngs)
         self.span = heads.score_head(config, 2, rngs=rngs)  # start, end
 
@@ -97,11 +98,11 @@ class ExtractiveQA(Objective):
         text = batch["text"]
         logits, _, pointed = self.logits(text, key)
         ids = jnp.arange(1, text["cls_at"].shape[1] + 1)[None, :, None]
-        own = pointed[:, None, :] & (text["segment_ids"][:, None, :] == ids)  # [B, S, L]
+        in_segment = pointed[:, None, :] & (text["segment_ids"][:, None, :] == ids)  # [B, S, L]
         valid = text["segment_valid"] & (text["start"] >= 0)
         losses, right = [], valid
         for number, name in enumerate(("start", "end")):
-            scores = _where(own, logits[:, None, :, number])  # [B, S, L]
+            scores = _where(in_segment, logits[:, None, :, number])  # [B, S, L]
             at = text["cls_at"] + jnp.maximum(text[name], 0)  # [B, S]
             chosen = jnp.take_along_axis(scores, at[:, :, None], axis=2)[:, :, 0]
             losses.append(jax.nn.logsumexp(scores, axis=2) - chosen)
@@ -150,13 +151,15 @@ class ExtractiveQA(Objective):
         start, end = (_where(passage, logits[:, :, number]) for number in (0, 1))
         score, width = self._best_from(start, end, text["segment_ids"])  # [B, L]
         ids = jnp.arange(1, text["cls_at"].shape[1] + 1)[None, :, None]
-        own = text["segment_ids"][:, None, :] == ids  # [B, S, L]
-        best = jnp.argmax(jnp.where(own, score[:, None], -jnp.inf), axis=2)  # [B, S]
+        in_segment = text["segment_ids"][:, None, :] == ids  # [B, S, L]
+        best = jnp.argmax(jnp.where(in_segment, score[:, None], -jnp.inf), axis=2)  # [B, S]
         first = jnp.take_along_axis(text["positions"], best, axis=1)
         found = jnp.take_along_axis(score, best, axis=1)
-        there = jnp.any(own & passage[:, None], axis=2)
+        there = jnp.any(in_segment & passage[:, None], axis=2)
         everything = sum(
-            jax.nn.logsumexp(_where(own & pointed[:, None], logits[:, None, :, number]), axis=2)
+            jax.nn.logsumexp(
+                _where(in_segment & pointed[:, None], logits[:, None, :, number]), axis=2
+            )
             for number in (0, 1)
         )
         return {
@@ -171,7 +174,7 @@ class ExtractiveQA(Objective):
     ) -> tuple[jax.Array, jax.Array]:
         """Best score of a span from each token, and how many tokens it has behind that: [B, L]."""
         score, width = start + end, jnp.zeros(start.shape, jnp.int32)
-        for further in range(1, min(self.longest, start.shape[1])):
+        for further in range(1, min(self.max_answer_length, start.shape[1])):
             shift = ((0, 0), (0, further))
             last = jnp.pad(end, shift, constant_values=LOWEST)[:, further:]
             same = jnp.pad(segment_ids, shift)[:, further:] == segment_ids
@@ -197,8 +200,8 @@ def _behind_first(sep: jax.Array, text: Group) -> jax.Array:
     """[B, L] bool: tokens behind the first [SEP] of their segment; `sep` [B, L] says where is."""
     before = jnp.cumsum(sep, axis=1) - sep  # [SEP]s to the left, of all segments
     begun = jnp.take_along_axis(before, text["cls_at"], axis=1)  # [B, S]
-    own = jnp.maximum(text["segment_ids"] - 1, 0)
-    inside = before - jnp.take_along_axis(begun, own, axis=1)
+    segment = jnp.maximum(text["segment_ids"] - 1, 0)
+    inside = before - jnp.take_along_axis(begun, segment, axis=1)
     return (inside > 0) & (text["segment_ids"] > 0)
 
 
@@ -208,7 +211,7 @@ def _require_fit(
     text: GroupShape,
     question_length: int,
     window: int,
-    longest: int,
+    max_answer_length: int,
 ) -> None:
     if config.vocab_size != vocabulary.size or window > config.max_positions:
         raise ValueError(
@@ -222,5 +225,7 @@ def _require_fit(
             f"and more, and rows that hold a window; found {question_length}, {window} and "
             f"{text.length}"
         )
-    if longest < 1:
-        raise ValueError(f"ExtractiveQA.longest: expected at least 1, found {longest}")
+    if max_answer_length < 1:
+        raise ValueError(
+            f"ExtractiveQA.max_answer_length: expected at least 1, found {max_answer_length}"
+        )

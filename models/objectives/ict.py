@@ -131,10 +131,10 @@ class ICT(Objective):
         )
         losses, first, metrics = each.losses, each.above == 0, {}
         if self.null_negative:
-            own = jnp.sum(queries * blocks, axis=1)
+            block_scores = jnp.sum(queries * blocks, axis=1)
             null = self._null_vector(jax.random.fold_in(passage_key, _NULL))
-            behind = jnp.einsum("bd,d->b", queries, null, precision="highest") - own
-            # log(sum of all + null) - own, from log(sum of all) - own
+            behind = jnp.einsum("bd,d->b", queries, null, precision="highest") - block_scores
+            # log(sum of all + null) - block_scores, from log(sum of all) - block_scores
             losses, first = jnp.logaddexp(losses, behind), first & (behind < 0)
             metrics = {"null_above": MetricSum.of(behind >= 0, each.counts)}
         removed = passage["removed"][:, 0]

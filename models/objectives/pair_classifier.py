@@ -139,14 +139,14 @@ def _require_fit(
             f"PairClassifier.classes: expected the names of two or more classes, each once, found "
             f"{classes!r}"
         )
-    longest = 2 * side_length - 1
-    if config.vocab_size != vocabulary.size or longest > config.max_positions:
+    max_length = 2 * side_length - 1
+    if config.vocab_size != vocabulary.size or max_length > config.max_positions:
         raise ValueError(
             f"PairClassifier: expected an encoder for the tokenizer's {vocabulary.size} tokens and "
-            f"pairs of up to {longest}, found BertConfig.vocab_size {config.vocab_size} and "
+            f"pairs of up to {max_length}, found BertConfig.vocab_size {config.vocab_size} and "
             f"max_positions {config.max_positions}"
         )
-    if side_length < 3 or longest > pair.length:
+    if side_length < 3 or max_length > pair.length:
         raise ValueError(
             f"PairClassifier.side_length: expected from 3 to {(pair.length + 1) // 2}, so that a "
             f"pair fits a row of {pair.length} tokens, found {side_length}"

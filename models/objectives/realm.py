@@ -260,8 +260,8 @@ class REALM(Objective):
             ),
             key,
         )
-        most = max(self.masking.max_tokens, self.evaluation_masking.max_tokens)
-        hidden, labels = cross_entropy.gather_predicted(hidden, labels, most)
+        max_tokens = max(self.masking.max_tokens, self.evaluation_masking.max_tokens)
+        hidden, labels = cross_entropy.gather_predicted(hidden, labels, max_tokens)
         gold = -cross_entropy.cross_entropy(
             self.head.transform(hidden),
             self.reader.word_table,
@@ -307,11 +307,11 @@ class REALM(Objective):
     def functions(self) -> dict[str, ModelFunction]:
         """See `Objective`."""
         passage = GroupShape(self.query.rows, self.embedding_config.passage_length, 1)
-        own = self.embedder.functions(self.query, passage)
+        functions = self.embedder.functions(self.query, passage)
         if self.block_embedder is not None:
             theirs = self.block_embedder.functions(self.query, passage)
-            own["embed_passage"] = theirs["embed_passage"]
-        return own
+            functions["embed_passage"] = theirs["embed_passage"]
+        return functions
 
 
 def _require_sizes(

@@ -292,12 +292,15 @@ def load(
     wanted = {
         name: state_layout.nested(state) for name, state in zip(names, (params, kept), strict=False)
     }
-    shapes, own = checkpoint_directory.read_meta(path)["shapes"], state_layout.shapes(wanted)
+    shapes = checkpoint_directory.read_meta(path)["shapes"]
+    wanted_shapes = state_layout.shapes(wanted)
     saved = {"parameters": shapes["parameters"]}
-    if "variables" in own:
+    if "variables" in wanted_shapes:
         there = shapes.get("variables", {})
-        saved["variables"] = {name: there[name] for name in own["variables"] if name in there}
-    state_layout.require_shapes(saved, own, path)
+        saved["variables"] = {
+            name: there[name] for name in wanted_shapes["variables"] if name in there
+        }
+    state_layout.require_shapes(saved, wanted_shapes, path)
     found = _read(path, wanted)
     return (
         state_layout.filled(params, found["parameters"]),

@@ -183,6 +183,17 @@ NAMES: Mapping[str, str] = (
 # "module.name.parameter" as in fingerprints, with the present parameter -> its first name
 PARAMETERS: Mapping[str, str] = {
     "contrastive.ContrastiveConfig.exchange": "way",
+    "extractive_qa.ExtractiveQA.max_answer_length": "longest",
+    "filter_translations.QualityRule.min_score": "least",
+    "filter_translations.QualityRule.block_size": "among",
+    "filter_translations.filter_translations.translation_set": "of",
+    "pseudo_queries.PseudoQueries.min_count": "least",
+    "qa.Answering.retriever": "of",
+    "sentence_systems.CharacterNgrams.min_length": "shortest",
+    "sentence_systems.CharacterNgrams.max_length": "longest",
+    "systems.Reranker.base": "of",
+    "translation_sets.FindTranslations.translations": "of",
+    "translation_sets.TranslationEvaluator.translations": "of",
     "build_index.build_index.index": "settings",
     "refresher.Refresher.index": "settings",
     "held_out.Part.base": "of",

@@ -34,7 +34,7 @@ class Answering:
 
     Attributes:
       name: in tables.
-      of: name of the system of the suite that retrieves.
+      retriever: name of the system of the suite that retrieves.
       reader: reads.
       read: how many of its blocks.
       relevance_weight: what their relevance counts for beside the reader's scores: 1 for the
@@ -42,7 +42,7 @@ class Answering:
     """
 
     name: str
-    of: str
+    retriever: str
     reader: Reader
     read: int
     relevance_weight: float = 1.0
@@ -56,7 +56,7 @@ class Answering:
 
     def facts(self) -> dict[str, Any]:
         """What a reader of its numbers should know."""
-        return {"of": self.of, "read": self.read, "relevance_weight": self.relevance_weight}
+        return {"of": self.retriever, "read": self.read, "relevance_weight": self.relevance_weight}
 
     def predictions(self, suite: QuestionSuite, run: Run) -> Iterator[tuple[str, str]]:
         """(question id, answer) of each question of a run; '' where there is nothing."""
@@ -102,7 +102,7 @@ def score(
     suite: QuestionSuite, system: Answering, depths: Sequence[int] = RECALLS
 ) -> tuple[ranking.Scores, dict[str, str]]:
     """EM, F1 and Recall@k of a system on every question, and its answers by question."""
-    run = suite.run(system.of, "")
+    run = suite.run(system.retriever, "")
     answers = dict(system.predictions(suite, run))
     questions = tuple(sorted(run))
     values = {

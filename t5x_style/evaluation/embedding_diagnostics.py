@@ -50,8 +50,8 @@ def mean_cosine(vectors: np.ndarray) -> float:
     """The mean cosine of two different rows of `vectors` [N, D], N >= 2: 1 where all are equal."""
     directions = unit(vectors)
     count = len(directions)
-    own = np.square(directions).sum()
-    return float((np.square(directions.sum(axis=0)).sum() - own) / (count * (count - 1)))
+    self_cosines = np.square(directions).sum()
+    return float((np.square(directions.sum(axis=0)).sum() - self_cosines) / (count * (count - 1)))
 
 
 def effective_rank(vectors: np.ndarray) -> float:

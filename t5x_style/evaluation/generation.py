@@ -232,18 +232,18 @@ def compare(
     asked = _requests(written)
     pairs: dict[str, Any] = {}
     for source, target in dict.fromkeys((one.source, one.target) for one in asked.values()):
-        own = {
+        pair_requests = {
             key: one for key, one in asked.items() if (one.source, one.target) == (source, target)
         }
-        given = [_of(references, one, target, "reference") for one in own.values()]
-        read = [_of(sources, one, source, "document") for one in own.values()]
+        given = [_of(references, one, target, "reference") for one in pair_requests.values()]
+        read = [_of(sources, one, source, "document") for one in pair_requests.values()]
         texts = {baseline: read if baseline == "copy" else lead(read, given)}
         for name, lines in written.items():
             by_request = {(one.id, one.target): one.text for one in lines}
-            texts[name] = [by_request[key] for key in own]
+            texts[name] = [by_request[key] for key in pair_requests]
         measured = {name: measure(one, given, target) for name, one in texts.items()}
         pairs[f"{source}_{target}"] = {
-            "texts": len(own),
+            "texts": len(pair_requests),
             "tokenisation": tokenisation(target),
             "signatures": measured[baseline][1],
             "systems": {name: values for name, (values, _) in measured.items()},
@@ -264,8 +264,8 @@ def _requests(written: Mapping[str, Sequence[Text]]) -> dict[tuple[str, str], Te
         name: {(one.id, one.target): one for one in lines} for name, lines in written.items()
     }
     first = next(iter(requests))
-    for name, own in requests.items():
-        if differing := own.keys() ^ requests[first].keys():
+    for name, system_requests in requests.items():
+        if differing := system_requests.keys() ^ requests[first].keys():
             raise GenerationError(
                 f"{name}: expected the texts that {first!r} wrote, found {len(differing)} that one "
                 f"of them has alone, as {min(differing)}"
@@ -300,6 +300,6 @@ def markdown(report: Mapping[str, Any]) -> str:
         parts.append("")
     parts.append("Signatures of sacrebleu, by pair:\n")
     for pair, one in pairs.items():
-        told = "; ".join(f"{name} `{value}`" for name, value in one["signatures"].items())
-        parts.append(f"- {pair}: {told}")
+        signatures = "; ".join(f"{name} `{value}`" for name, value in one["signatures"].items())
+        parts.append(f"- {pair}: {signatures}")
     return "\n".join(parts) + "\n"

@@ -83,9 +83,9 @@ class PairClassificationEvaluator:
         """The metrics of predictions, int [N]."""
         labels = np.asarray(self._pairs.labels)
         found = {"accuracy": float(np.mean(predicted == labels))}
-        own = _f1(labels, predicted)
-        found |= {f"F1_{self._pairs.classes[number]}": value for number, value in own.items()}
-        found["F1"] = float(np.mean(list(own.values())))
+        class_f1 = _f1(labels, predicted)
+        found |= {f"F1_{self._pairs.classes[number]}": value for number, value in class_f1.items()}
+        found["F1"] = float(np.mean(list(class_f1.values())))
         for language, at in self._languages.items():
             found[f"accuracy_{language}"] = float(np.mean(predicted[at] == labels[at]))
             found[f"F1_{language}"] = float(np.mean(list(_f1(labels[at], predicted[at]).values())))

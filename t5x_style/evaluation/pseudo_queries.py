@@ -46,24 +46,24 @@ class PseudoQueries:
 
     Attributes:
       count: at most this many, half of them titles where titles name their passages.
-      least: fewer than this many are not used.
+      min_count: fewer than this many are not used.
       min_words, max_words: of a query.
       min_rest: words that the passage keeps without the query, at least.
       seed: chooses passages.
     """
 
     count: int = 300
-    least: int = 20
+    min_count: int = 20
     min_words: int = 3
     max_words: int = 40
     min_rest: int = 8
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.least <= self.count or not 1 <= self.min_words <= self.max_words:
+        if not 1 <= self.min_count <= self.count or not 1 <= self.min_words <= self.max_words:
             raise ValueError(
-                "PseudoQueries: expected 1 <= least <= count and 1 <= min_words <= max_words, "
-                f"found least {self.least}, count {self.count}, words {self.min_words} to "
+                "PseudoQueries: expected 1 <= min_count <= count and 1 <= min_words <= max_words, "
+                f"found min_count {self.min_count}, count {self.count}, words {self.min_words} to "
                 f"{self.max_words}"
             )
 

@@ -148,7 +148,7 @@ def score_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> Score
             f"none of the run's {len(run)} queries is among the {len(qrels)} judged ones; "
             "the run belongs to another split or corpus"
         )
-    judged = [ir_measures.Qrel(q, p, r) for q, of in qrels.items() for p, r in of.items()]
+    judged = [ir_measures.Qrel(q, p, r) for q, grades in qrels.items() for p, r in grades.items()]
     # Ranks stand in for scores: trec_eval would break ties of scores by id, we broke them already.
     ranked = [
         ir_measures.ScoredDoc(query, passage, float(-rank))

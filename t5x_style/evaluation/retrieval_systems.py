@@ -140,15 +140,15 @@ class Dense:
                 "Give the collection development queries (gin_configs/runs/split_queries.gin), or "
                 "bind retrieval_systems.Fusion.method to 'reciprocal_rank'"
             )
-        of = {name: row for row, name in enumerate(self._index.ids)}
-        kept = [name for name in changed if name in of]
-        rows = np.array([of[name] for name in kept], np.int32)
+        row_of = {name: row for row, name in enumerate(self._index.ids)}
+        kept = [name for name in changed if name in row_of]
+        rows = np.array([row_of[name] for name in kept], np.int32)
         texts = [" ".join(filter(None, (changed[n].title, changed[n].text))) for n in kept]
-        own = queries @ self._embed(PASSAGE, kept, texts).T  # [Q, C]
-        scores, found = self._index.search(queries, min(len(of), k + len(kept)))
+        changed_scores = queries @ self._embed(PASSAGE, kept, texts).T  # [Q, C]
+        scores, found = self._index.search(queries, min(len(row_of), k + len(kept)))
         scores = np.where(np.isin(found, rows), -np.inf, scores)
-        all_rows = np.concatenate([found, np.broadcast_to(rows, own.shape)], axis=1)
-        return index_lib.padded(np.concatenate([scores, own], axis=1), all_rows, k)
+        all_rows = np.concatenate([found, np.broadcast_to(rows, changed_scores.shape)], axis=1)
+        return index_lib.padded(np.concatenate([scores, changed_scores], axis=1), all_rows, k)
 
     @functools.cached_property
     def _vectors(self) -> Mapping[str, np.ndarray]:
@@ -211,18 +211,18 @@ class Scorer(Protocol):
 class Reranker:
     """Another system's best hits in the order of a re-ranker's scores; the others stay behind."""
 
-    def __init__(self, name: str, model: Scorer, texts: JointTexts, of: str, reranked: int):
+    def __init__(self, name: str, model: Scorer, texts: JointTexts, base: str, reranked: int):
         """Args:
         name: of the system.
         model: scores pairs.
         texts: the stores of queries and passages.
-        of: name of the system whose hits are put in order.
+        base: name of the system whose hits are put in order.
         reranked: how many of a query's hits.
         """
         if reranked < 1:
             raise ValueError(f"{name}: reranked: expected at least 1, found {reranked}")
         self.name = name
-        self._model, self._texts, self._of, self._reranked = model, texts, of, reranked
+        self._model, self._texts, self._base, self._reranked = model, texts, base, reranked
 
     def run(self, suite: EvaluationSuite, split: str) -> Run:
         """As `System.run`."""
@@ -232,7 +232,7 @@ class Reranker:
                 "stores. Give the collection development queries (gin_configs/runs/"
                 "split_queries.gin), or bind retrieval_systems.Fusion.method to 'reciprocal_rank'"
             )
-        first = suite.run(self._of, split)
+        first = suite.run(self._base, split)
         pairs = [
             (query, passage)
             for query, hits in first.items()
@@ -259,7 +259,7 @@ class Reranker:
     def facts(self) -> dict[str, Any]:
         """As `System.facts`."""
         return {
-            "of": self._of,
+            "of": self._base,
             "reranked": self._reranked,
             "contract": dataclasses.asdict(self._model.contract),
         }
@@ -326,11 +326,11 @@ class Fusion:
             self._facts = {"tuned_on": self.tune_split, "queries": count, "best_there": best}
             return fusion.shrink(best, count, self._prior)
         made = self._pseudo.make(suite)
-        if len(made.texts) < self._pseudo.least:
+        if len(made.texts) < self._pseudo.min_count:
             print(
                 f"{self.name}: no judgements of split {self.tune_split!r}, and the passages give "
-                f"{len(made.texts)} pseudo-queries, fewer than {self._pseudo.least}: the weight of "
-                f"{self._pair[0]} is the prior {self._prior}",
+                f"{len(made.texts)} pseudo-queries, fewer than {self._pseudo.min_count}: the "
+                f"weight of {self._pair[0]} is the prior {self._prior}",
                 file=sys.stderr,
             )
             self._facts = {"tuned_on": "nothing", "queries": len(made.texts)}

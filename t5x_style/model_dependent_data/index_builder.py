@@ -123,7 +123,7 @@ class Refresher:
             raise RefreshError("the training has ended: start one that has not, before this")
         versioned_folder.require_writable(self.folder)
         failed: int | None = None
-        told = False
+        announced = False
         while True:
             finished = training.finished()  # looked at first: its last checkpoint was saved before
             run, step = training.run(), training.newest()
@@ -140,7 +140,7 @@ class Refresher:
             elif finished:
                 print(f"refresh: the training has ended at step {step}", file=sys.stderr)
                 return
-            elif step is None and not told:
-                told = True
+            elif step is None and not announced:
+                announced = True
                 print("refresh: waiting for the training's first checkpoint", file=sys.stderr)
             time.sleep(poll_seconds)

@@ -228,9 +228,9 @@ class Replanner:
             wanted.tile,
             self._source.near_duplicate,
         )
-        arrays, told = self._source.make(vectors, found.rows, found.similarity, version)
+        arrays, counts = self._source.make(vectors, found.rows, found.similarity, version)
         if jax.process_index() == 0:
-            said = ", ".join(f"{name} {count:,}" for name, count in told.items())
+            said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
             print(f"plan {version}: {said}", flush=True)
             self._write(version, arrays)
         return arrays

@@ -165,11 +165,11 @@ class HostRetrieval(ModelDependentSource):
         Args:
           save_every: steps between two checkpoints.
         """
-        bound, least = self.max_staleness_steps, save_every + self.ahead + 1
-        if self.when_stale == "pause" and bound is not None and bound < least:
+        bound, min_bound = self.max_staleness_steps, save_every + self.ahead + 1
+        if self.when_stale == "pause" and bound is not None and bound < min_bound:
             raise ValueError(
-                f"HostRetrieval.max_staleness_steps: expected at least {least} (a checkpoint every "
-                f"{save_every} steps, and {self.ahead} batches made ahead), found {bound}: "
+                f"HostRetrieval.max_staleness_steps: expected at least {min_bound} (a checkpoint "
+                f"every {save_every} steps, and {self.ahead} batches made ahead), found {bound}: "
                 "training would wait for an index of a checkpoint that it has not come to. Save "
                 "more often, or let the index be older."
             )
@@ -239,8 +239,10 @@ class Searched:
         """[B, k] bool of rows [B, k]."""
         barred = np.zeros(found.shape, bool)
         for column in self._columns.values():
-            own = np.where(source == NO_ROW, -1, column[np.maximum(source, 0)])
-            barred |= (column[np.maximum(found, 0)] == own[:, None]) & (source != NO_ROW)[:, None]
+            values = np.where(source == NO_ROW, -1, column[np.maximum(source, 0)])
+            barred |= (column[np.maximum(found, 0)] == values[:, None]) & (source != NO_ROW)[
+                :, None
+            ]
         return barred
 
 

@@ -87,18 +87,18 @@ class VersionChoice(Generic[T]):
         keep(step, found.version.number)
         return found
 
-    def _as_told(self, step: int, run: str, told: RemoteLog) -> T:
+    def _as_told(self, step: int, run: str, log: RemoteLog) -> T:
         """The version that another process decides for a step; waits until it does."""
         waited = 0.0
         while True:
             if (found := versioned_index.newest(self._folder, run)) is not None:
                 self._reader.expect(found[0])
-            number = told.of(step)
+            number = log.of(step)
             if number is not None:
                 try:
                     return self._reader.open(number)
                 except VersionError:  # for whoever decides, too: another will be
-                    told.forget()
+                    log.forget()
             if _REMIND_SECONDS - waited % _REMIND_SECONDS < _TOLD_SECONDS:
                 print(
                     f"step {step}: waiting to be told by process 0 which version of the index in "

@@ -56,9 +56,9 @@ class Found:
     anywhere: np.ndarray
     elsewhere: np.ndarray
 
-    def means(self, among: np.ndarray) -> dict[str, float]:
-        """METRICS, over those that were asked among these: bool [N]."""
-        these = self.asked & among
+    def means(self, chosen: np.ndarray) -> dict[str, float]:
+        """METRICS, over those that were asked and are `chosen`, bool [N]."""
+        these = self.asked & chosen
         return {
             "accuracy_other_language": float(self.elsewhere[these].mean()),
             "accuracy": float(self.anywhere[these].mean()),
@@ -101,13 +101,13 @@ def find(vectors: Vectors, table: Table) -> Found:
 def by_chance(table: Table) -> float:
     """`accuracy_other_language` of a guess, over all chunks that are asked."""
     of_name = np.bincount(table.name)[table.name]
-    _, own, counts = np.unique(
+    _, group, counts = np.unique(
         np.stack([table.name, table.language], axis=1),
         axis=0,
         return_inverse=True,
         return_counts=True,
     )
-    right = of_name - counts[own.ravel()]
+    right = of_name - counts[group.ravel()]
     abroad = len(table.language) - np.bincount(table.language)[table.language]
     asked = right > 0
     return float((right[asked] / abroad[asked]).mean())
@@ -141,9 +141,9 @@ class FindEvidence:
         found = find(self._vectors(system), self.table)
         values = {}
         for number, code in enumerate(self.table.languages):
-            among = self.table.language == number
-            if (found.asked & among).any():
-                values[code] = found.means(among)
+            chosen = self.table.language == number
+            if (found.asked & chosen).any():
+                values[code] = found.means(chosen)
         return values
 
     def between(self, system: SentenceSystem) -> tuple[list[str], np.ndarray]:
@@ -151,15 +151,15 @@ class FindEvidence:
         vectors = self._vectors(system)
         first = self.table.number == 0
         languages = list(self.table.languages)
-        of = [np.flatnonzero(first & (self.table.language == n)) for n in range(len(languages))]
+        rows = [np.flatnonzero(first & (self.table.language == n)) for n in range(len(languages))]
         matrix = np.full((len(languages), len(languages)), np.nan)
         for one in range(len(languages)):
             for other in range(one):
-                names = (self.table.name[of[one]], self.table.name[of[other]])
+                names = (self.table.name[rows[one]], self.table.name[rows[other]])
                 shared, left, right = np.intersect1d(*names, return_indices=True)
                 if len(shared) > 1:
                     to, back = margin_scoring.find_each_other(
-                        vectors[of[one][left]], vectors[of[other][right]]
+                        vectors[rows[one][left]], vectors[rows[other][right]]
                     )
                     matrix[one, other], matrix[other, one] = to.mean(), back.mean()
         return languages, matrix

@@ -78,8 +78,8 @@ class AskParagraphs:
             parts = RowSubset(self.questions, questions), RowSubset(self.sentences, sentences)
             cosines, rows = margin_scoring.nearest(*system.vectors(*parts), 1)
             found = _paragraphs(self.sentences, sentences)[rows[:, 0]]
-            own = _paragraphs(self.questions, questions)
-            matrix[one, other] = ((found == own) & (cosines[:, 0] != 0)).mean()
+            right = _paragraphs(self.questions, questions)
+            matrix[one, other] = ((found == right) & (cosines[:, 0] != 0)).mean()
         return names, matrix
 
 

@@ -77,13 +77,15 @@ def nearest(sources: Vectors, targets: Vectors, k: int) -> tuple[np.ndarray, np.
     return cosines, rows
 
 
-def finds_own(sources: Vectors, targets: Vectors, own: np.ndarray | None = None) -> np.ndarray:
+def finds_own(
+    sources: Vectors, targets: Vectors, translation_rows: np.ndarray | None = None
+) -> np.ndarray:
     """Whether the target that is nearest to each source is its translation.
 
     Args:
       sources: [N, D].
       targets: [M, D].
-      own: [N] int, the row of each source's translation; None: source n's is target n.
+      translation_rows: [N] int, the row of each source's translation; None: source n's is target n.
 
     Returns:
       [N] bool; of equally near targets the first counts as the nearest.
@@ -91,9 +93,9 @@ def finds_own(sources: Vectors, targets: Vectors, own: np.ndarray | None = None)
     Raises:
       ValueError: as `unit`, or sources and targets that cannot be each other's.
     """
-    own = _own(sources, targets, own)
+    translation_rows = _translation_rows(sources, targets, translation_rows)
     cosines, rows = nearest(sources, targets, 1)
-    return (rows[:, 0] == own) & (cosines[:, 0] != 0)
+    return (rows[:, 0] == translation_rows) & (cosines[:, 0] != 0)
 
 
 def find_each_other(sources: Vectors, targets: Vectors) -> tuple[np.ndarray, np.ndarray]:
@@ -105,11 +107,11 @@ def find_each_other(sources: Vectors, targets: Vectors) -> tuple[np.ndarray, np.
     """
     if scipy.sparse.issparse(sources) or len(sources) > DENSE_BLOCK:
         return finds_own(sources, targets), finds_own(targets, sources)
-    own = _own(sources, targets, None)
+    rows = _translation_rows(sources, targets, None)
     cosines = unit(sources) @ unit(targets).T
     to_sources = np.ascontiguousarray(cosines.T)  # NumPy is slow to look for the best of a column
-    near = cosines[own, own] != 0
-    return (cosines.argmax(1) == own) & near, (to_sources.argmax(1) == own) & near
+    near = cosines[rows, rows] != 0
+    return (cosines.argmax(1) == rows) & near, (to_sources.argmax(1) == rows) & near
 
 
 def documents(vectors: Vectors, document: np.ndarray) -> Vectors:
@@ -188,7 +190,7 @@ def own_scores(sources: Vectors, targets: Vectors, margin: str = "ratio", k: int
     Raises:
       ValueError: as `mine`, or sides of unequal length.
     """
-    _own(sources, targets, None)  # as many on either side
+    _translation_rows(sources, targets, None)  # as many on either side
     score = _margin(margin)
     (forward, _), (backward, _) = _both_nearest(sources, targets, k)
     near_source, near_target = _means(forward, backward, margin)
@@ -224,11 +226,11 @@ def _both_nearest(sources: Vectors, targets: Vectors, k: int) -> tuple[Nearest, 
 def _means(forward: np.ndarray, backward: np.ndarray, margin: str) -> tuple[np.ndarray, np.ndarray]:
     """Mean cosines with what is near, [N] and [M] float64."""
     means = forward.mean(axis=1, dtype=np.float64), backward.mean(axis=1, dtype=np.float64)
-    least = min(one.min() for one in means)
-    if margin == "ratio" and least < 0:
+    min_mean = min(one.min() for one in means)
+    if margin == "ratio" and min_mean < 0:
         raise ValueError(
             "expected mean cosines of at least 0 for margin 'ratio', found "
-            f"{least:.3f}: take 'distance'"
+            f"{min_mean:.3f}: take 'distance'"
         )
     return means
 
@@ -319,16 +321,18 @@ def are_right(mined: Mined, gold: np.ndarray) -> np.ndarray:
     return np.array([tuple(pair) in known for pair in mined.pairs.tolist()], bool)
 
 
-def _own(sources: Vectors, targets: Vectors, own: np.ndarray | None) -> np.ndarray:
+def _translation_rows(sources: Vectors, targets: Vectors, rows: np.ndarray | None) -> np.ndarray:
     asked, there = sources.shape[0], targets.shape[0]
-    if own is None:
+    if rows is None:
         if asked != there:
             raise ValueError(
-                f"expected as many sources as targets, found {asked} and {there}: say by `own` "
-                "which target belongs to which source"
+                f"expected as many sources as targets, found {asked} and {there}: say by "
+                "`translation_rows` which target belongs to which source"
             )
         return np.arange(asked)
-    own = np.asarray(own)
-    if own.shape != (asked,) or own.min() < 0 or own.max() >= there:
-        raise ValueError(f"own: expected {asked} rows from 0 to {there - 1}, found {own.shape}")
-    return own
+    rows = np.asarray(rows)
+    if rows.shape != (asked,) or rows.min() < 0 or rows.max() >= there:
+        raise ValueError(
+            f"translation_rows: expected {asked} rows from 0 to {there - 1}, found {rows.shape}"
+        )
+    return rows

@@ -81,17 +81,18 @@ class CharacterNgrams:
     What names, numbers and related words give away without any training.
     """
 
-    def __init__(self, name: str, shortest: int = 2, longest: int = 4):
+    def __init__(self, name: str, min_length: int = 2, max_length: int = 4):
         """Args:
         name: in tables.
-        shortest, longest: characters of an n-gram.
+        min_length, max_length: characters of an n-gram.
         """
-        if not 1 <= shortest <= longest:
+        if not 1 <= min_length <= max_length:
             raise ValueError(
-                f"CharacterNgrams: expected 1 <= shortest <= longest, found {shortest}, {longest}"
+                f"CharacterNgrams: expected 1 <= min_length <= max_length, found {min_length}, "
+                f"{max_length}"
             )
         self.name = name
-        self._range = (shortest, longest)
+        self._range = (min_length, max_length)
         self._texts: dict[int, tuple[Texts, list[str]]] = {}
 
     def vectors(self, left: RowSubset, right: RowSubset) -> tuple[Vectors, Vectors]:

@@ -98,18 +98,18 @@ class FindTranslations:
     """Whether each sentence's translation is the nearest among those of its languages.
 
     Attributes:
-      of: the set.
+      translations: the set.
       pivot: the language that every pair has.
       documents: whether documents are asked for, too, as UN's are: means of their sentences, which
         are those whose ids are equal up to the last '/'.
     """
 
-    of: TranslationSet
+    translations: TranslationSet
     pivot: str
     documents: bool = False
 
     def __post_init__(self) -> None:
-        for pair, _ in self.of.pairs():
+        for pair, _ in self.translations.pairs():
             if self.pivot not in pair.split("_"):
                 raise ValueError(
                     f"{self.name}: expected pairs of languages with {self.pivot!r}, found {pair!r}"
@@ -118,17 +118,17 @@ class FindTranslations:
     @property
     def name(self) -> str:
         """As `Task.name`."""
-        return self.of.name
+        return self.translations.name
 
     def facts(self) -> dict[str, Any]:
         """As `Task.facts`."""
-        return {"translations": len(self.of.sources.ids)}
+        return {"translations": len(self.translations.sources.ids)}
 
     def measure(self, system: SentenceSystem) -> dict[str, dict[str, float]]:
         """As `Task.measure`, by the language beside the pivot."""
-        rows = dict(self.of.pairs())
+        rows = dict(self.translations.pairs())
         values = {}
-        for pair, sources, targets in self.of.vectors(system):
+        for pair, sources, targets in self.translations.vectors(system):
             first, _, second = pair.partition("_")
             values[second if first == self.pivot else first] = {
                 **self._values(first, both_ways(sources, targets)),
@@ -149,7 +149,7 @@ class FindTranslations:
     def _of_documents(
         self, rows: np.ndarray, sources: Vectors, targets: Vectors
     ) -> dict[str, float]:
-        document = self.of.documents(rows)
+        document = self.translations.documents(rows)
         if document.max() == 0:
             raise ValueError(f"{self.name}: expected sentences of two documents or more, found one")
         found = both_ways(
@@ -163,11 +163,13 @@ class FindTranslations:
         Sentences of two languages belong together if their ids are equal behind the languages.
         NaN on the diagonal, and where two languages share fewer than two sentences.
         """
-        ids = self.of.sources.ids
-        both = system.vectors(RowSubset.whole(self.of.sources), RowSubset.whole(self.of.targets))
+        ids = self.translations.sources.ids
+        both = system.vectors(
+            RowSubset.whole(self.translations.sources), RowSubset.whole(self.translations.targets)
+        )
         said = np.unique([name.partition("/")[2] for name in ids], return_inverse=True)[1]
         texts: dict[str, list[tuple[np.ndarray, Vectors]]] = {}  # language -> what is said, vectors
-        for pair, rows in self.of.pairs():
+        for pair, rows in self.translations.pairs():
             for language, side in zip(pair.split("_"), both, strict=True):
                 texts.setdefault(language, []).append((said[rows], side[rows]))
         names = sorted(texts)
@@ -193,13 +195,13 @@ class TranslationEvaluator:
 
     metrics = ("accuracy", "accuracy_to_target", "accuracy_to_source")
 
-    def __init__(self, of: TranslationSet, partitioner: Partitioner):
+    def __init__(self, translations: TranslationSet, partitioner: Partitioner):
         """Args:
-        of: the set, of development; its name stands before the metrics'.
+        translations: the set, of development; its name stands before the metrics'.
         partitioner: of the training, to spread batches over its mesh.
         """
-        self.name = of.name
-        self._set, self._partitioner = of, partitioner
+        self.name = translations.name
+        self._set, self._partitioner = translations, partitioner
 
     def evaluate(self, functions: Mapping[str, ModelFunction], step: int) -> dict[str, float]:
         """`metrics`, means over pairs of languages.

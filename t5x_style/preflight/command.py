@@ -119,10 +119,10 @@ def _check_recipe(
     known = _known(recipe, flags)
     stages: dict[str, report.Record] = {}
     for item in _trainings(recipe, flags, options.stage):
-        own = recipe_reader.stage_flags(recipe, item, flags, known)
+        stage_flags = recipe_reader.stage_flags(recipe, item, flags, known)
         vocabulary = stated or _made_by_recipe(recipe, item, flags, known)
         print(item.name, flush=True)
-        stages[item.name] = _check(own, slice_, vocabulary, options.vary)
+        stages[item.name] = _check(stage_flags, slice_, vocabulary, options.vary)
     _require_used(stated, list(stages.values()))
     fits = all(one["fits"] for one in stages.values())
     return {

@@ -96,19 +96,18 @@ def claims(results: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def meaning(situation: Situation) -> list[str]:
     """What the table means, a sentence each."""
-    of = situation
     pairs = [
-        (of.retriever, of.lexical),
-        (of.retriever, of.bag),
-        (of.fusion, of.lexical),
-        (of.fusion, of.retriever),
+        (situation.retriever, situation.lexical),
+        (situation.retriever, situation.bag),
+        (situation.fusion, situation.lexical),
+        (situation.fusion, situation.retriever),
     ]
     said = [
-        _pair(str(one), str(other), of.metric, test)
+        _pair(str(one), str(other), situation.metric, test)
         for one, other in pairs
-        if one != other and (test := of.test(one, other)) is not None
+        if one != other and (test := situation.test(one, other)) is not None
     ]
-    return [*said, *_recall(of)]
+    return [*said, *_recall(situation)]
 
 
 def _pair(one: str, other: str, metric: str, test: Mapping[str, float]) -> str:
@@ -127,10 +126,10 @@ def _pair(one: str, other: str, metric: str, test: Mapping[str, float]) -> str:
     return f"These queries do not show which of `{one}` and `{other}` is better ({amount})."
 
 
-def _recall(of: Situation) -> Iterator[str]:
+def _recall(situation: Situation) -> Iterator[str]:
     """The share of relevant passages among the hits of the best system."""
-    systems = of.results["systems"]
-    best = max(systems, key=lambda name: systems[name][of.metric]["value"])
+    systems = situation.results["systems"]
+    best = max(systems, key=lambda name: systems[name][situation.metric]["value"])
     shares = [
         f"{value['value']:.0%} among the first {name.split('@')[1]}"
         for name, value in systems[best].items()
@@ -138,7 +137,7 @@ def _recall(of: Situation) -> Iterator[str]:
     ]
     if shares:
         yield (
-            f"`{best}` has the highest {of.metric}. Of the relevant passages it lists "
+            f"`{best}` has the highest {situation.metric}. Of the relevant passages it lists "
             f"{' and '.join(shares)}."
         )
 
@@ -149,57 +148,63 @@ def next_steps(situation: Situation) -> list[str]:
     return [step for rule in rules for step in rule(situation)]
 
 
-def _has_layers(of: Situation) -> bool:
+def _has_layers(situation: Situation) -> bool:
     """Whether the retriever is more than a bag of embeddings, as its contract says."""
-    contract = of.results.get("facts", {}).get(of.retriever, {}).get("contract", {})
+    contract = situation.results.get("facts", {}).get(situation.retriever, {}).get("contract", {})
     return bool(contract.get("pooling") != "weighted_mean")
 
 
-def _ship(of: Situation) -> Iterator[str]:
+def _ship(situation: Situation) -> Iterator[str]:
     """Which of two dense systems to ship, and whether layers pay."""
-    found = of.values(of.retriever, of.bag)
-    if found is None or of.retriever == of.bag:
+    found = situation.values(situation.retriever, situation.bag)
+    if found is None or situation.retriever == situation.bag:
         return
     (retriever, bag), where = found
-    if not _has_layers(of):
-        best = of.retriever if retriever > bag else of.bag
+    if not _has_layers(situation):
+        best = situation.retriever if retriever > bag else situation.bag
         yield (
-            f"Of the two dense systems, ship `{best}`: {of.metric} of `{of.retriever}` is "
-            f"{retriever:.3f} {where}, of `{of.bag}` {bag:.3f}. Both are bags of embeddings; "
-            "after minutes of training an encoder with layers was far below a bag "
-            "(docs/results/pretraining.md)."
+            f"Of the two dense systems, ship `{best}`: {situation.metric} of "
+            f"`{situation.retriever}` is {retriever:.3f} {where}, of `{situation.bag}` {bag:.3f}. "
+            "Both are bags of embeddings; after minutes of training an encoder with layers was far "
+            "below a bag (docs/results/pretraining.md)."
         )
     elif retriever <= bag:
         yield (
-            f"Layers do not pay here: `{of.retriever}` has {of.metric} {retriever:.3f} {where}, "
-            f"`{of.bag}`, which has none, {bag:.3f}. Of the two, ship `{of.bag}`."
+            f"Layers do not pay here: `{situation.retriever}` has {situation.metric} "
+            f"{retriever:.3f} {where}, `{situation.bag}`, which has none, {bag:.3f}. Of the two, "
+            f"ship `{situation.bag}`."
         )
     else:
         word = "hardly pay" if retriever - bag < MARGIN else "pay"
         yield (
-            f"Layers {word} here: `{of.retriever}` has {of.metric} {retriever:.3f} {where}, "
-            f"`{of.bag}`, which has none, {bag:.3f}. Of the two, ship `{of.retriever}`."
+            f"Layers {word} here: `{situation.retriever}` has {situation.metric} {retriever:.3f} "
+            f"{where}, `{situation.bag}`, which has none, {bag:.3f}. Of the two, ship "
+            f"`{situation.retriever}`."
         )
 
 
-def _fuse(of: Situation) -> Iterator[str]:
+def _fuse(situation: Situation) -> Iterator[str]:
     """Whether to serve the fusion, where it was tested against the system that matches words."""
-    against = of.test(of.fusion, of.lexical)
+    against = situation.test(situation.fusion, situation.lexical)
     if against is None or against.get("low") is None:
         return
-    retriever = of.test(of.fusion, of.retriever)
+    retriever = situation.test(situation.fusion, situation.retriever)
     if against["low"] <= 0:
         yield (
-            f"`{of.fusion}` adds nothing that these queries can show over `{of.lexical}`; "
-            f"`{of.lexical}` alone is cheaper until the dense system is better."
+            f"`{situation.fusion}` adds nothing that these queries can show over "
+            f"`{situation.lexical}`; `{situation.lexical}` alone is cheaper until the dense system "
+            "is better."
         )
     elif retriever is None or retriever.get("low", 1.0) > 0:
-        yield f"Serve `{of.fusion}`: nothing here is better. It needs both systems for each query."
+        yield (
+            f"Serve `{situation.fusion}`: nothing here is better. It needs both systems for each "
+            "query."
+        )
 
 
-def _pairs(of: Situation) -> Iterator[str]:
+def _pairs(situation: Situation) -> Iterator[str]:
     """Whether there are enough training queries."""
-    judged = of.results.get("judged")  # absent in files of version 1
+    judged = situation.results.get("judged")  # absent in files of version 1
     count = None if judged is None else judged.get("train", 0)
     if count == 0:
         yield (
@@ -213,48 +218,50 @@ def _pairs(of: Situation) -> Iterator[str]:
         )
 
 
-def _curves(of: Situation) -> Iterator[tuple[str, list[tuple[int, float]]]]:
+def _curves(situation: Situation) -> Iterator[tuple[str, list[tuple[int, float]]]]:
     """Training -> (step, development metric), of those with three points or more."""
-    for name, lines in of.logs.items():
-        points = [(line["step"], line[of.curve]) for line in lines if of.curve in line]
+    for name, lines in situation.logs.items():
+        points = [
+            (line["step"], line[situation.curve]) for line in lines if situation.curve in line
+        ]
         if len(points) >= 3:
             yield name, points
 
 
-def still_learning(of: Situation) -> bool:
+def still_learning(situation: Situation) -> bool:
     """Whether a training was still learning when it ended, so that a longer one may help."""
-    return any(True for _ in _rising(of))
+    return any(True for _ in _rising(situation))
 
 
-def _rising(of: Situation) -> Iterator[str]:
+def _rising(situation: Situation) -> Iterator[str]:
     """Trainings that were still learning when they ended."""
-    for name, points in _curves(of):
+    for name, points in _curves(situation):
         last_step, last = points[-1]
         before = [value for step, value in points if step <= 0.75 * last_step]
         if before and last == max(value for _, value in points) and last > 0:
             growth = (last - before[-1]) / last
             if growth > RISING:
                 yield (
-                    f"`{name}` was still learning when it ended: {of.curve} grew by {growth:.0%} "
-                    "in the last quarter. Give it a larger BUDGET."
+                    f"`{name}` was still learning when it ended: {situation.curve} grew by "
+                    f"{growth:.0%} in the last quarter. Give it a larger BUDGET."
                 )
 
 
-def _falling(of: Situation) -> Iterator[str]:
+def _falling(situation: Situation) -> Iterator[str]:
     """Trainings that were best before their end."""
-    for name, points in _curves(of):
+    for name, points in _curves(situation):
         step, best = max(points, key=lambda point: point[1])
         if best > 0 and (best - points[-1][1]) / best > RISING and step < points[-1][0]:
             yield (
-                f"`{name}` was best at step {step:,} of {points[-1][0]:,} ({of.curve} {best:.3f}, "
-                f"{points[-1][1]:.3f} at the end): more data, or fewer steps. The best checkpoint "
-                "was kept."
+                f"`{name}` was best at step {step:,} of {points[-1][0]:,} ({situation.curve} "
+                f"{best:.3f}, {points[-1][1]:.3f} at the end): more data, or fewer steps. The best "
+                "checkpoint was kept."
             )
 
 
-def _padding(of: Situation) -> Iterator[str]:
+def _padding(situation: Situation) -> Iterator[str]:
     """Trainings that computed much padding."""
-    for name, lines in of.logs.items():
+    for name, lines in situation.logs.items():
         shares = [line["train/padding_share"] for line in lines if "train/padding_share" in line]
         if shares and (mean := sum(shares) / len(shares)) > PADDING:
             yield (
@@ -264,18 +271,18 @@ def _padding(of: Situation) -> Iterator[str]:
             )
 
 
-def _intervals(of: Situation) -> Iterator[str]:
+def _intervals(situation: Situation) -> Iterator[str]:
     """Whether there are enough test queries."""
-    count, groups = of.results["n"], of.results.get("groups", of.results["n"])
+    count, groups = situation.results["n"], situation.results.get("groups", situation.results["n"])
     widest = max(
-        (value[of.metric]["high"] - value[of.metric]["low"]) / 2
-        for value in of.results["systems"].values()
+        (value[situation.metric]["high"] - value[situation.metric]["low"]) / 2
+        for value in situation.results["systems"].values()
     )
     if widest > WIDE + 1e-9:
         yield (
-            f"With {count} {of.results['split']} queries, {of.metric} is known to about "
-            f"±{widest:.3f}. A difference between two runs that is much smaller may be chance: "
-            "judge more queries, and compare several seeds."
+            f"With {count} {situation.results['split']} queries, {situation.metric} is known to "
+            f"about ±{widest:.3f}. A difference between two runs that is much smaller may be "
+            "chance: judge more queries, and compare several seeds."
         )
     if groups < FEW_GROUPS:
         yield (

@@ -248,12 +248,12 @@ class DeviceIndex(nnx.Module):
 
     def _barred(self, source: jax.Array) -> dict[str, jax.Array]:
         """[B] int32 each: what the rows that a query never gets have in common with its own."""
-        own = {"row": source} if "row" in self.config.exclude else {}
+        numbers = {"row": source} if "row" in self.config.exclude else {}
         taken = {
             name: sharded_top_k.take(column, source, NO_ROW)
             for name, column in self._columns().items()
         }
-        return own | taken
+        return numbers | taken
 
     def _searched(self) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
         return self.embeddings[...], self.row_steps[...], self._columns()

@@ -147,8 +147,8 @@ def represent_parts(
     waiting: collections.deque[tuple[TextCollector, Group | None, Any]] = collections.deque()
     with _progress(count, description) as bar:
 
-        def fetch(most: int) -> Iterator[Representations]:
-            while len(waiting) > most or (waiting and waiting[0][1] is None):
+        def fetch(max_waiting: int) -> Iterator[Representations]:
+            while len(waiting) > max_waiting or (waiting and waiting[0][1] is None):
                 collected, group, found = waiting.popleft()
                 if group is None:  # the end of a part
                     yield collected.finish()

@@ -45,13 +45,13 @@ class ResumableParts:
             raise ValueError(f"expected at least 1 item and 1 item a part, found {count=}, {size=}")
         self.bounds = bounds(count, size)
         self._folder = Path(folder)
-        own = hashlib.sha256(json.dumps([version, count, size]).encode()).hexdigest()
-        self._own = self._folder / FOLDER / own[:16]
+        digest = hashlib.sha256(json.dumps([version, count, size]).encode()).hexdigest()
+        self._run_folder = self._folder / FOLDER / digest[:16]
 
     def missing(self) -> list[int]:
         """Numbers of the parts still to be made; removes parts of other versions, and says so."""
         for path in sorted((self._folder / FOLDER).glob("*")):
-            if path != self._own:
+            if path != self._run_folder:
                 print(f"{path}: removed: of other settings or other inputs", file=sys.stderr)
                 shutil.rmtree(path)
         return [number for number in range(len(self.bounds)) if not self._path(number).exists()]
@@ -69,7 +69,7 @@ class ResumableParts:
                 f"part {number}: expected {end - start} lines, each ending with a line break, "
                 f"found {text.count(chr(10))} line breaks and {text[-20:]!r} at the end"
             )
-        self._own.mkdir(parents=True, exist_ok=True)
+        self._run_folder.mkdir(parents=True, exist_ok=True)
         versioned_folder.write_atomically(self._path(number), text)
 
     def lines(self) -> Iterator[str]:
@@ -95,7 +95,7 @@ class ResumableParts:
         return path
 
     def _path(self, number: int) -> Path:
-        return self._own / f"{number:05}.jsonl"
+        return self._run_folder / f"{number:05}.jsonl"
 
 
 def bounds(count: int, size: int) -> list[tuple[int, int]]:
@@ -129,11 +129,11 @@ def gathered(lines: Sequence[str]) -> list[str]:
     """
     if jax.process_count() == 1:
         return list(lines)
-    own = np.frombuffer("".join(lines).encode(), np.uint8)
-    sizes = multihost_utils.process_allgather(np.asarray(own.size))  # [processes]
+    encoded = np.frombuffer("".join(lines).encode(), np.uint8)
+    sizes = multihost_utils.process_allgather(np.asarray(encoded.size))  # [processes]
     width = 1 << int(sizes.max()).bit_length()  # few widths: each is a program to compile
     padded = np.zeros(width, np.uint8)
-    padded[: own.size] = own
+    padded[: encoded.size] = encoded
     texts = np.asarray(multihost_utils.process_allgather(padded))  # [processes, width]
     whole = b"".join(text[:size].tobytes() for text, size in zip(texts, sizes, strict=True))
     return [line + "\n" for line in whole.decode().split("\n")[:-1]]

@@ -62,7 +62,7 @@ class Place:
         summed = jax.lax.psum(results, "tensor")
         return jax.lax.psum_scatter(summed, BATCH_AXES, scatter_dimension=0, tiled=True)
 
-    def own(self, results: jax.Array) -> jax.Array:
+    def local_part(self, results: jax.Array) -> jax.Array:
         """The part of [B, ...] that is about the queries of this device."""
         if self.alone:
             return results
@@ -107,29 +107,29 @@ def local_rows(table: jax.Array, local: jax.Array) -> jax.Array:
       local: [shards, R] int32, rows of each share; one beyond its end gives some other row.
     """
 
-    def own(table: jax.Array, local: jax.Array) -> jax.Array:
+    def take_rows(table: jax.Array, local: jax.Array) -> jax.Array:
         return table[jnp.clip(local[0], 0, table.shape[0] - 1)]
 
-    return _on_shares(own)(table, local)
+    return _on_shares(take_rows)(table, local)
 
 
 def with_local_rows(table: jax.Array, local: jax.Array, rows: jax.Array) -> jax.Array:
     """`table` with `rows` [shards * R, ...] at `local`, see `local_rows`; none beyond the end."""
 
-    def own(table: jax.Array, local: jax.Array, rows: jax.Array) -> jax.Array:
+    def set_rows(table: jax.Array, local: jax.Array, rows: jax.Array) -> jax.Array:
         return table.at[local[0]].set(rows, mode="drop")
 
-    return _on_shares(own)(table, local, rows)
+    return _on_shares(set_rows)(table, local, rows)
 
 
-def _on_shares(own: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """`own` on each device, of arrays that are cut over all devices, as is what it gives."""
+def _on_shares(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """`function` on each device, of arrays that are cut over all devices, as is what it gives."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
-        return own
+        return function
     shares = PartitionSpec(AXES)
     mapped: Callable[..., jax.Array] = jax.shard_map(
-        lambda *arrays: own(*arrays), mesh=mesh, in_specs=shares, out_specs=shares
+        lambda *arrays: function(*arrays), mesh=mesh, in_specs=shares, out_specs=shares
     )
     return mapped
 
@@ -183,7 +183,8 @@ class Scan:
 
     Attributes:
       queries: [B, D].
-      own: [B] each; a query does not see the rows whose column of that name says the same.
+      barred_values: [B] int32 each; a query does not see the rows whose column of that name says
+        the same.
       embeddings: [n, D], this device's.
       row_steps: [n] int32; NEVER hides a row.
       columns: [n] int32 each, 'row' among them: the numbers of the rows in the whole corpus.
@@ -191,7 +192,7 @@ class Scan:
     """
 
     queries: jax.Array
-    own: Mapping[str, jax.Array]
+    barred_values: Mapping[str, jax.Array]
     embeddings: jax.Array
     row_steps: jax.Array
     columns: Mapping[str, jax.Array]
@@ -221,7 +222,7 @@ class Scan:
             # The last chunk begins early enough to be full: what it shares was seen before.
             seen = first + jnp.arange(size) < number * size
             barred = jnp.broadcast_to(((part(self.row_steps) == NEVER) | seen)[None], scores.shape)
-            for name, value in self.own.items():
+            for name, value in self.barred_values.items():
                 same = value[:, None] == part(self.columns[name])[None]
                 barred |= same & (value != NO_ROW)[:, None]
             return take(so_far, jnp.where(barred, -jnp.inf, scores), part(self.columns["row"]))
@@ -241,12 +242,12 @@ class Search:
         self,
         place: Place,
         queries: jax.Array,
-        own: Mapping[str, jax.Array],
+        barred_values: Mapping[str, jax.Array],
         embeddings: jax.Array,
         row_steps: jax.Array,
         columns: Mapping[str, jax.Array],
     ) -> tuple[jax.Array, jax.Array]:
-        queries, own = place.gathered((queries, own))
+        queries, barred_values = place.gathered((queries, barred_values))
         columns = {**columns, "row": place.rows(embeddings)}
 
         def better(best: Any, scores: jax.Array, numbers: jax.Array) -> Any:
@@ -260,14 +261,14 @@ class Search:
             jnp.full((queries.shape[0], self.k), -jnp.inf, jnp.float32),
             jnp.full((queries.shape[0], self.k), NO_ROW, jnp.int32),
         )
-        scan = Scan(queries, own, embeddings, row_steps, columns, self.chunk)
+        scan = Scan(queries, barred_values, embeddings, row_steps, columns, self.chunk)
         scores, rows = scan.fold(better, nothing)
         if not place.alone:
             scores, rows = self._best(
                 *(jnp.concatenate(list(place.stacked(x)), axis=1) for x in (scores, rows))
             )
         rows = jnp.where(jnp.isfinite(scores), rows, NO_ROW)
-        return place.own(scores), place.own(rows)
+        return place.local_part(scores), place.local_part(rows)
 
     def _top(self, scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
         def approximate(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -300,12 +301,12 @@ class Overlooked:
         place: Place,
         queries: jax.Array,
         found: tuple[jax.Array, jax.Array],
-        own: Mapping[str, jax.Array],
+        barred_values: Mapping[str, jax.Array],
         embeddings: jax.Array,
         row_steps: jax.Array,
         columns: Mapping[str, jax.Array],
     ) -> jax.Array:
-        queries, (best, rows), own = place.gathered((queries, found, own))
+        queries, (best, rows), barred_values = place.gathered((queries, found, barred_values))
         columns = {**columns, "row": place.rows(embeddings)}
 
         def count(counts: jax.Array, scores: jax.Array, numbers: jax.Array) -> jax.Array:
@@ -313,5 +314,5 @@ class Overlooked:
             better = (scores[:, None] > best[:, :, None]) & missed[:, None]
             return counts + jnp.sum(better, axis=2, dtype=jnp.int32)
 
-        scan = Scan(queries, own, embeddings, row_steps, columns, self.chunk)
+        scan = Scan(queries, barred_values, embeddings, row_steps, columns, self.chunk)
         return place.added(scan.fold(count, jnp.zeros(best.shape, jnp.int32)))

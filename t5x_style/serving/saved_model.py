@@ -55,13 +55,13 @@ class Portable:
       functions: signature -> f(arrays, tokens [B, L] int32, mask [B, L] int32) -> output name ->
         array [B, ...].
       arrays: path -> array, of the parameters and variables that some function uses.
-      longest: signature -> tokens that a text may have.
+      max_lengths: signature -> tokens that a text may have.
       contract: of the model.
     """
 
     functions: Mapping[str, Callable[..., Outputs]]
     arrays: Mapping[str, np.ndarray]
-    longest: Mapping[str, int]
+    max_lengths: Mapping[str, int]
     contract: Contract
 
 
@@ -150,7 +150,7 @@ def portable(model: Restored) -> Portable:
       ExportError: see `lengths`; or a function calls a kernel that TensorFlow does not have, or
         reads a feature that ids and a mask cannot tell.
     """
-    longest = lengths(model)
+    max_lengths = lengths(model)
     paths, leaves, treedef = _flat((model.params, model.variables))
     shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
     functions = {
@@ -173,7 +173,7 @@ def portable(model: Restored) -> Portable:
 
     arrays = {paths[index]: np.asarray(leaves[index]) for index in kept}
     calls = {signature: call(function) for signature, function in functions.items()}
-    return Portable(calls, arrays, longest, model.contract)
+    return Portable(calls, arrays, max_lengths, model.contract)
 
 
 def _flat(states: tuple[nnx.State, nnx.State]) -> tuple[list[str], list[Any], Any]:
@@ -254,7 +254,7 @@ def save(folder: Path, model: Portable, default: str, assets: Mapping[str, Path]
             signature_key=[name, DEFAULT] if name == default else name,
             method_key=name,
             input_signature=specs,
-            tf_preprocessor=_checked(model.longest[name], model.contract.vocabulary_size),
+            tf_preprocessor=_checked(model.max_lengths[name], model.contract.vocabulary_size),
         )
         for name in names
     ]
@@ -264,7 +264,7 @@ def save(folder: Path, model: Portable, default: str, assets: Mapping[str, Path]
     ExportManager(module, configs).save(str(folder))
 
 
-def _checked(longest: int, vocabulary_size: int) -> Callable[[Any, Any], dict[str, Any]]:
+def _checked(max_length: int, vocabulary_size: int) -> Callable[[Any, Any], dict[str, Any]]:
     """A TensorFlow function that hands ids and mask on once each check has passed."""
     tf = cpu_only_tensorflow()
 
@@ -280,8 +280,8 @@ def _checked(longest: int, vocabulary_size: int) -> Callable[[Any, Any], dict[st
                 ["input_ids: expected at least 1 row, found an empty batch", shape],
             ),
             tf.debugging.Assert(
-                (shape[1] > 0) & (shape[1] <= longest),
-                [f"input_ids: expected 1 to {longest} tokens a row, found", shape[1]],
+                (shape[1] > 0) & (shape[1] <= max_length),
+                [f"input_ids: expected 1 to {max_length} tokens a row, found", shape[1]],
             ),
         ]
 

@@ -41,7 +41,7 @@ def compare(folder: Path, model: Restored, vocabulary: Vocabulary) -> dict[str, 
       vocabulary: ids are drawn from it.
     """
     signatures = saved_model.cpu_only_tensorflow().saved_model.load(str(folder)).signatures
-    longest = saved_model.lengths(model)
+    max_lengths = saved_model.lengths(model)
     jitted = jitted_functions.jitted_functions(model.graphdef, model.functions)
     functions = jitted_functions.bound(jitted, model.params, model.variables)
     names = saved_model.signatures(model)
@@ -54,12 +54,12 @@ def compare(folder: Path, model: Restored, vocabulary: Vocabulary) -> dict[str, 
                     functions[names[name]],
                     group,
                 )
-                for group in groups(longest[name], vocabulary)
+                for group in groups(max_lengths[name], vocabulary)
             ),
             # NaN compares as nothing; here it is the worst.
             key=lambda found: np.inf if np.isnan(found.value) else found.value,
         )
-        for name in longest
+        for name in max_lengths
     }
 
 
@@ -81,13 +81,13 @@ def require(differences: Mapping[str, Difference], tolerance: float) -> float:
     return max(found.value for found in differences.values())
 
 
-def groups(longest: int, vocabulary: Vocabulary) -> Iterator[dict[str, np.ndarray]]:
+def groups(max_length: int, vocabulary: Vocabulary) -> Iterator[dict[str, np.ndarray]]:
     """Token groups of unpacked rows, [CLS] ... [SEP] and padding; the same at every call.
 
     tokens, positions, segment_ids int32 [B, L]; cls_at int32 [B, 1]; segment_valid bool [B, 1].
     """
     rng = np.random.default_rng(0)
-    for rows, length in zip(_ROWS, (1, longest // 2 + 1, longest), strict=True):
+    for rows, length in zip(_ROWS, (1, max_length // 2 + 1, max_length), strict=True):
         tokens = rng.integers(0, vocabulary.size, (rows, length), np.int32)
         counts = np.linspace(length, 1, rows).astype(np.int64)  # the first row is full
         mask = np.arange(length) < counts[:, None]

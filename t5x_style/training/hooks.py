@@ -300,20 +300,20 @@ class Preemption:
             signal.signal(signal.SIGTERM, self._before)
 
 
-def find_rows(is_healthy: Callable[[np.ndarray], bool], rows: int, most: int = 8) -> list[int]:
+def find_rows(is_healthy: Callable[[np.ndarray], bool], rows: int, max_rows: int = 8) -> list[int]:
     """Which rows make a batch unhealthy, by halving.
 
     Args:
       is_healthy: tells it for a batch that is filled with the given rows, repeated as needed.
       rows: of the whole batch.
-      most: stop after that many are found.
+      max_rows: stop after that many are found.
 
     Returns:
       row numbers; empty if no single row is unhealthy by itself.
     """
     found: list[int] = []
     pending = [np.arange(rows)]
-    while pending and len(found) < most:
+    while pending and len(found) < max_rows:
         subset = pending.pop()
         if is_healthy(subset):
             continue

@@ -63,11 +63,11 @@ def how(
     if branch < 1:
         return None, f"{start}: that has no step before its decay, from which it could be continued"
     if latest < branch:
-        most = optimizer.total_steps - branch
+        max_decay_steps = optimizer.total_steps - branch
         return None, (
             f"{start}: that can be continued from step {branch:,}, but the decay of this one "
-            f"begins at step {latest:,}. With optimizers.AdamW.decay_steps of at most {most:,} it "
-            "can be continued"
+            f"begins at step {latest:,}. With optimizers.AdamW.decay_steps of at most "
+            f"{max_decay_steps:,} it can be continued"
         )
     return _from(parent, branch)
 

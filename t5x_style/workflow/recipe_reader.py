@@ -331,8 +331,8 @@ def stage_flags(
     values = {name: value for name, value in shared.items() if name in free}
     values |= {**transform(dict(item.inputs), path), **item.bindings, **scaled}
     values[FOLDER_MACRO] = str(recipe.link(item.name))
-    own = [name for name in recipe.inputs if name in free]
-    inputs = dict.fromkeys([*stages.input_macros(config), *item.inputs, *own])
+    recipe_inputs = [name for name in recipe.inputs if name in free]
+    inputs = dict.fromkeys([*stages.input_macros(config), *item.inputs, *recipe_inputs])
     values[stages.INPUTS] = [Macro(name) for name in inputs]
     values[stages.STORE_SETTING] = str(recipe.store.root)
     if recipe.limit is not None:

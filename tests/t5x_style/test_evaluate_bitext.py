@@ -113,7 +113,7 @@ def test_ngrams_find_what_shares_letters_and_nothing_else():
     task = FindTranslations(TranslationSet("t", Side(ids, said), Side(ids, other)), "en")
     found = task.measure(CharacterNgrams("ngrams"))["de"]
     assert found["accuracy_to_pivot"] == found["accuracy_from_pivot"] == 0.8
-    with pytest.raises(ValueError, match="1 <= shortest <= longest"):
+    with pytest.raises(ValueError, match="1 <= min_length <= max_length"):
         CharacterNgrams("ngrams", 3, 2)
 
 

@@ -57,7 +57,7 @@ def run(corpus, folder, rule, model=None):
 
 
 def test_what_is_no_translation_is_dropped_counted_and_quoted(corpus, tmp_path):
-    kept, report = run(corpus, tmp_path / "out", QualityRule(least=1.3))
+    kept, report = run(corpus, tmp_path / "out", QualityRule(min_score=1.3))
     wrong = {f"{pair}/t/{n}" for pair in ("en_de", "en_fr") for n in WRONG}
     assert {row["id"] for row in kept} == set(corpus[1].sources.ids) - wrong
     assert (report["read"], report["kept"], report["dropped"]) == (80, 74, 6)
@@ -71,7 +71,7 @@ def test_what_is_no_translation_is_dropped_counted_and_quoted(corpus, tmp_path):
 
 
 def test_a_share_of_each_pair_is_kept_at_most(corpus, tmp_path):
-    kept, report = run(corpus, tmp_path / "out", QualityRule(least=0.0, share=0.25))
+    kept, report = run(corpus, tmp_path / "out", QualityRule(min_score=0.0, share=0.25))
     assert [report["pairs"][pair]["kept"] for pair in ("en_de", "en_fr")] == [10, 10]
     scores = np.load(tmp_path / "out/scores.npy")[:COUNT]
     best = {corpus[1].sources.ids[row] for row in np.argsort(-scores)[:10].tolist()}
@@ -80,7 +80,7 @@ def test_a_share_of_each_pair_is_kept_at_most(corpus, tmp_path):
 
 def test_a_large_pair_is_compared_in_parts(corpus, tmp_path):
     model = Model()
-    run(corpus, tmp_path / "out", QualityRule(least=0.0, among=15), model)
+    run(corpus, tmp_path / "out", QualityRule(min_score=0.0, block_size=15), model)
     expected = [(0, 13), (13, 26), (26, 40), (40, 53), (53, 66), (66, 80)]
     assert model.asked == [("query", expected), ("passage", expected)]
     sides = [
@@ -96,13 +96,13 @@ def test_a_large_pair_is_compared_in_parts(corpus, tmp_path):
 
 def test_what_cannot_be_filtered_is_refused(corpus, tmp_path):
     with pytest.raises(ValueError, match="none of 80 translations scores 9.0 or more"):
-        run(corpus, tmp_path / "out", QualityRule(least=9.0))
+        run(corpus, tmp_path / "out", QualityRule(min_score=9.0))
     other = TranslationSet("t", *(Side(side.ids[:-1], side.given[:-1]) for side in
                                   (corpus[1].sources, corpus[1].targets)))  # fmt: skip
     with pytest.raises(ValueError, match="expected the 79 translations of the token store"):
-        run((corpus[0], other), tmp_path / "out", QualityRule(least=0.0))
+        run((corpus[0], other), tmp_path / "out", QualityRule(min_score=0.0))
     with pytest.raises(ValueError, match="at least k = 41 .* found {'en_de': 40, 'en_fr': 40}"):
-        run(corpus, tmp_path / "out", QualityRule(least=0.0, k=41))
-    for settings in ({"share": 0.0}, {"k": 0}, {"among": 4}):
+        run(corpus, tmp_path / "out", QualityRule(min_score=0.0, k=41))
+    for settings in ({"share": 0.0}, {"k": 0}, {"block_size": 4}):
         with pytest.raises(ValueError, match="QualityRule: expected share in"):
-            QualityRule(least=0.0, **settings)
+            QualityRule(min_score=0.0, **settings)

@@ -238,7 +238,7 @@ def test_the_best_hits_are_put_in_order_and_the_others_stay_behind(
     stores: tuple[str, str], corpus: str
 ) -> None:
     reranker = retrieval_systems.Reranker(
-        "reranker", Teacher(), texts(stores), of="fixed", reranked=5
+        "reranker", Teacher(), texts(stores), base="fixed", reranked=5
     )
     suite = retrieval_systems.EvaluationSuite(corpus, [Fixed(), reranker], depth=8)
     for query, hits in suite.run("reranker", "test").items():
@@ -319,7 +319,7 @@ def test_metrics_and_differences_that_are_asked_for(
     stores: tuple[str, str], corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reranker = retrieval_systems.Reranker(
-        "reranker", Teacher(), texts(stores), of="fixed", reranked=8
+        "reranker", Teacher(), texts(stores), base="fixed", reranked=8
     )
     settings = {"baseline": "fixed", "depth": 8, "samples": 200, "seed": 0}
     both = [Fixed(), reranker]

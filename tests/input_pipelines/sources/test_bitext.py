@@ -153,7 +153,7 @@ def test_what_cannot_be_compared_is_refused():
         margin_scoring.finds_own(vectors(4), broken)
     with pytest.raises(ValueError, match="found 4 and 5"):
         margin_scoring.finds_own(vectors(4), vectors(5))
-    with pytest.raises(ValueError, match="own: expected 4 rows from 0 to 4"):
+    with pytest.raises(ValueError, match="translation_rows: expected 4 rows from 0 to 4"):
         margin_scoring.finds_own(vectors(4), vectors(5), np.array([0, 1, 2, 5]))
     with pytest.raises(ValueError, match="k: expected 1 to 4"):
         margin_scoring.mine(vectors(4), vectors(5), k=5)

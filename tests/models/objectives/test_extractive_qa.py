@@ -45,7 +45,7 @@ CONFIG = dataclasses.replace(tiny_models.CONFIG, layers=1, max_positions=WINDOW)
 
 def objective(segments=1, rows=16, config=CONFIG, **changes):
     settings = {"text": GroupShape(rows, LENGTH, segments), "question_length": QUESTION}
-    settings |= {"window": WINDOW, "longest": 4} | changes
+    settings |= {"window": WINDOW, "max_answer_length": 4} | changes
     return extractive_qa.ExtractiveQA(config, tiny_models.VOCABULARY, **settings, rngs=nnx.Rngs(0))
 
 
@@ -153,7 +153,7 @@ def test_packing_and_meshes_change_nothing():
         ({"window": 21}, "windows of up to 21, found .* max_positions 20"),
         ({"question_length": 19}, "rows that hold a window; found 19, 20 and 48"),
         ({"text": GroupShape(8, 16, 1)}, "found 7, 20 and 16"),
-        ({"longest": 0}, "ExtractiveQA.longest: expected at least 1"),
+        ({"max_answer_length": 0}, "ExtractiveQA.max_answer_length: expected at least 1"),
     ],
 )
 def test_sizes_that_do_not_fit(changes, message):
@@ -219,7 +219,12 @@ def test_answers_are_characters_of_the_passage(folder):
 def test_eight_devices_answer_as_one(folder):
     vocabulary = Vocabulary.load(str(folder / "tokenizer"))
     config = dataclasses.replace(CONFIG, vocab_size=vocabulary.size, vocab_multiple=128)
-    settings = {"question_length": QUESTION, "window": WINDOW, "longest": 4, "rngs": nnx.Rngs(0)}
+    settings = {
+        "question_length": QUESTION,
+        "window": WINDOW,
+        "max_answer_length": 4,
+        "rngs": nnx.Rngs(0),
+    }
     text = GroupShape(ROWS, LENGTH, SEGMENTS)
     module = extractive_qa.ExtractiveQA(config, vocabulary, text, **settings)
     graph, state = nnx.split(module)

@@ -116,7 +116,7 @@ class WordVectors:
         return np.array(rows, np.float32)
 
 
-def fused(corpus, model=None, texts=Texts, least=20, **more):
+def fused(corpus, model=None, texts=Texts, min_count=20, **more):
     model = model or WordVectors()
     lines = Path(corpus, "corpus.jsonl").read_text().splitlines()
     passages = [json.loads(line) for line in lines]
@@ -124,7 +124,7 @@ def fused(corpus, model=None, texts=Texts, least=20, **more):
     source = Texts(ids, [f"{row['title']} {row['text']}" for row in passages], 8, "")
     index = exact_index.ExactIndex(model.encode("passage", source), ids, helpers.CONTRACT)
     dense = retrieval_systems.Dense("dense", model, index, [], texts=texts)
-    pseudo = pseudo_queries.PseudoQueries(count=40, least=least)
+    pseudo = pseudo_queries.PseudoQueries(count=40, min_count=min_count)
     system = retrieval_systems.Fusion(
         "fusion", "dense", "bm25", "linear", "dev", "MRR@10", **{"pseudo": pseudo} | more
     )
@@ -229,8 +229,8 @@ def test_what_cannot_be_asked_is_said(tmp_path):
         made.run("fusion", "test")
     with pytest.raises(ValueError, match="prior in .0, 1. and a list_depth of at least 1"):
         fused(corpus, list_depth=0)
-    with pytest.raises(ValueError, match="1 <= least <= count"):
-        pseudo_queries.PseudoQueries(count=3, least=4)
+    with pytest.raises(ValueError, match="1 <= min_count <= count"):
+        pseudo_queries.PseudoQueries(count=3, min_count=4)
 
 
 def test_lists_are_long_enough_for_a_fusion(tmp_path):
