@@ -151,7 +151,8 @@ class HuggingFace:
             return []
         return [
             "classifier: expected that of a re-ranker, BERT's with one label, behind a pooler; "
-            f"found {found}. To take all else, list 'classifier.*' in HuggingFace.ignore."
+            f"found {found}. To take all else, list 'classifier.*' in HuggingFace.ignore (of "
+            "ModernBERT 'head.*', too)."
         ]
 
     def _untied(self) -> list[str]:

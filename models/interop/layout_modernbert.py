@@ -71,6 +71,7 @@ class ModernBertLayout(published_layout.PublishedLayout):
         Entry("head/norm/scale", "head.norm.weight", AS_IS),
         Entry("head/bias", "decoder.bias", VOCAB),
         *linear("pooler/dense", "bert.pooler.dense", LINEAR_IN),
+        *_layer("decoder", "c_head", 1),
     )
     may_stay = ("decoder.weight",)
     tied = (("decoder.weight", "bert.embeddings.tok_embeddings.weight"),)
@@ -92,18 +93,17 @@ class ModernBertLayout(published_layout.PublishedLayout):
 
     def allowed(self, fields: Mapping[str, Any]) -> tuple[tuple[str, tuple[Any, ...]], ...]:
         """See `PublishedLayout`; other patterns of layers and scaled angles are refused."""
-        turns = fields.get("rope_parameters") or {}
-        for kind, found in turns.items():
-            if kind in _THETAS and (found or {}).get("rope_type", "default") != "default":
-                raise ValueError(
-                    f"config.json: expected rope_type 'default' for {kind}, found {found}."
-                )
-        depth = fields["num_hidden_layers"]
-        pattern = _pattern(_whole_every(fields), depth) if isinstance(depth, int) else None
+        for kind, found in (fields.get("rope_parameters") or {}).items():
+            if kind in _THETAS:
+                _require_plain_angles(kind, found)
+        _require_one_activation(fields)
+        listed = fields.get("layer_types")
         return (
             ("hidden_activation", tuple(published_layout.ACTIVATIONS)),
-            ("classifier_activation", (fields.get("hidden_activation", "gelu"),)),
-            ("layer_types", (pattern, None)),
+            ("layer_types", (_pattern(_whole_every(fields), len(listed)),) if listed else (None,)),
+            ("num_hidden_layers", (len(listed),) if listed else (fields["num_hidden_layers"],)),
+            ("embedding_dropout", (fields.get("mlp_dropout", 0.0),)),
+            ("sliding_window", (None,)),
             ("norm_bias", (False,)),
             ("attention_bias", (False,)),
             ("mlp_bias", (False,)),
@@ -111,6 +111,11 @@ class ModernBertLayout(published_layout.PublishedLayout):
             ("decoder_bias", (True,)),
             ("rope_scaling", (None,)),
         )
+
+    def whole_numbers(self, variant: str) -> tuple[str, ...]:
+        """See `PublishedLayout`."""
+        optional = ("local_attention", "global_attn_every_n_layers")
+        return (*super().whole_numbers(variant), *optional)
 
     def config(
         self, fields: Mapping[str, Any], options: published_layout.Options
@@ -172,9 +177,33 @@ class ModernBertLayout(published_layout.PublishedLayout):
         }
 
 
+def _require_one_activation(fields: Mapping[str, Any]) -> None:
+    """Raises ValueError unless the MLM head has the activation of the layers; default 'gelu'."""
+    names = ("hidden_activation", "classifier_activation")
+    inside, of_head = (fields.get(name, "gelu") for name in names)
+    known = published_layout.ACTIVATIONS
+    if known.get(inside, inside) != known.get(of_head, of_head):
+        raise ValueError(
+            f"config.json: expected classifier_activation (by default 'gelu') to be "
+            f"hidden_activation, found {of_head!r} and {inside!r}."
+        )
+
+
+def _require_plain_angles(kind: str, found: Any) -> None:
+    """Raises ValueError unless angles of a kind of layer are neither scaled nor odd."""
+    found = {} if found is None else found
+    theta = found.get("rope_theta", 1.0) if isinstance(found, dict) else None
+    scaling = found.get("rope_type", found.get("type", "default")) if theta is not None else ""
+    if scaling != "default" or not isinstance(theta, (int, float)):
+        raise ValueError(
+            f"config.json: expected rope_parameters with rope_type 'default' for {kind} and a "
+            f"number as rope_theta, found {found!r}."
+        )
+
+
 def _whole_every(fields: Mapping[str, Any]) -> int:
-    """One layer in so many sees everything: as it is said, or as the list of layers has it."""
-    if "global_attn_every_n_layers" in fields or not fields.get("layer_types"):
+    """One layer in so many sees everything: as the list of layers has it, or as it is said."""
+    if not fields.get("layer_types"):
         return int(fields.get("global_attn_every_n_layers", 3))
     whole = [n for n, kind in enumerate(fields["layer_types"]) if kind == "full_attention"]
     return whole[1] if len(whole) > 1 else len(fields["layer_types"])

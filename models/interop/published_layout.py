@@ -145,9 +145,6 @@ class PublishedLayout:
             raise ValueError(
                 f"{file}: expected the fields {list(self.required)}, missing {missing}."
             )
-        for name, allowed in self.allowed(fields):
-            if fields.get(name, allowed[0]) not in allowed:
-                raise ValueError(f"{file}: expected {name} in {allowed}, found {fields[name]!r}.")
         for names, kind, words in (
             (self.whole_numbers(self.variant(fields)), int, "a whole number"),
             (self.numbers, (int, float), "a number"),
@@ -156,6 +153,10 @@ class PublishedLayout:
                 found = fields.get(name, 0)
                 if not isinstance(found, kind) or isinstance(found, bool):
                     raise ValueError(f"{file}: expected {words} as {name}, found {found!r}.")
+        for name, allowed in self.allowed(fields):
+            found = fields.get(name, allowed[0] if allowed else None)
+            if found not in allowed:
+                raise ValueError(f"{file}: expected {name} in {allowed}, found {found!r}.")
 
     def parts(self, config: TokenEncoderConfig, projection: int) -> nnx.Module:
         """Every part that a file may hold, with fresh parameters."""
@@ -229,7 +230,7 @@ def of_model_type(name: Any, file: Path) -> PublishedLayout:
         ValueError: there is none.
     """
     for layout in layouts():
-        if name in layout.model_types:
+        if isinstance(name, str) and name in layout.model_types:
             return layout
     known = tuple(name for layout in layouts() for name in layout.model_types)
     raise ValueError(f"{file}: expected model_type in {known}, found {name!r}.")

@@ -100,7 +100,12 @@ class ModernBertConfig:
                     f"ModernBertConfig.{name}: expected a rate from 0 to below 1, found "
                     f"{getattr(self, name)}"
                 )
-        for name, allowed in (("dtype", layers.DTYPES), ("remat", stacks.REMAT_POLICIES)):
+        for name, allowed in (
+            ("activation", tuple(layers.ACTIVATIONS)),
+            ("attention", attention.KINDS),
+            ("dtype", layers.DTYPES),
+            ("remat", stacks.REMAT_POLICIES),
+        ):
             if getattr(self, name) not in allowed:
                 raise ValueError(
                     f"ModernBertConfig.{name}: expected one of {allowed}, found "
@@ -269,8 +274,10 @@ class Encoder(token_encoder.TokenEncoder):
         config, at_first = self.config, start == 0
         if at_first:
             key, first_key = layers.split_key(key, 2)
-            step = stacks.with_remat(lambda x: self.first(x, x, view[0], first_key), config.remat)
-            hidden, start = step(hidden), 1
+            first = stacks.with_remat(
+                lambda x: self.first(x, x, view[0], first_key), config.remat, in_loop=False
+            )
+            hidden, start = first(hidden), 1
         if end == start:
             return hidden
         part = stacks.part_of(self.layers, start - 1, end - 1)

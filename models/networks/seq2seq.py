@@ -86,13 +86,12 @@ class DecoderLayer(nnx.Module):
     """One layer of the module's formulas; `crosses` says of which kind."""
 
     def __init__(self, config: layers.BlockConfig, crosses: bool, *, rngs: nnx.Rngs) -> None:
-        norm = (config.hidden, config.layer_norm_eps, config.dtype, rngs)
         self.attention = layers.Attention(config, rngs=rngs)
-        self.attention_norm = layers.layer_norm(*norm)
+        self.attention_norm = config.norm(rngs)
         self.cross = layers.Attention(config, rngs=rngs) if crosses else None
-        self.cross_norm = layers.layer_norm(*norm) if crosses else None
+        self.cross_norm = config.norm(rngs) if crosses else None
         self.mlp = layers.FeedForward(config, rngs=rngs)
-        self.mlp_norm = layers.layer_norm(*norm)
+        self.mlp_norm = config.norm(rngs)
         self.dropout = layers.Dropout(config.dropout)
 
     def look_back(

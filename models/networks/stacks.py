@@ -41,14 +41,20 @@ def part_of(layers: LayerT, start: int, end: int) -> LayerT:
     return nnx.merge(graph, jax.tree.map(lambda array: array[start:end], state))
 
 
-def with_remat(f: Callable[..., jax.Array], policy: str) -> Callable[..., jax.Array]:
-    """`f`, recomputed in the backward pass as `policy` (one of `REMAT_POLICIES`) says."""
+def with_remat(
+    f: Callable[..., jax.Array], policy: str, in_loop: bool = True
+) -> Callable[..., jax.Array]:
+    """`f`, recomputed in the backward pass as `policy` (one of `REMAT_POLICIES`) says.
+
+    Outside of a loop the compiler could merge the second computation with the first one, and keep
+    what was to be recomputed; `in_loop` False forbids it.
+    """
     if policy not in REMAT_POLICIES:
         raise ValueError(f"remat must be one of {REMAT_POLICIES}, found {policy!r}.")
     if policy == "none":
         return f
     chosen = None if policy == "full" else getattr(jax.checkpoint_policies, policy)
-    return nnx.remat(f, policy=chosen, prevent_cse=False)
+    return nnx.remat(f, policy=chosen, prevent_cse=not in_loop)
 
 
 def run_stack(

@@ -62,7 +62,7 @@ class CrossEncoder(Objective):
         if r_drop and not (config.dropout or config.attention_dropout):
             raise ValueError(
                 "CrossEncoder.r_drop: two passes without dropout are the same: expected a rate "
-                "above 0 in BertConfig, found none"
+                f"above 0 in {type(config).__name__}, found none"
             )
         self.config = config
         self.vocabulary = vocabulary
@@ -176,7 +176,8 @@ def _require_fit(config: TokenEncoderConfig, vocabulary: Vocabulary, length: int
     if config.vocab_size != vocabulary.size or length > config.max_positions:
         raise ValueError(
             f"CrossEncoder: expected an encoder for the tokenizer's {vocabulary.size} tokens and "
-            f"pairs of up to {length}, found BertConfig.vocab_size {config.vocab_size} and "
+            f"pairs of up to {length}, found "
+            f"{type(config).__name__}.vocab_size {config.vocab_size} and "
             f"max_positions {config.max_positions}"
         )
 

@@ -216,7 +216,8 @@ def _require_fit(
     if config.vocab_size != vocabulary.size or window > config.max_positions:
         raise ValueError(
             f"ExtractiveQA: expected an encoder for the tokenizer's {vocabulary.size} tokens and "
-            f"windows of up to {window}, found BertConfig.vocab_size {config.vocab_size} and "
+            f"windows of up to {window}, found "
+            f"{type(config).__name__}.vocab_size {config.vocab_size} and "
             f"max_positions {config.max_positions}"
         )
     if window > text.length or question_length < 3 or window < question_length + 2:

@@ -143,7 +143,8 @@ def _require_fit(
     if config.vocab_size != vocabulary.size or max_length > config.max_positions:
         raise ValueError(
             f"PairClassifier: expected an encoder for the tokenizer's {vocabulary.size} tokens and "
-            f"pairs of up to {max_length}, found BertConfig.vocab_size {config.vocab_size} and "
+            f"pairs of up to {max_length}, found "
+            f"{type(config).__name__}.vocab_size {config.vocab_size} and "
             f"max_positions {config.max_positions}"
         )
     if side_length < 3 or max_length > pair.length:

@@ -67,7 +67,7 @@ class SimCSE(Objective):
         self.encode_chunks = encode_chunks
         self.encoder = config.build(rngs)
         text_embedding.require_pooling(self.encoder, embedding_config.pooling)
-        self.training_head = heads.Pooler(config, rngs=rngs) if training_head else None
+        self.pooler = heads.Pooler(config, rngs=rngs) if training_head else None
 
     def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
         """One bucket: the group `text`."""
@@ -104,8 +104,8 @@ class SimCSE(Objective):
             self.encoder, batch["text"], raw, self.encode_chunks, key
         )
         vectors = vectors.reshape(-1, vectors.shape[-1])
-        if self.training_head is not None:
-            vectors = self.training_head(vectors).astype(jnp.float32)
+        if self.pooler is not None:
+            vectors = self.pooler(vectors).astype(jnp.float32)
         return text_embedding.unit(vectors)
 
     def functions(self) -> dict[str, ModelFunction]:
@@ -116,6 +116,10 @@ class SimCSE(Objective):
 def _require_simcse(
     config: TokenEncoderConfig, embedding: text_embedding.EmbeddingConfig, encode_chunks: int
 ) -> None:
+    if not hasattr(config, "stack"):
+        raise ValueError(
+            f"SimCSE: expected an encoder with layers and dropout, found {type(config).__name__}"
+        )
     if not (config.dropout or config.attention_dropout):
         raise ValueError(
             "SimCSE: both vectors of a text are the same without dropout: expected a rate above 0 "

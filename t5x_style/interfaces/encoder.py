@@ -162,7 +162,9 @@ class TokenEncoder(Encoder, Protocol):
         token_types: jax.Array | None = None,
         key: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
-        """The states after `early` layers (0: the embeddings) and after all, both [B, L, D].
+        """The states after `early` layers (0: what the first reads) and after all, both [B, L, D].
+
+        Where a norm follows the last layer, both have gone through it.
 
         Other arguments as when called; dropout draws other numbers.
         """

@@ -16,8 +16,8 @@ from flax import nnx
 
 from input_pipelines.sources import beir
 from input_pipelines.tokenizers import import_tokenizer, question_tokens, tokenization
-from models.interop import export_hf, import_hf, layout_bert
-from models.networks import bert, text_embedding
+from models.interop import export_hf, import_hf, published_layout
+from models.networks import bert, modernbert, text_embedding
 from models.objectives import retromae
 from t5x_style.checkpoints import checkpointing
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
@@ -36,6 +36,7 @@ FAMILIES = {
     "roberta": {"position_offset": 1, "type_vocab": 1, "layer_norm_eps": 1e-5},
     "electra": {"embedding_size": 8},
 }
+MODERNBERT = {"window": 6, "whole_every": 2, "whole_theta": 900.0, "window_theta": 70.0}
 EMBEDDING = text_embedding.EmbeddingConfig(
     "cls", True, "cosine", 0.05, 16, 32, "query: ", "passage: "
 )
@@ -53,20 +54,22 @@ def tokenizer(tmp_path_factory) -> str:
     return str(folder / "tokenizer")
 
 
-def size(tokenizer: str, family: str = "bert") -> bert.BertConfig:
-    return bert.BertConfig(
-        vocab_size=Vocabulary.load(tokenizer).size,
-        hidden=16,
-        layers=2,
-        heads=2,
-        mlp=32,
-        max_positions=32,
-        dropout=0.0,
-        attention_dropout=0.0,
-        initializer_range=0.3,
-        vocab_multiple=128,
-        **FAMILIES[family],
-    )
+def size(tokenizer: str, family: str = "bert") -> bert.BertConfig | modernbert.ModernBertConfig:
+    sizes = {
+        "vocab_size": Vocabulary.load(tokenizer).size,
+        "hidden": 16,
+        "layers": 2,
+        "heads": 2,
+        "mlp": 32,
+        "max_positions": 32,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "initializer_range": 0.3,
+        "vocab_multiple": 128,
+    }
+    if family == "modernbert":
+        return modernbert.ModernBertConfig(**sizes, **MODERNBERT)
+    return bert.BertConfig(**sizes, **FAMILIES[family])
 
 
 def objective(config: bert.BertConfig, tokenizer: str) -> functools.partial:
@@ -106,7 +109,7 @@ class Arrays:
         return self.values
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=[*FAMILIES, "modernbert"])
 def trained(request, tokenizer, tmp_path_factory) -> Trained:
     module = objective(size(tokenizer, request.param), tokenizer)(rngs=nnx.Rngs(3))
     stage, folder = tmp_path_factory.mktemp("train"), tmp_path_factory.mktemp("export")
@@ -141,17 +144,18 @@ def test_import_gives_identical_parameters(trained: Trained, name: str, parts: t
 def test_the_official_names_of_retromae(trained: Trained) -> None:
     with safetensors.safe_open(trained.folder / "pretraining/model.safetensors", "numpy") as file:
         found = set(file.keys())
-    family = layout_bert.LAYOUT.variant_of(trained.module.config)
+    config = trained.module.config
+    family = published_layout.of_config(config).variant_of(config)
     head = {
         "bert": "cls.predictions.transform.LayerNorm.bias",
         "roberta": "lm_head.layer_norm.bias",
         "electra": "generator_predictions.LayerNorm.bias",
+        "modernbert": "head.norm.weight",
     }
-    assert {
-        f"lm.{family}.embeddings.word_embeddings.weight",
-        f"lm.{head[family]}",
-        "c_head.attention.self.query.weight",
-    } <= found
+    table, query = f"{family}.embeddings.word_embeddings.weight", "attention.self.query.weight"
+    if family == "modernbert":
+        table, query = "model.embeddings.tok_embeddings.weight", "attn.Wqkv.weight"
+    assert {f"lm.{table}", f"lm.{head[family]}", f"c_head.{query}"} <= found
     assert all(name.startswith(("lm.", "c_head.")) for name in found)
 
 

@@ -22,6 +22,11 @@ SIZES = {
     "intermediate_size": 48,
     "max_position_embeddings": 24,
     "local_attention": 6,
+    "global_attn_every_n_layers": 2,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 900.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 70.0},
+    },
     "pad_token_id": 0,
     "cls_token_id": 2,
     "sep_token_id": 3,
@@ -126,7 +131,8 @@ def test_the_base_model_has_no_prefix(tmp_path: Path) -> None:
 
 
 def fields_of(**changes: object) -> dict:
-    fields = {"model_type": "modernbert", **SIZES} | changes
+    defaults = dict.fromkeys(("rope_parameters", "global_attn_every_n_layers"))
+    fields = {"model_type": "modernbert", **SIZES} | defaults | changes
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -142,12 +148,25 @@ def fields_of(**changes: object) -> dict:
         ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling"),
         (
             {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}},
-            "expected rope_type 'default' for full_attention",
+            "rope_type 'default' for full_attention",
         ),
         (
             {"layer_types": ["sliding_attention", *["full_attention"] * 4]},
             "layer_types",
         ),
+        (
+            {"rope_parameters": {"sliding_attention": {"type": "linear", "factor": 2}}},
+            "rope_type 'default' for sliding_attention",
+        ),
+        ({"rope_parameters": {"full_attention": {"rope_theta": "5"}}}, "number as rope_theta"),
+        ({"rope_parameters": {"full_attention": 5}}, "expected rope_parameters"),
+        ({"hidden_activation": "relu"}, "classifier_activation .by default 'gelu'. to be hidden"),
+        ({"classifier_activation": "relu"}, "found 'relu' and 'gelu'"),
+        ({"sliding_window": 3}, "sliding_window"),
+        ({"local_attention": "128"}, "expected a whole number as local_attention"),
+        ({"embedding_dropout": 0.3}, "embedding_dropout"),
+        ({"layer_types": ["full_attention"]}, "num_hidden_layers"),
+        ({"model_type": ["modernbert"]}, "expected model_type in"),
     ],
 )
 def test_what_we_do_not_compute_is_refused(tmp_path: Path, changes: dict, message: str) -> None:
@@ -159,7 +178,10 @@ def test_what_we_do_not_compute_is_refused(tmp_path: Path, changes: dict, messag
 def test_both_forms_of_the_angles_are_read(tmp_path: Path) -> None:
     new = {"rope_parameters": {"full_attention": {"rope_theta": 5.0}}, "local_rope_theta": 7.0}
     old = {"global_rope_theta": 5.0, "local_rope_theta": 7.0, "global_attn_every_n_layers": 2}
-    listed = {"layer_types": ["full_attention", "sliding_attention"] * 2 + ["full_attention"]}
+    listed = {
+        "layer_types": ["full_attention", "sliding_attention"] * 2 + ["full_attention"],
+        "global_attn_every_n_layers": 3,  # the list wins, as in transformers
+    }
     found = []
     for changes in (new | listed, old):
         (tmp_path / "config.json").write_text(json.dumps(fields_of(**changes)))

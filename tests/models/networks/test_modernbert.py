@@ -11,10 +11,30 @@ import pytest
 from flax import nnx
 
 from models.losses import contrastive
-from models.networks import attention, modernbert, pooling, rotary, window_attention
-from models.objectives import autoencoder, bi_encoder, condenser, mlm, retromae, simlm
+from models.networks import (
+    attention,
+    decoding,
+    modernbert,
+    pooling,
+    rotary,
+    seq2seq,
+    window_attention,
+)
+from models.objectives import (
+    autoencoder,
+    bi_encoder,
+    condenser,
+    cross_encoder,
+    extractive_qa,
+    labse,
+    marge,
+    mlm,
+    pair_classifier,
+    retromae,
+    simlm,
+)
 from t5x_style.distributed import partitioning
-from t5x_style.interfaces.objective import GroupShape, Objective, embedder
+from t5x_style.interfaces.objective import Batch, GroupShape, Objective, embedder
 from tests.kits import tiny_models
 
 CONFIG = modernbert.ModernBertConfig(
@@ -259,6 +279,109 @@ def test_states_on_a_mesh_equal_one_device(shape: tuple[int, int, int]) -> None:
     np.testing.assert_allclose(found, states(encoder(), group), atol=1e-5)
 
 
+def test_long_rows_have_gradients_on_a_mesh() -> None:
+    """Kernels and blocks, chosen by layer, within a loop that is recomputed."""
+    length, rows = attention.AUTO_LENGTH, 4
+    group = {
+        "tokens": jax.random.randint(jax.random.key(0), (rows, length), 5, 50),
+        "positions": jnp.broadcast_to(jnp.arange(length) % 512, (rows, length)),
+        "segment_ids": jnp.broadcast_to(jnp.arange(length) // 512 + 1, (rows, length)),
+    }
+    settings = {"layers": 2, "max_positions": 512, "remat": "full", "window": 8}
+
+    def make() -> nnx.State:
+        return nnx.split(encoder(**settings))[1]
+
+    graph = nnx.split(nnx.eval_shape(lambda: encoder(**settings)))[0]
+
+    def total(state: nnx.State, group: dict[str, jax.Array]) -> jax.Array:
+        return jnp.sum(nnx.merge(graph, state)(*(group[n] for n in INPUTS))[..., :3] ** 2)
+
+    expected = jax.jit(jax.grad(total))(make(), group)
+    partitioner = partitioning.Partitioner(partitioning.MeshShape(2, 2, 2))
+    state, _ = partitioner.init(make)
+    placed = jax.device_put(group, partitioner.batch_sharding)
+    with jax.sharding.use_abstract_mesh(partitioner.mesh.abstract_mesh):
+        found = jax.jit(jax.grad(total))(state, placed)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3, rtol=2e-3), found, expected
+    )
+
+
+def test_bfloat16_computes_in_bfloat16() -> None:
+    module = encoder(dtype="bfloat16", remat="full", dropout=0.1)
+    text = [PACKED[n] for n in INPUTS]
+    found = nnx.jit(lambda m: m(*text, key=jax.random.key(0)))(module)
+    assert found.dtype == jnp.bfloat16 and np.isfinite(np.asarray(found, np.float32)).all()
+    exact = states(encoder(), PACKED)[real(PACKED)]
+    near = np.asarray(nnx.jit(lambda m: m(*text))(module), np.float32)[real(PACKED)]
+    np.testing.assert_allclose(near, exact, atol=0.25)
+
+
+def test_sizes_that_are_unknown_can_be_exported() -> None:
+    module = encoder()
+    graph, params = nnx.split(module)
+    rows, length = jax.export.symbolic_shape("b, l")
+    shapes = [jax.ShapeDtypeStruct((rows, length), jnp.int32)] * 3
+    exported = jax.export.export(jax.jit(lambda *text: nnx.merge(graph, params)(*text)))(*shapes)
+    found = exported.call(*(PACKED[n] for n in INPUTS))
+    np.testing.assert_allclose(
+        np.asarray(found)[real(PACKED)], states(module, PACKED)[real(PACKED)], atol=1e-5
+    )
+
+
+PAIR = GroupShape(rows=4, length=20, segments=1)
+OTHERS: dict[str, Callable[[modernbert.ModernBertConfig], Objective]] = {
+    "cross_encoder": lambda config: cross_encoder.CrossEncoder(
+        config, tiny_models.VOCABULARY, PAIR, 8, 12, 2, 2, 2, rngs=nnx.Rngs(0)
+    ),
+    "pair_classifier": lambda config: pair_classifier.PairClassifier(
+        config, tiny_models.VOCABULARY, PAIR, 8, ("a", "b"), rngs=nnx.Rngs(0)
+    ),
+    "extractive_qa": lambda config: extractive_qa.ExtractiveQA(
+        config, tiny_models.VOCABULARY, PAIR, 6, 20, 4, rngs=nnx.Rngs(0)
+    ),
+    "labse": lambda config: labse.LaBSE(
+        config,
+        dataclasses.replace(tiny_models.EMBEDDING, pooling="pooler", similarity="cosine"),
+        tiny_models.VOCABULARY,
+        PAIR,
+        PAIR,
+        contrastive.ContrastiveConfig(),
+        rngs=nnx.Rngs(0),
+    ),
+    "marge": lambda config: marge.Marge(
+        config,
+        seq2seq.DecoderConfig(layers=1, mlp=24, base_layers=1, base_mlp=24, max_positions=24),
+        marge.RelevanceConfig(layers=2),
+        dataclasses.replace(tiny_models.EMBEDDING, similarity="cosine"),
+        tiny_models.VOCABULARY,
+        PAIR,
+        PAIR,
+        16,
+        decoding.GenerationConfig(length=8),
+        rngs=nnx.Rngs(0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_objectives_take_it_in_bfloat16(name: str) -> None:
+    """Shapes and dtypes alone: a loss and gradients of each parameter exist."""
+    config = dataclasses.replace(CONFIG, dtype="bfloat16", remat="full", dropout=0.1)
+    model = OTHERS[name](config)
+    graph, params, rest = nnx.split(model, nnx.Param, ...)
+    (batch,) = model.batch_specs()
+
+    def loss(params: nnx.State, batch: Batch) -> jax.Array:
+        module, key = nnx.merge(graph, params, rest), jax.random.key(0)
+        return module.loss(module.corrupt(batch, key), key)[0].value()
+
+    value, gradients = jax.eval_shape(jax.value_and_grad(loss), params, batch)
+    assert value.shape == () and value.dtype == jnp.float32
+    assert {leaf.dtype for leaf in jax.tree.leaves(gradients)} == {jnp.dtype("float32")}
+
+
 def test_dropout_follows_the_key() -> None:
     module = encoder(dropout=0.3, attention_dropout=0.3)
     text = [PACKED[n] for n in INPUTS]
@@ -280,6 +403,8 @@ def test_dropout_follows_the_key() -> None:
         ({"whole_theta": 0.0}, "whole_theta: expected a number above 0"),
         ({"remat": "some"}, "remat: expected one of"),
         ({"table_stddev": -1.0}, "standard deviations of 0 or more"),
+        ({"activation": "swish"}, "ModernBertConfig.activation: expected one of"),
+        ({"attention": "flash"}, "ModernBertConfig.attention: expected one of"),
     ],
 )
 def test_impossible_sizes_are_refused(change: dict[str, object], message: str) -> None:

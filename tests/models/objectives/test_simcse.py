@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from models.losses import contrastive
-from models.networks import modernbert
+from models.networks import bag, modernbert
 from models.objectives import simcse
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.encoder import TokenEncoderConfig
@@ -130,6 +130,7 @@ def test_the_batch_and_the_contract() -> None:
     ("options", "message"),
     [
         ({"config": tiny_models.CONFIG}, "expected a rate above 0 in BertConfig, found none"),
+        ({"config": bag.BagConfig(50, 16, ())}, "expected an encoder with layers .* BagConfig"),
         ({"encode_chunks": 0}, "encode_chunks of 1 or more"),
         ({"pooling": "weighted_mean"}, "does not give 'weighted_mean'"),
         ({"batch": PACKED, "exchange": "local"}, "a text a row"),
