@@ -11,6 +11,7 @@ import pytest
 
 from t5x_style import watch_index
 from t5x_style.interfaces import index
+from t5x_style.interfaces.batch_source import ModelDependentSource
 from t5x_style.interfaces.contract import ContractError
 from t5x_style.model_dependent_data import host_query_encoder, index_builder, versioned_index
 from t5x_style.model_dependent_data.retrieval_batches import Searched
@@ -223,10 +224,31 @@ def test_what_would_wait_without_end_is_refused(tmp_path):
     patient.require_patience(2)
 
 
+class Unnamed:
+    """Half a source."""
+
+    def specs(self):
+        raise NotImplementedError
+
+    def batch(self, step, rows=None):
+        raise NotImplementedError
+
+
+class Bound(ModelDependentSource):
+    """Needs a model."""
+
+    clean = None
+
+    def bind(self, view):
+        raise NotImplementedError
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"source": None}, "that needs no model, found NoneType"),
+        ({"source": None}, "source: expected a batch source, found NoneType, which has no specs"),
+        ({"source": Unnamed()}, "found Unnamed, which has no batches and no fingerprint: another"),
+        ({"source": Bound()}, "source: expected a source that needs no model, found Bound"),
         ({"ahead": 0}, "ahead of at least 1"),
         ({"max_staleness_steps": 0}, "expected 1 or more"),
         ({"when_stale": "stop"}, "'pause' or 'warn'"),
