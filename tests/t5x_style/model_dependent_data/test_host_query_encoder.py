@@ -1,6 +1,7 @@
 """Retrieval on the host: the same batches as in the step, exact resume, late indexes."""
 
 import dataclasses
+import re
 import shutil
 import signal
 import threading
@@ -297,6 +298,19 @@ def test_parameters_that_are_missing_never_embed_a_query(whole, tmp_path):
         prepare(fewer, clean, 0)
     with pytest.raises(index_builder.RefreshError, match="'.nothing' matches no parameter"):
         refresher(tmp_path, parameters=("^nothing",)).refresh(watched(folder, bool), "run", 9)
+
+
+def test_a_version_of_another_training_is_refused_with_the_step_and_what_to_do(tmp_path):
+    prepare = host_query_encoder.HostQueryEncoder(build(tmp_path).view)
+    other = {"embedder/pooler/dense/bias": np.zeros(3, np.float32)}
+    with pytest.raises(versioned_index.VersionError) as error:
+        prepare(other, test_realm.Sentences().batch(0), 5)
+    shapes = r"embedder/\S+bias: expected shape \(\d+,\), found \(3,\)"
+    assert re.fullmatch(
+        f"step 5: the version of the index is of another training: {shapes}. Build it from this "
+        "training's checkpoints, in a folder of its own.",
+        str(error.value),
+    )
 
 
 @pytest.mark.parametrize("exclude", [("row",), ("row", "page"), ("duplicate", "row"), ()])
