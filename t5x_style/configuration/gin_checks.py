@@ -55,8 +55,10 @@ class Flags:
     rerun: tuple[str, ...] = ()
 
     def read(self) -> Config:
-        """Reads the gin files and overrides, statically."""
-        return read(self.files, self.overrides, search_paths=self.search_paths, allow=self.allow)
+        """Reads the gin files and overrides, statically; see `_drop_overridden`."""
+        config = read(self.files, self.overrides, search_paths=self.search_paths, allow=self.allow)
+        _drop_overridden(config)
+        return config
 
     def arguments(self) -> list[str]:
         """The flags as command-line arguments again."""
@@ -116,6 +118,26 @@ def parse_flags(argv: Sequence[str], description: str = "") -> Flags:
         strict_code=options.strict_code,
         rerun=tuple(options.rerun),
     )
+
+
+def _drop_overridden(config: Config) -> None:
+    """Removes macros of files where all that referred to them was overridden.
+
+    `alphabet_size = 999` in place of `alphabet_size = %ALPHABET` leaves ALPHABET without a use,
+    which is no mistake, unless the command line sets both.
+    """
+    used = _macros((*config.bindings.values(), *config.macros.values()))
+    lost = [
+        binding
+        for name, binding in config.macros.items()
+        if name not in used
+        and _overridden(config, name)
+        and not binding.where.startswith(COMMAND_LINE)
+    ]
+    for binding in lost:
+        config.overridden.append(config.macros.pop(binding.name))
+    if lost:  # what they referred to may have no use either
+        _drop_overridden(config)
 
 
 def check_names(config: Config, roots: Iterable[str]) -> None:
@@ -182,22 +204,27 @@ def _check_macros(config: Config) -> None:
     used = macros_in_use(config)
     for name, binding in config.macros.items():
         if name not in used and name != FOLDER_MACRO:
-            candidates = used - {REQUIRED}
+            referred = ", ".join(f"{one.name} at {one.where}" for one in _overridden(config, name))
+            why = f": {referred} was overridden" if referred else closest(name, used - {REQUIRED})
             raise GinError(
-                f"{binding.where}: macro {name} is set, but nothing refers to %{name}"
-                f"{closest(name, candidates)}"
+                f"{binding.where}: macro {name} is set, but nothing refers to %{name}{why}"
             )
 
 
 def macros_in_use(config: Config) -> set[str]:
     """The names of all macros that something refers to, set or not."""
-    return {
-        leaf.name
-        for binding in (*config.bindings.values(), *config.macros.values())
-        if (binding.target, binding.parameter) != (RUN, "inputs")  # a declaration, not a use
-        for leaf in leaves(binding.value)
-        if isinstance(leaf, Macro)
-    }
+    declared = [binding for key, binding in config.bindings.items() if key[1:] != (RUN, "inputs")]
+    return _macros((*declared, *config.macros.values()))
+
+
+def _macros(bindings: Iterable[Binding]) -> set[str]:
+    values = [leaf for binding in bindings for leaf in leaves(binding.value)]
+    return {leaf.name for leaf in values if isinstance(leaf, Macro)}
+
+
+def _overridden(config: Config, name: str) -> list[Binding]:
+    """The bindings and macros that lost, of those that refer to a macro."""
+    return [binding for binding in config.overridden if name in _macros([binding])]
 
 
 def reachable(config: Config, roots: Iterable[str]) -> set[tuple[str, str, str]]:

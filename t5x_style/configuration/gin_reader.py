@@ -84,12 +84,16 @@ class Import:
 
 @dataclass
 class Config:
-    """What the files and the command line say together; later statements have won."""
+    """What the files and the command line say together; later statements have won.
+
+    `overridden` holds the bindings and macros that lost.
+    """
 
     bindings: dict[tuple[str, str, str], Binding] = field(default_factory=dict)
     macros: dict[str, Binding] = field(default_factory=dict)
     imports: list[Import] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
+    overridden: list[Binding] = field(default_factory=list)
 
     def macro(self, name: str, where: str) -> Any:
         """Returns the unexpanded value of macro `name`; unknown names are a `GinError`."""
@@ -318,10 +322,10 @@ class _Reader:
                 "(a later --gin_file or --gin.NAME=VALUE may override it)."
             )
         seen[key] = binding
-        if text:
-            self.config.bindings[key] = binding
-        else:
-            self.config.macros[binding.name] = binding
+        table: dict[Any, Binding] = self.config.bindings if text else self.config.macros
+        name = key if text else binding.name
+        self.config.overridden += [table[name]] if name in table else []
+        table[name] = binding
 
 
 def _statements(text: str, delegate: _Delegate, label: str) -> Iterator[Any]:

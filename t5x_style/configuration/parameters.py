@@ -132,9 +132,11 @@ class _Walk:
                 self.found.setdefault(heads[old], ("None", ""))
                 continue
             inner = f"{outer}.{wrapper.source}"
-            for key in [key for key in self.found if _is_inside(key, outer)]:
+            keys = [key for key in self.found if _is_inside(key, outer)]
+            # Both may have a parameter of one name: take all out before any goes back.
+            for key, value in {key: self.found.pop(key) for key in keys}.items():
                 head, now = (inner, outer) if _is_inside(key, inner) else (outer, heads[old])
-                self.found[now + key.removeprefix(head)] = self.found.pop(key)
+                self.found[now + key.removeprefix(head)] = value
 
     def _bound(self, target: str, scope: str) -> dict[str, tuple[Any, str]]:
         """Bindings that a call in `scope` sees; of several, that of the innermost scope counts."""

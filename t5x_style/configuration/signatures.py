@@ -26,7 +26,7 @@ OPERATIONAL = "operational"
 
 
 class DeclarationError(ValueError):
-    """A job without a usable declaration; the message says what to write."""
+    """A job or class without a usable declaration; the message says what to write."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,11 @@ def job(target: str) -> Job:
 
 
 def signature(target: str) -> Signature:
-    """Parameters of the function or class at a dotted path."""
+    """Parameters of the function or class at a dotted path.
+
+    Raises:
+      DeclarationError: a class lists settings that decide results in another form than a literal.
+    """
     found = define(target)
     if found is None:
         return Signature({})
@@ -175,7 +179,7 @@ def _of_function(node: ast.FunctionDef, module: str) -> dict[str, Parameter]:
 def _of_class(node: ast.ClassDef, module: str) -> Signature:
     """Of `__init__`, or of a dataclass's fields, its bases' included."""
     fields: dict[str, Parameter] = {}
-    decides = _decides(node)
+    decides = _decides(node, module)
     for base in reversed(node.bases):
         target = python_sources.resolve(ast.unparse(base), module)
         found = define(target) if target else None
@@ -191,14 +195,27 @@ def _of_class(node: ast.ClassDef, module: str) -> Signature:
     return Signature(fields, decides)
 
 
-def _decides(node: ast.ClassDef) -> tuple[str, ...]:
-    """What the class itself lists in `DECIDES`."""
+def _decides(node: ast.ClassDef, module: str) -> tuple[str, ...]:
+    """What the class itself lists in `DECIDES`; DeclarationError if that is no literal."""
     for item in node.body:
         if isinstance(item, ast.AnnAssign | ast.Assign) and item.value is not None:
             target = item.target if isinstance(item, ast.AnnAssign) else item.targets[0]
             if ast.unparse(target) == DECIDES:
-                return tuple(ast.literal_eval(item.value))
+                return _texts(item.value, f"{module}.{node.name}.{DECIDES}", module)
     return ()
+
+
+def _texts(value: ast.expr, name: str, module: str) -> tuple[str, ...]:
+    try:
+        found = ast.literal_eval(value)
+    except (ValueError, TypeError):
+        found = None
+    if not isinstance(found, tuple | list) or not all(isinstance(one, str) for one in found):
+        raise DeclarationError(
+            f"{python_sources.path_of(module.split('.'))}:{value.lineno}: {name} must be a literal "
+            f'tuple of settings, such as ("cadence.save_every",), found {ast.unparse(value)}.'
+        )
+    return tuple(found)
 
 
 def _fields(node: ast.ClassDef, module: str) -> dict[str, Parameter]:

@@ -9,6 +9,7 @@ a source that does not derive from `ModelDependentSource` is bound to any traini
 
 import abc
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
@@ -210,11 +211,22 @@ def as_model_dependent(source: BatchSource | ModelDependentSource) -> ModelDepen
     """
     if isinstance(source, ModelDependentSource):
         return source
-    missing = [name for name in ("specs", "batch", "batches") if not hasattr(source, name)]
+    require_complete(source)
+    return _Plain(source)
+
+
+def require_complete(source: object, name: str = "") -> None:
+    """Raises SourceError, which lists what is missing, if this is not a whole `BatchSource`.
+
+    Args:
+      source: what is checked; its properties are not evaluated, for they may read files.
+      name: of the parameter that it was given to.
+    """
+    needed = ("specs", "batch", "batches", "fingerprint")
+    missing = [one for one in needed if inspect.getattr_static(source, one, None) is None]
     if missing:
         raise SourceError(
-            f"expected a batch source, found {type(source).__name__}, which has no "
-            f"{' and no '.join(missing)}: another source has to wrap it. The files in "
+            f"{name}{': ' if name else ''}expected a batch source, found {type(source).__name__}, "
+            f"which has no {' and no '.join(missing)}: another source has to wrap it. The files in "
             "gin_configs/data/ bind PIPELINE to a source that is complete."
         )
-    return _Plain(source)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from t5x_style.interfaces import objective, representation
-from t5x_style.interfaces.batch_source import Batch, ModelView, Specs
+from t5x_style.interfaces.batch_source import Batch, ModelView, SourceError, Specs
 from t5x_style.model_dependent_data.versioned_index import Parameters, VersionError
 
 QUERY = "query"
@@ -44,11 +44,18 @@ class HostQueryEncoder:
         """Corrupt as the step would, and embed the queries: [B, D] float32.
 
         Raises:
-          VersionError: the version lacks parameters that queries are embedded with.
+          VersionError: the version lacks parameters that queries are embedded with, or they have
+            other shapes than the training's.
         """
         if self._placed is None or self._placed[0] is not parameters:  # once for each version
             self._placed = (parameters, jax.device_put(dict(parameters)))
-        made, vectors = self._run(self._placed[1], batch, step)
+        try:
+            made, vectors = self._run(self._placed[1], batch, step)
+        except SourceError as error:
+            raise VersionError(
+                f"step {step}: the version of the index is of another training: {error}. Build it "
+                "from this training's checkpoints, in a folder of its own."
+            ) from error
         found = np.asarray(vectors)
         if not np.isfinite(found).all():
             raise VersionError(

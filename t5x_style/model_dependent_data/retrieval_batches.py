@@ -25,8 +25,10 @@ from t5x_style.interfaces.batch_source import (
     BatchSource,
     ModelDependentSource,
     ModelView,
+    SourceError,
     Specs,
     StopAsked,
+    require_complete,
 )
 from t5x_style.interfaces.index import NO_ROW
 from t5x_style.model_dependent_data import host_query_encoder, version_log, versioned_index
@@ -104,11 +106,12 @@ class HostRetrieval(ModelDependentSource):
     ahead: int = 2
 
     def __post_init__(self) -> None:
-        if not isinstance(self.source, BatchSource):
-            raise ValueError(
+        if isinstance(self.source, ModelDependentSource):
+            raise SourceError(
                 "HostRetrieval.source: expected a source that needs no model, found "
                 f"{type(self.source).__name__}"
             )
+        require_complete(self.source, "HostRetrieval.source")
         if self.hits < 1 or self.ahead < 1:
             raise ValueError(
                 f"HostRetrieval: expected hits and ahead of at least 1, found {self.hits} and "

@@ -15,7 +15,7 @@ from typing import Any
 from gin import config as gin_config
 
 from t5x_style import train
-from t5x_style.configuration import gin_checks
+from t5x_style.configuration import gin_checks, gin_types
 from t5x_style.configuration.gin_reader import FOLDER_MACRO, RUN, Config, Reference, to_gin
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces.batch_source import ModelDependentSource
@@ -91,17 +91,26 @@ def resolve(
     # A copy of one binding makes gin build what it refers to, and nothing else: no store is opened.
     names = [field.name for field in dataclasses.fields(Training) if field.name in bound]
     parameters = {name: copy.deepcopy(bound[name]) for name in names}
-    return Training(**parameters, corrupted=_corrupts(config, job)), assumed
+    corrupted, more = _corrupts(config, job)
+    return Training(**parameters, corrupted=corrupted), [*assumed, *more]
 
 
-def _corrupts(config: Config, job: str) -> bool:
-    """Whether the training's source corrupts its batches, asked of its class: it is not built."""
+def _corrupts(config: Config, job: str) -> tuple[bool, list[str]]:
+    """Whether the training's source corrupts its batches, and what that assumes.
+
+    Its class is asked, for the source is not built; of a function, the class that it returns.
+    """
     binding = config.bindings["", job, "pipeline"]
     source = config.expand(binding.value, binding.where)
     if not isinstance(source, Reference):
-        return False
-    thing = gin_checks.locate(source.target, binding.where)
-    return isinstance(thing, type) and issubclass(thing, ModelDependentSource) and thing.corrupts
+        return False, []
+    made = gin_checks.locate(source.target, binding.where)
+    if not isinstance(made, type):
+        made = gin_types.annotations(made).get("return")
+    if not isinstance(made, type) or made in (Any, object, ModelDependentSource):
+        text = f"the step corrupts its batches: @{source.text}() does not annotate what it returns"
+        return False, [f"{text} with a class of sources"]
+    return issubclass(made, ModelDependentSource) and made.corrupts, []
 
 
 def _devices(topology: str) -> list[str]:

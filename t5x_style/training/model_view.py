@@ -85,10 +85,7 @@ def _filled(state: nnx.State, parameters: Parameters) -> nnx.State:
             nothing = jnp.nan if jnp.issubdtype(dtype, jnp.floating) else 0
             return leaf.replace(jnp.full(shape, nothing, dtype))
         if given.shape != shape:
-            raise SourceError(
-                f"{path_string(path)}: expected shape {shape}, found {given.shape}: the parameters "
-                "are of another training"
-            )
+            raise SourceError(f"{path_string(path)}: expected shape {shape}, found {given.shape}")
         return leaf.replace(given.astype(dtype))
 
     return nnx.from_flat_state(

@@ -5,12 +5,19 @@ import sys
 
 import pytest
 
-from t5x_style.configuration import gin_checks, gin_reader, gin_types
+from t5x_style.configuration import gin_checks, gin_reader, gin_text, gin_types
 from t5x_style.configuration.gin_reader import GinError, Macro
+from t5x_style.workflow import stages
 
 HEAD = "from __gin__ import dynamic_registration\nfrom tests.kits import gin_toys\n"
 ROOT = "tests.kits.gin_toys.build"
 GOOD = HEAD + "WIDTH = 3\ngin_toys.build.size = @gin_toys.Size()\ngin_toys.Size.width = %WIDTH\n"
+
+INPUTS = {
+    "train_tokenizer": ["CORPUS"],
+    "train_vocabulary": ["SENTENCE_FOLDER"],
+    "train_tokenizer_languages": ["DOCUMENTS", "LANGUAGES"],
+}
 
 
 @pytest.fixture
@@ -47,6 +54,81 @@ def test_later_files_and_the_command_line_win(read):
     check(config)
     assert config.expand(Macro("WIDTH"), "") == 5
     assert config.bindings["", "tests.kits.gin_toys.Size", "rate"].value == 1e-4
+
+
+@pytest.fixture
+def flags(tmp_path, monkeypatch):
+    """Flags of a.gin and, with a second text, of b.gin, and of overrides."""
+    monkeypatch.chdir(tmp_path)
+
+    def flags(text, second="", **overrides):
+        (tmp_path / "a.gin").write_text(text)
+        (tmp_path / "b.gin").write_text(second)
+        pairs = tuple((name.replace("__", "."), value) for name, value in overrides.items())
+        return gin_checks.Flags(("a.gin", "b.gin"), pairs, allow=("tests",))
+
+    return flags
+
+
+TWICE = GOOD.replace("WIDTH = 3", "WIDTH = %THREE\nTHREE = 3")
+
+
+@pytest.mark.parametrize("text", [GOOD, TWICE])
+def test_a_macro_of_a_file_goes_with_the_binding_that_used_it(flags, text):
+    by_hand = flags(text, gin_toys__Size__width="4").read()
+    by_file = flags(text, HEAD + "gin_toys.Size.width = 4\n").read()
+    for config in (by_hand, by_file):
+        check(config)
+        assert not config.macros
+    assert flags(gin_text.text_of(by_hand)).read().bindings.keys() == by_hand.bindings.keys()
+
+
+def test_a_macro_that_something_else_uses_stays(flags):
+    used = GOOD + "gin_toys.Size.rate = %WIDTH\n"
+    config = flags(used, gin_toys__Size__width="4").read()
+    assert config.expand(Macro("WIDTH"), "") == 3
+
+
+def test_a_macro_of_the_command_line_must_have_a_use(flags):
+    config = flags(GOOD, WIDTH="5", gin_toys__Size__width="4").read()
+    with pytest.raises(GinError) as error:
+        check(config)
+    assert str(error.value) == (
+        "command line --gin.WIDTH: macro WIDTH is set, but nothing refers to %WIDTH: "
+        "gin_toys.Size.width at a.gin:5 was overridden"
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "value"),
+    [
+        ("train_tokenizer", "alphabet_size", "999"),
+        ("train_vocabulary", "split_case", "True"),
+        ("train_tokenizer_languages", "split_case", "True"),
+    ],
+)
+def test_parameters_of_tokenizers_can_be_bound_past_their_macros(file, name, value):
+    words = [f"--gin_file=gin_configs/runs/{file}.gin"]
+    words += [f"--gin.{macro}=m" for macro in ("MODEL_DIR", *INPUTS[file])]
+    words += [f"--gin.tokenization.train_tokenizer.{name}={value}"]
+    config = gin_checks.parse_flags(words).read()
+    gin_checks.check_names(config, (gin_reader.RUN, stages.job_of(config)))
+    gin_checks.check_code(config)
+
+
+def test_a_source_of_a_tokenizer_can_be_wrapped(tmp_path):
+    (tmp_path / "chunks.gin").write_text(
+        "from __gin__ import dynamic_registration\n"
+        "from input_pipelines.sources import beir\n"
+        "from input_pipelines.sources import passage_splitter\n"
+        "from input_pipelines.tokenizers import tokenization\n"
+        "tokenization.train_tokenizer.source = @passage_splitter.Chunked()\n"
+        "passage_splitter.Chunked:\n  source = @beir.BeirCorpus()\n  words = 9\n  min_words = 1\n"
+    )
+    words = ["--gin_file=gin_configs/runs/train_tokenizer.gin", f"--gin_file={tmp_path}/chunks.gin"]
+    config = gin_checks.parse_flags([*words, "--gin.MODEL_DIR=m", "--gin.CORPUS=c"]).read()
+    gin_checks.check_names(config, (gin_reader.RUN, stages.job_of(config)))
+    gin_checks.check_code(config)
 
 
 def test_includes_are_followed(read, tmp_path):

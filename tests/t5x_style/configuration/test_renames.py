@@ -177,6 +177,11 @@ class Plane:
     def __init__(self, of, blade=1):
         self.of, self.blade = of, blade
 """
+PLY = """
+class Ply:
+    def __init__(self, plies, blade=3):
+        self.plies, self.blade = plies, blade
+"""
 
 
 @pytest.fixture
@@ -208,6 +213,66 @@ def test_fingerprints_hold_what_a_wrapper_gets_where_it_was_first(tools: None) -
         "board.plane": "None",
         "board.saw": "None",
     }
+
+
+def test_a_wrapper_and_what_it_wraps_may_have_parameters_of_one_name(
+    tools: None, shop: Path
+) -> None:
+    (shop / "shop/parts/shelf.py").write_text(HOUSE + TOOLS + PLY)
+    text = WRAPPED.replace("shelf.Saw()", "shelf.Ply()").replace("shelf.Saw.of", "shelf.Ply.plies")
+    assert semantic(text) == {
+        "board": "@shelf.Plank()",
+        "board.length": "1",
+        "board.width": "@shelf.Ply()",
+        "board.width.blade": "3",
+        "board.width.plies": "5",
+        "board.plane": "@shelf.Plane()",
+        "board.plane.blade": "2",
+        "board.saw": "None",
+    }
+
+
+def test_fingerprints_hold_host_retrieval_as_when_it_was_an_argument_of_training() -> None:
+    """The paths and values that a training had when retrieval did not wrap its pipeline."""
+    files = ["runs/train", "models/tiny_joint", "objectives/realm", "objectives/mask_salient_span"]
+    files += ["data/sentences", "runs/retrieve_on_host"]
+    values = {"STORE": "s", "TOKENIZER": "t", "INDEX_VERSIONS": "v", "MODEL_DIR": "m"}
+    values |= {"QUERIES": "4", "QUERY_LENGTH": "32", "PASSAGE_LENGTH": "48", "SEED": "1"}
+    values |= {"LEARNING_RATE": "1e-4", "STEPS": "12", "WARMUP_STEPS": "2"}
+    config = gin_reader.read([f"gin_configs/{name}.gin" for name in files], tuple(values.items()))
+    inputs = {"STORE": "store-1", "TOKENIZER": "tokenizer-1"}
+    found = parameters.of_job(config, "t5x_style.train.train", inputs)
+    source = {
+        path: text
+        for path, text in found.semantic.items()
+        if path.partition(".")[0] in ("pipeline", "retrieval", "replanning")
+    }
+    assert source == {
+        "pipeline": "@sentences.SalientSentences()",
+        "pipeline.corpus": "@corpus_table.StoreCorpus()",
+        "pipeline.corpus.planned": "None",
+        "pipeline.corpus.store": "input store-1",
+        "pipeline.length": "32",
+        "pipeline.max_span_tokens": "10",
+        "pipeline.require_spans": "True",
+        "pipeline.rows": "4",
+        "pipeline.seed": "1",
+        "pipeline.spans": "16",
+        "pipeline.store": "input store-1",
+        "pipeline.tokenizer": "input tokenizer-1",
+        "replanning": "None",
+        "retrieval": "@retriever.HostRetrieval()",
+        "retrieval.ahead": "2",
+        "retrieval.corpus": "@corpus_table.StoreCorpus()",
+        "retrieval.corpus.planned": "None",
+        "retrieval.corpus.store": "input store-1",
+        "retrieval.exclude": "['row', 'duplicate']",
+        "retrieval.hits": "7",
+        "retrieval.length": "48",
+        "retrieval.max_staleness_steps": "1000",
+        "retrieval.when_stale": "'warn'",
+    }
+    assert found.operational["retrieval.folder"] == "'v'"
 
 
 def test_a_parameter_that_became_a_wrapper_is_refused_with_what_to_write(tools: None) -> None:

@@ -119,6 +119,19 @@ def test_imports_aliases_and_inherited_fields_are_followed(package):
     assert signatures.define("toyhouse.door.Missing") is None
 
 
+@pytest.mark.parametrize("value", ["SAVES", "('every.log',) + MORE", "'every.log'", "(1,)", "7"])
+def test_settings_that_decide_must_be_a_literal_tuple(package, value):
+    package("door", f"class Base:\n    decides = {value}\n\nclass Door(Base):\n    pass\n")
+    with pytest.raises(signatures.DeclarationError) as error:
+        signatures.signature("toyhouse.door.Door")
+    where, _, message = str(error.value).partition(": ")
+    assert where.endswith("toyhouse/door.py:2")
+    assert message == (
+        "toyhouse.door.Base.decides must be a literal tuple of settings, such as "
+        f'("cadence.save_every",), found {value}.'
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -1,6 +1,7 @@
 """Retrieval on the host: the same batches as in the step, exact resume, late indexes."""
 
 import dataclasses
+import re
 import shutil
 import signal
 import threading
@@ -11,6 +12,7 @@ import pytest
 
 from t5x_style import watch_index
 from t5x_style.interfaces import index
+from t5x_style.interfaces.batch_source import ModelDependentSource
 from t5x_style.interfaces.contract import ContractError
 from t5x_style.model_dependent_data import host_query_encoder, index_builder, versioned_index
 from t5x_style.model_dependent_data.retrieval_batches import Searched
@@ -223,10 +225,31 @@ def test_what_would_wait_without_end_is_refused(tmp_path):
     patient.require_patience(2)
 
 
+class Unnamed:
+    """Half a source."""
+
+    def specs(self):
+        raise NotImplementedError
+
+    def batch(self, step, rows=None):
+        raise NotImplementedError
+
+
+class Bound(ModelDependentSource):
+    """Needs a model."""
+
+    clean = None
+
+    def bind(self, view):
+        raise NotImplementedError
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"source": None}, "that needs no model, found NoneType"),
+        ({"source": None}, "source: expected a batch source, found NoneType, which has no specs"),
+        ({"source": Unnamed()}, "found Unnamed, which has no batches and no fingerprint: another"),
+        ({"source": Bound()}, "source: expected a source that needs no model, found Bound"),
         ({"ahead": 0}, "ahead of at least 1"),
         ({"max_staleness_steps": 0}, "expected 1 or more"),
         ({"when_stale": "stop"}, "'pause' or 'warn'"),
@@ -275,6 +298,19 @@ def test_parameters_that_are_missing_never_embed_a_query(whole, tmp_path):
         prepare(fewer, clean, 0)
     with pytest.raises(index_builder.RefreshError, match="'.nothing' matches no parameter"):
         refresher(tmp_path, parameters=("^nothing",)).refresh(watched(folder, bool), "run", 9)
+
+
+def test_a_version_of_another_training_is_refused_with_the_step_and_what_to_do(tmp_path):
+    prepare = host_query_encoder.HostQueryEncoder(build(tmp_path).view)
+    other = {"embedder/pooler/dense/bias": np.zeros(3, np.float32)}
+    with pytest.raises(versioned_index.VersionError) as error:
+        prepare(other, test_realm.Sentences().batch(0), 5)
+    shapes = r"embedder/\S+bias: expected shape \(\d+,\), found \(3,\)"
+    assert re.fullmatch(
+        f"step 5: the version of the index is of another training: {shapes}. Build it from this "
+        "training's checkpoints, in a folder of its own.",
+        str(error.value),
+    )
 
 
 @pytest.mark.parametrize("exclude", [("row",), ("row", "page"), ("duplicate", "row"), ()])

@@ -76,6 +76,59 @@ def test_what_comes_corrupted_is_not_corrupted_in_the_step(resolve):
     assert random(on_host) < drawn
 
 
+SOURCES = """
+from typing import Any
+
+from input_pipelines.batches.ict_realm_batches import SalientSentences
+from t5x_style.interfaces.batch_source import BatchSource, ModelDependentSource
+from t5x_style.model_dependent_data.retrieval_batches import HostRetrieval
+
+def host(source) -> HostRetrieval: ...
+def plain(source) -> SalientSentences: ...
+def any_plain(source) -> BatchSource: ...
+def any_dependent(source) -> ModelDependentSource: ...
+def union(source) -> BatchSource | ModelDependentSource: ...
+def anything(source) -> Any: ...
+def silent(source): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "corrupted", "known"),
+    [
+        ("host", True, True),
+        ("plain", False, True),
+        ("any_plain", False, True),
+        ("any_dependent", False, False),
+        ("union", False, False),
+        ("anything", False, False),
+        ("silent", False, False),
+    ],
+)
+def test_a_function_that_makes_the_source_is_asked_what_it_returns(
+    tmp_path, monkeypatch, function, corrupted, known
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(REPOSITORY)
+    (tmp_path / "toy_sources.py").write_text(SOURCES)
+    (tmp_path / "a.gin").write_text(
+        "from __gin__ import dynamic_registration\nimport toy_sources\n"
+        "from t5x_style import train\n"
+        f"train.train.pipeline = @toy_sources.{function}()\n"
+        f"toy_sources.{function}.source = %PIPELINE\n"
+    )
+    words = [f"--gin_file=gin_configs/{name}.gin" for name in FILES]
+    words += [f"--gin_file={tmp_path}/a.gin", "--gin_allow=toy_sources"]
+    words += [f"--gin.{name}={value}" for name, value in VALUES.items()]
+    stated = configuration.VocabularySize(200, "the test")
+    training, assumed = configuration.resolve(gin_checks.parse_flags(words), "v5e:2x2", stated)
+    gin_config.clear_config()
+    assert training.corrupted == corrupted
+    text = f"the step corrupts its batches: @toy_sources.{function}() does not annotate what it "
+    expected = [] if known else [text + "returns with a class of sources"]
+    assert assumed[1:] == expected and "vocabulary" in assumed[0]
+
+
 def test_one_program_without_the_host(training):
     (found,) = program.trace(training)
     lowered = found.step.lower()

@@ -155,3 +155,20 @@ def test_plain_sources_are_bound_as_they_are():
     assert batch_source.as_model_dependent(bound) is bound
     with pytest.raises(SourceError, match="found int, which has no specs and no batch and no"):
         batch_source.as_model_dependent(3)
+
+
+class Unread:
+    """A source whose fingerprint is costly."""
+
+    specs = batch = batches = print
+
+    @property
+    def fingerprint(self):
+        raise AssertionError("read")
+
+
+def test_what_a_source_lacks_is_listed_and_its_fingerprint_is_not_read(monkeypatch):
+    assert batch_source.as_model_dependent(Unread()).clean
+    monkeypatch.delattr(Unread, "fingerprint")
+    with pytest.raises(SourceError, match="found Unread, which has no fingerprint: another source"):
+        batch_source.as_model_dependent(Unread())
