@@ -54,7 +54,7 @@ class ExtractiveEvaluator:
         Args:
           functions: `answer`, jitted, with parameters: a token group to `start`, `end`, `score`,
             `log_probability`, [B, S] each.
-          step: shown beside the progress bar.
+          step: shown next to the progress bar.
 
         Raises:
           ValueError: the objective does not answer.

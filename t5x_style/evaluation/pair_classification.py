@@ -62,7 +62,7 @@ class PairClassificationEvaluator:
 
         Args:
           functions: `classify`, jitted, with parameters: a token group to logits [B, S, C].
-          step: shown beside the progress bar.
+          step: shown next to the progress bar.
 
         Raises:
           ValueError: the objective classifies nothing, or as another number of classes.

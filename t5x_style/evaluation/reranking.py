@@ -55,7 +55,7 @@ class RerankingEvaluator:
 
         Args:
           functions: `score`, jitted, with parameters.
-          step: shown beside the progress bar.
+          step: shown next to the progress bar.
         """
         if "score" not in functions:
             raise ValueError(

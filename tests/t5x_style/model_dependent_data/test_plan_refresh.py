@@ -376,6 +376,6 @@ def test_an_identical_shard_beside_others_is_trained_on_and_alone_is_told(made, 
             _fit(tmp_path / str(copies), (alone, made[1]), pipeline=pipeline)
 
 
-def test_a_plan_lives_one_step_at_least():
+def test_a_plan_lives_one_step_at_least(made):
     with pytest.raises(ValueError, match="at least 1 step, found 0"):
         Replanning(_pipeline(made), 0)
