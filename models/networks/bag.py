@@ -17,7 +17,7 @@ import numpy as np
 from flax import nnx
 
 from t5x_style.distributed import partitioning
-from t5x_style.interfaces.encoder import Group
+from t5x_style.interfaces.objective import Group
 
 # softplus(_ONE) = 1: every token counts alike before the first step.
 _ONE = math.log(math.e - 1)

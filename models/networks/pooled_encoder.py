@@ -5,7 +5,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.networks import heads
-from t5x_style.interfaces.encoder import Group, TokenEncoderConfig
+from t5x_style.interfaces.encoder import TokenEncoderConfig
+from t5x_style.interfaces.objective import Group
 
 
 class PooledEncoder(nnx.Module):

@@ -11,7 +11,7 @@ from flax import nnx
 
 from models.networks import layers
 from models.networks.pooling import POOLINGS, pooled
-from t5x_style.interfaces.encoder import Group
+from t5x_style.interfaces.objective import Group
 
 
 class TokenEncoder(nnx.Module):

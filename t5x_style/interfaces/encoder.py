@@ -8,13 +8,12 @@ drawn is part of it.
 Letters: B rows, L row length, S segments a row, D hidden width, E width of the word table.
 """
 
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 import jax
 from flax import nnx
 
-Group = Mapping[str, jax.Array]  # a token group, see `objective.GroupShape.spec`
+from t5x_style.interfaces.objective import Group
 
 
 class Encoder(Protocol):

@@ -132,7 +132,8 @@ class IndexType(abc.ABC):
     same settings that wrote it, so a field that is added later needs a default.
 
     Attributes:
-      kind: of the representation that these indexes hold.
+      kind: of the representation that these indexes hold. `build` gets vectors, so that an index
+        of another kind than dense can be neither built nor published yet.
     """
 
     kind: ClassVar[str] = DENSE

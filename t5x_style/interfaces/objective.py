@@ -18,7 +18,7 @@ from t5x_style.interfaces.contract import Contract
 from t5x_style.interfaces.metrics import MetricSum
 
 Batch = dict[str, dict[str, jax.Array]]
-Group = Mapping[str, Any]  # a token group: feature -> array
+Group = Mapping[str, Any]  # a token group: feature -> array, see `GroupShape.spec`
 Spec = Mapping[str, Mapping[str, Any]]  # leaves have .shape and .dtype
 
 EMBED = "embed"

@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_style.interfaces import objective, representation
+from t5x_style.interfaces import objective
 from t5x_style.interfaces.batch_source import Batch, ModelView, SourceError, Specs
+from t5x_style.interfaces.representation import QUERY
 from t5x_style.model_dependent_data.versioned_index import Parameters, VersionError
-
-QUERY = "query"
 
 
 def specs(view: ModelView, clean: Specs) -> Specs:
@@ -72,5 +71,5 @@ def _corrupt_and_embed(
     module.train()
     batch = module.corrupt(batch, key)
     module.eval()
-    embed = objective.embedder(module.functions(), representation.QUERY)
+    embed = objective.embedder(module.functions(), QUERY)
     return batch, embed(batch[QUERY])[:, 0].astype(jnp.float32)

@@ -1,8 +1,9 @@
-"""What is in a batch, decided anew every so many steps by the model of the moment.
+"""Rebuild the batch plan from current embeddings, every so many steps.
 
-Plan number v is made of the parameters after v * every updates, and rules the steps from there to
-the next. Each lies in PLANS/ of the training's folder, so that a training that goes on in between
-sees what it would have seen; at a plan's own first step it is made again, and comes out the same.
+Plan number v is computed with the parameters after v * every updates, and holds for the steps from
+there to the next plan. Each plan is a file in PLANS/ of the training's folder, so that a training
+that resumes between two plans sees the same batches. At the first step of a plan the plan is
+computed again, with the same result.
 """
 
 import dataclasses
@@ -85,7 +86,7 @@ class Replanned(Protocol):
     def make(
         self, vectors: np.ndarray, rows: np.ndarray, similarity: np.ndarray, version: int
     ) -> tuple[Arrays, Mapping[str, int]]:
-        """A plan of the vectors and the neighbours of each text, and what to tell of it."""
+        """A plan of the vectors and the neighbours of each text, and counts to print."""
         ...
 
     def planned(self, arrays: Arrays, version: int, first: int) -> Planned:
@@ -230,8 +231,8 @@ class Replanner:
         )
         arrays, counts = self._source.make(vectors, found.rows, found.similarity, version)
         if jax.process_index() == 0:
-            said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-            print(f"plan {version}: {said}", flush=True)
+            listed = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+            print(f"plan {version}: {listed}", flush=True)
             self._write(version, arrays)
         return arrays
 

@@ -64,13 +64,13 @@ def write(
       index, keep, minimum_recall: see `published_index.publish`.
     """
 
-    def beside(version: Path) -> dict[str, Any]:
+    def more(version: Path) -> dict[str, Any]:
         whole = {path: np.ascontiguousarray(array) for path, array in parameters.items()}
         with versioned_folder.writing(version, SafetensorError):
             safetensors.save_file(whole, version / _PARAMETERS)
         return {"run": run, "step": step}
 
-    published_index.publish(folder, embeddings, index, keep, minimum_recall, beside)
+    published_index.publish(folder, embeddings, index, keep, minimum_recall, more)
     return versioned_folder.current_number(folder)
 
 

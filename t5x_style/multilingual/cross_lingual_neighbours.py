@@ -189,7 +189,7 @@ class EvidenceEvaluator:
 
         Args:
           functions: one that embeds passages, jitted, with parameters.
-          step: shown beside the progress bar.
+          step: shown next to the progress bar.
         """
         embed = embedder(functions, PASSAGE)
         vectors = encoding.encode(embed, self._texts, self._partitioner, f"step {step}: evidence")

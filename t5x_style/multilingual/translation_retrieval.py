@@ -208,7 +208,7 @@ class TranslationEvaluator:
 
         Args:
           functions: those that embed queries and passages, jitted, with parameters.
-          step: shown beside the progress bar.
+          step: shown next to the progress bar.
         """
         sides = ((self._set.sources, QUERY), (self._set.targets, PASSAGE))
         sources, targets = (

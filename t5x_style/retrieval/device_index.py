@@ -9,7 +9,7 @@ Letters: N rows of the corpus, padded; L tokens a row; D vector size; B queries;
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
@@ -18,14 +18,13 @@ import numpy as np
 from flax import nnx
 
 from t5x_style.interfaces.index import NO_ROW
-from t5x_style.interfaces.objective import Table, TableSource
+from t5x_style.interfaces.objective import Group, Table, TableSource
 from t5x_style.retrieval import sharded_top_k
 from t5x_style.retrieval.sharded_top_k import NEVER
 
 EXCLUSIONS = ("row", "page", "duplicate")
 DTYPES = ("float32", "bfloat16")
 
-Group = Mapping[str, jax.Array]
 Embed = Callable[[Group], jax.Array]  # a token group of R rows -> vectors [R, D]
 MakeGroup = Callable[[jax.Array, jax.Array], Group]  # tokens [R, L] and lengths [R] -> their group
 Judge = Callable[[jax.Array, jax.Array, Any], jax.Array]

@@ -259,7 +259,7 @@ def read(
             f"found {sorted(manifest)}. "
             "The folder is of an older layout or of another stage: run encode_corpus again."
         )
-    representation.require_kinds(kinds, manifest.get("kinds", [DENSE]), f"embeddings in {folder}")
+    _require_held(folder, manifest.get("kinds", [DENSE]), kinds)
     shards = [folder / shard for shard in manifest["shards"]]
     ids: list[str] = []
     dtype = ""
@@ -274,6 +274,15 @@ def read(
         ids += json.loads((shard / IDS).read_text(encoding="utf-8"))
     by_kind = {kind: _read(kind, shards, dtype) for kind in kinds}
     return by_kind, ids, Contract.load(folder), manifest.get("checkpoint", "")
+
+
+def _require_held(folder: Path, held: Sequence[str], asked: Sequence[str]) -> None:
+    representation.require_kinds(asked, representation.KINDS, f"embeddings in {folder}")
+    if missing := [kind for kind in asked if kind not in held]:
+        raise representation.RepresentationError(
+            f"{folder} holds representations of the kinds {[*held]}, asked for {[*asked]}: run "
+            f"encode_corpus with kinds = {[*held, *missing]}"
+        )
 
 
 def _read(kind: str, shards: Sequence[Path], dtype: str) -> Any:

@@ -20,7 +20,6 @@ from t5x_style.interfaces.objective import Group
 from t5x_style.interfaces.representation import DENSE, Representations
 from t5x_style.interfaces.texts import Batched, EncodeSource
 from t5x_style.retrieval import embedding_shards
-from t5x_style.retrieval.text_collector import EncodingError as EncodingError
 from t5x_style.retrieval.text_collector import TextCollector
 
 Embed = Callable[[Group], jax.Array]  # token group -> [B, S, D] float32

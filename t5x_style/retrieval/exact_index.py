@@ -33,7 +33,7 @@ class ExactIndex:
         checkpoint: str = "",
     ):
         """Args:
-        embeddings: [N, D] float32, finite; may lie on disk.
+        embeddings: [N, D] float32, finite; may be on disk.
         ids: N distinct passage ids, in row order.
         contract: of the model that embedded them.
         checkpoint: its fingerprint, where it is known.
@@ -51,7 +51,17 @@ class ExactIndex:
 
     def save(self, folder: Path) -> None:
         """As `index.SavableIndex.save`."""
-        np.save(folder / _VECTORS, self._embeddings[:], allow_pickle=False)
+        header = {
+            "descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)),
+            "fortran_order": False,
+            "shape": tuple(self._embeddings.shape),
+        }
+        # In blocks, because the vectors may exceed memory. Written and not memory-mapped: a full
+        # disk is then an OSError, and not a signal that ends the process.
+        with open(folder / _VECTORS, "wb") as file:
+            np.lib.format.write_array_header_1_0(file, header)
+            for start in range(0, len(self._embeddings), PASSAGE_BLOCK):
+                file.write(self._embeddings[start : start + PASSAGE_BLOCK].tobytes())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,7 +31,7 @@ _RECALL_AT = 10
 _ROUNDING = 1e-5  # of a product in float32, relative to the vectors' lengths, with room
 _BLOCK = 65_536  # vectors that are read at a time
 
-Beside = Callable[[Path], Mapping[str, Any]]
+WriteMore = Callable[[Path], Mapping[str, Any]]
 
 
 class RecallError(ValueError):
@@ -39,7 +39,7 @@ class RecallError(ValueError):
 
 
 class IndexTypeError(ValueError):
-    """A folder was written by a type of index that is not known here."""
+    """A folder was written by a type of index, or with settings, not known here."""
 
 
 def publish(
@@ -48,7 +48,7 @@ def publish(
     index: index_lib.IndexType,
     keep: int,
     minimum_recall: float = 0.0,
-    beside: Beside | None = None,
+    more: WriteMore | None = None,
 ) -> index_lib.Index:
     """Builds an index, measures its recall on a sample of its own passages, and publishes it.
 
@@ -58,11 +58,12 @@ def publish(
       index: the type that is built.
       keep: how many versions stay on disk.
       minimum_recall: an index that finds less of the exact top 10 is not published.
-      beside: writes further files into the version's folder; what it returns joins the manifest.
+      more: writes further files into the version's folder; what it returns joins the manifest.
 
     Raises:
       RecallError: recall is below `minimum_recall`; what was published before stays.
       PublishError: no room, or no permission to write; what was published before stays, too.
+      RepresentationError: the index holds another kind of representation than vectors.
       ValueError: vectors, ids and contract do not belong together.
     """
     built = _built(embeddings, index)
@@ -85,7 +86,7 @@ def publish(
         built.save(version)
         (version / _IDS).write_text(json.dumps(list(embeddings.ids)), encoding="utf-8")
         embeddings.contract.save(version)
-        manifest |= {} if beside is None else beside(version)
+        manifest |= {} if more is None else more(version)
     return built
 
 
@@ -109,7 +110,7 @@ def load(folder: str | Path, fall_back_to_exact: bool = False) -> index_lib.Inde
 
     Raises:
       IndexDamaged: a file is missing, cut short or changed, or the folder carries a pickle.
-      IndexTypeError: its type of index is not known here.
+      IndexTypeError: its type of index, or one of its settings, is not known here.
       UnsupportedMachine: and no fall-back was asked for, or the folder holds no vectors.
     """
     return load_version(versioned_folder.current(folder), fall_back_to_exact)
@@ -118,7 +119,7 @@ def load(folder: str | Path, fall_back_to_exact: bool = False) -> index_lib.Inde
 def load_version(version: Path, fall_back_to_exact: bool = False) -> index_lib.Index:
     """One version of a published index; arguments and errors as for `load`."""
     manifest = versioned_folder.read_manifest(version)
-    type_of_index = _type_named(manifest["kind"], version)(**manifest["settings"])
+    type_of_index = _type_in(manifest, version)
     record = index_lib.IndexRecord(
         json.loads((version / _IDS).read_text(encoding="utf-8")),
         Contract.load(version),
@@ -162,7 +163,11 @@ def measure_recall(index: index_lib.Index, vectors: index_lib.Vectors) -> float:
 
 def _built(embeddings: Embeddings, index: index_lib.IndexType) -> index_lib.SavableIndex:
     """An index in memory that knows its recall."""
-    representation.require_kinds([index.kind], [DENSE], "an index that is built from vectors")
+    if index.kind != DENSE:
+        raise representation.RepresentationError(
+            f"{index} holds representations of kind {index.kind!r}, but an index is built from "
+            f"vectors, of kind {DENSE!r}: no other kind can be built yet."
+        )
     vectors = embeddings.vectors
     index_lib.check_embeddings(vectors, embeddings.ids)
     index_lib.check_inner_product(embeddings.contract, vectors.shape[1])
@@ -178,6 +183,23 @@ def _name_of(index: index_lib.IndexType) -> str:
     return _SHORT_NAMES.get(path, path)
 
 
+def _type_in(manifest: Mapping[str, Any], where: Path) -> index_lib.IndexType:
+    """The type that a manifest names, with the settings that it records.
+
+    Raises:
+      IndexTypeError: no such type, or it does not take these settings.
+    """
+    found, settings = _type_named(manifest["kind"], where), manifest["settings"]
+    try:
+        return found(**settings)
+    except (TypeError, ValueError) as error:
+        raise IndexTypeError(
+            f"{where}: an index of type {manifest['kind']!r} with the settings {settings}, which "
+            f"this checkout's {found.__name__} does not take ({error}). Check out the code that "
+            "made it, or build it again."
+        ) from error
+
+
 def _type_named(name: str, where: Path) -> type[index_lib.IndexType]:
     """The type that a manifest names.
 
@@ -186,6 +208,7 @@ def _type_named(name: str, where: Path) -> type[index_lib.IndexType]:
 
     Raises:
       IndexTypeError: no such type, or its module was not imported.
+      ModuleNotFoundError: its module needs one that is not installed.
     """
     long_names = {short: path for path, short in _SHORT_NAMES.items()}
     path = renames.present(long_names.get(name, name))
@@ -197,8 +220,10 @@ def _type_named(name: str, where: Path) -> type[index_lib.IndexType]:
             f"code, import it in the gin file and pass --gin_allow={package}."
         )
     try:
-        found = getattr(importlib.import_module(module), class_name, None) if module else None
-    except ModuleNotFoundError:
+        found = getattr(importlib.import_module(module), class_name, None) if package else None
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):  # one that the index's module imports
+            raise
         found = None
     if not (isinstance(found, type) and issubclass(found, index_lib.IndexType)):
         raise IndexTypeError(

@@ -49,7 +49,7 @@ class ShardedIndex(exact_index.ExactIndex):
         self, vectors: index_lib.Vectors, record: index_lib.IndexRecord, settings: Sharded
     ):
         """Args:
-        vectors: [N, D] float32, finite; may lie on disk, a device's rows are read at a time.
+        vectors: [N, D] float32, finite; may be on disk, a device's rows are read at a time.
         record: of the index.
         settings: see there.
         """

@@ -20,7 +20,7 @@ from t5x_style.interfaces.representation import (
 
 
 class EncodingError(ValueError):
-    """A text was not embedded exactly once, or its numbers are not finite or not of their kind."""
+    """A text was not embedded exactly once, or what it became is not finite or not of its kind."""
 
 
 class TextCollector:
@@ -38,7 +38,7 @@ class TextCollector:
         """Fetches what a batch gave; returns how many texts it had.
 
         Raises:
-          EncodingError: a text that is none of the part.
+          EncodingError: a text that is none of the part, or a segment that the batch lacks.
           RepresentationError: arrays that are not those of their kind.
         """
         valid = np.asarray(group["segment_valid"])  # [B, S]
@@ -130,9 +130,15 @@ class _PerEntry:
 
     def add(self, texts: np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
         """`texts` as of `_PerText`."""
+        segments, last = arrays[SEGMENTS], texts.shape[1]
+        if (outside := (segments < 0) | (segments > last)).any():
+            raise EncodingError(
+                f"an entry of a row belongs to segment {int(segments[outside][0])}, expected 1 to "
+                f"{last}, the segments of a row, or 0 for none"
+            )
         none = np.full((len(texts), 1), -1, texts.dtype)
         owners = np.take_along_axis(  # [B, E]; segment 0 is none
-            np.concatenate([none, texts], axis=1), arrays[SEGMENTS], axis=1
+            np.concatenate([none, texts], axis=1), segments, axis=1
         )
         self._texts.append(owners[owners >= 0])
         for name, dtype in self._dtypes.items():
@@ -158,9 +164,10 @@ def _not_finite(found: np.ndarray | Entries) -> np.ndarray:
 
 def _repeating(found: Entries) -> np.ndarray:
     """Numbers of the texts that have a sparse token more than once, ascending."""
-    keys = np.stack([_texts_of(found), found.arrays["tokens"]], axis=1)
-    different, counts = np.unique(keys, axis=0, return_counts=True)
-    return np.unique(different[counts > 1, 0])
+    # One number of 64 bits for each pair: far faster to sort than rows of two.
+    keys = _texts_of(found) << 32 | found.arrays["tokens"].astype(np.uint32)
+    different, counts = np.unique(keys, return_counts=True)
+    return np.unique(different[counts > 1] >> 32)
 
 
 def _texts_of(found: Entries) -> np.ndarray:

@@ -21,8 +21,8 @@ class Difference:
     """The largest absolute difference of two outputs of the same text, and where it was.
 
     Attributes:
-      value: of one component; NaN where one of the outputs is.
-      where: the signature, the batch and the row, in words.
+      value: of one component; NaN where one of the outputs is, infinite where ids differ.
+      where: the row, the batch and the output, in words.
     """
 
     value: float
@@ -118,13 +118,32 @@ def _difference(
         raise saved_model.ExportError(
             f"{name}: expected outputs {shapes[0]} of the SavedModel, found {shapes[1]}"
         )
-    by_row = np.max([_by_row(found[output], expected[output]) for output in expected], axis=0)
-    row = int(np.argmax(by_row))  # of a NaN, if there is one
+    value, output, row = largest_difference(found, expected)
     where = f"row {row} ({mask[row].sum()} tokens) of a batch of {list(tokens.shape)}"
-    return Difference(float(by_row[row]), where)
+    return Difference(value, f"{where}, output {output}")
+
+
+def largest_difference(
+    found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]
+) -> tuple[float, str, int]:
+    """The largest difference of all outputs, as of `Difference`, its output, and its row.
+
+    Args:
+      found, expected: output -> [B, ...], of equal shapes.
+    """
+    table = np.stack([_by_row(found[output], array) for output, array in expected.items()])
+    at, row = np.unravel_index(np.argmax(table), table.shape)  # of a NaN, if there is one
+    return float(table[at, row]), [*expected][at], int(row)
 
 
 def _by_row(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """[B] float64: the largest absolute difference in each row; NaN where there is one."""
-    difference = np.abs(found.astype(np.float64) - expected.astype(np.float64))
-    return np.asarray(difference.reshape(len(difference), -1).max(axis=1))
+    """[B] float64: the largest absolute difference in each row; NaN where there is one.
+
+    Of ids, which are near each other by chance alone: 0 where all are equal, otherwise infinite. A
+    row without any entry does not differ.
+    """
+    if expected.dtype.kind in "iu":
+        difference = np.where(found == expected, 0.0, np.inf)
+    else:
+        difference = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+    return np.asarray(difference.reshape(len(difference), -1).max(axis=1, initial=0.0))

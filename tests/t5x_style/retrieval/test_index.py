@@ -10,7 +10,7 @@ import pytest
 from t5x_style.distributed.partitioning import MeshShape, Partitioner, PartitioningError
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.contract import ContractError
-from t5x_style.retrieval import encoding, exact_index, versioned_folder
+from t5x_style.retrieval import encoding, exact_index, text_collector, versioned_folder
 from tests.kits import retrieval_helpers as helpers
 
 IDS = [f"p{i}" for i in range(50)]
@@ -28,6 +28,30 @@ def test_exact_search_equals_a_sort_of_all_scores(passage_block, query_block):
     products = queries @ passages.T
     np.testing.assert_array_equal(rows, np.argsort(-products, axis=1, kind="stable")[:, :9])
     np.testing.assert_allclose(scores, np.sort(products)[:, ::-1][:, :9], atol=1e-6)
+
+
+class OnDisk:
+    """Vectors that are read in blocks of at most 20."""
+
+    def __init__(self, array):
+        self.array, self.shape, self.ndim, self.dtype = array, array.shape, 2, array.dtype
+
+    def __len__(self):
+        return len(self.array)
+
+    def __getitem__(self, rows):
+        found = self.array[rows]
+        assert len(found) <= 20
+        return found
+
+
+def test_vectors_are_written_in_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(exact_index, "PASSAGE_BLOCK", 20)
+    monkeypatch.setattr(index_lib, "check_embeddings", lambda embeddings, ids: None)
+    vectors = helpers.vectors(50)
+    exact_index.ExactIndex(OnDisk(vectors), IDS, helpers.CONTRACT).save(tmp_path)
+    np.save(tmp_path / "whole.npy", vectors)
+    assert (tmp_path / "vectors.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
 
 
 def test_ties_are_broken_by_row_across_blocks():
@@ -186,7 +210,7 @@ def test_every_text_is_encoded_into_its_own_row(mesh):
     ],
 )
 def test_texts_missing_repeated_or_unknown_are_named(order, message):
-    with pytest.raises(encoding.EncodingError, match=message):
+    with pytest.raises(text_collector.EncodingError, match=message):
         encoding.encode(embed, helpers.Source(IDS[:4], order=order))
 
 
@@ -194,7 +218,7 @@ def test_a_vector_that_is_not_finite_is_named():
     def broken(group):
         return embed(group) / jnp.where(group["example_id"] == 2, 0.0, 1.0)[..., None]
 
-    with pytest.raises(encoding.EncodingError, match="1 texts hold NaN.*'p2'"):
+    with pytest.raises(text_collector.EncodingError, match="1 texts hold NaN.*'p2'"):
         encoding.encode(jax.jit(broken), helpers.Source(IDS[:4]))
 
 

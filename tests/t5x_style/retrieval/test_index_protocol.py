@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 
+from t5x_style import retrieval
 from t5x_style.build_index import build_index
 from t5x_style.configuration import gin_reader
 from t5x_style.interfaces import index as index_lib
@@ -189,6 +190,7 @@ def test_sharded_search_is_exact_on_any_number_of_devices(devices, monkeypatch):
         ("t5x_style.retrieval.exact_index.Gone", "expected the path of a subclass"),
         ("t5x_style.retrieval.gone.Index", "expected the path of a subclass"),
         ("annoy", "expected the path of a subclass"),
+        (".os.path", "expected the path of a subclass"),
     ],
 )
 def test_an_unknown_type_is_refused(tmp_path, name, message):
@@ -198,6 +200,35 @@ def test_an_unknown_type_is_refused(tmp_path, name, message):
         (version / "ids.json").write_text("[]")
     with pytest.raises(published_index.IndexTypeError, match=f"type '{name}'.*{message}"):
         published_index.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"chunk": 7, "banks": 3}, "'banks': 3}.* unexpected keyword argument 'banks'"),
+        ({"searched_share": 2.0}, "Scann does not take .*missing 3 required"),
+        (dataclasses.asdict(TYPES["scann"]) | {"searched_share": 2.0}, r"expected in \(0, 1\]"),
+    ],
+)
+def test_settings_that_a_type_does_not_take_are_refused(tmp_path, settings, message):
+    kind = "t5x_style.retrieval.sharded_index.Sharded" if "chunk" in settings else "scann"
+    manifest = {"kind": kind, "settings": settings, "recall": {"value": 1.0}}
+    with versioned_folder.new_version(tmp_path, manifest, keep=1):
+        pass
+    with pytest.raises(
+        published_index.IndexTypeError, match=f"v.*: an index of type '{kind}'.*{message}.*again"
+    ):
+        published_index.load(tmp_path)
+
+
+def test_a_package_that_a_type_needs_is_named(tmp_path, monkeypatch):
+    (tmp_path / "of_faiss.py").write_text("import faiss_gpu.not_installed")
+    monkeypatch.setattr(retrieval, "__path__", [*retrieval.__path__, str(tmp_path)])
+    manifest = {"kind": "t5x_style.retrieval.of_faiss.Faiss", "settings": {}}
+    with versioned_folder.new_version(tmp_path / "index", manifest, keep=1):
+        pass
+    with pytest.raises(ModuleNotFoundError, match="faiss_gpu"):
+        published_index.load(tmp_path / "index")
 
 
 GIN = """\
@@ -297,7 +328,6 @@ def test_an_index_of_another_kind_than_the_vectors_is_refused(tmp_path):
     class Sparse(int8_index.Int8):
         kind = representation.SPARSE
 
-    with pytest.raises(
-        representation.RepresentationError, match=r"\['dense'\].*found \['sparse'\]"
-    ):
+    message = r"Sparse\(scale=127.0\) holds .* 'sparse', .* no other kind can be built yet"
+    with pytest.raises(representation.RepresentationError, match=message):
         published_index.publish(tmp_path, EMBEDDINGS, Sparse(), keep=1)

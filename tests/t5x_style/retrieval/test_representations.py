@@ -23,7 +23,7 @@ from t5x_style.interfaces.representation import (
     function_name,
     side_of,
 )
-from t5x_style.retrieval import embedding_shards, encoding, exact_index
+from t5x_style.retrieval import embedding_shards, encoding, exact_index, text_collector
 from t5x_style.retrieval.beir_collection import Passages
 from t5x_style.step import jitted_functions
 from tests.kits import retrieval_helpers as helpers
@@ -197,9 +197,10 @@ def test_shards_of_other_kinds_or_contracts_are_made_again(model, folder, tmp_pa
 
 def test_kinds_that_something_lacks_are_named(model, folder, tmp_path):
     encode(model, tmp_path / "sparse", ("sparse",))
-    with pytest.raises(RepresentationError, match=r"kinds \['sparse'\].*found \['dense'\]"):
+    with pytest.raises(RepresentationError, match=r"holds .*\['sparse'\], asked for \['dense'\]"):
         encoding.load_embeddings(tmp_path / "sparse")  # as every index does that is built today
-    with pytest.raises(RepresentationError, match=r"kinds \['sparse'\].*found \['multi_vector'\]"):
+    advice = r"asked for \['multi_vector'\]: run .* kinds = \['sparse', 'multi_vector'\]"
+    with pytest.raises(RepresentationError, match=advice):
         embedding_shards.read(tmp_path / "sparse", ("multi_vector",))
     for kinds in ([], ["colour"], ["sparse", "sparse"]):
         with pytest.raises(RepresentationError, match="'dense', 'sparse', 'multi_vector'"):
@@ -255,18 +256,28 @@ def broken(kind, **arrays):
     [
         (
             broken("sparse", weights=lambda array: array / 0),
-            encoding.EncodingError,
+            text_collector.EncodingError,
             r"sparse representations of \d+ texts hold NaN or Inf.*'p0'",
         ),
         (
             broken("multi_vector", vectors=lambda array: array * jnp.nan),
-            encoding.EncodingError,
+            text_collector.EncodingError,
             "multi_vector representations of .* hold NaN or Inf",
         ),
         (
             broken("sparse", tokens=jnp.zeros_like),
-            encoding.EncodingError,
+            text_collector.EncodingError,
             r"sparse representations of \d+ texts have a token twice",
+        ),
+        (
+            broken("multi_vector", segments=lambda array: array + 2),
+            text_collector.EncodingError,
+            "an entry of a row belongs to segment [34], expected 1 to 2, the segments of a row",
+        ),
+        (
+            broken("sparse", segments=lambda array: array - 1),
+            text_collector.EncodingError,
+            "an entry of a row belongs to segment -1, expected 1 to 2",
         ),
         (
             broken("sparse", ids=lambda _: jnp.zeros(3)),
@@ -274,7 +285,7 @@ def broken(kind, **arrays):
             r"\['segments', 'tokens', 'weights'\], found \['ids', 'segments'",
         ),
     ],
-    ids=["inf", "nan", "twice", "arrays"],
+    ids=["inf", "nan", "twice", "segment", "negative", "arrays"],
 )
 def test_representations_that_are_none_are_refused(represent, error, message):
     source = three_kinds.Texts(TEXTS)

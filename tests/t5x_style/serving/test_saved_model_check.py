@@ -1,0 +1,37 @@
+"""Which difference of two models' outputs counts, by row and by output."""
+
+import math
+
+import numpy as np
+import pytest
+
+from t5x_style.serving.saved_model_check import largest_difference
+
+VECTORS = np.ones((3, 4), np.float32)
+TOKENS = np.arange(6, dtype=np.int32).reshape(3, 2)
+OUTPUTS = {"embedding": VECTORS, "sparse_tokens": TOKENS}
+
+
+@pytest.mark.parametrize(
+    ("changed", "worst"),
+    [
+        ({}, (0.0, "embedding", 0)),
+        ({"embedding": VECTORS + [[0], [0.25], [-0.5]]}, (0.5, "embedding", 2)),
+        ({"sparse_tokens": TOKENS + [[0, 0], [0, 1], [0, 0]]}, (math.inf, "sparse_tokens", 1)),
+    ],
+)
+def test_numbers_are_subtracted_and_ids_are_equal_or_not(changed, worst):
+    assert largest_difference(OUTPUTS | changed, OUTPUTS) == worst
+
+
+def test_nan_is_worse_than_another_id():
+    broken = VECTORS * np.array([[1], [1], [np.nan]], np.float32)
+    value, output, row = largest_difference(
+        {"sparse_tokens": TOKENS + 1, "embedding": broken}, OUTPUTS
+    )
+    assert (math.isnan(value), output, row) == (True, "embedding", 2)
+
+
+def test_outputs_without_any_entry_do_not_differ():
+    nothing = {"sparse_tokens": np.zeros((3, 0), np.int32), "weights": np.zeros((3, 0), np.float32)}
+    assert largest_difference(nothing, nothing) == (0.0, "sparse_tokens", 0)
