@@ -6,7 +6,7 @@ Letters: B rows, L row length, S segments per row, D hidden width.
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from flax import nnx
 from models.networks import pooled_encoder
 from t5x_style.distributed import collectives
 from t5x_style.interfaces.contract import TEXT, TITLE_AND_BODY, Contract, Vocabulary
-from t5x_style.interfaces.encoder import Encoder, EncoderConfig, TokenEncoderConfig
+from t5x_style.interfaces.encoder import Encoder, EncoderConfig, has_token_states
 from t5x_style.interfaces.objective import GroupShape, ModelFunction, dense_functions
 
 POOLINGS = ("cls", "mean", "pooler", "weighted_mean")
@@ -86,6 +86,15 @@ def require_fit(config: EncoderConfig, embedding: EmbeddingConfig, vocabulary: V
             )
 
 
+def require_token_states(config: EncoderConfig, objective: str) -> None:
+    """Raises ValueError unless an encoder has a state for each token, as `objective` needs."""
+    if not has_token_states(config):
+        raise ValueError(
+            f"{objective}: expected an encoder with a state for each token, such as BertConfig, "
+            f"found {type(config).__name__}. Choose another file of gin_configs/models"
+        )
+
+
 def require_cls(config: EmbeddingConfig, objective: str) -> None:
     """Raises ValueError unless vectors are [CLS] states, which `objective` trains."""
     if config.pooling != "cls":
@@ -108,8 +117,8 @@ def build(config: EncoderConfig, pooling: str, rngs: nnx.Rngs) -> Encoder:
     Raises:
         ValueError: there is none of this configuration.
     """
-    if pooling == "pooler" and hasattr(config, "stack"):  # it has a state for each token
-        return pooled_encoder.PooledEncoder(cast(TokenEncoderConfig, config), rngs=rngs)
+    if pooling == "pooler" and has_token_states(config):
+        return pooled_encoder.PooledEncoder(config, rngs=rngs)
     encoder = config.build(rngs)
     require_pooling(encoder, pooling)
     return encoder

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.losses import groups, listwise
-from models.networks import heads, layers
+from models.networks import heads, layers, text_embedding
 from t5x_style.interfaces.contract import TEXT, Contract, Vocabulary
 from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
@@ -57,6 +57,7 @@ class CrossEncoder(Objective):
         *,
         rngs: nnx.Rngs,
     ) -> None:
+        text_embedding.require_token_states(config, "CrossEncoder")
         _require_fit(config, vocabulary, query_length + passage_length - 1)
         _require_groups(pair, queries, group_size, keep)
         if r_drop and not (config.dropout or config.attention_dropout):

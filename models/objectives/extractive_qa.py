@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.networks import heads
+from models.networks import heads, text_embedding
 from t5x_style.interfaces.contract import TEXT, Contract, Vocabulary
 from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
@@ -58,6 +58,7 @@ class ExtractiveQA(Objective):
         *,
         rngs: nnx.Rngs,
     ) -> None:
+        text_embedding.require_token_states(config, "ExtractiveQA")
         _require_fit(config, vocabulary, text, question_length, window, max_answer_length)
         self.config = config
         self.vocabulary = vocabulary

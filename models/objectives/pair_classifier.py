@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.networks import heads, layers
+from models.networks import heads, layers, text_embedding
 from t5x_style.interfaces.contract import TEXT, Contract, Vocabulary
 from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
@@ -59,6 +59,7 @@ class PairClassifier(Objective):
         *,
         rngs: nnx.Rngs,
     ) -> None:
+        text_embedding.require_token_states(config, "PairClassifier")
         _require_fit(config, vocabulary, pair, side_length, classes)
         self.config = config
         self.vocabulary = vocabulary

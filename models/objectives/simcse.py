@@ -116,10 +116,7 @@ class SimCSE(Objective):
 def _require_simcse(
     config: TokenEncoderConfig, embedding: text_embedding.EmbeddingConfig, encode_chunks: int
 ) -> None:
-    if not hasattr(config, "stack"):
-        raise ValueError(
-            f"SimCSE: expected an encoder with layers and dropout, found {type(config).__name__}"
-        )
+    text_embedding.require_token_states(config, "SimCSE")
     if not (config.dropout or config.attention_dropout):
         raise ValueError(
             "SimCSE: both vectors of a text are the same without dropout: expected a rate above 0 "

@@ -35,6 +35,7 @@ class TextObjective(Objective):
         *,
         rngs: nnx.Rngs,
     ) -> None:
+        text_embedding.require_token_states(config, type(self).__name__)
         text_embedding.require_fit(config, embedding_config, vocabulary)
         self.config = config
         self.embedding_config = embedding_config

@@ -8,7 +8,7 @@ drawn is part of it.
 Letters: B rows, L row length, S segments a row, D hidden width, E width of the word table.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import jax
 from flax import nnx
@@ -292,3 +292,8 @@ class TokenEncoderConfig(EncoderConfig, Protocol):
     def stack(self, count: int, rngs: nnx.Rngs) -> Layer:
         """`count` fresh layers of the encoder's kind, stacked, see `stacks.run_stack`."""
         ...
+
+
+def has_token_states(config: EncoderConfig) -> TypeGuard[TokenEncoderConfig]:
+    """Whether the encoder has a state for each token, and layers to lend."""
+    return hasattr(config, "stack")

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from models.losses import contrastive
-from models.networks import decoding, modernbert, seq2seq
+from models.networks import bag, decoding, modernbert, seq2seq
 from models.objectives import (
     autoencoder,
     bi_encoder,
@@ -159,3 +159,13 @@ def test_other_objectives_take_it_in_bfloat16(name: str) -> None:
     value, gradients = jax.eval_shape(jax.value_and_grad(loss), params, batch)
     assert value.shape == () and value.dtype == jnp.float32
     assert {leaf.dtype for leaf in jax.tree.leaves(gradients)} == {jnp.dtype("float32")}
+
+
+def test_an_encoder_without_states_is_refused_with_the_reason() -> None:
+    bags = bag.BagConfig(50, 16, ())
+    with pytest.raises(ValueError, match="Mlm: expected an encoder with a state for each token"):
+        mlm.Mlm(
+            bags, tiny_models.EMBEDDING, tiny_models.VOCABULARY, PAIR, 0.3, 16, rngs=nnx.Rngs(0)
+        )
+    with pytest.raises(ValueError, match="CrossEncoder: expected an encoder .* found BagConfig"):
+        OTHERS["cross_encoder"](bags)

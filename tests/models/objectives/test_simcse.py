@@ -130,7 +130,10 @@ def test_the_batch_and_the_contract() -> None:
     ("options", "message"),
     [
         ({"config": tiny_models.CONFIG}, "expected a rate above 0 in BertConfig, found none"),
-        ({"config": bag.BagConfig(50, 16, ())}, "expected an encoder with layers .* BagConfig"),
+        (
+            {"config": bag.BagConfig(50, 16, ())},
+            "SimCSE: expected an encoder with a state for each token, .* BagConfig",
+        ),
         ({"encode_chunks": 0}, "encode_chunks of 1 or more"),
         ({"pooling": "weighted_mean"}, "does not give 'weighted_mean'"),
         ({"batch": PACKED, "exchange": "local"}, "a text a row"),
