@@ -168,7 +168,10 @@ def test_the_trainer_runs_what_preflight_compiles(monkeypatch, tmp_path):
                 for group, features in specs.items()
             }
 
-        batch = batches = None  # nothing is read
+        def batch(self, step, rows=None):
+            raise AssertionError("nothing is read")
+
+        batches = batch
 
     unused = types.SimpleNamespace(folder=tmp_path / "checkpoints")  # nothing is saved
     trainer = Trainer(
