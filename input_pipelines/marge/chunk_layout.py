@@ -26,7 +26,7 @@ class Chunks(layouts.Plain):
     A title is the beginning of the first chunk.
 
     Attributes:
-      max_chunks: chunks of a document at most; 0: all. What is behind them is counted as truncated.
+      max_chunks: chunks of a document at most; 0: all. Later ones are counted as truncated.
     """
 
     max_chunks: int = 0

@@ -250,15 +250,6 @@ class Encoder(token_encoder.TokenEncoder):
         self.embeddings = Embeddings(config, rngs=rngs)
         self.layers = config.stack(config.layers, rngs)
 
-    @property
-    def word_table(self) -> jax.Array:
-        """[padded_vocab, table_width] float32."""
-        return self.embeddings.word.embedding[...]
-
-    def words(self, tokens: jax.Array) -> jax.Array:
-        """[..., table_width] float32."""
-        return tables.rows_of(self.embeddings.word, tokens)
-
     def embed(
         self,
         tokens: jax.Array,

@@ -24,7 +24,7 @@ from models.networks import (
     tables,
     token_encoder,
     window_attention,
-)  # fmt: skip
+)
 from models.networks.gated_layer import ModernBertLayer
 from models.networks.layers import BlockConfig
 
@@ -94,6 +94,10 @@ class ModernBertConfig:
                 "ModernBertConfig: expected hidden to be a multiple of 2 heads, since rotary "
                 f"positions turn pairs, found hidden={self.hidden} and heads={self.heads}"
             )
+        self._require_constants()
+
+    def _require_constants(self) -> None:
+        """Rates, names and real numbers, as `__post_init__` requires sizes."""
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(
@@ -219,15 +223,6 @@ class Encoder(token_encoder.TokenEncoder):
         self.first = config.layer(rngs, first=True)
         self.layers = config.stack(config.layers - 1, rngs) if config.layers > 1 else None
         self.final_norm = config.block.norm(rngs)
-
-    @property
-    def word_table(self) -> jax.Array:
-        """[padded_vocab, D] float32."""
-        return self.embeddings.word.embedding[...]
-
-    def words(self, tokens: jax.Array) -> jax.Array:
-        """[..., D] float32."""
-        return tables.rows_of(self.embeddings.word, tokens)
 
     def embed(
         self,

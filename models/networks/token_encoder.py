@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 from flax import nnx
 
-from models.networks import layers
+from models.networks import layers, tables
 from models.networks.pooling import POOLINGS, pooled
 from t5x_style.interfaces.objective import Group
 
@@ -17,11 +17,12 @@ from t5x_style.interfaces.objective import Group
 class TokenEncoder(nnx.Module):
     """See `t5x_style.interfaces.encoder.TokenEncoder`.
 
-    Subclasses set `config`, define `embed`, `embed_vectors`, `position_rows`, `words` and
-    `word_table`, and say below how their layers run.
+    Subclasses set `config` and `embeddings`, whose `word` is the word table, define `embed`,
+    `embed_vectors` and `position_rows`, and say below how their layers run.
     """
 
     config: Any
+    embeddings: Any
 
     def view(self, positions: jax.Array, segment_ids: jax.Array, key: jax.Array | None) -> Any:
         """What `run` needs to know of the rows, from [B, L] each; `key` as `run` will get it."""
@@ -50,6 +51,15 @@ class TokenEncoder(nnx.Module):
         return hidden
 
     # What follows is the same for all families.
+
+    @property
+    def word_table(self) -> jax.Array:
+        """[padded_vocab, E] float32."""
+        return self.embeddings.word.embedding[...]
+
+    def words(self, tokens: jax.Array) -> jax.Array:
+        """[..., E] float32."""
+        return tables.rows_of(self.embeddings.word, tokens)
 
     @property
     def poolings(self) -> tuple[str, ...]:

@@ -67,26 +67,6 @@ def test_more_hits_than_passages_are_padded(exact):
     assert sorted(rows[0, :50]) == list(range(50))
 
 
-def test_no_queries_give_no_results(exact):
-    scores, rows = exact.search(np.zeros((0, 16), np.float32), 3)
-    assert scores.shape == rows.shape == (0, 3)
-
-
-@pytest.mark.parametrize(
-    "queries,k,message",
-    [
-        (np.full((2, 16), np.nan, np.float32), 1, "NaN or Inf in row 0 .2 of 2"),
-        (np.zeros((2, 8), np.float32), 1, r"\[Q, 16\].*found \[2, 8\]"),
-        (np.zeros(16, np.float32), 1, r"found \[16\]"),
-        (np.zeros((2, 16), np.float64), 1, "float32 queries, found float64"),
-        (np.zeros((2, 16), np.float32), 0, "k of at least 1, found 0"),
-    ],
-)
-def test_bad_queries_are_refused(exact, queries, k, message):
-    with pytest.raises(index_lib.QueryError, match=message):
-        exact.search(queries, k)
-
-
 def test_bad_embeddings_are_refused():
     good = helpers.vectors(3)
     broken = good.copy()

@@ -157,7 +157,9 @@ def test_a_pattern_that_matches_nothing_is_an_error(patterns):
 
 def test_what_has_no_decay_by_default_may_be_absent():
     """A network may have no biases; the toy has none."""
-    run(steps=0, optimizer=optimizers.AdamW(0.05, 2, 10))
+    _, state, _, _ = run(steps=0, optimizer=optimizers.AdamW(0.05, 2, 10))
+    paths = optimizers.paths_of(state.params)
+    assert paths and not any(path.endswith("bias") for path in paths)
 
 
 @pytest.mark.parametrize(
