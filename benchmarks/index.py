@@ -42,32 +42,32 @@ class Setting(NamedTuple):
     search: Search
 
 
-def our_exact(passages: encoding.Embeddings) -> Iterator[Setting]:
+def our_exact(embeddings: encoding.Embeddings) -> Iterator[Setting]:
     """Exact search as Kennel does it."""
-    index = exact_index.ExactIndex(passages.vectors, passages.ids, passages.contract)
+    index = exact_index.ExactIndex(embeddings.passages, embeddings.ids, embeddings.contract)
     yield Setting("exact", "exact", 0.0, lambda q: index.search(q, K)[1])
 
 
-def scann(passages: encoding.Embeddings, folder: str) -> Iterator[Setting]:
+def scann(embeddings: encoding.Embeddings, folder: str) -> Iterator[Setting]:
     """A tree, asymmetric hashing and exact re-scoring, as `build_index` makes it."""
     for share in (0.02, 0.05, 0.1, 0.3):
         settings = scann_index.Scann(1, 0, share, 100)
         started = time.perf_counter()
-        index = published_index.publish(f"{folder}/{share}", passages, settings, keep=1)
+        index = published_index.publish(f"{folder}/{share}", embeddings, settings, keep=1)
         seconds = time.perf_counter() - started
         yield Setting(
             "ScaNN", f"ScaNN, {share:.0%} of leaves", seconds, lambda q, i=index: i.search(q, K)[1]
         )
 
 
-def hnsw(passages: encoding.Embeddings) -> Iterator[Setting]:
+def hnsw(embeddings: encoding.Embeddings) -> Iterator[Setting]:
     """faiss's graph, 32 links."""
     import faiss
 
     started = time.perf_counter()
-    index = faiss.IndexHNSWFlat(passages.vectors.shape[1], 32, faiss.METRIC_INNER_PRODUCT)
+    index = faiss.IndexHNSWFlat(embeddings.passages.shape[1], 32, faiss.METRIC_INNER_PRODUCT)
     index.hnsw.efConstruction = 200
-    index.add(passages.vectors)
+    index.add(embeddings.passages)
     seconds = time.perf_counter() - started
     for ef in (16, 32, 64, 128, 256):
 
@@ -78,11 +78,11 @@ def hnsw(passages: encoding.Embeddings) -> Iterator[Setting]:
         yield Setting("faiss HNSW", f"faiss HNSW, efSearch {ef}", seconds, search)
 
 
-def ivf_pq(passages: encoding.Embeddings) -> Iterator[Setting]:
+def ivf_pq(embeddings: encoding.Embeddings) -> Iterator[Setting]:
     """faiss's inverted lists over product quantization, re-scored exactly."""
     import faiss
 
-    count, dimension = passages.vectors.shape
+    count, dimension = embeddings.passages.shape
     started = time.perf_counter()
     lists = max(1, round(count**0.5))
     inner = faiss.METRIC_INNER_PRODUCT
@@ -90,8 +90,8 @@ def ivf_pq(passages: encoding.Embeddings) -> Iterator[Setting]:
     # Bytes a vector: four bits for every two dimensions, as ScaNN's hashing takes.
     quantized = faiss.IndexIVFPQ(coarse, dimension, lists, dimension // 4, 8, inner)
     index = faiss.IndexRefineFlat(quantized)
-    index.train(passages.vectors)
-    index.add(passages.vectors)
+    index.train(embeddings.passages)
+    index.add(embeddings.passages)
     index.k_factor = 10
     seconds = time.perf_counter() - started
     for probes in (1, 4, 16, 64):
@@ -134,14 +134,19 @@ def main(_: list[str]) -> None:
 
     cores = len(os.sched_getaffinity(0))
     faiss.omp_set_num_threads(cores)
-    passages = encoding.load_embeddings(_EMBEDDINGS.value)
-    passages = encoding.Embeddings(passages.vectors[:], passages.ids, passages.contract)
-    queries = np.ascontiguousarray(encoding.load_embeddings(_QUERIES.value).vectors[: _COUNT.value])
-    _, truth = exact_index.top_k(queries, passages.vectors, K)
+    embeddings = encoding.load_embeddings(_EMBEDDINGS.value)
+    embeddings = encoding.Embeddings(embeddings.passages[:], embeddings.ids, embeddings.contract)
+    queries = np.ascontiguousarray(
+        encoding.load_embeddings(_QUERIES.value).passages[: _COUNT.value]
+    )
+    _, truth = exact_index.top_k(queries, embeddings.passages, K)
     with tempfile.TemporaryDirectory() as folder:
         settings = [
-            *our_exact(passages), *scann(passages, folder), *hnsw(passages), *ivf_pq(passages)
-        ]  # fmt: skip
+            *our_exact(embeddings),
+            *scann(embeddings, folder),
+            *hnsw(embeddings),
+            *ivf_pq(embeddings),
+        ]
         rates: list[list[float]] = [[] for _ in settings]
         found = [setting.search(queries) for setting in settings]  # and warms up
         for _ in range(_ROUNDS.value):
@@ -151,7 +156,7 @@ def main(_: list[str]) -> None:
             (setting, index_lib.recall_against(rows_found, truth), statistics.median(speeds))
             for setting, rows_found, speeds in zip(settings, found, rates, strict=True)
         ]
-    count, dimension = passages.vectors.shape
+    count, dimension = embeddings.passages.shape
     print(
         f"{count:,} passages x {dimension}, {len(queries):,} queries by {_BATCH.value}, "
         f"{cores} cores"

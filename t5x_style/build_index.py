@@ -23,15 +23,16 @@ def build_index(
 
     Args:
       embeddings: folder that encode_corpus wrote.
-      index: the type that is built, with its settings.
+      index: the type that is built, with its settings; it decides the kind of representation.
       keep: how many published versions stay on disk.
       minimum_recall: of the exact top 10; an index below it is not published.
       model_dir: of the index, see `retrieval.versioned_folder`.
 
     Raises:
       published_index.RecallError: recall is below `minimum_recall`.
+      RepresentationError: the folder does not hold the kind that the index does.
     """
-    stored = encoding.load_embeddings(embeddings)
+    stored = encoding.load_embeddings(embeddings, index.kind)
     built = published_index.publish(model_dir, stored, index, keep, minimum_recall)
     print(
         f"build_index: {len(built.ids):,} passages, recall@10 against exact search "

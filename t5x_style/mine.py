@@ -45,7 +45,7 @@ def mine(
     Args:
       corpus: a folder in BEIR's layout.
       split: whose queries; never one that is evaluated on.
-      candidates: what is searched: `candidates.Bm25` or `candidates.Dense`.
+      candidates: what is searched: `candidates.Bm25` or `candidates.IndexSearch`.
       settings: which hits become negatives.
       part_size: queries in a part: what a kill costs at most.
       model_dir: where both files appear when they are complete.

@@ -7,6 +7,7 @@ questions into answers.md.
 
 import argparse
 import dataclasses
+import functools
 import json
 import re
 import sys
@@ -22,11 +23,12 @@ from t5x_style.checkpoints import restored_model
 from t5x_style.configuration import gin_checks
 from t5x_style.distributed import startup
 from t5x_style.interfaces import index as index_lib
-from t5x_style.interfaces.objective import embedder
+from t5x_style.interfaces.objective import embedding_function
 from t5x_style.interfaces.reading import Reading
 from t5x_style.interfaces.representation import QUERY
 from t5x_style.retrieval.answer_reader import reader_of
 from t5x_style.retrieval.beir_collection import Passage, Passages
+from t5x_style.retrieval.text_collector import TextCollector
 from t5x_style.workflow import stage_runner
 from t5x_style.workflow.store import STAGE_FILE
 
@@ -63,7 +65,7 @@ class QuestionEncoder(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Hit:
-    """A passage with its score, the inner product of question and passage."""
+    """A passage with its score, see `retrieval.similarity`."""
 
     score: float
     passage: Passage
@@ -94,7 +96,7 @@ class Answer:
 
 
 class Searcher:
-    """A model, an index of its vectors, the passages behind them, and perhaps a reader of these."""
+    """A model, an index of what it made of passages, their texts, and perhaps a reader of these."""
 
     def __init__(
         self,
@@ -106,7 +108,7 @@ class Searcher:
     ):
         """Args:
         model: embeds questions; reads, where `reading` is given.
-        index: of its passages' vectors.
+        index: of what it made of the passages; questions are embedded as its kind.
         questions: tokenizes them.
         passages: those of the index.
         reading: makes the texts of the model's reader, for `answer`.
@@ -114,10 +116,10 @@ class Searcher:
         Raises:
         ContractError: model, index and tokenizer do not belong together.
         FunctionError: `reading` is given, and the model has no reader.
-        RepresentationError: the model makes no dense vectors of queries.
+        RepresentationError: the model does not embed queries as the kind of the index.
         SearchError: the index holds a passage that the corpus does not.
         """
-        index_lib.check_contract(index, model.contract, "the index")
+        index_lib.check_contract(index, model.contract, "the index", index.kind)
         index_lib.check_checkpoint(index, model.fingerprint, "the index")
         found = dataclasses.replace(
             model.contract,
@@ -132,7 +134,8 @@ class Searcher:
                 f"{passages.path}: the index holds passage {unknown!r}, which is not there; the "
                 "index was built from another corpus"
             )
-        self._embed = embedder(model.functions, QUERY)
+        represent = embedding_function(model.functions, QUERY, (index.kind,))
+        self._represent = functools.partial(represent, kinds=(index.kind,))
         self._index, self._questions, self._passages = index, questions, passages
         self._reader = None if reading is None else reader_of(model, reading)
 
@@ -156,8 +159,9 @@ class Searcher:
                 file=sys.stderr,
             )
         group = self._questions([question])
-        vectors = np.asarray(self._embed(group))[:, 0]  # [1, D]
-        scores, rows = self._index.search(vectors.astype(np.float32), k)
+        collected = TextCollector([question])
+        collected.add(group, self._represent(group))
+        scores, rows = self._index.search(collected.finish()[self._index.kind], k)
         return [
             Hit(float(score), self._passages.passage(self._passages.row(self._index.ids[row])))
             for score, row in zip(scores[0], rows[0], strict=True)

@@ -15,7 +15,13 @@ from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces.contract import Contract
 from t5x_style.interfaces.joint_texts import JointTexts
 from t5x_style.interfaces.objective import SCORE, ModelFunction, embedding_function, function_of
-from t5x_style.interfaces.representation import DENSE, Representations, function_name
+from t5x_style.interfaces.representation import (
+    DENSE,
+    Representation,
+    Representations,
+    function_name,
+    none_of,
+)
 from t5x_style.interfaces.texts import EncodeSource
 from t5x_style.mining import pair_scoring
 from t5x_style.retrieval import encoding
@@ -37,18 +43,16 @@ class Trained:
     partitioner: Partitioner
     fingerprint: str
 
-    def encode(self, side: str, source: EncodeSource) -> np.ndarray:
-        """Embeds a source as queries or as passages: dense [N, D] float32, in its order.
-
-        Raises:
-          ContractError: its texts were tokenized otherwise than the model's contract says.
-          RepresentationError: the model offers no dense vectors of this side.
-        """
-        represent = self._represent(side, source, (DENSE,))
-        name = function_name(side)
-        return encoding.encode(
-            lambda group: represent(group)[DENSE], source, self.partitioner, name, report=True
+    def encode(self, side: str, source: EncodeSource, kind: str = DENSE) -> Representation:
+        """As `text_encoder.TextEncoder.encode`."""
+        represent = self._represent(side, source, (kind,))
+        if not source.ids:
+            return none_of(kind)
+        count, name = len(source.ids), function_name(side)
+        (found,) = encoding.represent_parts(
+            represent, [source], count, self.partitioner, name, report=True
         )
+        return found[kind]
 
     def encode_parts(
         self, side: str, source: EncodeSource, bounds: Sequence[tuple[int, int]]

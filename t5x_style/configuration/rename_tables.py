@@ -163,6 +163,13 @@ _SINCE: Mapping[str, str] = {
         "input_pipelines.batches.text_batches.TextBatcher"
     ),
     "t5x_style.retrieval.scann_index.ScannSettings": "t5x_style.retrieval.scann_index.Scann",
+    "t5x_style.mining.candidates.Dense": "t5x_style.mining.candidates.IndexSearch",
+    "t5x_style.evaluation.retrieval_systems.Dense": (
+        "t5x_style.evaluation.retrieval_systems.IndexSearch"
+    ),
+    "t5x_style.evaluation.retrieval_systems.exact_dense": (
+        "t5x_style.evaluation.retrieval_systems.exact_search"
+    ),
     "t5x_style.retrieval.scann_index.load": "t5x_style.retrieval.published_index.load",
 }
 
@@ -240,6 +247,7 @@ FILES: Mapping[str, str] = {
 # "module.name.parameter" as in fingerprints -> the value that means what was done without it
 ADDED: Mapping[str, str] = {
     "encode_corpus.encode_corpus.kinds": "['dense']",
+    "encoding.load_embeddings.kind": "'dense'",
     "tokenization.train_tokenizer.split_case": "False",
     "bert.BertConfig.table_stddev": "None",
     "bert.BertConfig.position_stddev": "None",

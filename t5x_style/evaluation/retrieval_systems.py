@@ -1,4 +1,4 @@
-"""What is evaluated: BM25, dense retrieval, re-rankers of their hits, fusions of two."""
+"""What is evaluated: BM25, a model with an index, re-rankers of their hits, fusions of two."""
 
 import dataclasses
 import functools
@@ -15,11 +15,11 @@ from t5x_style.evaluation.ranking import Run
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.contract import TEXT, Contract
 from t5x_style.interfaces.joint_texts import JointTexts
-from t5x_style.interfaces.representation import PASSAGE, QUERY
+from t5x_style.interfaces.representation import PASSAGE, QUERY, Representation, joined
 from t5x_style.interfaces.text_encoder import TextEncoder
 from t5x_style.interfaces.texts import EncodeSource
 from t5x_style.mining import pair_scoring
-from t5x_style.retrieval import bm25, exact_index, max_passage
+from t5x_style.retrieval import bm25, exact_index, max_passage, similarity
 from t5x_style.retrieval.beir_collection import Passage
 from t5x_style.retrieval.max_passage import Documents
 
@@ -65,8 +65,8 @@ class MakeSource(Protocol):
         ...
 
 
-class Dense:
-    """A trained model's query vectors against an index of its passage vectors."""
+class IndexSearch:
+    """A trained model's queries against an index of what it made of the passages, of any kind."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Dense:
         """Args:
         name: of the system.
         model: embeds the queries.
-        index: of passages that the same model embedded.
+        index: of passages that the same model embedded; its kind is the queries', too.
         queries: sources that together hold the queries of every split that is asked for.
         of_blocks: whether these are blocks of the documents that are judged; see `documents`.
         texts: makes sources of queries that `queries` do not hold, such as pseudo-queries.
@@ -89,7 +89,7 @@ class Dense:
           ContractError: the index was made under another contract, or by another checkpoint.
         """
         where = f"the index of system {name!r}"
-        index_lib.check_contract(index, model.contract, where)
+        index_lib.check_contract(index, model.contract, where, index.kind)
         index_lib.check_checkpoint(index, model.fingerprint, where)
         self.name = name
         self._model, self._index, self._sources = model, index, queries
@@ -106,32 +106,33 @@ class Dense:
         found = max_passage.search(search, self._index.ids, self._documents, suite.depth)
         return ranking.make_run(list(wanted), *found)
 
-    def _embedded(self, wanted: Mapping[str, str], split: str) -> np.ndarray:
-        """Vectors [Q, D] float32 of queries, by id -> text."""
-        vectors = self._vectors
-        missing = [query for query in wanted if query not in vectors]
+    def _embedded(self, wanted: Mapping[str, str], split: str) -> Representation:
+        """What queries became, by id -> text."""
+        place, known = self._known
+        missing = [query for query in wanted if query not in place]
         if missing and self._texts is None:
             raise ValueError(
                 f"{self.name}: {len(missing)} queries of split {split!r} are in none of the query "
                 f"sources, the first is {missing[0]!r}; add the store of that split, or bind "
-                "retrieval_systems.Dense.texts"
+                "retrieval_systems.IndexSearch.texts"
             )
         if missing:
             texts = [wanted[query] for query in missing]
-            made = self._embed(QUERY, missing, texts)
-            vectors = {**vectors, **dict(zip(missing, made, strict=True))}
-        return np.stack([vectors[query] for query in wanted])
+            place = {**place, **{query: len(place) + n for n, query in enumerate(missing)}}
+            known = joined(self._index.kind, [known, self._embed(QUERY, missing, texts)])
+        return known[np.array([place[query] for query in wanted], np.int64)]
 
-    def _embed(self, side: str, ids: Sequence[str], texts: Sequence[str]) -> np.ndarray:
+    def _embed(self, side: str, ids: Sequence[str], texts: Sequence[str]) -> Representation:
         assert self._texts is not None
         contract = self._model.contract
         length, prefix = contract.query_length, contract.query_prefix
         if side == PASSAGE:
             length, prefix = contract.passage_length, contract.passage_prefix
-        return self._model.encode(side, self._texts(ids, texts, length, prefix))
+        source = self._texts(ids, texts, length, prefix)
+        return self._model.encode(side, source, self._index.kind)
 
     def _search_changed(
-        self, queries: np.ndarray, changed: Mapping[str, Passage], k: int
+        self, queries: Representation, changed: Mapping[str, Passage], k: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """As `Index.search`, as if the index held the changed passages instead."""
         if self._documents is not None or self._model.contract.passage_layout != TEXT:
@@ -144,18 +145,20 @@ class Dense:
         kept = [name for name in changed if name in row_of]
         rows = np.array([row_of[name] for name in kept], np.int32)
         texts = [" ".join(filter(None, (changed[n].title, changed[n].text))) for n in kept]
-        changed_scores = queries @ self._embed(PASSAGE, kept, texts).T  # [Q, C]
+        embedded = self._embed(PASSAGE, kept, texts)
+        changed_scores = similarity.hits(self._index.kind, queries, embedded)  # [Q, C]
         scores, found = self._index.search(queries, min(len(row_of), k + len(kept)))
         scores = np.where(np.isin(found, rows), -np.inf, scores)
         all_rows = np.concatenate([found, np.broadcast_to(rows, changed_scores.shape)], axis=1)
         return index_lib.padded(np.concatenate([scores, changed_scores], axis=1), all_rows, k)
 
     @functools.cached_property
-    def _vectors(self) -> Mapping[str, np.ndarray]:
-        found: dict[str, np.ndarray] = {}
-        for source in self._sources:
-            found.update(zip(source.ids, self._model.encode(QUERY, source), strict=True))
-        return found
+    def _known(self) -> tuple[Mapping[str, int], Representation]:
+        """Query -> its place, and what the queries of all sources became; the last of equal ids."""
+        kind = self._index.kind
+        ids = [query for source in self._sources for query in source.ids]
+        parts = [self._model.encode(QUERY, source, kind) for source in self._sources]
+        return {query: place for place, query in enumerate(ids)}, joined(kind, parts)
 
     def facts(self) -> dict[str, Any]:
         """As `System.facts`."""
@@ -166,28 +169,28 @@ class Dense:
         }
 
 
-def exact_dense(
+def exact_search(
     name: str,
     model: TextEncoder,
     passages: EncodeSource,
     queries: Sequence[EncodeSource],
     of_blocks: bool = False,
     texts: MakeSource | None = None,
-) -> Dense:
-    """A `Dense` over passages embedded on the spot, for a collection that fits in memory.
+) -> IndexSearch:
+    """An `IndexSearch` over vectors that are made on the spot, of a collection that fits in memory.
 
     Args:
       name: of the system.
       model: embeds passages and queries.
       passages: each exactly once.
-      queries, of_blocks, texts: as for `Dense`.
+      queries, of_blocks, texts: as for `IndexSearch`.
 
     Raises:
       ContractError: texts were tokenized otherwise than the model's contract says.
     """
     vectors = model.encode(PASSAGE, passages)
     index = exact_index.ExactIndex(vectors, passages.ids, model.contract, model.fingerprint)
-    return Dense(name, model, index, queries, of_blocks, texts)
+    return IndexSearch(name, model, index, queries, of_blocks, texts)
 
 
 class Scorer(Protocol):

@@ -1,7 +1,8 @@
 """What every index answers, how one is built, written and read, and the checks they share.
 
-An index answers `search(queries, k) -> (scores, rows)` over vectors, row by row of the passages it
-was built from; `ids[row]` is the passage. Places past the last hit (k larger than the corpus, or an
+An index answers `search(queries, k) -> (scores, rows)` over one kind of representation, row by row
+of the passages it was built from; `ids[row]` is the passage. What a score is, says
+`retrieval.similarity`. Places past the last hit (k larger than the corpus, nothing in common, or an
 approximate search that found fewer) hold row NO_ROW and score -inf, so results are always [Q, k].
 
 A new index is a class that answers `SavableIndex` and a subclass of `IndexType` that makes it, in
@@ -12,18 +13,25 @@ import abc
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
 from t5x_style.interfaces.contract import Contract, ContractError
-from t5x_style.interfaces.representation import DENSE
+from t5x_style.interfaces.representation import (
+    DENSE,
+    ENTRIES,
+    MULTI_VECTOR,
+    Entries,
+    Representation,
+    Vectors,
+)
 
 NO_ROW = -1
 
 
 class QueryError(ValueError):
-    """Queries that an index cannot answer: wrong shape, wrong type, or not finite."""
+    """Queries that an index cannot answer: wrong kind, shape or type, or not finite."""
 
 
 class IndexDamaged(ValueError):
@@ -34,32 +42,9 @@ class UnsupportedMachine(RuntimeError):
     """The library of an index does not run on this machine."""
 
 
-class Vectors(Protocol):
-    """[N, D] float32 in memory, or on disk until it is sliced."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(N, D)"""
-        ...
-
-    @property
-    def ndim(self) -> int:
-        """2"""
-        ...
-
-    @property
-    def dtype(self) -> np.dtype:
-        """float32"""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: Any, /) -> np.ndarray: ...
-
-
 @runtime_checkable
 class Index(Protocol):
-    """Nearest neighbours by inner product.
+    """Nearest neighbours by `retrieval.similarity`.
 
     Attributes:
       kind: of the representation that it holds, one of `representation.KINDS`.
@@ -78,18 +63,18 @@ class Index(Protocol):
         """Passage ids, by row."""
         ...
 
-    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def search(self, queries: Representation, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Best passages of each query, best first, ties by row.
 
         Args:
-          queries: [Q, D] float32, embedded under `contract`.
+          queries: as `kind`, embedded under `contract`: [Q, D] float32, or `Entries` of Q queries.
           k: at least 1.
 
         Returns:
           scores [Q, k] float32 and rows [Q, k] int32; -inf and NO_ROW where there is no hit.
 
         Raises:
-          QueryError: queries are not [Q, D] float32 and finite, or k < 1.
+          QueryError: queries are of another kind, shape or dtype, or not finite, or k < 1.
         """
         ...
 
@@ -132,18 +117,18 @@ class IndexType(abc.ABC):
     same settings that wrote it, so a field that is added later needs a default.
 
     Attributes:
-      kind: of the representation that these indexes hold. `build` gets vectors, so that an index
-        of another kind than dense can be neither built nor published yet.
+      kind: of the representation that these indexes hold.
     """
 
     kind: ClassVar[str] = DENSE
 
     @abc.abstractmethod
-    def build(self, vectors: Vectors, record: IndexRecord) -> SavableIndex:
-        """An index of all vectors; the same vectors give the same one.
+    def build(self, passages: Representation, record: IndexRecord) -> SavableIndex:
+        """An index of all passages; the same ones give the same index.
 
         Args:
-          vectors: [N, D] float32, finite, perhaps on disk; checked by the caller.
+          passages: as `kind`, [N, D] float32 or `Entries` of N passages; finite, perhaps on disk,
+            checked by the caller.
           record: of the index.
         """
 
@@ -156,8 +141,8 @@ class IndexType(abc.ABC):
           UnsupportedMachine: the index does not run here.
         """
 
-    def stored_vectors(self, folder: Path) -> Vectors | None:
-        """[N, D] float32 as they were indexed, None where a folder does not hold them.
+    def stored_passages(self, folder: Path) -> Representation | None:
+        """What was indexed, None where a folder does not hold it.
 
         What is searched exactly on a machine that does not run the index.
         """
@@ -213,7 +198,7 @@ def check_inner_product(contract: Contract, dimension: int) -> None:
 
 
 def check_queries(queries: np.ndarray, dimension: int, k: int) -> np.ndarray:
-    """Queries as a contiguous numpy array, or a QueryError that says what is wrong with them."""
+    """Dense queries as a contiguous array, or a QueryError that says what is wrong with them."""
     queries = np.asarray(queries)
     if queries.ndim != 2 or queries.shape[1] != dimension:
         raise QueryError(
@@ -228,27 +213,96 @@ def check_queries(queries: np.ndarray, dimension: int, k: int) -> np.ndarray:
             f"expected finite queries, found NaN or Inf in row {int(np.argmin(finite))} "
             f"({int((~finite).sum())} of {len(queries)} rows); the embedding is broken"
         )
-    if not isinstance(k, (int, np.integer)) or k < 1:
-        raise QueryError(f"expected k of at least 1, found {k!r}")
+    _check_k(k)
     return np.ascontiguousarray(queries)
 
 
-def check_embeddings(embeddings: Vectors, ids: Sequence[str]) -> None:
-    """Raises ValueError unless embeddings are [N, D] float32, finite, one for each distinct id."""
-    if embeddings.ndim != 2 or embeddings.dtype != np.float32 or len(embeddings) == 0:
-        raise ValueError(
-            "expected embeddings [N, D] float32 of at least one passage, found "
-            f"{embeddings.dtype.name}{list(embeddings.shape)}"
+def check_entry_queries(kind: str, queries: Entries, passages: Entries, k: int) -> Entries:
+    """Queries of a kind with entries in memory, or a QueryError; vectors fit the passages'."""
+    if problem := _not_entries(kind, queries):
+        raise QueryError(f"{problem}, the kind of the index")
+    queries = queries[:]
+    if kind == MULTI_VECTOR and queries.offsets[-1] and passages.offsets[-1]:
+        given, held = (one.arrays["vectors"].shape[1] for one in (queries, passages))
+        if given != held:
+            raise QueryError(
+                f"expected vectors of {held} dimensions, those of the index, found {given}"
+            )
+    if (row := _first_not_finite(queries)) is not None:
+        raise QueryError(
+            f"expected finite queries, found NaN or Inf in row {row}; the embedding is broken"
         )
-    if len(ids) != len(embeddings):
-        raise ValueError(f"expected {len(embeddings)} ids, one for each row, found {len(ids)}")
+    _check_k(k)
+    return queries
+
+
+def _check_k(k: int) -> None:
+    if not isinstance(k, (int, np.integer)) or k < 1:
+        raise QueryError(f"expected k of at least 1, found {k!r}")
+
+
+def check_passages(kind: str, passages: Representation, ids: Sequence[str]) -> None:
+    """Raises ValueError unless passages are of the kind, finite, one for each distinct id.
+
+    Args:
+      kind: of their representation.
+      passages: [N, D] float32, or `Entries`; memory-mapped ones are read block by block.
+      ids: N.
+    """
+    problem = _not_vectors(passages) if kind == DENSE else _not_entries(kind, passages)
+    if problem:
+        raise ValueError(problem)
+    if len(ids) != len(passages):
+        raise ValueError(f"expected {len(passages)} ids, one for each row, found {len(ids)}")
     if len(set(ids)) != len(ids):
         raise ValueError(f"expected distinct ids, found {len(ids) - len(set(ids))} repeated ones")
-    for start in range(0, len(embeddings), 1 << 16):  # a memory-mapped file stays on disk
-        finite = np.isfinite(embeddings[start : start + (1 << 16)]).all(axis=1)
-        if not finite.all():
-            row = start + int(np.argmin(finite))
+    if kind != DENSE and passages.offsets[-1] == 0:
+        raise ValueError(
+            f"expected {kind} representations, found {len(ids)} passages without any entry: "
+            "nothing could ever be found"
+        )
+    for start in range(0, len(passages), 1 << 16):  # a memory-mapped file stays on disk
+        row = _first_not_finite(passages[start : start + (1 << 16)])
+        if row is not None:
+            row += start
             raise ValueError(f"embedding of passage {ids[row]!r} (row {row}) holds NaN or Inf")
+
+
+def _not_vectors(passages: Vectors) -> str:
+    """What is wrong with a dense representation, '' if nothing is."""
+    if isinstance(passages, Entries):
+        return f"expected embeddings [N, D] float32, found entries of {sorted(passages.arrays)}"
+    if passages.ndim != 2 or passages.dtype != np.float32 or len(passages) == 0:
+        return (
+            "expected embeddings [N, D] float32 of at least one passage, found "
+            f"{passages.dtype.name}{list(passages.shape)}"
+        )
+    return ""
+
+
+def _not_entries(kind: str, given: Entries) -> str:
+    """What is wrong with a representation of a kind with entries, '' if nothing is."""
+    expected = dict(ENTRIES[kind])
+    if not isinstance(given, Entries):
+        found = f"{given.dtype.name}{list(given.shape)}" if hasattr(given, "dtype") else given
+        return f"expected entries of {expected}, a {kind} representation, found {found}"
+    found = {name: np.dtype(array.dtype).name for name, array in given.arrays.items()}
+    if found != expected:
+        return f"expected entries of {expected}, a {kind} representation, found {found}"
+    return ""
+
+
+def _first_not_finite(block: Representation) -> int | None:
+    """The first text that has NaN or Inf, of texts in memory; None if there is none."""
+    if not isinstance(block, Entries):
+        finite = np.isfinite(block).all(axis=1)
+        return None if finite.all() else int(np.argmin(finite))
+    for array in block.arrays.values():
+        finite = np.isfinite(array).reshape(len(array), -1).all(axis=1)
+        if not finite.all():
+            entry = int(np.argmin(finite))
+            return int(np.searchsorted(block.offsets, entry, side="right")) - 1
+    return None
 
 
 def padded(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -15,8 +15,8 @@ at most once.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -32,7 +32,31 @@ ENTRIES: Mapping[str, Mapping[str, str]] = {
 KINDS = (DENSE, *ENTRIES)
 _NAME = "embed_"
 
-Representations = Mapping[str, Any]  # kind -> see the module's table
+Representation = Any  # of one kind: see the module's table; on the host `Vectors` or `Entries`
+Representations = Mapping[str, Representation]  # by kind
+
+
+class Vectors(Protocol):
+    """[N, D] float32 in memory, or on disk until it is sliced: a dense representation."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, D)"""
+        ...
+
+    @property
+    def ndim(self) -> int:
+        """2"""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype:
+        """float32"""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any, /) -> np.ndarray: ...
 
 
 class RepresentationError(ValueError):
@@ -72,6 +96,27 @@ class Entries:
 
     def _of(self, offsets: np.ndarray, at: Any) -> "Entries":
         return Entries(offsets, {name: array[at] for name, array in self.arrays.items()})
+
+
+def none_of(kind: str) -> Representation:
+    """The representation of no texts, on the host."""
+    if kind == DENSE:
+        return np.zeros((0, 0), np.float32)
+    shape = (0, 0) if kind == MULTI_VECTOR else (0,)
+    arrays = {name: np.zeros(shape, dtype) for name, dtype in ENTRIES[kind].items()}
+    return Entries(np.zeros(1, np.int64), arrays)
+
+
+def joined(kind: str, parts: Sequence[Representation]) -> Representation:
+    """One after the other, in memory; parts without texts may have vectors of another size."""
+    parts = [part[:] for part in parts if len(part)]
+    if not parts:
+        return none_of(kind)
+    if kind == DENSE:
+        return np.concatenate(parts)
+    counts = np.concatenate([np.diff(part.offsets) for part in parts])
+    arrays = {name: np.concatenate([part.arrays[name] for part in parts]) for name in ENTRIES[kind]}
+    return Entries(np.concatenate([[0], np.cumsum(counts)]), arrays)
 
 
 def function_name(side: str) -> str:

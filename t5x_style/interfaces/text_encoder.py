@@ -2,9 +2,8 @@
 
 from typing import Protocol
 
-import numpy as np
-
 from t5x_style.interfaces.contract import Contract
+from t5x_style.interfaces.representation import DENSE, Representation
 from t5x_style.interfaces.texts import EncodeSource
 
 
@@ -21,11 +20,19 @@ class TextEncoder(Protocol):
         """Of the checkpoint."""
         ...
 
-    def encode(self, side: str, source: EncodeSource) -> np.ndarray:
-        """Dense vectors [N, D] float32 of a source, as queries or as passages.
+    def encode(self, side: str, source: EncodeSource, kind: str = DENSE) -> Representation:
+        """What the texts of a source become, in its order.
+
+        Args:
+          side: 'query' or 'passage'.
+          source: N texts.
+          kind: of the representation.
+
+        Returns:
+          [N, D] float32, or `Entries` of N texts.
 
         Raises:
           ContractError: its texts were tokenized otherwise than the model's contract says.
-          RepresentationError: the model offers no dense vectors of this side.
+          RepresentationError: the model does not offer the kind for this side.
         """
         ...

@@ -10,7 +10,7 @@ from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.representation import QUERY
 from t5x_style.interfaces.text_encoder import TextEncoder
 from t5x_style.interfaces.texts import EncodeSource
-from t5x_style.retrieval import bm25, encoding
+from t5x_style.retrieval import bm25, encoding, similarity
 from t5x_style.retrieval.beir_collection import Passages
 
 STEMMED = 16_384  # passages whose stems are remembered, some kilobytes each
@@ -97,10 +97,10 @@ class Bm25:
         return [self._index.stems(row) for row in rows]
 
 
-class Dense:
-    """A trained model's query vectors against an index of its vectors of the whole corpus.
+class IndexSearch:
+    """A trained model's queries against an index of the whole corpus, of any kind.
 
-    The vectors of all queries are in memory, those of the corpus stay where they are.
+    What all queries became is in memory, what the corpus became stays where it is.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Dense:
           passages: the corpus.
           queries: id -> text, of the split that is mined.
           model: embeds the queries.
-          index: of the corpus, as the same checkpoint embedded it.
+          index: of the corpus, as the same checkpoint embedded it; its kind is the queries', too.
           embeddings: what the index was built from; a positive that the search does not find gets
             its score from here.
           source: holds every one of the queries, and may hold more.
@@ -126,9 +126,15 @@ class Dense:
         Raises:
           ContractError: the index or the source was made under another contract than the model's.
           CandidatesError: the index or the embeddings are of another checkpoint or of another
-            corpus, or the source lacks a query.
+            corpus, or of two kinds, or the source lacks a query.
+          RepresentationError: the model does not embed queries as the kind of the index.
         """
-        index_lib.check_contract(index, model.contract, "the index that is mined from")
+        index_lib.check_contract(index, model.contract, "the index that is mined from", index.kind)
+        if embeddings.kind != index.kind:
+            raise CandidatesError(
+                f"expected embeddings of kind {index.kind!r}, that of the index, found "
+                f"{embeddings.kind!r}: bind encoding.load_embeddings.kind = {index.kind!r}"
+            )
         _check_checkpoint("the index", index.checkpoint, model.fingerprint)
         _check_checkpoint("the embeddings", embeddings.checkpoint, model.fingerprint)
         self.ids = passages.ids
@@ -145,21 +151,21 @@ class Dense:
                 f"query source, the first is {missing[0]!r}; it holds {len(source.ids)} others. "
                 "Give it the store of this corpus's queries, and the ids of this split."
             )
-        self._vectors = model.encode(QUERY, source)  # [Q, D]
+        self._asked = model.encode(QUERY, source, index.kind)
         self._stemmed: dict[int, frozenset[str]] = {}
 
     def search(
         self, queries: Sequence[str], positives: Sequence[Sequence[int]], depth: int
     ) -> Iterator[Hits]:
         """As `Candidates.search`."""
-        vectors = self._vectors[[self._place[query] for query in queries]]  # [Q, D]
-        scores, hits = self._index.search(vectors, depth)  # [Q, depth]
+        asked = self._asked[np.array([self._place[query] for query in queries], np.int64)]
+        scores, hits = self._index.search(asked, depth)  # [Q, depth]
         rows = self._row_of_hit[hits]  # NO_ROW, -1, stands last
-        for vector, rows_of, scores_of, answers in zip(
-            vectors, rows, scores, positives, strict=True
-        ):
-            embedded = self._embeddings.vectors[self._embedding_of_row[answers]]  # [P, D]
-            yield Hits(scores_of, rows_of, embedded @ vector)
+        for number, answers in enumerate(positives):
+            embedded = self._embeddings.passages[self._embedding_of_row[answers]]
+            query = asked[number : number + 1]
+            of_positives = similarity.scores(self._index.kind, query, embedded)[0]  # [P]
+            yield Hits(scores[number], rows[number], of_positives)
 
     def stems(self, rows: Sequence[int]) -> list[frozenset[str]]:
         """As `Candidates.stems`; reads the passages."""

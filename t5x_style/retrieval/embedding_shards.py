@@ -1,9 +1,7 @@
 """The folder of a corpus's vectors: shards that appear whole or not at all, and can be made again.
 
-    folder/shards/00007/vectors.npy     dense: [n, D], the texts from 7 x shard_size on
-                        sparse_offsets.npy, sparse_tokens.npy, sparse_weights.npy
-                        multi_vector_offsets.npy, multi_vector_vectors.npy
-                                        arrays of `Entries`: [n + 1] int64, then [t, ...] each
+    folder/shards/00007/vectors.npy     the n texts from 7 x shard_size on; files of other kinds
+                                        have the names of `representation_files`
                         ids.json        the n ids
                         manifest.json   sizes and sha256 of these, and the version
     folder/contract.json
@@ -34,14 +32,19 @@ import numpy as np
 from t5x_style.interfaces import representation
 from t5x_style.interfaces.contract import Contract
 from t5x_style.interfaces.index import IndexDamaged
-from t5x_style.interfaces.representation import DENSE, ENTRIES, Entries, Representations
+from t5x_style.interfaces.representation import (
+    DENSE,
+    ENTRIES,
+    Entries,
+    Representation,
+    Representations,
+)
+from t5x_style.retrieval import representation_files, versioned_folder
 from t5x_style.retrieval import resumable_parts as parts_lib
-from t5x_style.retrieval import versioned_folder
 from t5x_style.retrieval.sharded_array import ShardedArray
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-VECTORS, IDS = "vectors.npy", "ids.json"
-OFFSETS = "offsets"
+IDS = "ids.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +174,7 @@ class ShardWriter:
                     f"shard {number}: expected {end - start} {kind} representations, "
                     f"found {len(found[kind])}"
                 )
-            for name, array in _files(kind, found[kind]).items():
+            for name, array in representation_files.arrays(kind, found[kind]).items():
                 stored[name] = self._storage.narrowed(array, f"shard {number}: {name}")
         self.wait()
         self._writing = self._background.submit(
@@ -225,21 +228,9 @@ class ShardWriter:
         return self._folder / "shards" / f"{number:05}"
 
 
-def _files(kind: str, found: Any) -> dict[str, np.ndarray]:
-    """File name -> array, of a representation on the host."""
-    if kind == DENSE:
-        return {VECTORS: found}
-    named = {OFFSETS: found.offsets, **found.arrays}
-    return {_file(kind, name): array for name, array in named.items()}
-
-
-def _file(kind: str, name: str) -> str:
-    return f"{kind}_{name}.npy"
-
-
 def read(
     folder: str | Path, kinds: Sequence[str] = (DENSE,)
-) -> tuple[dict[str, Any], list[str], Contract, str]:
+) -> tuple[dict[str, Representation], list[str], Contract, str]:
     """What a `ShardWriter` finished; every byte is checked.
 
     Returns:
@@ -285,15 +276,15 @@ def _require_held(folder: Path, held: Sequence[str], asked: Sequence[str]) -> No
         )
 
 
-def _read(kind: str, shards: Sequence[Path], dtype: str) -> Any:
+def _read(kind: str, shards: Sequence[Path], dtype: str) -> Representation:
     """A representation of the texts of all shards, on disk."""
+    files = representation_files.names(kind)
     if kind == DENSE:
-        return _sharded(VECTORS, shards, "float32", dtype)
-    counts = [np.diff(np.load(shard / _file(kind, OFFSETS))) for shard in shards]
+        return _sharded(files["vectors"], shards, "float32", dtype)
+    counts = [np.diff(np.load(shard / files["offsets"])) for shard in shards]
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
     arrays = {
-        name: _sharded(_file(kind, name), shards, given, dtype)
-        for name, given in ENTRIES[kind].items()
+        name: _sharded(files[name], shards, given, dtype) for name, given in ENTRIES[kind].items()
     }
     return Entries(offsets, arrays)
 

@@ -17,7 +17,7 @@ from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces import representation
 from t5x_style.interfaces.contract import TEXT, Contract, ContractError
 from t5x_style.interfaces.objective import Group
-from t5x_style.interfaces.representation import DENSE, Representations
+from t5x_style.interfaces.representation import DENSE, Representation, Representations
 from t5x_style.interfaces.texts import Batched, EncodeSource
 from t5x_style.retrieval import embedding_shards
 from t5x_style.retrieval.text_collector import TextCollector
@@ -29,19 +29,23 @@ IN_FLIGHT = 2  # batches that the device has been given and the host has not fet
 
 @dataclasses.dataclass(frozen=True)
 class Embeddings:
-    """Vectors [N, D] float32 with their ids, in row order.
+    """What the passages of a corpus became, with their ids, in row order.
 
-    Vectors read from a folder stay there: what is sliced is read.
+    What was read from a folder stays there until it is sliced.
 
     Attributes:
+      passages: as `kind`: [N, D] float32, or `Entries` of N.
+      ids: N.
       contract: of the model.
       checkpoint: fingerprint of the one that made them, '' where that was not recorded.
+      kind: of the representation.
     """
 
-    vectors: index_lib.Vectors
+    passages: Representation
     ids: list[str]
     contract: Contract
     checkpoint: str = ""
+    kind: str = DENSE
 
 
 def check_source(source: EncodeSource, contract: Contract, side: str) -> None:
@@ -220,14 +224,17 @@ def _progress(total: int, description: str) -> tqdm.tqdm:
     )
 
 
-def load_embeddings(folder: str | Path) -> Embeddings:
-    """Reads what `encode_corpus` wrote; the vectors stay on disk.
+def load_embeddings(folder: str | Path, kind: str = "dense") -> Embeddings:
+    """Reads what `encode_corpus` wrote; it stays on disk.
+
+    Args:
+      folder: of the stage.
+      kind: of the representation that is read.
 
     Raises:
       IndexDamaged: a file is missing or changed, or shards are of different models.
-      RepresentationError: there are no dense vectors.
+      RepresentationError: the folder does not hold the kind.
     """
-    found, ids, contract, checkpoint = embedding_shards.read(folder, (DENSE,))
-    vectors = found[DENSE]
-    index_lib.check_embeddings(vectors, ids)
-    return Embeddings(vectors, ids, contract, checkpoint)
+    found, ids, contract, checkpoint = embedding_shards.read(folder, (kind,))
+    index_lib.check_passages(kind, found[kind], ids)
+    return Embeddings(found[kind], ids, contract, checkpoint, kind)

@@ -1,9 +1,10 @@
-"""Exact search by inner product: slow, right, and what every other index is measured against."""
+"""Exact search of any kind: slow, right, and what every other index is measured against."""
 
 import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,108 +12,125 @@ import numpy as np
 
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.contract import Contract
-from t5x_style.interfaces.representation import DENSE
-from t5x_style.retrieval import encoding
+from t5x_style.interfaces.representation import (
+    DENSE,
+    MULTI_VECTOR,
+    SPARSE,
+    Entries,
+    Representation,
+)
+from t5x_style.retrieval import encoding, representation_files, similarity
 
 PASSAGE_BLOCK = 65_536
 QUERY_BLOCK = 256
-_VECTORS = "vectors.npy"
 
 
 class ExactIndex:
-    """Compares every query with every passage; implements `index.SavableIndex`."""
+    """Compares every query with every passage, of any kind; implements `index.SavableIndex`."""
 
-    kind = DENSE
     recall = 1.0
 
     def __init__(
         self,
-        embeddings: index_lib.Vectors,
+        passages: Representation,
         ids: Sequence[str],
         contract: Contract,
         checkpoint: str = "",
+        kind: str = DENSE,
     ):
         """Args:
-        embeddings: [N, D] float32, finite; may be on disk.
+        passages: [N, D] float32, or `Entries` of N passages; finite, may be on disk.
         ids: N distinct passage ids, in row order.
         contract: of the model that embedded them.
         checkpoint: its fingerprint, where it is known.
+        kind: of `passages`.
         """
-        index_lib.check_embeddings(embeddings, ids)
-        index_lib.check_inner_product(contract, embeddings.shape[1])
-        self._embeddings = embeddings
+        index_lib.check_passages(kind, passages, ids)
+        if kind == DENSE:
+            index_lib.check_inner_product(contract, passages.shape[1])
+        self._passages = passages
+        self.kind = kind
         self.ids = list(ids)
         self.contract = contract
         self.checkpoint = checkpoint
 
-    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def search(self, queries: Representation, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As `index.Index.search`."""
-        return top_k(queries, self._embeddings, k)
+        return top_k(queries, self._passages, k, self.kind)
 
     def save(self, folder: Path) -> None:
         """As `index.SavableIndex.save`."""
-        header = {
-            "descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)),
-            "fortran_order": False,
-            "shape": tuple(self._embeddings.shape),
-        }
-        # In blocks, because the vectors may exceed memory. Written and not memory-mapped: a full
-        # disk is then an OSError, and not a signal that ends the process.
-        with open(folder / _VECTORS, "wb") as file:
-            np.lib.format.write_array_header_1_0(file, header)
-            for start in range(0, len(self._embeddings), PASSAGE_BLOCK):
-                file.write(self._embeddings[start : start + PASSAGE_BLOCK].tobytes())
+        representation_files.write(folder, self.kind, self._passages)
 
 
 @dataclasses.dataclass(frozen=True)
 class Exact(index_lib.IndexType):
-    """Indexes that compare every vector, on any machine; the vectors stay on disk."""
+    """Indexes that compare every passage, on any machine; what they hold stays on disk."""
 
-    def build(self, vectors: index_lib.Vectors, record: index_lib.IndexRecord) -> ExactIndex:
+    def build(self, passages: Representation, record: index_lib.IndexRecord) -> ExactIndex:
         """As `index.IndexType.build`."""
-        return ExactIndex(vectors, record.ids, record.contract, record.checkpoint)
+        return ExactIndex(passages, record.ids, record.contract, record.checkpoint, self.kind)
 
     def load(self, folder: Path, record: index_lib.IndexRecord) -> ExactIndex:
         """As `index.IndexType.load`."""
-        return self.build(self.stored_vectors(folder), record)
+        return self.build(self.stored_passages(folder), record)
 
-    def stored_vectors(self, folder: Path) -> index_lib.Vectors:
-        """As `index.IndexType.stored_vectors`."""
-        vectors: np.ndarray = np.load(folder / _VECTORS, mmap_mode="r", allow_pickle=False)
-        return vectors
+    def stored_passages(self, folder: Path) -> Representation:
+        """As `index.IndexType.stored_passages`."""
+        return representation_files.read(folder, self.kind)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExactSparse(Exact):
+    """`Exact` over tokens with weights."""
+
+    kind = SPARSE
+
+
+@dataclasses.dataclass(frozen=True)
+class ExactMultiVector(Exact):
+    """`Exact` over several vectors of a passage, by MaxSim."""
+
+    kind = MULTI_VECTOR
 
 
 def top_k(
-    queries: np.ndarray,
-    embeddings: index_lib.Vectors,
+    queries: Representation,
+    passages: Representation,
     k: int,
+    kind: str = DENSE,
     passage_block: int = PASSAGE_BLOCK,
     query_block: int = QUERY_BLOCK,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k largest inner products of each query, in float32 at the highest matmul precision.
+    """The k passages with the highest score of each query, see `retrieval.similarity`.
 
-    The passages stay where they are, one block of them is on the device; the largest intermediate
-    is [query_block, passage_block] float32.
+    Of dense vectors in float32 at the highest matmul precision, on the device. The passages stay
+    where they are, one block of them is in memory; the largest intermediate is
+    [query_block, passage_block] float32.
 
     Args:
-      queries: [Q, D] float32.
-      embeddings: [N, D] float32.
+      queries: [Q, D] float32, or `Entries` of Q queries.
+      passages: [N, D] float32, or `Entries` of N passages.
       k: at least 1; may exceed N.
+      kind: of both.
       passage_block, query_block: how many of each are compared at once.
 
     Returns:
       scores [Q, k] float32 and rows [Q, k] int32, best first, ties by row; see `index`.
     """
-    queries = index_lib.check_queries(queries, embeddings.shape[1], k)
+    if kind == DENSE:
+        queries = index_lib.check_queries(queries, passages.shape[1], k)
+    else:
+        queries = index_lib.check_entry_queries(kind, queries, passages, k)
     if passage_block < 1 or query_block < 1:
         raise ValueError(f"expected blocks of at least 1, found {passage_block=}, {query_block=}")
-    width = min(k, len(embeddings))
+    width = min(k, len(passages))
     # Little work should not pay for a large block; powers of two keep recompilation rare.
-    passage_block = min(passage_block, 1 << (len(embeddings) - 1).bit_length())
+    passage_block = min(passage_block, 1 << (len(passages) - 1).bit_length())
     query_block = min(query_block, 1 << max(len(queries) - 1, 0).bit_length())
+    firsts = range(0, len(queries), query_block)
     blocks = [
-        _filled(queries[first : first + query_block], query_block)
-        for first in range(0, len(queries), query_block)
+        _prepared(kind, queries[first : first + query_block], query_block) for first in firsts
     ]
     best = [
         (
@@ -121,11 +139,13 @@ def top_k(
         )
         for _ in blocks
     ]
-    for first in range(0, len(embeddings), passage_block):
-        block = embeddings[first : first + passage_block]
-        passages = jnp.asarray(_filled(block, passage_block))
+    for first in range(0, len(passages), passage_block):
+        block = passages[first : first + passage_block]
+        compared = _prepared(kind, block, passage_block)
         best = [
-            _merge(b, query, passages, len(block), first)
+            _merge(b, query, compared, len(block), first)
+            if kind == DENSE
+            else _keep_best(b, _hits(kind, query, compared, b[0].shape[0], passage_block), first)
             for b, query in zip(best, blocks, strict=True)
         ]
     nothing = np.zeros((0, width))
@@ -134,9 +154,18 @@ def top_k(
     return index_lib.padded(scores, rows, k)
 
 
-def _filled(block: np.ndarray, size: int) -> np.ndarray:
-    """[n, D] -> [size, D] with zeros."""
-    return np.pad(block, ((0, size - len(block)), (0, 0)))
+def _prepared(kind: str, block: Representation, size: int) -> Any:
+    """Vectors [n, D] -> [size, D] with zeros, on the device; entries as they are."""
+    if kind != DENSE:
+        return block
+    return jnp.asarray(np.pad(block, ((0, size - len(block)), (0, 0))))
+
+
+def _hits(kind: str, queries: Entries, passages: Entries, rows: int, columns: int) -> np.ndarray:
+    """[rows, columns] float32: the scores of hits, -inf elsewhere and past the last of either."""
+    found = np.full((rows, columns), -np.inf, np.float32)
+    found[: len(queries), : len(passages)] = similarity.hits(kind, queries, passages)
+    return found
 
 
 @functools.partial(jax.jit, donate_argnums=0)
@@ -148,15 +177,29 @@ def _merge(
     first: int,
 ) -> tuple[jax.Array, jax.Array]:
     """The best k of what was found so far [Q, k] and of one more block of passages [C, D]."""
-    best_scores, best_rows = best
-    width = best_scores.shape[1]
     scores = jnp.einsum(
         "qd,cd->qc", queries, passages, precision=jax.lax.Precision.HIGHEST
     )  # [Q, C]
     block_rows = jnp.arange(passages.shape[0], dtype=jnp.int32)
-    scores = jnp.where(block_rows < valid, scores, -jnp.inf)
+    return _better(best, jnp.where(block_rows < valid, scores, -jnp.inf), first)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _keep_best(
+    best: tuple[jax.Array, jax.Array], scores: jax.Array, first: int
+) -> tuple[jax.Array, jax.Array]:
+    """`_better`, compiled, of scores from the host."""
+    return _better(best, scores, first)
+
+
+def _better(
+    best: tuple[jax.Array, jax.Array], scores: jax.Array, first: int | jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The best k of what was found so far [Q, k] and of the scores [Q, C] from row `first` on."""
+    best_scores, best_rows = best
+    width = best_scores.shape[1]
     # top_k prefers the earlier of equal scores, and earlier blocks stand first: ties go by row.
-    scores, at = jax.lax.top_k(scores, min(width, passages.shape[0]))
+    scores, at = jax.lax.top_k(scores, min(width, scores.shape[1]))
     rows = jnp.where(jnp.isfinite(scores), at + first, index_lib.NO_ROW)
     scores, at = jax.lax.top_k(jnp.concatenate([best_scores, scores], axis=1), width)
     rows = jnp.take_along_axis(jnp.concatenate([best_rows, rows], axis=1), at, axis=1)
@@ -166,4 +209,4 @@ def _merge(
 def load(embeddings: str) -> ExactIndex:
     """The exact index of a folder that `encode_corpus` wrote; vectors stay on disk."""
     stored = encoding.load_embeddings(embeddings)
-    return ExactIndex(stored.vectors, stored.ids, stored.contract, stored.checkpoint)
+    return ExactIndex(stored.passages, stored.ids, stored.contract, stored.checkpoint)

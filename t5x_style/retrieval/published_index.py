@@ -17,19 +17,25 @@ import numpy as np
 from t5x_style.configuration import renames
 from t5x_style.configuration.gin_reader import ALLOWED
 from t5x_style.interfaces import index as index_lib
-from t5x_style.interfaces import representation
 from t5x_style.interfaces.contract import Contract
-from t5x_style.interfaces.representation import DENSE
-from t5x_style.retrieval import exact_index, versioned_folder
+from t5x_style.interfaces.representation import (
+    DENSE,
+    MULTI_VECTOR,
+    SPARSE,
+    Representation,
+    RepresentationError,
+)
+from t5x_style.retrieval import exact_index, similarity, versioned_folder
 from t5x_style.retrieval.encoding import Embeddings, load_embeddings
 
 # Folders of ScaNN's type hold a short name, from before there were others.
 _SHORT_NAMES = {"t5x_style.retrieval.scann_index.Scann": "scann"}
 _IDS = "ids.json"
-_SAMPLE = 256  # passages whose neighbours measure the recall of a new index
+# Passages whose neighbours measure the recall of a new index; MaxSim is slow
+_SAMPLE = {DENSE: 256, SPARSE: 256, MULTI_VECTOR: 32}
 _RECALL_AT = 10
 _ROUNDING = 1e-5  # of a product in float32, relative to the vectors' lengths, with room
-_BLOCK = 65_536  # vectors that are read at a time
+_BLOCK = 65_536  # passages that are read at a time
 
 WriteMore = Callable[[Path], Mapping[str, Any]]
 
@@ -54,7 +60,7 @@ def publish(
 
     Args:
       folder: where versions are published.
-      embeddings: vectors [N, D] float32, ids and contract of all passages.
+      embeddings: of all passages, of the kind that the index holds.
       index: the type that is built.
       keep: how many versions stay on disk.
       minimum_recall: an index that finds less of the exact top 10 is not published.
@@ -63,8 +69,8 @@ def publish(
     Raises:
       RecallError: recall is below `minimum_recall`; what was published before stays.
       PublishError: no room, or no permission to write; what was published before stays, too.
-      RepresentationError: the index holds another kind of representation than vectors.
-      ValueError: vectors, ids and contract do not belong together.
+      RepresentationError: the index holds another kind of representation.
+      ValueError: passages, ids and contract do not belong together.
     """
     built = _built(embeddings, index)
     if built.recall < minimum_recall:
@@ -73,14 +79,18 @@ def publish(
             f"measured {built.recall:.4f} with {index}. Change these settings to look at more "
             "(ScaNN: raise searched_share or reorder)."
         )
-    count, dimension = embeddings.vectors.shape
+    passages, kind = embeddings.passages, embeddings.kind
     manifest = {
         "kind": _name_of(index),
         "checkpoint": embeddings.checkpoint,
-        "count": count,
-        "dimension": dimension,
+        "count": len(passages),
+        **({"dimension": passages.shape[1]} if kind == DENSE else {}),
         "settings": dataclasses.asdict(index),
-        "recall": {"at": _RECALL_AT, "sample": min(_SAMPLE, count), "value": built.recall},
+        "recall": {
+            "at": _RECALL_AT,
+            "sample": min(_SAMPLE[kind], len(passages)),
+            "value": built.recall,
+        },
     }
     with versioned_folder.new_version(folder, manifest, keep) as version:
         built.save(version)
@@ -97,7 +107,7 @@ def from_embeddings(embeddings: str, index: index_lib.IndexType) -> index_lib.In
       embeddings: folder that `encode_corpus` wrote.
       index: the type that is built.
     """
-    return _built(load_embeddings(embeddings), index)
+    return _built(load_embeddings(embeddings, index.kind), index)
 
 
 def load(folder: str | Path, fall_back_to_exact: bool = False) -> index_lib.Index:
@@ -106,12 +116,12 @@ def load(folder: str | Path, fall_back_to_exact: bool = False) -> index_lib.Inde
     Args:
       folder: that `publish` published to.
       fall_back_to_exact: on a machine that does not run the index, such as a CPU that ScaNN does
-        not support, search the stored vectors exactly.
+        not support, search the stored passages exactly.
 
     Raises:
       IndexDamaged: a file is missing, cut short or changed, or the folder carries a pickle.
       IndexTypeError: its type of index, or one of its settings, is not known here.
-      UnsupportedMachine: and no fall-back was asked for, or the folder holds no vectors.
+      UnsupportedMachine: and no fall-back was asked for, or the folder does not hold the passages.
     """
     return load_version(versioned_folder.current(folder), fall_back_to_exact)
 
@@ -129,51 +139,62 @@ def load_version(version: Path, fall_back_to_exact: bool = False) -> index_lib.I
     try:
         return type_of_index.load(version, record)
     except index_lib.UnsupportedMachine:
-        vectors = type_of_index.stored_vectors(version) if fall_back_to_exact else None
-        if vectors is None:
+        passages = type_of_index.stored_passages(version) if fall_back_to_exact else None
+        if passages is None:
             raise
-        return exact_index.Exact().build(vectors, record)
+        parts = record.ids, record.contract, record.checkpoint, type_of_index.kind
+        return exact_index.ExactIndex(passages, *parts)
 
 
-def measure_recall(index: index_lib.Index, vectors: index_lib.Vectors) -> float:
+def measure_recall(index: index_lib.Index, passages: Representation) -> float:
     """Share of the exact top 10 that the index finds, for evenly spaced passages as queries.
 
     A passage that scores as high as the last of the exact top 10, to rounding, counts as one of
     them: which of equals is listed says nothing about an index.
 
     Args:
-      index: of `vectors`.
-      vectors: [N, D] float32.
+      index: of `passages`.
+      passages: as the index's kind, [N, D] float32 or `Entries` of N.
     """
-    count = len(vectors)
-    sample = np.unique(np.linspace(0, count - 1, min(_SAMPLE, count)).astype(np.int64))
-    queries, k = vectors[sample], min(_RECALL_AT, count)
-    exact_scores, _ = exact_index.top_k(queries, vectors, k)
+    count, kind = len(passages), index.kind
+    sizes = np.concatenate(
+        [
+            similarity.bounds(kind, passages[start : start + _BLOCK])
+            for start in range(0, count, _BLOCK)
+        ]
+    )  # REALM's vectors are no unit vectors
+    some = np.arange(count) if kind == DENSE else np.flatnonzero(sizes)
+    if not len(some):
+        raise ValueError(f"expected {kind} representations, found {count} passages that are all 0")
+    at = np.linspace(0, len(some) - 1, min(_SAMPLE[kind], len(some))).astype(np.int64)
+    queries, k = passages[some[np.unique(at)]], min(_RECALL_AT, count)
+    exact_scores, _ = exact_index.top_k(queries, passages, k, kind)
     _, rows = index.search(queries, k)
-    found_vectors = vectors[np.maximum(rows, 0).reshape(-1)].reshape(*rows.shape, -1)
-    scores = np.einsum("qd,qkd->qk", queries, found_vectors)
-    lengths = [
-        np.linalg.norm(vectors[start : start + _BLOCK], axis=1).max()
-        for start in range(0, count, _BLOCK)
-    ]  # REALM's vectors are no unit vectors
-    slack = _ROUNDING * np.max(lengths) * np.linalg.norm(queries, axis=1, keepdims=True)
-    found = (scores >= exact_scores[:, -1:] - slack) & (rows != index_lib.NO_ROW)
-    return float(found.mean())
+    different, place = np.unique(np.maximum(rows, 0), return_inverse=True)
+    scores = np.take_along_axis(
+        similarity.scores(kind, queries, passages[different]), place.reshape(rows.shape), axis=1
+    )
+    slack = _ROUNDING * sizes.max() * similarity.bounds(kind, queries)[:, None]
+    wanted = np.isfinite(exact_scores)  # fewer than k have anything in common with some queries
+    last = np.min(exact_scores, axis=1, where=wanted, initial=np.inf, keepdims=True)
+    found = (scores >= last - slack) & (rows != index_lib.NO_ROW)
+    return float(np.minimum(found.sum(1), wanted.sum(1)).sum() / wanted.sum())
 
 
 def _built(embeddings: Embeddings, index: index_lib.IndexType) -> index_lib.SavableIndex:
     """An index in memory that knows its recall."""
-    if index.kind != DENSE:
-        raise representation.RepresentationError(
-            f"{index} holds representations of kind {index.kind!r}, but an index is built from "
-            f"vectors, of kind {DENSE!r}: no other kind can be built yet."
+    if index.kind != embeddings.kind:
+        raise RepresentationError(
+            f"{index} holds representations of kind {index.kind!r}, but the embeddings are of kind "
+            f"{embeddings.kind!r}. Choose another type of index, or load embeddings of its kind."
         )
-    vectors = embeddings.vectors
-    index_lib.check_embeddings(vectors, embeddings.ids)
-    index_lib.check_inner_product(embeddings.contract, vectors.shape[1])
+    passages = embeddings.passages
+    index_lib.check_passages(index.kind, passages, embeddings.ids)
+    if index.kind == DENSE:
+        index_lib.check_inner_product(embeddings.contract, passages.shape[1])
     record = index_lib.IndexRecord(embeddings.ids, embeddings.contract, embeddings.checkpoint)
-    built = index.build(vectors, record)
-    built.recall = measure_recall(built, vectors)
+    built = index.build(passages, record)
+    built.recall = measure_recall(built, passages)
     return built
 
 

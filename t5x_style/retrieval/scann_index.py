@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from t5x_style.interfaces import index as index_lib
-from t5x_style.interfaces.representation import DENSE
+from t5x_style.interfaces.representation import DENSE, Vectors
 from t5x_style.retrieval import versioned_folder
 
 _PICKLE = "scann_docids.pkl"
@@ -88,9 +88,9 @@ class Scann(index_lib.IndexType):
         if not 0 < self.searched_share <= 1:
             raise ValueError(f"searched_share: expected in (0, 1], found {self.searched_share}")
 
-    def build(self, vectors: index_lib.Vectors, record: index_lib.IndexRecord) -> ScannIndex:
+    def build(self, passages: Vectors, record: index_lib.IndexRecord) -> ScannIndex:
         """As `index.IndexType.build`; all vectors are read into memory."""
-        searcher = _train(np.ascontiguousarray(vectors[:]), self)
+        searcher = _train(np.ascontiguousarray(passages[:]), self)
         return ScannIndex(searcher, record, self.reorder)
 
     def load(self, folder: Path, record: index_lib.IndexRecord) -> ScannIndex:
@@ -107,8 +107,8 @@ class Scann(index_lib.IndexType):
             )
         return ScannIndex(searcher, record, self.reorder)
 
-    def stored_vectors(self, folder: Path) -> index_lib.Vectors:
-        """As `index.IndexType.stored_vectors`."""
+    def stored_passages(self, folder: Path) -> Vectors:
+        """As `index.IndexType.stored_passages`."""
         vectors: np.ndarray = np.load(folder / "dataset.npy", mmap_mode="r", allow_pickle=False)
         return vectors
 

@@ -13,6 +13,7 @@ from flax import nnx
 
 from t5x_style.distributed.partitioning import BATCH_AXES, Partitioner
 from t5x_style.interfaces import index as index_lib
+from t5x_style.interfaces.representation import Vectors
 from t5x_style.retrieval import exact_index
 from t5x_style.retrieval.device_index import DeviceIndex, DeviceIndexConfig
 from t5x_style.retrieval.sharded_top_k import NEVER
@@ -34,9 +35,9 @@ class Sharded(exact_index.Exact):
     chunk: int = 65_536
     recall_target: float = 0.95
 
-    def build(self, vectors: index_lib.Vectors, record: index_lib.IndexRecord) -> "ShardedIndex":
+    def build(self, passages: Vectors, record: index_lib.IndexRecord) -> "ShardedIndex":
         """As `index.IndexType.build`."""
-        return ShardedIndex(vectors, record, self)
+        return ShardedIndex(passages, record, self)
 
 
 class ShardedIndex(exact_index.ExactIndex):
@@ -45,9 +46,7 @@ class ShardedIndex(exact_index.ExactIndex):
     Each process has the whole index on its local devices, so that it may search on its own.
     """
 
-    def __init__(
-        self, vectors: index_lib.Vectors, record: index_lib.IndexRecord, settings: Sharded
-    ):
+    def __init__(self, vectors: Vectors, record: index_lib.IndexRecord, settings: Sharded):
         """Args:
         vectors: [N, D] float32, finite; may be on disk, a device's rows are read at a time.
         record: of the index.
@@ -113,7 +112,7 @@ class _NoText:
 
 
 def _on_devices(
-    vectors: index_lib.Vectors, config: DeviceIndexConfig, partitioner: Partitioner
+    vectors: Vectors, config: DeviceIndexConfig, partitioner: Partitioner
 ) -> tuple[Any, Any]:
     """Graph and state of a `DeviceIndex` that holds `vectors` [N, D], read share by share."""
     count = len(vectors)

@@ -85,7 +85,7 @@ class Embedder:
         self.contract, self.fingerprint = model.contract, model.fingerprint
         self._embed = embedder(model.functions, "passage")
 
-    def encode(self, side, source):
+    def encode(self, side, source, kind="dense"):
         rows = (CORPUS.tokens(0, CORPUS.rows), CORPUS.column("length", 0, CORPUS.rows))
         group = evidence_layout.row_group(
             *map(jnp.asarray, rows), jnp.zeros(CORPUS.rows, jnp.int32)

@@ -34,7 +34,12 @@ class Questions:
 
     def __call__(self, questions):
         tokens = [[int(word in question) for word in WORDS] for question in questions]
-        return {"tokens": np.asarray(tokens, np.int32)}
+        numbers = np.arange(len(questions), dtype=np.int32)[:, None]
+        return {
+            "tokens": np.asarray(tokens, np.int32),
+            "segment_valid": np.ones(numbers.shape, bool),
+            "example_id": numbers,
+        }
 
 
 @jax.jit

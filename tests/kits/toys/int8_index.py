@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from t5x_style.interfaces import index as index_lib
-from t5x_style.interfaces.representation import DENSE
+from t5x_style.interfaces.representation import DENSE, Vectors
 
 
 class Int8Index:
@@ -37,8 +37,8 @@ class Int8(index_lib.IndexType):
 
     scale: float = 127.0
 
-    def build(self, vectors: index_lib.Vectors, record: index_lib.IndexRecord) -> Int8Index:
-        return Int8Index(np.rint(vectors[:] * self.scale).astype(np.int8), record, self.scale)
+    def build(self, passages: Vectors, record: index_lib.IndexRecord) -> Int8Index:
+        return Int8Index(np.rint(passages[:] * self.scale).astype(np.int8), record, self.scale)
 
     def load(self, folder: Path, record: index_lib.IndexRecord) -> Int8Index:
         return Int8Index(np.load(folder / "codes.npy", allow_pickle=False), record, self.scale)

@@ -73,8 +73,8 @@ def test_encodes_as_the_objective_that_was_saved(stage_folder, tmp_path, mesh):
     outputs = encode_corpus(model, helpers.Source(IDS), "embed_passage", STORAGE, str(tmp_path))
     assert outputs == {"embeddings": "."}
     stored = encoding.load_embeddings(tmp_path)
-    np.testing.assert_allclose(stored.vectors[:], expected, atol=1e-5)
-    np.testing.assert_allclose(np.linalg.norm(stored.vectors[:], axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(stored.passages[:], expected, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(stored.passages[:], axis=1), 1, atol=1e-5)
     assert stored.ids == IDS and stored.contract == Contract.load(folder)
 
 

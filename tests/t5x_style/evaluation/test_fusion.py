@@ -105,7 +105,7 @@ class WordVectors:
     def __init__(self, noise=False):
         self.noise, self.seen = noise, []
 
-    def encode(self, side, source):
+    def encode(self, side, source, kind="dense"):
         self.seen.append((side, list(source.ids), list(source.texts)))
         rows = []
         for text in source.texts:
@@ -123,7 +123,7 @@ def fused(corpus, model=None, texts=Texts, min_count=20, **more):
     ids = [row["_id"] for row in passages]
     source = Texts(ids, [f"{row['title']} {row['text']}" for row in passages], 8, "")
     index = exact_index.ExactIndex(model.encode("passage", source), ids, helpers.CONTRACT)
-    dense = retrieval_systems.Dense("dense", model, index, [], texts=texts)
+    dense = retrieval_systems.IndexSearch("dense", model, index, [], texts=texts)
     pseudo = pseudo_queries.PseudoQueries(count=40, min_count=min_count)
     system = retrieval_systems.Fusion(
         "fusion", "dense", "bm25", "linear", "dev", "MRR@10", **{"pseudo": pseudo} | more
@@ -225,7 +225,9 @@ def test_what_cannot_be_asked_is_said(tmp_path):
     with pytest.raises(FileNotFoundError, match="dev.tsv"):
         made.run("fusion", "test")
     made, _ = fused(corpus, texts=None)
-    with pytest.raises(ValueError, match="dense: 1 queries.*bind retrieval_systems.Dense.texts"):
+    with pytest.raises(
+        ValueError, match="dense: 1 queries.*bind retrieval_systems.IndexSearch.texts"
+    ):
         made.run("fusion", "test")
     with pytest.raises(ValueError, match="prior in .0, 1. and a list_depth of at least 1"):
         fused(corpus, list_depth=0)

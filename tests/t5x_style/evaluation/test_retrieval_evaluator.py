@@ -124,7 +124,7 @@ class Model:
     def __init__(self, known: float = 4, contract=helpers.CONTRACT):
         self.contract, self._known = contract, known
 
-    def encode(self, side, source):
+    def encode(self, side, source, kind="dense"):
         if side == "passage":
             return PASSAGE_TABLE[[PASSAGE_IDS.index(name) for name in source.ids]]
         assert side == "query"
@@ -133,9 +133,11 @@ class Model:
         return vectors[[QUERY_IDS.index(name) for name in source.ids]]
 
 
-def dense(name: str, index=None, **arguments) -> retrieval_systems.Dense:
+def dense(name: str, index=None, **arguments) -> retrieval_systems.IndexSearch:
     index = index or exact_index.ExactIndex(PASSAGE_TABLE, PASSAGE_IDS, helpers.CONTRACT)
-    return retrieval_systems.Dense(name, Model(**arguments), index, [helpers.Source(QUERY_IDS)])
+    return retrieval_systems.IndexSearch(
+        name, Model(**arguments), index, [helpers.Source(QUERY_IDS)]
+    )
 
 
 def fusion(method: str, tune_split: str = "dev") -> retrieval_systems.Fusion:
@@ -233,7 +235,7 @@ def test_lists_are_cut_at_the_depth(corpus, tmp_path):
 
 def test_a_small_collection_is_embedded_on_the_spot(corpus, tmp_path):
     sources = helpers.Source(PASSAGE_IDS), [helpers.Source(QUERY_IDS)]
-    system = retrieval_systems.exact_dense("dense", Model(), *sources)
+    system = retrieval_systems.exact_search("dense", Model(), *sources)
     report, _ = run_stage(corpus, tmp_path, system, baseline="dense")
     assert report["systems"]["dense"]["MRR@10"]["value"] == 1.0
 
@@ -264,14 +266,14 @@ def test_an_index_of_another_model_is_refused():
 
 def test_an_index_of_another_corpus_is_refused(corpus, tmp_path):
     index = exact_index.ExactIndex(PASSAGE_TABLE, ["p0", "p1", "p2", "p3", "old"], helpers.CONTRACT)
-    system = retrieval_systems.Dense("dense", Model(), index, [helpers.Source(QUERY_IDS)])
+    system = retrieval_systems.IndexSearch("dense", Model(), index, [helpers.Source(QUERY_IDS)])
     with pytest.raises(ranking.RunError, match="'old' is not in the corpus"):
         run_stage(corpus, tmp_path, system, baseline="dense")
 
 
 def test_queries_that_no_source_holds_are_named(corpus, tmp_path):
     index = exact_index.ExactIndex(PASSAGE_TABLE, PASSAGE_IDS, helpers.CONTRACT)
-    system = retrieval_systems.Dense("dense", Model(), index, [helpers.Source(["q1", "q2"])])
+    system = retrieval_systems.IndexSearch("dense", Model(), index, [helpers.Source(["q1", "q2"])])
     with pytest.raises(ValueError, match="1 queries of split 'test'.*'q0'"):
         run_stage(corpus, tmp_path, system, baseline="dense")
 

@@ -82,9 +82,9 @@ def embeddings(tmp_path) -> encoding.Embeddings:
     return encoding.load_embeddings(tmp_path / "vectors")
 
 
-def make(corpus, embeddings, queries=tuple(helpers.QUERIES), **changes) -> candidates.Dense:
+def make(corpus, embeddings, queries=tuple(helpers.QUERIES), **changes) -> candidates.IndexSearch:
     index = exact_index.ExactIndex(
-        embeddings.vectors, embeddings.ids, embeddings.contract, embeddings.checkpoint
+        embeddings.passages, embeddings.ids, embeddings.contract, embeddings.checkpoint
     )
     arguments = {
         "model": model(),
@@ -93,7 +93,7 @@ def make(corpus, embeddings, queries=tuple(helpers.QUERIES), **changes) -> candi
         "source": helpers.Source(list(helpers.QUERIES)),
     }
     texts = {query: helpers.QUERIES.get(query, "") for query in queries}
-    return candidates.Dense(Passages(corpus), texts, **arguments | changes)
+    return candidates.IndexSearch(Passages(corpus), texts, **arguments | changes)
 
 
 def mine_one(dense, query: str, positives, **changes) -> hard_negatives.Mined:
@@ -166,8 +166,8 @@ def test_the_ratio_compares_with_the_best_positive(corpus, embeddings):
 
 def test_what_belongs_to_another_checkpoint_is_refused(corpus, embeddings):
     other = dataclasses.replace(embeddings, checkpoint="other")
-    made_by_other = exact_index.ExactIndex(embeddings.vectors, IDS, helpers.CONTRACT, "other")
-    unknown = exact_index.ExactIndex(embeddings.vectors, IDS, helpers.CONTRACT)
+    made_by_other = exact_index.ExactIndex(embeddings.passages, IDS, helpers.CONTRACT, "other")
+    unknown = exact_index.ExactIndex(embeddings.passages, IDS, helpers.CONTRACT)
     with pytest.raises(
         candidates.CandidatesError, match="the index: expected .* checkpoint, which .* of other"
     ):
@@ -220,7 +220,7 @@ def run(inputs: dict, out: Path, mesh=None, settings=ALL, part_size=1) -> None:
     """The stage, as gin calls it."""
     folder = inputs["folder"]
     dense = functools.partial(
-        candidates.Dense,
+        candidates.IndexSearch,
         model=model(mesh=mesh),
         index=published_index.load(folder / "index", fall_back_to_exact=True),
         embeddings=encoding.load_embeddings(folder / "vectors"),
@@ -249,7 +249,7 @@ def test_from_a_checkpoint_to_negatives(tmp_path, index):
 def test_a_run_that_is_stopped_ends_with_the_same_bytes(tmp_path, monkeypatch):
     inputs = stage_inputs(tmp_path)
     run(inputs, tmp_path / "whole")
-    search = candidates.Dense.search
+    search = candidates.IndexSearch.search
     with monkeypatch.context() as patch:
 
         def fails_late(self, queries, positives, depth):
@@ -257,7 +257,7 @@ def test_a_run_that_is_stopped_ends_with_the_same_bytes(tmp_path, monkeypatch):
                 raise KeyboardInterrupt
             return search(self, queries, positives, depth)
 
-        patch.setattr(candidates.Dense, "search", fails_late)
+        patch.setattr(candidates.IndexSearch, "search", fails_late)
         with pytest.raises(KeyboardInterrupt):
             run(inputs, tmp_path / "stopped")
     run(inputs, tmp_path / "stopped")

@@ -41,7 +41,7 @@ def folder(tmp_path):
 
 def test_the_folder_gives_back_what_was_written(folder):
     loaded = encoding.load_embeddings(folder)
-    vectors, expected = loaded.vectors, helpers.vectors(COUNT)
+    vectors, expected = loaded.passages, helpers.vectors(COUNT)
     assert (loaded.ids, loaded.contract, vectors.shape) == (IDS, helpers.CONTRACT, (COUNT, 16))
     np.testing.assert_array_equal(vectors[:], expected)
     for rows in (slice(0, 5), slice(10, 27), slice(48, None), slice(7, 7)):
@@ -57,7 +57,7 @@ def test_the_folder_gives_back_what_was_written(folder):
 @pytest.mark.parametrize("dtype,step", [("float16", 2**-11), ("bfloat16", 2**-8)])
 def test_half_the_space_costs_rounding(tmp_path, dtype, step):
     helpers.write_embeddings(tmp_path, helpers.vectors(COUNT), IDS, 20, dtype)
-    vectors = encoding.load_embeddings(tmp_path).vectors
+    vectors = encoding.load_embeddings(tmp_path).passages
     assert vectors.dtype == np.float32 and vectors[:5].dtype == np.float32
     np.testing.assert_allclose(vectors[:], helpers.vectors(COUNT), rtol=step, atol=1e-6)
     name = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}[dtype]
@@ -189,14 +189,14 @@ def test_another_size_of_shards_starts_afresh(tmp_path):
     assert (
         encode(tmp_path, storage=embedding_shards.Storage(20, "float32")) == 5
     )  # 20 texts are more than a batch
-    assert len(encoding.load_embeddings(tmp_path).vectors) == COUNT
+    assert len(encoding.load_embeddings(tmp_path).passages) == COUNT
 
 
 def test_one_device_and_eight_write_the_same(tmp_path):
     for name, mesh in (("eight", EIGHT), ("split", MeshShape(2, 2, 2))):
         encode(tmp_path / name, mesh=mesh)
     eight, split = (encoding.load_embeddings(tmp_path / name) for name in ("eight", "split"))
-    np.testing.assert_allclose(eight.vectors[:], split.vectors[:], atol=1e-6)
+    np.testing.assert_allclose(eight.passages[:], split.passages[:], atol=1e-6)
     assert eight.ids == split.ids == IDS
 
 
@@ -257,7 +257,7 @@ def test_two_processes_write_what_one_does(tmp_path):
         output, error = process.communicate(timeout=120)
         assert "made 5" in output, error
     one, two = (encoding.load_embeddings(tmp_path / name) for name in ("one", "two"))
-    np.testing.assert_allclose(two.vectors[:], one.vectors[:], atol=1e-6)
+    np.testing.assert_allclose(two.passages[:], one.passages[:], atol=1e-6)
     assert two.ids == one.ids and not folders[1].exists()
 
 

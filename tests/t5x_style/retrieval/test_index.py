@@ -10,7 +10,13 @@ import pytest
 from t5x_style.distributed.partitioning import MeshShape, Partitioner, PartitioningError
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.contract import ContractError
-from t5x_style.retrieval import encoding, exact_index, text_collector, versioned_folder
+from t5x_style.retrieval import (
+    encoding,
+    exact_index,
+    representation_files,
+    text_collector,
+    versioned_folder,
+)
 from tests.kits import retrieval_helpers as helpers
 
 IDS = [f"p{i}" for i in range(50)]
@@ -24,7 +30,9 @@ def make_exact():
 @pytest.mark.parametrize("passage_block,query_block", [(7, 3), (64, 256), (1, 1), (50, 5)])
 def test_exact_search_equals_a_sort_of_all_scores(passage_block, query_block):
     passages, queries = helpers.vectors(50), helpers.vectors(11, seed=3)
-    scores, rows = exact_index.top_k(queries, passages, 9, passage_block, query_block)
+    scores, rows = exact_index.top_k(
+        queries, passages, 9, passage_block=passage_block, query_block=query_block
+    )
     products = queries @ passages.T
     np.testing.assert_array_equal(rows, np.argsort(-products, axis=1, kind="stable")[:, :9])
     np.testing.assert_allclose(scores, np.sort(products)[:, ::-1][:, :9], atol=1e-6)
@@ -46,8 +54,8 @@ class OnDisk:
 
 
 def test_vectors_are_written_in_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(exact_index, "PASSAGE_BLOCK", 20)
-    monkeypatch.setattr(index_lib, "check_embeddings", lambda embeddings, ids: None)
+    monkeypatch.setattr(representation_files, "_BLOCK", 20)
+    monkeypatch.setattr(index_lib, "check_passages", lambda kind, passages, ids: None)
     vectors = helpers.vectors(50)
     exact_index.ExactIndex(OnDisk(vectors), IDS, helpers.CONTRACT).save(tmp_path)
     np.save(tmp_path / "whole.npy", vectors)

@@ -328,6 +328,6 @@ def test_an_index_of_another_kind_than_the_vectors_is_refused(tmp_path):
     class Sparse(int8_index.Int8):
         kind = representation.SPARSE
 
-    message = r"Sparse\(scale=127.0\) holds .* 'sparse', .* no other kind can be built yet"
+    message = r"Sparse\(scale=127.0\) holds .* 'sparse', but the embeddings are of kind 'dense'"
     with pytest.raises(representation.RepresentationError, match=message):
         published_index.publish(tmp_path, EMBEDDINGS, Sparse(), keep=1)
