@@ -247,6 +247,7 @@ FILES: Mapping[str, str] = {
 # "module.name.parameter" as in fingerprints -> the value that means what was done without it
 ADDED: Mapping[str, str] = {
     "encode_corpus.encode_corpus.kinds": "['dense']",
+    "systems.exact_dense.kind": "'dense'",
     "encoding.load_embeddings.kind": "'dense'",
     "tokenization.train_tokenizer.split_case": "False",
     "bert.BertConfig.table_stddev": "None",

@@ -176,20 +176,24 @@ def exact_search(
     queries: Sequence[EncodeSource],
     of_blocks: bool = False,
     texts: MakeSource | None = None,
+    kind: str = "dense",
 ) -> IndexSearch:
-    """An `IndexSearch` over vectors that are made on the spot, of a collection that fits in memory.
+    """An `IndexSearch` over passages embedded on the spot; their collection fits in memory.
 
     Args:
       name: of the system.
       model: embeds passages and queries.
       passages: each exactly once.
       queries, of_blocks, texts: as for `IndexSearch`.
+      kind: of representation that passages and queries are compared by.
 
     Raises:
       ContractError: texts were tokenized otherwise than the model's contract says.
+      RepresentationError: the model does not offer the kind.
     """
-    vectors = model.encode(PASSAGE, passages)
-    index = exact_index.ExactIndex(vectors, passages.ids, model.contract, model.fingerprint)
+    embedded = model.encode(PASSAGE, passages, kind)
+    parts = passages.ids, model.contract, model.fingerprint, kind
+    index = exact_index.ExactIndex(embedded, *parts)
     return IndexSearch(name, model, index, queries, of_blocks, texts)
 
 

@@ -25,6 +25,7 @@ from t5x_style.interfaces.representation import (
     Entries,
     Representation,
     Vectors,
+    not_finite,
 )
 
 NO_ROW = -1
@@ -199,6 +200,11 @@ def check_inner_product(contract: Contract, dimension: int) -> None:
 
 def check_queries(queries: np.ndarray, dimension: int, k: int) -> np.ndarray:
     """Dense queries as a contiguous array, or a QueryError that says what is wrong with them."""
+    if isinstance(queries, Entries):
+        raise QueryError(
+            f"expected queries of shape [Q, {dimension}], vectors as the index holds, found "
+            f"entries of {sorted(queries.arrays)}"
+        )
     queries = np.asarray(queries)
     if queries.ndim != 2 or queries.shape[1] != dimension:
         raise QueryError(
@@ -207,13 +213,7 @@ def check_queries(queries: np.ndarray, dimension: int, k: int) -> np.ndarray:
         )
     if queries.dtype != np.float32:
         raise QueryError(f"expected float32 queries, found {queries.dtype.name}; cast them first")
-    finite = np.isfinite(queries).all(axis=1)
-    if not finite.all():
-        raise QueryError(
-            f"expected finite queries, found NaN or Inf in row {int(np.argmin(finite))} "
-            f"({int((~finite).sum())} of {len(queries)} rows); the embedding is broken"
-        )
-    _check_k(k)
+    _check_finite_and_k(queries, k)
     return np.ascontiguousarray(queries)
 
 
@@ -228,15 +228,16 @@ def check_entry_queries(kind: str, queries: Entries, passages: Entries, k: int) 
             raise QueryError(
                 f"expected vectors of {held} dimensions, those of the index, found {given}"
             )
-    if (row := _first_not_finite(queries)) is not None:
-        raise QueryError(
-            f"expected finite queries, found NaN or Inf in row {row}; the embedding is broken"
-        )
-    _check_k(k)
+    _check_finite_and_k(queries, k)
     return queries
 
 
-def _check_k(k: int) -> None:
+def _check_finite_and_k(queries: Representation, k: int) -> None:
+    if len(broken := not_finite(queries)):
+        raise QueryError(
+            f"expected finite queries, found NaN or Inf in row {broken[0]} "
+            f"({len(broken)} of {len(queries)} rows); the embedding is broken"
+        )
     if not isinstance(k, (int, np.integer)) or k < 1:
         raise QueryError(f"expected k of at least 1, found {k!r}")
 
@@ -262,9 +263,9 @@ def check_passages(kind: str, passages: Representation, ids: Sequence[str]) -> N
             "nothing could ever be found"
         )
     for start in range(0, len(passages), 1 << 16):  # a memory-mapped file stays on disk
-        row = _first_not_finite(passages[start : start + (1 << 16)])
-        if row is not None:
-            row += start
+        broken = not_finite(passages[start : start + (1 << 16)])
+        if len(broken):
+            row = start + int(broken[0])
             raise ValueError(f"embedding of passage {ids[row]!r} (row {row}) holds NaN or Inf")
 
 
@@ -290,19 +291,6 @@ def _not_entries(kind: str, given: Entries) -> str:
     if found != expected:
         return f"expected entries of {expected}, a {kind} representation, found {found}"
     return ""
-
-
-def _first_not_finite(block: Representation) -> int | None:
-    """The first text that has NaN or Inf, of texts in memory; None if there is none."""
-    if not isinstance(block, Entries):
-        finite = np.isfinite(block).all(axis=1)
-        return None if finite.all() else int(np.argmin(finite))
-    for array in block.arrays.values():
-        finite = np.isfinite(array).reshape(len(array), -1).all(axis=1)
-        if not finite.all():
-            entry = int(np.argmin(finite))
-            return int(np.searchsorted(block.offsets, entry, side="right")) - 1
-    return None
 
 
 def padded(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -94,6 +94,10 @@ class Entries:
         at = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], counts)
         return self._of(offsets, at)
 
+    def owners(self) -> np.ndarray:
+        """[T] int64: the number of each entry's text."""
+        return np.repeat(np.arange(len(self)), np.diff(self.offsets))
+
     def _of(self, offsets: np.ndarray, at: Any) -> "Entries":
         return Entries(offsets, {name: array[at] for name, array in self.arrays.items()})
 
@@ -117,6 +121,16 @@ def joined(kind: str, parts: Sequence[Representation]) -> Representation:
     counts = np.concatenate([np.diff(part.offsets) for part in parts])
     arrays = {name: np.concatenate([part.arrays[name] for part in parts]) for name in ENTRIES[kind]}
     return Entries(np.concatenate([[0], np.cumsum(counts)]), arrays)
+
+
+def not_finite(representation: Representation) -> np.ndarray:
+    """Numbers of the texts that have NaN or Inf, ascending; of texts in memory."""
+    if not isinstance(representation, Entries):
+        return np.flatnonzero(~np.isfinite(representation).all(axis=1))
+    broken = np.zeros(int(representation.offsets[-1]), bool)
+    for array in representation.arrays.values():
+        broken |= ~np.isfinite(array).all(axis=tuple(range(1, array.ndim)))
+    return np.unique(representation.owners()[broken])
 
 
 def function_name(side: str) -> str:

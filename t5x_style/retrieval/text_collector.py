@@ -16,6 +16,7 @@ from t5x_style.interfaces.representation import (
     Entries,
     Representations,
     named_arrays,
+    not_finite,
 )
 
 
@@ -85,7 +86,7 @@ class TextCollector:
         found = {kind: collected.finish() for kind, collected in self._by_kind.items()}
         for kind, one in found.items():
             self._require_none(
-                _not_finite(one),
+                not_finite(one),
                 "hold NaN or Inf; the checkpoint is broken, or the text has no tokens",
                 kind,
             )
@@ -152,27 +153,12 @@ class _PerEntry:
         return Entries(np.concatenate([[0], np.cumsum(counts)]), arrays)
 
 
-def _not_finite(found: np.ndarray | Entries) -> np.ndarray:
-    """Numbers of the texts that have NaN or Inf, ascending."""
-    if isinstance(found, np.ndarray):
-        return np.flatnonzero(~np.isfinite(found).all(axis=1))
-    broken = np.zeros(int(found.offsets[-1]), bool)
-    for array in found.arrays.values():
-        broken |= ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
-    return np.unique(_texts_of(found)[broken])
-
-
 def _repeating(found: Entries) -> np.ndarray:
     """Numbers of the texts that have a sparse token more than once, ascending."""
     # One number of 64 bits for each pair: far faster to sort than rows of two.
-    keys = _texts_of(found) << 32 | found.arrays["tokens"].astype(np.uint32)
+    keys = found.owners() << 32 | found.arrays["tokens"].astype(np.uint32)
     different, counts = np.unique(keys, return_counts=True)
     return np.unique(different[counts > 1] >> 32)
-
-
-def _texts_of(found: Entries) -> np.ndarray:
-    """[T] int64: the number of each entry's text."""
-    return np.repeat(np.arange(len(found)), np.diff(found.offsets))
 
 
 def _fetch(vectors: jax.Array) -> Any:
