@@ -67,6 +67,7 @@ from t5x_style.workflow import (
     fingerprints,
     making,
     plans,
+    recipe_planning,
     recipe_reader,
     stage_runner,
     stages,
@@ -136,7 +137,7 @@ def _environment() -> dict[str, str]:
 
 def survey(recipe: Recipe, flags: gin_checks.Flags) -> list[Row]:
     """What would run, and why."""
-    _, decisions = recipe_reader.look_up(recipe, flags)
+    _, decisions = recipe_planning.look_up(recipe, flags)
     return [_row(name, decision) for name, decision in decisions.items()]
 
 
@@ -153,13 +154,13 @@ def show(rows: list[Row], title: str) -> None:
 
 def execute(recipe: Recipe, flags: gin_checks.Flags) -> int:
     """Runs the stages that are not done; returns the exit code."""
-    recipe_reader.look_up(recipe, flags)  # every name, reference and link, before the first stage
+    recipe_planning.look_up(recipe, flags)  # every name, reference and link, before the first stage
     children = Children()
     children.watch()
     rows: list[Row] = []
-    known = recipe_reader.Known()
+    known = recipe_planning.Known()
     for number, item in enumerate(recipe.stages, start=1):
-        planned = recipe_reader.plan(recipe, item, flags, known)
+        planned = recipe_planning.plan(recipe, item, flags, known)
         decision = stages.decide(planned)
         CONSOLE.rule(
             f"stage {number}/{len(recipe.stages)}: {item.name}, {decision.status}: "
@@ -211,7 +212,7 @@ def _run(
     item: Stage,
     flags: gin_checks.Flags,
     planned: stages.Plan,
-    known: recipe_reader.Known,
+    known: recipe_planning.Known,
 ) -> Version | int:
     """Runs one stage as planned; its version when it is done, else the exit code to stop with.
 
@@ -221,14 +222,14 @@ def _run(
     """
     code = 0
     if not children.stopping:
-        code = children.call(item.entry, recipe_reader.stage_flags(recipe, item, flags, known))
+        code = children.call(item.entry, recipe_planning.stage_flags(recipe, item, flags, known))
     if children.stopping:
         pass
     elif code:
         CONSOLE.print(f"error: stage {item.name} {_ending(code)}; the same command tries again.")
         return 1
     else:
-        now = recipe_reader.plan(recipe, item, replace(flags, rerun=()), known)
+        now = recipe_planning.plan(recipe, item, replace(flags, rerun=()), known)
         decision = stages.decide(now)
         if decision.status == "done" and decision.version is not None:
             return decision.version
@@ -260,12 +261,12 @@ def _ending(code: int) -> str:
     return f"failed with exit code {code}"
 
 
-def publish(recipe: Recipe, known: recipe_reader.Known) -> None:
+def publish(recipe: Recipe, known: recipe_planning.Known) -> None:
     """Copies the files of `recipe.run.publish` into the run's folder."""
     for name, output in recipe.publish.items():
         target = recipe.run_dir / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        source = recipe_reader.output_path(recipe, output, known)
+        source = recipe_planning.output_path(recipe, output, known)
         version = known.done[output.stage]
         inside = os.path.relpath(source, version.folder)
         if files.changed_files(version, inside):

@@ -36,7 +36,7 @@ JOB = "t5x_style.search.search"
 SNIPPET = 240  # characters
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"search": {"name": "search", "version": 1}}
+JOBS = {"search": {"name": "search", "version": 1, "outputs": ["answers"]}}
 
 
 class SearchError(ValueError):

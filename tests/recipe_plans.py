@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from t5x_style.configuration import gin_checks, parameters, signatures
-from t5x_style.workflow import recipe_reader, stages
+from t5x_style.configuration import gin_checks, gin_macros, parameters, signatures
+from t5x_style.workflow import recipe_planning, recipe_reader, stages
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RECIPES = REPOSITORY / "gin_configs/recipes"
@@ -63,11 +63,11 @@ def of_recipe(name: str) -> dict[str, Plan]:
     """Stage -> its plan, for one recipe."""
     flags = _flags(name)
     recipe = recipe_reader.load(flags)
-    pending = recipe_reader.all_pending(recipe)
+    pending = recipe_planning.all_pending(recipe)
     plans = {}
     for item in recipe.stages:
-        config = recipe_reader.stage_flags(recipe, item, flags, pending).read()
-        job = recipe_reader.job_of(item, flags)
+        config = recipe_planning.stage_flags(recipe, item, flags, pending).read()
+        job = item.job
         inputs = stages.input_macros(config)
         values = parameters.of_job(config, job, {macro: macro for macro in inputs})
         declared = signatures.job(job)
@@ -85,7 +85,7 @@ def _flags(name: str) -> gin_checks.Flags:
     """The command line of a recipe, with the macros that it asks for."""
     argv = [f"--gin_file={RECIPES / name}.gin", "--gin.RUN_DIR=run"]
     text = gin_checks.parse_flags(argv).read()
-    asked = gin_checks.macros_in_use(text) - text.macros.keys()
+    asked = gin_macros.in_use(text) - text.macros.keys()
     return gin_checks.parse_flags(
         argv + [f"--gin.{macro}={MACROS[macro]}" for macro in sorted(asked & MACROS.keys())]
     )

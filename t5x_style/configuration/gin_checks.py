@@ -19,11 +19,10 @@ from typing import Any
 
 from gin import config as gin_config
 
-from t5x_style.configuration import gin_text, gin_types
+from t5x_style.configuration import gin_macros, gin_text, gin_types
 from t5x_style.configuration.gin_reader import (
     COMMAND_LINE,
     FOLDER_MACRO,
-    RUN,
     Binding,
     Config,
     GinError,
@@ -126,7 +125,7 @@ def _drop_overridden(config: Config) -> None:
     `alphabet_size = 999` in place of `alphabet_size = %ALPHABET` leaves ALPHABET without a use,
     which is no mistake, unless the command line sets both.
     """
-    used = _macros((*config.bindings.values(), *config.macros.values()))
+    used = gin_macros.in_bindings((*config.bindings.values(), *config.macros.values()))
     lost = [
         binding
         for name, binding in config.macros.items()
@@ -151,7 +150,7 @@ def check_names(config: Config, roots: Iterable[str]) -> None:
     Raises:
       GinError: with file, line and the closest known name.
     """
-    _check_resolved(config)
+    check_resolved(config)
     _check_macros(config)
     reached = reachable(config, roots)
     names = sorted({binding.text for key, binding in config.bindings.items() if key in reached})
@@ -180,7 +179,8 @@ def _required_name(config: Config, binding: Binding) -> str:
     return binding.name
 
 
-def _check_resolved(config: Config) -> None:
+def check_resolved(config: Config) -> None:
+    """Raises GinError for a name whose first part no file imports."""
     symbols = [item.symbol for item in config.imports]
     for binding in (*config.bindings.values(), *config.macros.values()):
         names = [binding.text] if binding.text and not binding.target else []
@@ -201,7 +201,7 @@ def _check_resolved(config: Config) -> None:
 def _check_macros(config: Config) -> None:
     for binding in (*config.bindings.values(), *config.macros.values()):
         config.expand(binding.value, binding.where)  # unknown names and circles
-    used = macros_in_use(config)
+    used = gin_macros.in_use(config)
     for name, binding in config.macros.items():
         if name not in used and name != FOLDER_MACRO:
             referred = ", ".join(f"{one.name} at {one.where}" for one in _overridden(config, name))
@@ -211,20 +211,9 @@ def _check_macros(config: Config) -> None:
             )
 
 
-def macros_in_use(config: Config) -> set[str]:
-    """The names of all macros that something refers to, set or not."""
-    declared = [binding for key, binding in config.bindings.items() if key[1:] != (RUN, "inputs")]
-    return _macros((*declared, *config.macros.values()))
-
-
-def _macros(bindings: Iterable[Binding]) -> set[str]:
-    values = [leaf for binding in bindings for leaf in leaves(binding.value)]
-    return {leaf.name for leaf in values if isinstance(leaf, Macro)}
-
-
 def _overridden(config: Config, name: str) -> list[Binding]:
     """The bindings and macros that lost, of those that refer to a macro."""
-    return [binding for binding in config.overridden if name in _macros([binding])]
+    return [binding for binding in config.overridden if name in gin_macros.in_bindings([binding])]
 
 
 def reachable(config: Config, roots: Iterable[str]) -> set[tuple[str, str, str]]:

@@ -29,7 +29,7 @@ from t5x_style.configuration.gin_reader import closest
 from t5x_style.preflight import configuration, program, report, topology
 from t5x_style.preflight.configuration import VocabularySize
 from t5x_style.preflight.topology import Topology
-from t5x_style.workflow import fingerprints, recipe_reader, stage_runner, stages
+from t5x_style.workflow import fingerprints, recipe_planning, recipe_reader, stage_runner, stages
 from t5x_style.workflow.plans import StageError
 from t5x_style.workflow.store import StoreError
 
@@ -119,7 +119,7 @@ def _check_recipe(
     known = _known(recipe, flags)
     stages: dict[str, report.Record] = {}
     for item in _trainings(recipe, flags, options.stage):
-        stage_flags = recipe_reader.stage_flags(recipe, item, flags, known)
+        stage_flags = recipe_planning.stage_flags(recipe, item, flags, known)
         vocabulary = stated or _made_by_recipe(recipe, item, flags, known)
         print(item.name, flush=True)
         stages[item.name] = _check(stage_flags, slice_, vocabulary, options.vary)
@@ -137,7 +137,7 @@ def _trainings(
     recipe: recipe_reader.Recipe, flags: gin_checks.Flags, only: str | None
 ) -> list[recipe_reader.Stage]:
     """The stages that train; or one of them, by name."""
-    found = [one for one in recipe.stages if recipe_reader.job_of(one, flags) == configuration.JOB]
+    found = [one for one in recipe.stages if one.job == configuration.JOB]
     names = [one.name for one in found]
     if not found:
         raise recipe_reader.RecipeError(f"No stage of the recipe runs {configuration.JOB}.")
@@ -146,12 +146,12 @@ def _trainings(
     return [one for one in found if only in (None, one.name)]
 
 
-def _known(recipe: recipe_reader.Recipe, flags: gin_checks.Flags) -> recipe_reader.Known:
+def _known(recipe: recipe_reader.Recipe, flags: gin_checks.Flags) -> recipe_planning.Known:
     """Stages that are done; inputs of the recipe need not be on this machine."""
-    known = recipe_reader.Known()
+    known = recipe_planning.Known()
     for item in recipe.stages:
         try:
-            decision = stages.decide(recipe_reader.plan(recipe, item, flags, known))
+            decision = stages.decide(recipe_planning.plan(recipe, item, flags, known))
         except (fingerprints.InputError, StageError, StoreError):
             decision = None
         if decision is None or decision.status != "done" or decision.version is None:
@@ -165,19 +165,19 @@ def _made_by_recipe(
     recipe: recipe_reader.Recipe,
     item: recipe_reader.Stage,
     flags: gin_checks.Flags,
-    known: recipe_reader.Known,
+    known: recipe_planning.Known,
 ) -> VocabularySize | None:
     """The size that the stage which makes this stage's missing tokenizer is told to make it."""
-    config = recipe_reader.stage_flags(recipe, item, flags, known).read()
+    config = recipe_planning.stage_flags(recipe, item, flags, known).read()
     missing = set(configuration.missing_tokenizers(config).values())
     makers = [
         one.stage
         for one in item.needs()
-        if recipe_reader.output_path(recipe, one, known) in missing
+        if recipe_planning.output_path(recipe, one, known) in missing
     ]
     for maker in [one for one in recipe.stages if one.name in makers]:
-        made = recipe_reader.stage_flags(recipe, maker, flags, known).read()
-        job = recipe_reader.job_of(maker, flags)
+        made = recipe_planning.stage_flags(recipe, maker, flags, known).read()
+        job = maker.job
         binding = made.bindings.get(("", job, "vocabulary_size"))
         size = binding and made.expand(binding.value, binding.where)
         if isinstance(size, int):

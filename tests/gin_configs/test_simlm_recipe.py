@@ -7,7 +7,7 @@ import pytest
 
 from launch import recipe
 from t5x_style.configuration import gin_checks
-from t5x_style.workflow import fingerprints, recipe_reader
+from t5x_style.workflow import fingerprints, recipe_planning, recipe_reader
 from tests.kits import store_kit
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -31,9 +31,9 @@ def run(tmp_path_factory):
     asked = [(item.name, leaf.name) for other in loaded.stages for leaf in other.needs()
              for item in loaded.stages if item.name == leaf.stage]  # fmt: skip
     asked += [(output.stage, output.name) for output in loaded.publish.values()]
-    known = recipe_reader.Known()
+    known = recipe_planning.Known()
     for item in loaded.stages:
-        planned = recipe_reader.plan(loaded, item, flags, known)
+        planned = recipe_planning.plan(loaded, item, flags, known)
         outputs = {name: f"{name}.file" for stage_name, name in asked if stage_name == item.name}
         files = dict.fromkeys(outputs.values(), f"{item.name}\n")
         known.done[item.name] = store_kit.finished(planned, files, outputs)

@@ -6,7 +6,7 @@ import pytest
 
 from launch import recipe
 from t5x_style.configuration import gin_checks, gin_reader
-from t5x_style.workflow import fingerprints, recipe_reader, stages
+from t5x_style.workflow import fingerprints, recipe_planning, recipe_reader, stages
 from t5x_style.workflow.recipe_reader import RecipeError
 from t5x_style.workflow.store import StoreError
 from tests.kits import store_kit
@@ -20,9 +20,9 @@ def survey(flags):
 
 def pretend_all_done(flags):
     """Makes the versions that three finished stages would leave, without running them."""
-    loaded, known = recipe_reader.load(flags), recipe_reader.Known()
+    loaded, known = recipe_reader.load(flags), recipe_planning.Known()
     for item, name in zip(loaded.stages, ("text", "steps", "text"), strict=True):
-        planned = recipe_reader.plan(loaded, item, flags, known)
+        planned = recipe_planning.plan(loaded, item, flags, known)
         known.done[item.name] = store_kit.finished(planned, {"file": ""}, {name: "file"})
     return loaded, known
 
@@ -67,7 +67,7 @@ def shared(macros):
 def test_macros_of_the_recipe_reach_the_stages_that_refer_to_them(house):
     flags = house(shared("[{'WIDTH': 3, 'STOP_AT': 7}, {'STOP_AT': -1}]"))
     loaded, known = pretend_all_done(flags)
-    own = recipe_reader.stage_flags(loaded, loaded.stages[1], flags, known).overrides
+    own = recipe_planning.stage_flags(loaded, loaded.stages[1], flags, known).overrides
     assert ("STOP_AT", "-1") in own and "WIDTH" not in dict(own)
     found = survey(house(shared("[{'WIDTH': 4, 'STOP_AT': -1}]")))
     assert [status for status, _ in found.values()] == ["changed", "new", "done"]
@@ -130,9 +130,9 @@ def test_the_recipe_declares_the_inputs_it_names(house, tmp_path):
     assert survey(house(WIDTH="4"))["second"] == ("new", "after first")
     loaded, known = (
         recipe_reader.load(house()),
-        recipe_reader.look_up(recipe_reader.load(house()), house())[0],
+        recipe_planning.look_up(recipe_reader.load(house()), house())[0],
     )
-    planned = recipe_reader.plan(loaded, loaded.stages[1], house(), known)
+    planned = recipe_planning.plan(loaded, loaded.stages[1], house(), known)
     assert planned.inputs.versions == (known.done["first"].id,)
 
 
@@ -159,9 +159,9 @@ def test_rerun_names_a_stage(house):
     loaded, known = pretend_all_done(house())
     found = survey(flags)
     assert [found[name][0] for name in found] == ["done", "rerun", "done"]
-    words = recipe_reader.stage_flags(loaded, loaded.stages[1], flags, known).arguments()
+    words = recipe_planning.stage_flags(loaded, loaded.stages[1], flags, known).arguments()
     assert "--rerun=second" in words
-    words = recipe_reader.stage_flags(loaded, loaded.stages[0], flags, known).arguments()
+    words = recipe_planning.stage_flags(loaded, loaded.stages[0], flags, known).arguments()
     assert "--rerun=second" not in words
     wrong = gin_checks.Flags(**vars(house()) | {"rerun": ("secnod",), "dry_run": True})
     with pytest.raises(RecipeError, match="no such stage; did you mean second"):
@@ -172,8 +172,8 @@ def test_settings_of_the_store_reach_the_stages(house):
     flags = house(STORE="'deep/store'", STORE_LIMIT="'2GB'")
     loaded = recipe_reader.load(flags)
     own = dict(
-        recipe_reader.stage_flags(
-            loaded, loaded.stages[0], flags, recipe_reader.all_pending(loaded)
+        recipe_planning.stage_flags(
+            loaded, loaded.stages[0], flags, recipe_planning.all_pending(loaded)
         ).overrides
     )
     assert own["stage.run.store"] == "'deep/store'" and own["stage.run.store_limit"] == "'2GB'"
@@ -184,8 +184,8 @@ def test_settings_of_the_store_reach_the_stages(house):
 def test_budget_scales_whole_numbers(house):
     flags = house(BUDGET="0.3")
     loaded = recipe_reader.load(flags)
-    known = recipe_reader.all_pending(loaded)
-    own = recipe_reader.stage_flags(loaded, loaded.stages[1], flags, known)
+    known = recipe_planning.all_pending(loaded)
+    own = recipe_planning.stage_flags(loaded, loaded.stages[1], flags, known)
     assert dict(own.overrides)["STEPS"] == "2"
     assert dict(own.overrides)["SOURCE"] == repr(os.path.join("runs", "first", "<text>"))
 
@@ -244,7 +244,7 @@ def test_what_does_not_fit_is_refused(house, old, new, message):
 def test_an_output_that_the_job_did_not_return(house):
     loaded, known = pretend_all_done(house())
     with pytest.raises(RecipeError, match="stage second returned no output 'lines'"):
-        recipe_reader.output_path(loaded, recipe_reader.Output("second", "lines"), known)
+        recipe_planning.output_path(loaded, recipe_reader.Output("second", "lines"), known)
 
 
 def test_a_stage_has_its_memory_in_huge_pages_unless_the_user_says_otherwise(monkeypatch):
@@ -257,8 +257,8 @@ def test_a_stage_has_its_memory_in_huge_pages_unless_the_user_says_otherwise(mon
 def test_code_that_changes_while_its_stage_runs(house, monkeypatch, capfd):
     flags = gin_checks.Flags(**vars(house()) | {"strict_code": True})
     loaded, real = recipe_reader.load(flags), fingerprints.of_code
-    item, known = loaded.stages[0], recipe_reader.Known()
-    planned = recipe_reader.plan(loaded, item, flags, known)
+    item, known = loaded.stages[0], recipe_planning.Known()
+    planned = recipe_planning.plan(loaded, item, flags, known)
 
     class Children(recipe.Children):
         edited = False

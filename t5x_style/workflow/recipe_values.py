@@ -1,0 +1,122 @@
+"""What the stages of a recipe take from it: values of macros, and outputs of other stages.
+
+One rule: what a stage's gin files refer to, and the stage does not set, has the recipe's value. The
+recipe's value of NAME is its macro NAME, or else that of `recipe.run.macros` or of
+`recipe.run.inputs`; where there is none, the gin files' own holds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from t5x_style.configuration import gin_checks, gin_macros
+from t5x_style.configuration.gin_reader import (
+    FOLDER_MACRO,
+    Config,
+    GinError,
+    Macro,
+    closest,
+    leaves,
+    to_gin,
+    transform,
+)
+from t5x_style.workflow import stages
+
+
+@dataclass(frozen=True)
+class Output:
+    """`%stage.name` in a recipe: what another stage returns under that name."""
+
+    stage: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"%{self.stage}.{self.name}"
+
+
+def mark_outputs(config: Config) -> None:
+    """Turns `%stage.name` into `Output`, in place."""
+
+    def leaf(item: Any) -> Any:
+        if isinstance(item, Macro) and "." in item.name and not item.name.startswith("gin."):
+            return Output(*item.name.split(".", 1))
+        return item
+
+    for key, binding in config.bindings.items():
+        config.bindings[key] = replace(binding, value=transform(binding.value, leaf))
+    for name, macro in config.macros.items():
+        config.macros[name] = replace(macro, value=transform(macro.value, leaf))
+
+
+def outputs_in(value: Any) -> list[Output]:
+    """The outputs in a value, nested ones too."""
+    return [leaf for leaf in leaves(value) if isinstance(leaf, Output)]
+
+
+def overrides(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Values as a command line has them; outputs, which have no path yet, by their name."""
+
+    def text(leaf: Any) -> Any:
+        return str(leaf) if isinstance(leaf, Output) else leaf
+
+    return tuple((name, to_gin(transform(value, text))) for name, value in values.items())
+
+
+@dataclass
+class Given:
+    """What a recipe holds for its stages.
+
+    Attributes:
+      config: of the recipe, with `Output`s.
+      macros, inputs: `recipe.run.macros` and `recipe.run.inputs`.
+    """
+
+    config: Config
+    macros: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+    _taken: set[str] = field(default_factory=set)
+    _asked: set[str] = field(default_factory=set)
+
+    def to(
+        self, own: Mapping[str, Any], files: Config, flags: gin_checks.Flags
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What a stage takes: further inputs, and further bindings.
+
+        Args:
+          own: what the stage sets itself.
+          files: its gin files as they are.
+          flags: its command line with `own`.
+        """
+        names = {*self.config.macros, *self.macros, *self.inputs} - {FOLDER_MACRO}
+        needed = gin_macros.needed(flags.read(), names - own.keys())
+        self._asked |= needed
+        paths = set(stages.input_macros(files))
+        inputs: dict[str, Any] = {}
+        bindings: dict[str, Any] = {}
+        for name in sorted((needed & names) - own.keys()):
+            value = self._value(name)
+            is_input = name in paths or name in self.inputs or bool(outputs_in(value))
+            (inputs if is_input else bindings)[name] = value
+        self._taken |= {*inputs, *bindings}
+        return inputs, bindings
+
+    def _value(self, name: str) -> Any:
+        if name in self.config.macros:
+            return self.config.expand(Macro(name), self.config.macros[name].where)
+        return self.macros[name] if name in self.macros else self.inputs[name]
+
+    def check_use(self) -> None:
+        """Raises GinError where a value reaches no stage, once each stage took what it needs."""
+        used = gin_macros.in_use(self.config) | self._taken
+        for name, macro in self.config.macros.items():
+            if name not in used:
+                raise GinError(
+                    f"{macro.where}: macro {name} is set, but neither the recipe nor the gin files "
+                    f"of a stage refer to %{name}{closest(name, used | self._asked)}"
+                )
+        paths = {name: path for name, path in self.inputs.items() if not outputs_in(path)}
+        for name in {*self.macros, *paths} - self._taken:
+            raise GinError(
+                f"recipe.run: {name!r}: no stage refers to %{name} without setting it"
+                f"{closest(name, self._asked)}"
+            )
