@@ -15,6 +15,7 @@ from t5x_style.configuration.gin_reader import (
     GinError,
     Macro,
     closest,
+    transform,
 )
 from t5x_style.workflow import links, recipe_order, recipe_values, space, stages
 from t5x_style.workflow.links import DEFAULT_NAME
@@ -25,7 +26,7 @@ from t5x_style.workflow.store import Store
 STAGE, KIND, RUN = "launch.recipe.Stage", "launch.recipe.Kind", "launch.recipe.run"
 RUN_PARAMETERS = {"run_dir", "budget", "publish", "macros", "inputs"}
 STORE_MACRO, LIMIT_MACRO = "STORE", "STORE_LIMIT"  # settings of every recipe
-STAGE_PARAMETERS = {"kind", "gin_files", "inputs", "bindings", "scaled", "publish"}
+STAGE_PARAMETERS = {"kind", "gin_files", "files", "inputs", "bindings", "scaled", "publish"}
 # What recipes said before their order followed from references, and what to do about it
 GONE = {
     "stages": "The order of stages follows from what they read of each other, and every stage that "
@@ -74,26 +75,26 @@ def load(flags: gin_checks.Flags) -> Recipe:
     recipe_values.mark_outputs(config)
     _check_parameters(config)
     described = [_stage(config, name) for name in _names(config)]
-    settings = {key[2]: _value(config, key) for key in config.bindings if key[1] == RUN}
+    settings = {key[2]: one.value for key, one in config.bindings.items() if key[1] == RUN}
     given = recipe_values.Given(
         config,
-        _merged(settings.get("macros", {}), "recipe.run.macros"),
-        _merged(settings.get("inputs", {}), "recipe.run.inputs"),
+        _merged(config, settings.get("macros", {}), "recipe.run.macros"),
+        _merged(config, settings.get("inputs", {}), "recipe.run.inputs"),
     )
     ordered = recipe_order.ordered([_filled(item, given, flags) for item in described])
     given.check_use()
-    run_dir = settings.get("run_dir", _macro(config, "RUN_DIR"))
+    run_dir = _setting(config, "run_dir", "RUN_DIR")
     if run_dir is None:
         raise GinError("No folder to write to: pass --gin.RUN_DIR=PATH.")
     run_dir = Path(_typed(run_dir, str, "RUN_DIR"))
-    budget = settings.get("budget", _macro(config, "BUDGET"))
+    budget = _setting(config, "budget", "BUDGET")
     root, limit = (None if one is None else one.value for one in set_here.values())
     space.limit_of(limit)
     recipe = Recipe(
         tuple(ordered),
         run_dir,
         1.0 if budget is None else float(_typed(budget, (int, float), "BUDGET")),
-        _published(settings.get("publish", {}), ordered),
+        _published(_merged(config, settings.get("publish", {}), "recipe.run.publish"), ordered),
         Store(Path(_typed(root, str, STORE_MACRO))) if root else links.of_run(run_dir),
         limit,
     )
@@ -107,21 +108,29 @@ def _names(config: Config) -> list[str]:
     return list(dict.fromkeys(key[0] for key in config.bindings if key[1] == STAGE))
 
 
-def _macro(config: Config, name: str) -> Any:
-    """The value of a macro; None where it is not set."""
-    return config.expand(Macro(name), name) if name in config.macros else None
+def _setting(config: Config, parameter: str, macro: str) -> Any:
+    """The value of `recipe.run.PARAMETER`, or else of a macro; None where neither is set."""
+    binding = config.bindings.get(("", RUN, parameter), config.macros.get(macro))
+    return None if binding is None else config.expand(binding.value, binding.where)
 
 
-def _value(config: Config, key: tuple[str, str, str]) -> Any:
-    binding = config.bindings[key]
-    return config.expand(binding.value, binding.where)
+def _resolved(config: Config, value: Any, where: str) -> Any:
+    """What a macro stands for, with macros inside of it left as they are."""
+    seen: set[str] = set()
+    while isinstance(value, Macro):
+        if value.name in seen:
+            raise GinError(f"{where}: macros refer to each other in a circle: %{value.name}.")
+        seen.add(value.name)
+        value = config.macro(value.name, where)
+    return value
 
 
-def _merged(value: Any, where: str) -> dict[str, Any]:
+def _merged(config: Config, value: Any, where: str) -> dict[str, Any]:
     """A dictionary by macro, or a list of them, of which later ones win."""
     found: dict[str, Any] = {}
+    value = _resolved(config, value, where)
     for part in value if isinstance(value, (list, tuple)) else [value]:
-        for name, one in _typed(part, dict, where).items():
+        for name, one in _typed(_resolved(config, part, where), dict, where).items():
             found[renames.macro(name, where)] = one
     return found
 
@@ -151,12 +160,20 @@ def _typed(value: Any, expected: Any, where: str) -> Any:
 
 def _stage(config: Config, name: str) -> Stage:
     """What `NAME/recipe.Stage` describes, with its kind."""
-    values = _described(config, name, STAGE)
+    where = next(one.where for key, one in config.bindings.items() if key[:2] == (name, STAGE))
+    described = _described(config, name, STAGE)
+    instead = described.pop("files")
+    described["gin_files"] = transform(
+        described["gin_files"],
+        lambda leaf: instead.get(leaf.name, leaf) if isinstance(leaf, Macro) else leaf,
+    )
+    values = {  # only now: a stage may replace what a kind says
+        parameter: config.expand(value, where) for parameter, value in described.items()
+    }
     if not values["gin_files"]:
-        raise GinError(f"Stage {name} lacks {name}/recipe.Stage.kind or .gin_files.")
+        raise GinError(f"{where}: stage {name} lacks {name}/recipe.Stage.kind or .gin_files.")
     for key, value in values["scaled"].items():
         _typed(value, int, f"{name}/recipe.Stage.scaled[{key!r}]")
-    where = next(one.where for key, one in config.bindings.items() if key[:2] == (name, STAGE))
     return Stage(name, where=where, **values)
 
 
@@ -165,10 +182,11 @@ def _described(
 ) -> dict[str, Any]:
     """The parameters of a stage or kind, after those of the kind that it names.
 
-    Files are added to the kind's; of what both set by name, its own wins.
+    Files are added to the kind's; of what both set by name, its own wins. Macros within are not
+    expanded yet.
     """
     label = f"{name}/{target.removeprefix('launch.')}"
-    found = {key[2]: _value(config, key) for key in config.bindings if key[:2] == (name, target)}
+    found = {key[2]: one.value for key, one in config.bindings.items() if key[:2] == (name, target)}
     kind = found.pop("kind", None)
     base: dict[str, Any] = {}
     if kind is not None:
@@ -178,10 +196,11 @@ def _described(
         if kind in below:
             raise GinError(f"{label}.kind: {kind!r} is a kind of itself.")
         base = _described(config, kind, KIND, (*below, kind))
-    files = _typed(found.get("gin_files", []), (list, tuple), f"{label}.gin_files")
+    files = _resolved(config, found.get("gin_files", []), label)
+    _typed(files, (list, tuple), f"{label}.gin_files")
     values: dict[str, Any] = {"gin_files": (*base.get("gin_files", ()), *files)}
-    for parameter in ("inputs", "bindings", "scaled", "publish"):
-        own = _merged(found.get(parameter, {}), f"{label}.{parameter}")
+    for parameter in ("files", "inputs", "bindings", "scaled", "publish"):
+        own = _merged(config, found.get(parameter, {}), f"{label}.{parameter}")
         values[parameter] = base.get(parameter, {}) | own
     return values
 

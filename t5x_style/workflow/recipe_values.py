@@ -23,6 +23,9 @@ from t5x_style.configuration.gin_reader import (
 from t5x_style.workflow import stages
 
 
+SETTINGS = {"RUN_DIR", "BUDGET"}  # macros that `recipe.run` reads by itself
+
+
 @dataclass(frozen=True)
 class Output:
     """`%stage.name` in a recipe: what another stage returns under that name."""
@@ -103,11 +106,12 @@ class Given:
     def _value(self, name: str) -> Any:
         if name in self.config.macros:
             return self.config.expand(Macro(name), self.config.macros[name].where)
-        return self.macros[name] if name in self.macros else self.inputs[name]
+        value = self.macros[name] if name in self.macros else self.inputs[name]
+        return self.config.expand(value, f"recipe.run: {name!r}")
 
     def check_use(self) -> None:
         """Raises GinError where a value reaches no stage, once each stage took what it needs."""
-        used = gin_macros.in_use(self.config) | self._taken
+        used = gin_macros.in_use(self.config) | self._taken | SETTINGS
         for name, macro in self.config.macros.items():
             if name not in used:
                 raise GinError(
