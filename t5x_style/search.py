@@ -59,7 +59,7 @@ class QuestionEncoder(Protocol):
         ...
 
     def __call__(self, questions: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """A token group, one question a row."""
+        """A token group: a question a row, its one segment valid, `example_id` its number."""
         ...
 
 

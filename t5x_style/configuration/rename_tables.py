@@ -249,6 +249,7 @@ ADDED: Mapping[str, str] = {
     "encode_corpus.encode_corpus.kinds": "['dense']",
     "systems.exact_dense.kind": "'dense'",
     "encoding.load_embeddings.kind": "'dense'",
+    "exact.load.kind": "'dense'",
     "tokenization.train_tokenizer.split_case": "False",
     "bert.BertConfig.table_stddev": "None",
     "bert.BertConfig.position_stddev": "None",

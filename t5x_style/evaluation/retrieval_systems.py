@@ -66,7 +66,7 @@ class MakeSource(Protocol):
 
 
 class IndexSearch:
-    """A trained model's queries against an index of what it made of the passages, of any kind."""
+    """A trained model's queries against an index of its passages, of any kind."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class IndexSearch:
         return ranking.make_run(list(wanted), *found)
 
     def _embedded(self, wanted: Mapping[str, str], split: str) -> Representation:
-        """What queries became, by id -> text."""
+        """The representations of queries, by id -> text."""
         place, known = self._known
         missing = [query for query in wanted if query not in place]
         if missing and self._texts is None:
@@ -118,7 +118,7 @@ class IndexSearch:
             )
         if missing:
             texts = [wanted[query] for query in missing]
-            place = {**place, **{query: len(place) + n for n, query in enumerate(missing)}}
+            place = {**place, **{query: len(known) + n for n, query in enumerate(missing)}}
             known = joined(self._index.kind, [known, self._embed(QUERY, missing, texts)])
         return known[np.array([place[query] for query in wanted], np.int64)]
 
@@ -145,6 +145,8 @@ class IndexSearch:
         kept = [name for name in changed if name in row_of]
         rows = np.array([row_of[name] for name in kept], np.int32)
         texts = [" ".join(filter(None, (changed[n].title, changed[n].text))) for n in kept]
+        if not kept:
+            return self._index.search(queries, k)
         embedded = self._embed(PASSAGE, kept, texts)
         changed_scores = similarity.hits(self._index.kind, queries, embedded)  # [Q, C]
         scores, found = self._index.search(queries, min(len(row_of), k + len(kept)))
@@ -154,7 +156,10 @@ class IndexSearch:
 
     @functools.cached_property
     def _known(self) -> tuple[Mapping[str, int], Representation]:
-        """Query -> its place, and what the queries of all sources became; the last of equal ids."""
+        """Query -> its row, and the representations of all sources' queries.
+
+        Of a query that several sources hold, the last one counts.
+        """
         kind = self._index.kind
         ids = [query for source in self._sources for query in source.ids]
         parts = [self._model.encode(QUERY, source, kind) for source in self._sources]

@@ -1,8 +1,8 @@
 """What every index answers, how one is built, written and read, and the checks they share.
 
 An index answers `search(queries, k) -> (scores, rows)` over one kind of representation, row by row
-of the passages it was built from; `ids[row]` is the passage. What a score is, says
-`retrieval.similarity`. Places past the last hit (k larger than the corpus, nothing in common, or an
+of the passages it was built from; `ids[row]` is the passage. `retrieval.similarity` defines
+the scores. Places past the last hit (k larger than the corpus, nothing in common, or an
 approximate search that found fewer) hold row NO_ROW and score -inf, so results are always [Q, k].
 
 A new index is a class that answers `SavableIndex` and a subclass of `IndexType` that makes it, in
@@ -20,11 +20,12 @@ import numpy as np
 from t5x_style.interfaces.contract import Contract, ContractError
 from t5x_style.interfaces.representation import (
     DENSE,
-    ENTRIES,
     MULTI_VECTOR,
+    SPARSE,
     Entries,
     Representation,
-    Vectors,
+    blocks,
+    malformed,
     not_finite,
 )
 
@@ -219,9 +220,11 @@ def check_queries(queries: np.ndarray, dimension: int, k: int) -> np.ndarray:
 
 def check_entry_queries(kind: str, queries: Entries, passages: Entries, k: int) -> Entries:
     """Queries of a kind with entries in memory, or a QueryError; vectors fit the passages'."""
-    if problem := _not_entries(kind, queries):
-        raise QueryError(f"{problem}, the kind of the index")
+    if problem := malformed(kind, queries):
+        raise QueryError(f"queries: {problem}")
     queries = queries[:]
+    if problem := _negative_token(kind, queries):
+        raise QueryError(f"queries: {problem}")
     if kind == MULTI_VECTOR and queries.offsets[-1] and passages.offsets[-1]:
         given, held = (one.arrays["vectors"].shape[1] for one in (queries, passages))
         if given != held:
@@ -230,6 +233,13 @@ def check_entry_queries(kind: str, queries: Entries, passages: Entries, k: int) 
             )
     _check_finite_and_k(queries, k)
     return queries
+
+
+def _negative_token(kind: str, texts: Representation) -> str:
+    """What is wrong with the token ids of sparse texts in memory, '' if nothing is."""
+    if kind == SPARSE and (lowest := texts.arrays["tokens"].min(initial=0)) < 0:
+        return f"expected token ids from 0 on, found {lowest}"
+    return ""
 
 
 def _check_finite_and_k(queries: Representation, k: int) -> None:
@@ -250,47 +260,27 @@ def check_passages(kind: str, passages: Representation, ids: Sequence[str]) -> N
       passages: [N, D] float32, or `Entries`; memory-mapped ones are read block by block.
       ids: N.
     """
-    problem = _not_vectors(passages) if kind == DENSE else _not_entries(kind, passages)
-    if problem:
-        raise ValueError(problem)
+    if problem := malformed(kind, passages):
+        raise ValueError(f"passages: {problem}")
     if len(ids) != len(passages):
         raise ValueError(f"expected {len(passages)} ids, one for each row, found {len(ids)}")
     if len(set(ids)) != len(ids):
         raise ValueError(f"expected distinct ids, found {len(ids) - len(set(ids))} repeated ones")
+    if len(passages) == 0:
+        raise ValueError("passages: expected at least one passage, found none")
     if kind != DENSE and passages.offsets[-1] == 0:
         raise ValueError(
             f"expected {kind} representations, found {len(ids)} passages without any entry: "
             "nothing could ever be found"
         )
-    for start in range(0, len(passages), 1 << 16):  # a memory-mapped file stays on disk
-        broken = not_finite(passages[start : start + (1 << 16)])
+    for at in blocks(passages):  # a memory-mapped file stays on disk
+        block = passages[at]
+        if problem := _negative_token(kind, block):
+            raise ValueError(f"passages: {problem}")
+        broken = not_finite(block)
         if len(broken):
-            row = start + int(broken[0])
+            row = at.start + int(broken[0])
             raise ValueError(f"embedding of passage {ids[row]!r} (row {row}) holds NaN or Inf")
-
-
-def _not_vectors(passages: Vectors) -> str:
-    """What is wrong with a dense representation, '' if nothing is."""
-    if isinstance(passages, Entries):
-        return f"expected embeddings [N, D] float32, found entries of {sorted(passages.arrays)}"
-    if passages.ndim != 2 or passages.dtype != np.float32 or len(passages) == 0:
-        return (
-            "expected embeddings [N, D] float32 of at least one passage, found "
-            f"{passages.dtype.name}{list(passages.shape)}"
-        )
-    return ""
-
-
-def _not_entries(kind: str, given: Entries) -> str:
-    """What is wrong with a representation of a kind with entries, '' if nothing is."""
-    expected = dict(ENTRIES[kind])
-    if not isinstance(given, Entries):
-        found = f"{given.dtype.name}{list(given.shape)}" if hasattr(given, "dtype") else given
-        return f"expected entries of {expected}, a {kind} representation, found {found}"
-    found = {name: np.dtype(array.dtype).name for name, array in given.arrays.items()}
-    if found != expected:
-        return f"expected entries of {expected}, a {kind} representation, found {found}"
-    return ""
 
 
 def padded(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:

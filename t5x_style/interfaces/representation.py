@@ -15,7 +15,7 @@ at most once.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -100,6 +100,64 @@ class Entries:
 
     def _of(self, offsets: np.ndarray, at: Any) -> "Entries":
         return Entries(offsets, {name: array[at] for name, array in self.arrays.items()})
+
+
+def malformed(kind: str, given: Representation) -> str:
+    """What is wrong with the form of a representation on the host; '' if nothing is.
+
+    Reads offsets alone of what is on disk.
+    """
+    if kind not in KINDS:
+        return f"expected one of the kinds {[*KINDS]}, found {kind!r}"
+    if kind == DENSE:
+        if isinstance(given, Entries):
+            return f"expected vectors [N, D] float32, found entries of {sorted(given.arrays)}"
+        if given.ndim != 2 or given.dtype != np.float32:
+            return f"expected vectors [N, D] float32, found {_form(given)}"
+        return ""
+    rank = 2 if kind == MULTI_VECTOR else 1
+    expected = f"{kind} entries of {dict(ENTRIES[kind])}, arrays of rank {rank}"
+    if not isinstance(given, Entries):
+        return f"expected {expected}, found {_form(given)}"
+    found = {name: np.dtype(array.dtype).name for name, array in given.arrays.items()}
+    if found != ENTRIES[kind] or any(len(a.shape) != rank for a in given.arrays.values()):
+        return f"expected {expected}, found { ({n: _form(a) for n, a in given.arrays.items()}) }"
+    offsets = np.asarray(given.offsets)
+    counts = {name: len(array) for name, array in given.arrays.items()}
+    rising = offsets.ndim == 1 and len(offsets) > 0 and (np.diff(offsets) >= 0).all()
+    if not rising or offsets[0] != 0 or set(counts.values()) != {int(offsets[-1])}:
+        return f"expected rising offsets from 0 to the number of entries, {counts}, found {offsets}"
+    return ""
+
+
+def _form(array: Any) -> str:
+    """Dtype and shape, in words."""
+    return (
+        f"{np.dtype(array.dtype).name}{list(array.shape)}"
+        if hasattr(array, "dtype")
+        else str(array)
+    )
+
+
+def blocks(
+    representation: Representation, texts: int = 65_536, entries: int = 1 << 18
+) -> Iterator[slice]:
+    """Texts in order, in slices that fit into memory.
+
+    Args:
+      representation: on the host, perhaps on disk.
+      texts: in a slice, at most.
+      entries: in a slice, at most, unless one text has more; of a kind with entries.
+    """
+    start = 0
+    while start < len(representation):
+        end = min(start + texts, len(representation))
+        if isinstance(representation, Entries):
+            limit = representation.offsets[start] + entries
+            fitting = int(np.searchsorted(representation.offsets, limit, side="right")) - 1
+            end = min(end, max(start + 1, fitting))
+        yield slice(start, end)
+        start = end
 
 
 def none_of(kind: str) -> Representation:

@@ -100,7 +100,7 @@ class Bm25:
 class IndexSearch:
     """A trained model's queries against an index of the whole corpus, of any kind.
 
-    What all queries became is in memory, what the corpus became stays where it is.
+    The representations of all queries are in memory, those of the corpus stay on disk.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ IN_FLIGHT = 2  # batches that the device has been given and the host has not fet
 
 @dataclasses.dataclass(frozen=True)
 class Embeddings:
-    """What the passages of a corpus became, with their ids, in row order.
+    """The representations of a corpus's passages, with their ids, in row order.
 
     What was read from a folder stays there until it is sliced.
 

@@ -18,10 +18,13 @@ from t5x_style.interfaces.representation import (
     SPARSE,
     Entries,
     Representation,
+    blocks,
 )
 from t5x_style.retrieval import encoding, representation_files, similarity
 
-PASSAGE_BLOCK = 65_536
+# Passages that are compared at once, by kind, and their entries
+PASSAGE_BLOCK = {DENSE: 65_536, SPARSE: 65_536, MULTI_VECTOR: 2_048}
+ENTRY_BLOCK = {DENSE: 0, SPARSE: 1 << 24, MULTI_VECTOR: 1 << 18}
 QUERY_BLOCK = 256
 
 
@@ -99,21 +102,22 @@ def top_k(
     passages: Representation,
     k: int,
     kind: str = DENSE,
-    passage_block: int = PASSAGE_BLOCK,
+    passage_block: int | None = None,
     query_block: int = QUERY_BLOCK,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k passages with the highest score of each query, see `retrieval.similarity`.
 
-    Of dense vectors in float32 at the highest matmul precision, on the device. The passages stay
-    where they are, one block of them is in memory; the largest intermediate is
-    [query_block, passage_block] float32.
+    The passages stay where they are, one block of them is in memory. Dense vectors are compared in
+    float32 at the highest matmul precision, on the device, where the largest intermediate is
+    [query_block, passage_block] float32; other kinds on the host.
 
     Args:
       queries: [Q, D] float32, or `Entries` of Q queries.
       passages: [N, D] float32, or `Entries` of N passages.
       k: at least 1; may exceed N.
       kind: of both.
-      passage_block, query_block: how many of each are compared at once.
+      passage_block, query_block: how many of each are compared at once, at most; PASSAGE_BLOCK of
+        the kind by default, of entries no more than ENTRY_BLOCK.
 
     Returns:
       scores [Q, k] float32 and rows [Q, k] int32, best first, ties by row; see `index`.
@@ -122,6 +126,7 @@ def top_k(
         queries = index_lib.check_queries(queries, passages.shape[1], k)
     else:
         queries = index_lib.check_entry_queries(kind, queries, passages, k)
+    passage_block = PASSAGE_BLOCK[kind] if passage_block is None else passage_block
     if passage_block < 1 or query_block < 1:
         raise ValueError(f"expected blocks of at least 1, found {passage_block=}, {query_block=}")
     width = min(k, len(passages))
@@ -129,24 +134,22 @@ def top_k(
     passage_block = min(passage_block, 1 << (len(passages) - 1).bit_length())
     query_block = min(query_block, 1 << max(len(queries) - 1, 0).bit_length())
     firsts = range(0, len(queries), query_block)
-    blocks = [
-        _prepared(kind, queries[first : first + query_block], query_block) for first in firsts
-    ]
+    asked = [_prepared(kind, queries[first : first + query_block], query_block) for first in firsts]
     best = [
         (
             jnp.full((query_block, width), -jnp.inf, jnp.float32),
             jnp.full((query_block, width), index_lib.NO_ROW, jnp.int32),
         )
-        for _ in blocks
+        for _ in asked
     ]
-    for first in range(0, len(passages), passage_block):
-        block = passages[first : first + passage_block]
+    for at in blocks(passages, passage_block, ENTRY_BLOCK[kind]):
+        block = passages[at]
         compared = _prepared(kind, block, passage_block)
         best = [
-            _merge(b, query, compared, len(block), first)
+            _merge(b, query, compared, len(block), at.start)
             if kind == DENSE
-            else _keep_best(b, _hits(kind, query, compared, b[0].shape[0], passage_block), first)
-            for b, query in zip(best, blocks, strict=True)
+            else _keep_best(b, _hits(kind, query, compared, query_block, passage_block), at.start)
+            for b, query in zip(best, asked, strict=True)
         ]
     nothing = np.zeros((0, width))
     scores = np.concatenate([nothing, *(np.asarray(s) for s, _ in best)])[: len(queries)]
@@ -206,7 +209,7 @@ def _better(
     return scores, rows
 
 
-def load(embeddings: str) -> ExactIndex:
-    """The exact index of a folder that `encode_corpus` wrote; vectors stay on disk."""
-    stored = encoding.load_embeddings(embeddings)
-    return ExactIndex(stored.passages, stored.ids, stored.contract, stored.checkpoint)
+def load(embeddings: str, kind: str = "dense") -> ExactIndex:
+    """The exact index of a folder that `encode_corpus` wrote, of one kind; it stays on disk."""
+    stored = encoding.load_embeddings(embeddings, kind)
+    return ExactIndex(stored.passages, stored.ids, stored.contract, stored.checkpoint, kind)

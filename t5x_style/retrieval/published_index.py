@@ -21,9 +21,12 @@ from t5x_style.interfaces.contract import Contract
 from t5x_style.interfaces.representation import (
     DENSE,
     MULTI_VECTOR,
+    PASSAGE,
+    QUERY,
     SPARSE,
     Representation,
     RepresentationError,
+    blocks,
 )
 from t5x_style.retrieval import exact_index, similarity, versioned_folder
 from t5x_style.retrieval.encoding import Embeddings, load_embeddings
@@ -35,7 +38,6 @@ _IDS = "ids.json"
 _SAMPLE = {DENSE: 256, SPARSE: 256, MULTI_VECTOR: 32}
 _RECALL_AT = 10
 _ROUNDING = 1e-5  # of a product in float32, relative to the vectors' lengths, with room
-_BLOCK = 65_536  # passages that are read at a time
 
 WriteMore = Callable[[Path], Mapping[str, Any]]
 
@@ -72,7 +74,7 @@ def publish(
       RepresentationError: the index holds another kind of representation.
       ValueError: passages, ids and contract do not belong together.
     """
-    built = _built(embeddings, index)
+    built, sample = _built(embeddings, index)
     if built.recall < minimum_recall:
         raise RecallError(
             f"expected recall@{_RECALL_AT} of at least {minimum_recall} against exact search, "
@@ -86,11 +88,7 @@ def publish(
         "count": len(passages),
         **({"dimension": passages.shape[1]} if kind == DENSE else {}),
         "settings": dataclasses.asdict(index),
-        "recall": {
-            "at": _RECALL_AT,
-            "sample": min(_SAMPLE[kind], len(passages)),
-            "value": built.recall,
-        },
+        "recall": {"at": _RECALL_AT, "sample": sample, "value": built.recall},
     }
     with versioned_folder.new_version(folder, manifest, keep) as version:
         built.save(version)
@@ -107,7 +105,7 @@ def from_embeddings(embeddings: str, index: index_lib.IndexType) -> index_lib.In
       embeddings: folder that `encode_corpus` wrote.
       index: the type that is built.
     """
-    return _built(load_embeddings(embeddings, index.kind), index)
+    return _built(load_embeddings(embeddings, index.kind), index)[0]
 
 
 def load(folder: str | Path, fall_back_to_exact: bool = False) -> index_lib.Index:
@@ -146,7 +144,7 @@ def load_version(version: Path, fall_back_to_exact: bool = False) -> index_lib.I
         return exact_index.ExactIndex(passages, *parts)
 
 
-def measure_recall(index: index_lib.Index, passages: Representation) -> float:
+def measure_recall(index: index_lib.Index, passages: Representation) -> tuple[float, int]:
     """Share of the exact top 10 that the index finds, for evenly spaced passages as queries.
 
     A passage that scores as high as the last of the exact top 10, to rounding, counts as one of
@@ -155,13 +153,13 @@ def measure_recall(index: index_lib.Index, passages: Representation) -> float:
     Args:
       index: of `passages`.
       passages: as the index's kind, [N, D] float32 or `Entries` of N.
+
+    Returns:
+      the share, and how many passages were queries; those without any entry are none.
     """
     count, kind = len(passages), index.kind
     sizes = np.concatenate(
-        [
-            similarity.bounds(kind, passages[start : start + _BLOCK])
-            for start in range(0, count, _BLOCK)
-        ]
+        [similarity.bounds(kind, PASSAGE, passages[block]) for block in blocks(passages)]
     )  # REALM's vectors are no unit vectors
     some = np.arange(count) if kind == DENSE else np.flatnonzero(sizes)
     if not len(some):
@@ -174,15 +172,18 @@ def measure_recall(index: index_lib.Index, passages: Representation) -> float:
     scores = np.take_along_axis(
         similarity.scores(kind, queries, passages[different]), place.reshape(rows.shape), axis=1
     )
-    slack = _ROUNDING * sizes.max() * similarity.bounds(kind, queries)[:, None]
+    slack = _ROUNDING * sizes.max() * similarity.bounds(kind, QUERY, queries)[:, None]
     wanted = np.isfinite(exact_scores)  # fewer than k have anything in common with some queries
     last = np.min(exact_scores, axis=1, where=wanted, initial=np.inf, keepdims=True)
     found = (scores >= last - slack) & (rows != index_lib.NO_ROW)
-    return float(np.minimum(found.sum(1), wanted.sum(1)).sum() / wanted.sum())
+    share = np.minimum(found.sum(1), wanted.sum(1)).sum() / wanted.sum()
+    return float(share), len(queries)
 
 
-def _built(embeddings: Embeddings, index: index_lib.IndexType) -> index_lib.SavableIndex:
-    """An index in memory that knows its recall."""
+def _built(
+    embeddings: Embeddings, index: index_lib.IndexType
+) -> tuple[index_lib.SavableIndex, int]:
+    """An index in memory that knows its recall, and how many queries measured it."""
     if index.kind != embeddings.kind:
         raise RepresentationError(
             f"{index} holds representations of kind {index.kind!r}, but the embeddings are of kind "
@@ -194,8 +195,8 @@ def _built(embeddings: Embeddings, index: index_lib.IndexType) -> index_lib.Sava
         index_lib.check_inner_product(embeddings.contract, passages.shape[1])
     record = index_lib.IndexRecord(embeddings.ids, embeddings.contract, embeddings.checkpoint)
     built = index.build(passages, record)
-    built.recall = measure_recall(built, passages)
-    return built
+    built.recall, sample = measure_recall(built, passages)
+    return built, sample
 
 
 def _name_of(index: index_lib.IndexType) -> str:

@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 
 from t5x_style.interfaces.index import IndexDamaged
-from t5x_style.interfaces.representation import DENSE, ENTRIES, Entries, Representation
+from t5x_style.interfaces.representation import (
+    DENSE,
+    ENTRIES,
+    Entries,
+    Representation,
+    malformed,
+)
 
 _OFFSETS = "offsets"
 _VECTORS = "vectors.npy"
@@ -32,13 +38,6 @@ def arrays(kind: str, representation: Representation) -> dict[str, Any]:
         return {_VECTORS: representation}
     held: Mapping[str, Any] = {_OFFSETS: representation.offsets, **representation.arrays}
     return {file: held[name] for name, file in names(kind).items()}
-
-
-def assembled(kind: str, found: Mapping[str, Any]) -> Representation:
-    """What `arrays` took apart, of arrays by name."""
-    if kind == DENSE:
-        return found["vectors"]
-    return Entries(found[_OFFSETS], {name: found[name] for name in ENTRIES[kind]})
 
 
 def write(folder: Path, kind: str, representation: Representation) -> None:
@@ -65,7 +64,7 @@ def read(folder: Path, kind: str) -> Representation:
     """What `write` wrote; all but offsets stays on disk.
 
     Raises:
-      IndexDamaged: the offsets do not fit the other arrays.
+      IndexDamaged: the arrays do not fit together.
     """
     found = {
         name: np.load(folder / file, mmap_mode="r", allow_pickle=False)
@@ -73,12 +72,7 @@ def read(folder: Path, kind: str) -> Representation:
     }
     if kind == DENSE:
         return found["vectors"]
-    offsets = found[_OFFSETS] = np.asarray(found[_OFFSETS])
-    rising = offsets[0] == 0 and (np.diff(offsets) >= 0).all()
-    if not rising or any(len(found[name]) != offsets[-1] for name in ENTRIES[kind]):
-        lengths = {name: len(found[name]) for name in ENTRIES[kind]}
-        raise IndexDamaged(
-            f"{folder / names(kind)[_OFFSETS]}: expected rising offsets from 0 to the number of "
-            f"entries, found {offsets[0]} to {offsets[-1]} with {lengths}. Build it again."
-        )
-    return assembled(kind, found)
+    entries = Entries(np.asarray(found[_OFFSETS]), {name: found[name] for name in ENTRIES[kind]})
+    if problem := malformed(kind, entries):
+        raise IndexDamaged(f"{folder / names(kind)[_OFFSETS]}: {problem}. Build it again.")
+    return entries

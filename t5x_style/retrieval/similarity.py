@@ -7,12 +7,17 @@
 | multi_vector | MaxSim: sum over the query's vectors of the largest inner product with one of the passage's (Khattab and Zaharia, ColBERT, 2020, section 3.3) | either has no vector |
 """  # noqa: E501
 
-from collections.abc import Iterator
-
 import numpy as np
 import scipy.sparse
 
-from t5x_style.interfaces.representation import DENSE, SPARSE, Entries, Representation
+from t5x_style.interfaces.representation import (
+    DENSE,
+    QUERY,
+    SPARSE,
+    Entries,
+    Representation,
+    blocks,
+)
 
 # Vectors of queries and of passages that are compared at once: 64 MiB of products
 _QUERY_VECTORS, _PASSAGE_VECTORS = 1_024, 16_384
@@ -23,9 +28,7 @@ def scores(kind: str, queries: Representation, passages: Representation) -> np.n
     if kind == DENSE:
         return np.asarray(queries @ passages.T)
     if kind == SPARSE:
-        width = 1 + max(int(one.arrays["tokens"].max(initial=-1)) for one in (queries, passages))
-        products = _matrix(queries, width) @ _matrix(passages, width).T
-        return np.asarray(products.toarray(), np.float32)
+        return _shared_weights(queries, passages)
     return _max_sim(queries, passages)
 
 
@@ -40,30 +43,43 @@ def hits(kind: str, queries: Representation, passages: Representation) -> np.nda
     return np.where(both, found, -np.inf)
 
 
-def bounds(kind: str, representation: Representation) -> np.ndarray:
-    """[N] float32 of texts in memory: no score is larger in size than the product of two bounds.
+def bounds(kind: str, side: str, representation: Representation) -> np.ndarray:
+    """[N] float32 of texts in memory: a score is at most the query's bound times the passage's.
 
-    The lengths of vectors, added up where a text has several; of a sparse text that of its weights.
+    The lengths of vectors; of a sparse text that of its weights. Of several vectors the sum of
+    their lengths in a query, the largest in a passage.
     """
     if kind == DENSE:
         return np.linalg.norm(representation, axis=1)
     if kind == SPARSE:
-        squares = _summed(representation, representation.arrays["weights"] ** 2)
-        return np.sqrt(squares)
-    return _summed(representation, np.linalg.norm(representation.arrays["vectors"], axis=1))
+        squares = representation.arrays["weights"] ** 2
+        return np.sqrt(_reduced(np.add, squares[:, None], representation.offsets)[:, 0])
+    lengths = np.linalg.norm(representation.arrays["vectors"], axis=1)[:, None]
+    reduce = np.add if side == QUERY else np.maximum
+    return _reduced(reduce, lengths, representation.offsets)[:, 0]
 
 
-def _matrix(texts: Entries, width: int) -> scipy.sparse.csr_array:
-    """[N, width] float32: a text's weights, at its tokens."""
-    arrays = texts.arrays["weights"], texts.arrays["tokens"], texts.offsets
-    return scipy.sparse.csr_array(arrays, shape=(len(texts), width))
+def _shared_weights(queries: Entries, passages: Entries) -> np.ndarray:
+    """The sparse score; of the passages only tokens of queries are looked at."""
+    asked = np.unique(queries.arrays["tokens"])
+    products = _matrix(queries, asked) @ _matrix(passages, asked).T
+    return np.asarray(products.toarray(), np.float32)
+
+
+def _matrix(texts: Entries, tokens: np.ndarray) -> scipy.sparse.csr_array:
+    """[N, W] float32: the weights that texts have at W ascending tokens."""
+    found = texts.arrays["tokens"]
+    columns = np.searchsorted(tokens, found)
+    kept = np.isin(found, tokens)
+    parts = texts.arrays["weights"][kept], (texts.owners()[kept], columns[kept])
+    return scipy.sparse.csr_array(parts, shape=(len(texts), len(tokens)))
 
 
 def _max_sim(queries: Entries, passages: Entries) -> np.ndarray:
     found = np.zeros((len(queries), len(passages)), np.float32)
-    for asked in _blocks(queries, _QUERY_VECTORS):
+    for asked in blocks(queries, entries=_QUERY_VECTORS):
         query = queries[asked]
-        for compared in _blocks(passages, _PASSAGE_VECTORS):
+        for compared in blocks(passages, entries=_PASSAGE_VECTORS):
             passage = passages[compared]
             if not (len(query.arrays["vectors"]) and len(passage.arrays["vectors"])):
                 continue
@@ -73,16 +89,6 @@ def _max_sim(queries: Entries, passages: Entries) -> np.ndarray:
     return found
 
 
-def _blocks(texts: Entries, most: int) -> Iterator[slice]:
-    """Texts in order, in blocks of at most `most` entries, or of one text."""
-    start = 0
-    while start < len(texts):
-        limit = texts.offsets[start] + most
-        end = max(start + 1, int(np.searchsorted(texts.offsets, limit, side="right")) - 1)
-        yield slice(start, min(end, len(texts)))
-        start = end
-
-
 def _reduced(reduce: np.ufunc, entries: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """[T, X] -> [N, X]: the entries of each text reduced to one, 0 of a text without any."""
     some = np.diff(offsets) > 0
@@ -90,7 +96,3 @@ def _reduced(reduce: np.ufunc, entries: np.ndarray, offsets: np.ndarray) -> np.n
     if some.any():
         found[some] = reduce.reduceat(entries, offsets[:-1][some], axis=0)
     return found
-
-
-def _summed(texts: Entries, entries: np.ndarray) -> np.ndarray:
-    return _reduced(np.add, entries[:, None], texts.offsets)[:, 0]

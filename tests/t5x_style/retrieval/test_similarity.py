@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from t5x_style.interfaces.representation import ENTRIES, KINDS, joined, none_of
+from t5x_style.interfaces.representation import (
+    ENTRIES,
+    KINDS,
+    Entries,
+    blocks,
+    joined,
+    none_of,
+)
 from t5x_style.retrieval import exact_index, similarity
 from tests.kits import retrieval_helpers as helpers
 from tests.kits.toys.random_entries import entries, plain_scores
@@ -19,7 +26,9 @@ def test_scores_are_those_of_the_definition(kind, monkeypatch):
     np.testing.assert_allclose(similarity.hits(kind, queries, passages), expected, rtol=1e-5)
     found = similarity.scores(kind, queries, passages)
     np.testing.assert_allclose(found, np.where(np.isneginf(expected), 0, expected), rtol=1e-5)
-    most = np.outer(similarity.bounds(kind, queries), similarity.bounds(kind, passages))
+    most = np.outer(
+        similarity.bounds(kind, "query", queries), similarity.bounds(kind, "passage", passages)
+    )
     assert found.dtype == np.float32 and (np.abs(found) <= most * (1 + 1e-6)).all()
     assert similarity.scores(kind, none_of(kind), passages).shape == (0, 41)
 
@@ -36,6 +45,28 @@ def test_exact_search_equals_a_sort_of_all_scores(kind, passage_block, query_blo
     best_scores = np.take_along_axis(expected, best, axis=1)
     np.testing.assert_array_equal(rows, np.where(np.isfinite(best_scores), best, -1))
     np.testing.assert_allclose(scores, best_scores, rtol=1e-5)
+
+
+def test_the_width_of_sparse_scores_is_that_of_the_queries():
+    """A token id may be any int32."""
+
+    def one(tokens):
+        weights = np.ones(len(tokens), np.float32)
+        arrays = {"tokens": np.array(tokens, np.int32), "weights": weights}
+        return Entries(np.array([0, len(tokens)]), arrays)
+
+    last = 2**31 - 1
+    assert similarity.scores("sparse", one([last, 0]), one([5, last])).tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("kind", ENTRIES)
+def test_blocks_hold_no_more_entries_than_asked_for(kind):
+    made = entries(kind, 40)
+    found = list(blocks(made, 9, 10))
+    assert [n for at in found for n in range(at.start, at.stop)] == list(range(40))
+    assert all(len(made[at]) <= 9 and made[at].offsets[-1] <= 10 for at in found)
+    alone = list(blocks(made, 9, 1))
+    assert len(alone) > 20 and [n for at in alone for n in range(at.start, at.stop)] == [*range(40)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
