@@ -27,12 +27,11 @@ STAGE, KIND, RUN = "launch.recipe.Stage", "launch.recipe.Kind", "launch.recipe.r
 RUN_PARAMETERS = {"run_dir", "budget", "publish", "macros", "inputs"}
 STORE_MACRO, LIMIT_MACRO = "STORE", "STORE_LIMIT"  # settings of every recipe
 STAGE_PARAMETERS = {"kind", "gin_files", "files", "inputs", "bindings", "scaled", "publish"}
-# What recipes said before their order followed from references, and what to do about it
+# Parameters that older recipes set, and why they have no effect any more
 GONE = {
-    "stages": "The order of stages follows from what they read of each other, and every stage that "
-    "is described runs: remove the list. A macro of the recipe now reaches each stage whose gin "
-    "files refer to it.",
-    "entry": "Which program runs a job is declared by the job: remove the line.",
+    "stages": "stages run in the order in which they read of each other, and a macro of the recipe "
+    "reaches each stage whose gin files refer to it",
+    "entry": "a job declares the program that runs it",
 }
 
 
@@ -144,7 +143,8 @@ def _check_parameters(config: Config) -> None:
                 f"{binding.where}: a recipe binds recipe.run, recipe.Stage and recipe.Kind only."
             )
         if parameter in GONE:
-            raise GinError(f"{binding.where}: {binding.text}.{parameter}: {GONE[parameter]}")
+            renames.gone(binding.where, f"{binding.text}.{parameter}", GONE[parameter])
+            continue
         if parameter not in known[target]:
             hint = closest(parameter, known[target])
             raise GinError(f"{binding.where}: {binding.text} has no parameter {parameter!r}{hint}")
@@ -186,7 +186,11 @@ def _described(
     expanded yet.
     """
     label = f"{name}/{target.removeprefix('launch.')}"
-    found = {key[2]: one.value for key, one in config.bindings.items() if key[:2] == (name, target)}
+    found = {
+        key[2]: one.value
+        for key, one in config.bindings.items()
+        if key[:2] == (name, target) and key[2] not in GONE
+    }
     kind = found.pop("kind", None)
     base: dict[str, Any] = {}
     if kind is not None:

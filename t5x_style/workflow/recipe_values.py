@@ -22,7 +22,6 @@ from t5x_style.configuration.gin_reader import (
 )
 from t5x_style.workflow import stages
 
-
 SETTINGS = {"RUN_DIR", "BUDGET"}  # macros that `recipe.run` reads by itself
 
 

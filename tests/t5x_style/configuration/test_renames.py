@@ -306,8 +306,8 @@ def test_recipes_may_hold_old_macros(
     monkeypatch.setattr(rename_tables, "MACROS", {"WORDS": "VOCABULARY_SIZE"})
     Path("recipe.gin").write_text(
         f"{HEAD}from launch import recipe\n"
-        "recipe.run.stages = [@words/recipe.Stage()]\nrecipe.run.run_dir = 'run'\n"
-        "words/recipe.Stage:\n  entry = 't5x_style.stage'\n"
+        "recipe.run.run_dir = 'run'\n"
+        "words/recipe.Stage:\n"
         "  gin_files = ['gin_configs/runs/train_tokenizer.gin']\n"
         "  inputs = {'CORPUS': 'c'}\n  bindings = {'WORDS': 99, 'SPLIT_CASE': True}\n"
     )
