@@ -1,4 +1,4 @@
-"""Runs a recipe: stages in order, each reading what earlier ones wrote.
+"""Runs a recipe: stages, each reading what others wrote.
 
     python -m launch.recipe --gin_file=gin_configs/recipes/quickstart.gin [--dry_run] [--gin.X=...]
 
@@ -7,35 +7,34 @@ A recipe is a gin file that is read, never executed, so this program starts in a
     from __gin__ import dynamic_registration
     from launch import recipe
 
-    RUN_DIR = 'runs/quickstart'
-    BUDGET = 1.0
+    include 'gin_configs/recipes/kinds.gin'                   # kinds of stages
 
-    recipe.run.run_dir = %RUN_DIR
-    recipe.run.budget = %BUDGET
-    recipe.run.stages = [@prepare/recipe.Stage(), @pretrain/recipe.Stage()]   # the order of running
-    recipe.run.macros = [{'SEED': 1, 'LENGTH': 128}]          # for every stage whose gin files
-                                                              # refer to them; its own bindings
-                                                              # win, and later dictionaries
-    recipe.run.inputs = {'PUBLISHED': 'models/bert'}          # likewise, of macros that are paths
-    recipe.run.publish = {'curves.png': %pretrain.curves}     # copied into run_dir at the end
+    RUN_DIR = 'runs/quickstart'                               # where links to results are
+    BUDGET = 1.0                                              # of the full length of trainings
+    CORPUS = 'data/corpus'
+    STEPS = 1000
 
-    prepare/recipe.Stage:                                     # the scope is the stage's name
-      entry = 't5x_style.stage'                               # run by `python -m`
-      gin_files = ['gin_configs/runs/prepare.gin']
-      inputs = {'CORPUS': 'data/corpus'}                      # macros that are paths
+    tokenizer/recipe.Stage.kind = 'tokenizer'                 # the scope is the stage's name
+    passages/recipe.Stage.kind = 'passages'
 
     pretrain/recipe.Stage:
-      entry = 't5x_style.train'
-      gin_files = ['gin_configs/runs/train.gin', 'gin_configs/objectives/retromae.gin']
-      inputs = {'STORE': %prepare.store}                      # output `store` of stage prepare;
-                                                              # added to stage.run.inputs
-      bindings = {'SEED': 1, 'train.train.name': 'tiny'}      # any gin value; %MACROS of the recipe
+      kind = 'training'
+      gin_files = ['gin_configs/objectives/retromae.gin']     # after those of the kind
+      inputs = {'STORE': %passages.store}                     # output `store` of stage passages
+      bindings = {'SEED': 1, 'train.train.name': 'tiny'}      # macros, or any parameter
       scaled = {'STEPS': 1000}                                # times the budget, at least 1
-                                                              # (each of the three also as a list
-                                                              # of dictionaries, as for macros)
+      publish = {'curves.png': 'curves'}                      # copied into RUN_DIR at the end
 
-`run_dir/<name>` is a link to the version of the stage that this configuration describes, in the
-store that all runs share (`--gin.STORE=PATH`, by default `.store` next to run_dir; at most
+What the gin files of a stage refer to, and the stage does not set, has the recipe's value: its
+macro of this name, or else that of `recipe.run.macros` or, for paths, of `recipe.run.inputs`. Stages
+run in the order in which they read of each other. What a stage and its kind both set, the stage
+decides: `inputs`, `bindings`, `scaled` and `publish` are dictionaries, or lists of them of which
+later ones win. `files = {'BI_ENCODER': 'x.gin'}` replaces a macro among the kind's gin files, for
+one stage. A kind is described as a stage is, `NAME/recipe.Kind`, in any recipe. `recipe.run.publish
+= {'curves.png': %pretrain.curves}` publishes outputs, too.
+
+`RUN_DIR/<name>` is a link to the version of the stage that this configuration describes, in the
+store that all runs share (`--gin.STORE=PATH`, by default `.store` next to RUN_DIR; at most
 `--gin.STORE_LIMIT=200GB`). A changed parameter or input makes a new version of the stages that it
 concerns, next to the old ones; changing it back makes nothing. A changed source file is reported in
 one line: `--rerun=STAGE` makes that stage again, `--strict_code` all that other code made. Stop it
