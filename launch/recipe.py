@@ -4,7 +4,6 @@
 
 A recipe is a gin file that is read, never executed, so this program starts in a blink:
 
-    from __gin__ import dynamic_registration
     from launch import recipe
 
     include 'gin_configs/recipes/kinds.gin'                   # kinds of stages
@@ -25,13 +24,16 @@ A recipe is a gin file that is read, never executed, so this program starts in a
       scaled = {'STEPS': 1000}                                # times the budget, at least 1
       publish = {'curves.png': 'curves'}                      # copied into RUN_DIR at the end
 
-What the gin files of a stage refer to, and the stage does not set, has the recipe's value: its
-macro of this name, or else that of `recipe.run.macros` or, for paths, of `recipe.run.inputs`. Stages
-run in the order in which they read of each other. What a stage and its kind both set, the stage
-decides: `inputs`, `bindings`, `scaled` and `publish` are dictionaries, or lists of them of which
-later ones win. `files = {'BI_ENCODER': 'x.gin'}` replaces a macro among the kind's gin files, for
-one stage. A kind is described as a stage is, `NAME/recipe.Kind`, in any recipe. `recipe.run.publish
-= {'curves.png': %pretrain.curves}` publishes outputs, too.
+What the gin files of a stage refer to, and the stage does not set, has the recipe's value: that of
+`recipe.run.macros` or, for paths, of `recipe.run.inputs`, or else the recipe's macro of this name,
+or else that of `recipe.run.defaults`, outputs of stages that most recipes have. Stages run in the
+order in which they read of each other.
+
+What a stage and its kind both set, the stage decides: `inputs`, `bindings`, `scaled` and `publish`
+are dictionaries, or lists of them of which later ones win. `files = {'BI_ENCODER': 'x.gin'}`
+replaces a macro among the kind's gin files, for one stage. A kind is described as a stage is,
+`NAME/recipe.Kind`, in any recipe. `recipe.run.publish = {'curves.png': %pretrain.curves}` publishes
+outputs, too.
 
 `RUN_DIR/<name>` is a link to the version of the stage that this configuration describes, in the
 store that all runs share (`--gin.STORE=PATH`, by default `.store` next to RUN_DIR; at most

@@ -258,7 +258,7 @@ class _Reader:
 
     def read_text(self, text: str, label: str) -> None:
         """Adds the statements of one file; `label` stands before the line number in messages."""
-        symbols: dict[str, str] = {}
+        symbols = {"gin": "gin"}  # dynamic registration, whether a file says so or not
         seen: dict[tuple[str, str, str], Binding] = {}
         delegate = _Delegate(symbols)
         for statement in _statements(text, delegate, label):
@@ -276,17 +276,12 @@ class _Reader:
     ) -> None:
         symbols = delegate.symbols
         if statement.module == "__gin__.dynamic_registration":
-            symbols["gin"] = "gin"
             return
         if statement.module.split(".")[0] not in self.allowed:
             raise GinError(
                 f"{where}: a gin file may not import {statement.module!r}; allowed are "
                 f"{', '.join(self.allowed)}. If you trust that code, pass "
                 f"--gin_allow={statement.module.split('.')[0]}."
-            )
-        if "gin" not in symbols:
-            raise GinError(
-                f"{where}: write `from __gin__ import dynamic_registration` above the first import."
             )
         symbol = statement.bound_name()
         whole = statement.is_from or statement.alias

@@ -4,7 +4,7 @@ The gin form is described in `launch.recipe`, which runs recipes; `t5x_style.pre
 A recipe is never executed by gin: `%stage.output` has no meaning there, and nothing is imported.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from t5x_style.workflow.recipe_values import Output
 from t5x_style.workflow.store import Store
 
 STAGE, KIND, RUN = "launch.recipe.Stage", "launch.recipe.Kind", "launch.recipe.run"
-RUN_PARAMETERS = {"run_dir", "budget", "publish", "macros", "inputs"}
+RUN_PARAMETERS = {"run_dir", "budget", "publish", "macros", "inputs", "defaults"}
 STORE_MACRO, LIMIT_MACRO = "STORE", "STORE_LIMIT"  # settings of every recipe
 STAGE_PARAMETERS = {"kind", "gin_files", "files", "inputs", "bindings", "scaled", "publish"}
 # Parameters that older recipes set, and why they have no effect any more
@@ -73,12 +73,14 @@ def load(flags: gin_checks.Flags) -> Recipe:
     set_here = {name: config.macros.pop(name, None) for name in (STORE_MACRO, LIMIT_MACRO)}
     recipe_values.mark_outputs(config)
     _check_parameters(config)
-    described = [_stage(config, name) for name in _names(config)]
+    names = _names(config)
+    described = [_stage(config, name) for name in names]
     settings = {key[2]: one.value for key, one in config.bindings.items() if key[1] == RUN}
     given = recipe_values.Given(
         config,
         _merged(config, settings.get("macros", {}), "recipe.run.macros"),
         _merged(config, settings.get("inputs", {}), "recipe.run.inputs"),
+        _present(_merged(config, settings.get("defaults", {}), "recipe.run.defaults"), names),
     )
     ordered = recipe_order.ordered([_filled(item, given, flags) for item in described])
     given.check_use()
@@ -132,6 +134,15 @@ def _merged(config: Config, value: Any, where: str) -> dict[str, Any]:
         for name, one in _typed(_resolved(config, part, where), dict, where).items():
             found[renames.macro(name, where)] = one
     return found
+
+
+def _present(defaults: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Those that are outputs of stages of the recipe."""
+    return {
+        name: value
+        for name, value in defaults.items()
+        if all(one.stage in names for one in recipe_values.outputs_in(value))
+    }
 
 
 def _check_parameters(config: Config) -> None:

@@ -1,8 +1,8 @@
 """What the stages of a recipe take from it: values of macros, and outputs of other stages.
 
 One rule: what a stage's gin files refer to, and the stage does not set, has the recipe's value. The
-recipe's value of NAME is its macro NAME, or else that of `recipe.run.macros` or of
-`recipe.run.inputs`; where there is none, the gin files' own holds.
+recipe's value of NAME is that of `recipe.run.macros` or `recipe.run.inputs`, or else its macro
+NAME, or else that of `recipe.run.defaults`; where there is none, the gin files' own holds.
 """
 
 from collections.abc import Mapping
@@ -70,12 +70,13 @@ class Given:
 
     Attributes:
       config: of the recipe, with `Output`s.
-      macros, inputs: `recipe.run.macros` and `recipe.run.inputs`.
+      macros, inputs, defaults: `recipe.run.macros` and so on.
     """
 
     config: Config
     macros: Mapping[str, Any]
     inputs: Mapping[str, Any]
+    defaults: Mapping[str, Any]
     _taken: set[str] = field(default_factory=set)
     _asked: set[str] = field(default_factory=set)
 
@@ -89,7 +90,8 @@ class Given:
           files: its gin files as they are.
           flags: its command line with `own`.
         """
-        names = {*self.config.macros, *self.macros, *self.inputs} - {FOLDER_MACRO}
+        given = (self.macros, self.inputs, self.config.macros, self.defaults)
+        names = {name for values in given for name in values} - {FOLDER_MACRO}
         needed = gin_macros.needed(flags.read(), names - own.keys())
         self._asked |= needed
         paths = set(stages.input_macros(files))
@@ -103,10 +105,12 @@ class Given:
         return inputs, bindings
 
     def _value(self, name: str) -> Any:
+        for values in (self.macros, self.inputs):
+            if name in values:
+                return self.config.expand(values[name], f"recipe.run: {name!r}")
         if name in self.config.macros:
             return self.config.expand(Macro(name), self.config.macros[name].where)
-        value = self.macros[name] if name in self.macros else self.inputs[name]
-        return self.config.expand(value, f"recipe.run: {name!r}")
+        return self.config.expand(self.defaults[name], f"recipe.run.defaults: {name!r}")
 
     def check_use(self) -> None:
         """Raises GinError where a value reaches no stage, once each stage took what it needs."""
@@ -117,8 +121,7 @@ class Given:
                     f"{macro.where}: macro {name} is set, but neither the recipe nor the gin files "
                     f"of a stage refer to %{name}{closest(name, used | self._asked)}"
                 )
-        paths = {name: path for name, path in self.inputs.items() if not outputs_in(path)}
-        for name in {*self.macros, *paths} - self._taken:
+        for name in {*self.macros, *self.inputs} - self._taken:
             raise GinError(
                 f"recipe.run: {name!r}: no stage refers to %{name} without setting it"
                 f"{closest(name, self._asked)}"

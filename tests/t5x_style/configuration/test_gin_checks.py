@@ -136,11 +136,14 @@ def test_includes_are_followed(read, tmp_path):
     check(read("include 'base.gin'\nWIDTH = 7\n"))
 
 
+def test_the_line_of_dynamic_registration_may_be_left_out(read):
+    check(read(GOOD.replace("from __gin__ import dynamic_registration\n", "")))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (HEAD + "import os\n", r"a.gin:3: a gin file may not import 'os'.*--gin_allow=os"),
-        ("import tests\n", "a.gin:1: write `from __gin__"),
         (GOOD + "WIDTH = 4\n", "a.gin:6: WIDTH is already bound at a.gin:3"),
         (GOOD + "gin_toys.Size.width = 4\n", "a.gin:6: gin_toys.Size.width is already bound"),
         (GOOD + "gin_toys.Size.width 4\n", "a.gin:6: not gin"),
