@@ -22,6 +22,7 @@ from absl import app, flags
 from benchmarks import code_hash, corpora
 from t5x_style.configuration import gin_checks
 from t5x_style.workflow import links, making, recipe_reader, stages
+from t5x_style.workflow.recipe_problems import Problems
 from t5x_style.workflow.space import in_words
 from t5x_style.workflow.store import Store, bytes_of
 
@@ -63,7 +64,8 @@ def decide() -> None:
         inside, outside = [], []
         for _ in range(_REPEATS.value):
             started = time.perf_counter()
-            known, _ = recipe_reader.look_up(recipe, command)
+            problems = Problems(command.read())
+            known, _ = recipe_reader.look_up(recipe, command, problems)
             inside.append(time.perf_counter() - started)
             if len(known.done) != len(recipe.stages):
                 raise SystemExit(f"expected all stages done, found {known.pending} pending")

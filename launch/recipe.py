@@ -67,6 +67,7 @@ from t5x_style.workflow import (
     fingerprints,
     making,
     plans,
+    recipe_checks,
     recipe_reader,
     stage_runner,
     stages,
@@ -136,7 +137,7 @@ def _environment() -> dict[str, str]:
 
 def survey(recipe: Recipe, flags: gin_checks.Flags) -> list[Row]:
     """What would run, and why."""
-    _, decisions = recipe_reader.look_up(recipe, flags)
+    decisions = recipe_checks.survey(recipe, flags)
     return [_row(name, decision) for name, decision in decisions.items()]
 
 
@@ -153,7 +154,7 @@ def show(rows: list[Row], title: str) -> None:
 
 def execute(recipe: Recipe, flags: gin_checks.Flags) -> int:
     """Runs the stages that are not done; returns the exit code."""
-    recipe_reader.look_up(recipe, flags)  # every name, reference and link, before the first stage
+    recipe_checks.survey(recipe, flags)  # all that can be known before the first stage
     children = Children()
     children.watch()
     rows: list[Row] = []
@@ -225,7 +226,7 @@ def _run(
     if children.stopping:
         pass
     elif code:
-        CONSOLE.print(f"error: stage {item.name} {_ending(code)}; the same command tries again.")
+        CONSOLE.print(f"error: stage {item.name} {_ending(code)}; {_advice(code)}.")
         return 1
     else:
         now = recipe_reader.plan(recipe, item, replace(flags, rerun=()), known)
@@ -258,6 +259,13 @@ def _ending(code: int) -> str:
         name = signal.Signals(-code).name
         return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
     return f"failed with exit code {code}"
+
+
+def _advice(code: int) -> str:
+    """What to do about a stage that ended with that code."""
+    if code < 0:
+        return "the same command tries again"
+    return "mend what its message says, and the same command continues with it"
 
 
 def publish(recipe: Recipe, known: recipe_reader.Known) -> None:

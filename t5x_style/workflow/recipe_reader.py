@@ -26,16 +26,14 @@ from t5x_style.configuration.gin_reader import (
 from t5x_style.workflow import links, space, stages
 from t5x_style.workflow.links import DEFAULT_NAME
 from t5x_style.workflow.plans import Decision
+from t5x_style.workflow.recipe_problems import Problems
+from t5x_style.workflow.recipe_problems import RecipeError as RecipeError
 from t5x_style.workflow.store import Store, Version
 
 STAGE, RUN = "launch.recipe.Stage", "launch.recipe.run"
 RUN_PARAMETERS = {"stages", "run_dir", "budget", "publish", "macros", "inputs"}
 STORE_MACRO, LIMIT_MACRO = "STORE", "STORE_LIMIT"  # settings of every recipe
 STAGE_PARAMETERS = {"entry", "gin_files", "inputs", "bindings", "scaled"}
-
-
-class RecipeError(ValueError):
-    """A recipe that does not fit together; the message names the stage."""
 
 
 @dataclass(frozen=True)
@@ -367,17 +365,22 @@ def plan(recipe: Recipe, item: Stage, flags: gin_checks.Flags, known: Known) -> 
     return stages.plan(command, stages.entry_job(item.entry), pending)
 
 
-def look_up(recipe: Recipe, flags: gin_checks.Flags) -> tuple[Known, dict[str, Decision]]:
+def look_up(
+    recipe: Recipe, flags: gin_checks.Flags, problems: Problems
+) -> tuple[Known, dict[str, Decision]]:
     """Which stages are done and what each of them is waiting for; runs nothing.
 
-    Every name, reference and link of the recipe is checked on the way.
+    Every name, reference and link of the recipe is checked on the way. A stage with `problems`,
+    to which they are added, counts as new.
     """
     known = Known()
     decisions: dict[str, Decision] = {}
     for item in recipe.stages:
-        planned = plan(recipe, item, flags, known)
+        planned = problems.plan(item.name, functools.partial(plan, recipe, item, flags, known))
         waits_for = sorted({one.stage for one in item.needs()} & known.pending)
-        if waits_for:
+        if planned is None:
+            decision = Decision("new", "has problems")
+        elif waits_for:
             links.check(planned.store, planned.link)
             decision = Decision("new", f"after {', '.join(waits_for)}")
         else:

@@ -6,11 +6,17 @@ import pytest
 
 from launch import recipe
 from t5x_style.configuration import gin_checks, gin_reader
-from t5x_style.workflow import fingerprints, recipe_reader, stages
+from t5x_style.workflow import fingerprints, recipe_checks, recipe_problems, recipe_reader, stages
 from t5x_style.workflow.recipe_reader import RecipeError
 from t5x_style.workflow.store import StoreError
 from tests.kits import store_kit
 from tests.kits.recipe_kit import COUNT, HEAD, RECIPE, make_house  # noqa: F401  a fixture
+
+
+@pytest.fixture(autouse=True)
+def without_imports(monkeypatch):
+    """What recipes say of types and ranges is in test_recipe_checks.py."""
+    monkeypatch.setattr(recipe_checks, "_problems", lambda commands: ())
 
 
 def survey(flags):
@@ -128,10 +134,9 @@ def test_the_recipe_declares_the_inputs_it_names(house, tmp_path):
     (tmp_path / "count.gin").write_text(COUNT.replace("stage.run.inputs = [%SOURCE]\n", ""))
     pretend_all_done(house())
     assert survey(house(WIDTH="4"))["second"] == ("new", "after first")
-    loaded, known = (
-        recipe_reader.load(house()),
-        recipe_reader.look_up(recipe_reader.load(house()), house())[0],
-    )
+    loaded, problems = recipe_reader.load(house()), recipe_problems.Problems(house().read())
+    known = recipe_reader.look_up(loaded, house(), problems)[0]
+    problems.refuse()
     planned = recipe_reader.plan(loaded, loaded.stages[1], house(), known)
     assert planned.inputs.versions == (known.done["first"].id,)
 

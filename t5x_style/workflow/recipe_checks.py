@@ -1,0 +1,77 @@
+"""Checks a whole recipe before its first stage runs, and says all that is wrong at once.
+
+Names and inputs are checked while stages are planned, and nothing is imported for that. Types and
+ranges are in the code that stages run. It is imported in one more process for all stages that are
+not done (`t5x_style.preflight.stage_checks`), which takes a few seconds: so every rule is written
+once, where it is used, and a recipe that is done starts in a blink.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from t5x_style.configuration import gin_checks
+from t5x_style.configuration.gin_reader import REPOSITORY
+from t5x_style.workflow import recipe_reader, stages
+from t5x_style.workflow.plans import Decision
+from t5x_style.workflow.recipe_problems import Problems, RecipeError
+from t5x_style.workflow.recipe_reader import Known, Recipe
+
+PROGRAM = "t5x_style.preflight.stage_checks"
+
+
+def survey(recipe: Recipe, flags: gin_checks.Flags) -> dict[str, Decision]:
+    """Which stages are done and what would run, of a recipe without any known problem.
+
+    Raises:
+      RecipeError: names, inputs, types and ranges of all stages that are wrong.
+      StoreError: something else is at the place of a stage's link.
+    """
+    problems = Problems(flags.read())
+    known, decisions = recipe_reader.look_up(recipe, flags, problems)
+    commands = [
+        _command(recipe, name, flags, known)
+        for name in decisions
+        if name in known.pending and name not in problems.without_plan
+    ]
+    for stage, text in _problems(commands) if commands else ():
+        problems.add(stage, [text])
+    problems.refuse()
+    return decisions
+
+
+def _command(recipe: Recipe, name: str, flags: gin_checks.Flags, known: Known) -> dict[str, Any]:
+    """The command line of a stage, as the program reads it."""
+    item = next(one for one in recipe.stages if one.name == name)
+    own = recipe_reader.stage_flags(recipe, item, flags, known)
+    return {
+        "name": name,
+        "entry_job": stages.entry_job(item.entry),
+        "files": own.files,
+        "overrides": own.overrides,
+        "search_paths": own.search_paths,
+        "allow": own.allow,
+    }
+
+
+def _problems(commands: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """(stage, what is wrong with it) of command lines.
+
+    Raises:
+      RecipeError: the check itself failed.
+    """
+    path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))))
+    done = subprocess.run(
+        [sys.executable, "-m", PROGRAM],
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},  # no device is taken
+    )
+    if done.returncode:
+        end = "\n".join(done.stderr.splitlines()[-5:])
+        raise RecipeError(f"{PROGRAM}, which checks the stages, failed ({done.returncode}):\n{end}")
+    yield from json.loads(done.stdout)
