@@ -246,6 +246,18 @@ def reachable(config: Config, roots: Iterable[str]) -> set[tuple[str, str, str]]
     A call in scope `a/b` sees the bindings of scopes ``, `a` and `a/b`. A reference with a scope
     replaces the scope, one without keeps it; inside a macro, gin sets the macro's name as scope.
     """
+    return _reach(config, roots)[0]
+
+
+def targets(config: Config, roots: Iterable[str]) -> set[str]:
+    """Dotted paths of what a call of the roots can reach, bound or not."""
+    return {target for target, _ in _reach(config, roots)[1]}
+
+
+def _reach(
+    config: Config, roots: Iterable[str]
+) -> tuple[set[tuple[str, str, str]], set[tuple[str, str]]]:
+    """Keys of the bindings, and (target, scope) of the calls."""
     todo = [(root, "") for root in roots]
     states: set[tuple[str, str]] = set()
     keys: set[tuple[str, str, str]] = set()
@@ -264,7 +276,7 @@ def reachable(config: Config, roots: Iterable[str]) -> set[tuple[str, str, str]]
                         todo += [(leaf.target, leaf.scope or scope)]
                         # a bare @function is called later, perhaps outside of this scope
                         todo += [] if leaf.call or leaf.scope else [(leaf.target, "")]
-    return keys
+    return keys, states
 
 
 def check_code(config: Config) -> None:

@@ -99,8 +99,9 @@ def origins(stage: str, config: Config) -> dict[str, tuple[str, str]]:
       config: the recipe, read.
     """
     found: dict[str, tuple[str, str]] = {}
-    shared = [one for key, one in config.bindings.items() if not key[0]]
-    own = [one for key, one in config.bindings.items() if key[0] == stage]
+    of_recipe = [one for one in config.bindings.values() if one.target.startswith("launch.recipe.")]
+    shared = [one for one in of_recipe if not one.scope]
+    own = [one for one in of_recipe if one.scope == stage]
     for binding in (*shared, *own):
         _walk(binding.value, binding.where, config.macros, found)
     return found

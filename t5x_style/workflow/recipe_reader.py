@@ -23,7 +23,7 @@ from t5x_style.configuration.gin_reader import (
     to_gin,
     transform,
 )
-from t5x_style.workflow import links, space, stages
+from t5x_style.workflow import links, recipe_overrides, space, stages
 from t5x_style.workflow.links import DEFAULT_NAME
 from t5x_style.workflow.plans import Decision
 from t5x_style.workflow.recipe_problems import Problems
@@ -98,21 +98,22 @@ def load(flags: gin_checks.Flags) -> Recipe:
       GinError: unknown or unused names, wrong types.
       RecipeError: a reference to a stage or output that does not exist or comes later.
     """
-    config = flags.read()
+    own, overrides = recipe_overrides.split(flags)
+    config = own.read()
     set_here = {name: config.macros.pop(name, None) for name in (STORE_MACRO, LIMIT_MACRO)}
     names = _outputs_as_values(config)
+    overrides += recipe_overrides.take_macros(config, own)
     gin_checks.check_names(config, (RUN,))
     _check_parameters(config)
     settings = {key[2]: _value(config, key) for key in config.bindings if key[1] == RUN}
     for name in ("stages", "run_dir"):
         if name not in settings:
             raise GinError(f"The recipe lacks `recipe.run.{name} = ...`.")
-    stages = tuple(_stage(config, item) for item in settings["stages"])
     run_dir = Path(_typed(settings["run_dir"], str, "recipe.run.run_dir"))
     root, limit = (None if one is None else one.value for one in set_here.values())
     space.limit_of(limit)
     recipe = Recipe(
-        stages,
+        tuple(_stage(config, item) for item in settings["stages"]),
         run_dir,
         float(_typed(settings.get("budget", 1.0), (int, float), "recipe.run.budget")),
         settings.get("publish", {}),
@@ -121,10 +122,14 @@ def load(flags: gin_checks.Flags) -> Recipe:
         Store(Path(_typed(root, str, STORE_MACRO))) if root else links.of_run(run_dir),
         limit,
     )
-    if recipe.budget <= 0:
+    if not 0 < recipe.budget < math.inf:
         raise RecipeError(f"recipe.run.budget must be above 0, found {recipe.budget}.")
+    pending = all_pending(recipe)
+    recipe, given = recipe_overrides.apply(
+        recipe, overrides, config.macros, lambda item: stage_flags(recipe, item, flags, pending)
+    )
     _check_references(recipe, names, flags)
-    _check_macros(recipe, flags)
+    _check_macros(recipe, flags, given)
     return recipe
 
 
@@ -192,7 +197,8 @@ def _stage(config: Config, item: Any) -> Stage:
     for parameter in ("inputs", "bindings", "scaled"):
         values[parameter] = _merged(values.get(parameter, {}), f"{name}.{parameter}")
     for key, value in values["scaled"].items():
-        _typed(value, int, f"{name}.scaled[{key!r}]")
+        if _typed(value, int, f"{name}.scaled[{key!r}]") < 0:
+            raise GinError(f"{name}.scaled[{key!r}] must be 0 or more, found {value}.")
     values["gin_files"] = tuple(values["gin_files"])
     where = config.bindings[keys["entry"]].where
     values["entry"] = renames.entry(values["entry"], where)
@@ -229,8 +235,8 @@ def _check_references(recipe: Recipe, names: list[str], flags: gin_checks.Flags)
             raise RecipeError(f"Stage {name} is described, but not listed in recipe.run.stages.")
 
 
-def _check_macros(recipe: Recipe, flags: gin_checks.Flags) -> None:
-    """Each of `recipe.run.macros` and `.inputs` is a value that some stage takes."""
+def _check_macros(recipe: Recipe, flags: gin_checks.Flags, given: set[str]) -> None:
+    """Each of `recipe.run.macros` and `.inputs`, but those given by hand, has a stage's use."""
     shared = {**recipe.macros, **recipe.inputs}
     for name, value in shared.items():
         if any(isinstance(leaf, Output) for leaf in leaves(value)):
@@ -241,7 +247,7 @@ def _check_macros(recipe: Recipe, flags: gin_checks.Flags) -> None:
     known: set[str] = set()
     for item in recipe.stages if shared else ():
         known |= _free_macros(item, _files(item, flags).read())
-    for name in shared.keys() - known:
+    for name in shared.keys() - known - given:
         raise RecipeError(
             f"recipe.run: {name!r}: no stage refers to %{name} without binding it"
             f"{closest(name, known)}"
@@ -322,7 +328,7 @@ def stage_flags(
     def path(value: Any) -> Any:
         return output_path(recipe, value, known) if isinstance(value, Output) else value
 
-    scaled = {name: max(1, math.ceil(n * recipe.budget)) for name, n in item.scaled.items()}
+    scaled = {name: math.ceil(n * recipe.budget) for name, n in item.scaled.items()}
     config = _files(item, flags).read()
     free = _free_macros(item, config)
     shared = {**recipe.macros, **recipe.inputs}
