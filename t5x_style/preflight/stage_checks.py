@@ -34,7 +34,7 @@ def problems(flags: Flags, entry_job: str) -> Iterator[str]:
         if any(problem.startswith(f"{binding.where}: ") for problem in found)
     }
     trial = Trial(config, stages.input_macros(config), wrong)
-    trial.arguments(job)
+    trial.check_batch(trial.arguments(job), job)
     yield from dict.fromkeys([*found, *trial.problems])
 
 

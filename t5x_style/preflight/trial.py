@@ -10,6 +10,7 @@ there, without a verdict. A vocabulary of an assumed size takes the place of a t
 """
 
 import dataclasses
+import functools
 import inspect
 import re
 import sys
@@ -30,6 +31,7 @@ from t5x_style.workflow import stage_runner
 
 ASSUMED_TOKENS = 30522
 NOT_KNOWN = "<not known yet>"
+PARTITIONER = "t5x_style.distributed.partitioning.Partitioner"
 OBJECTIVE = "t5x_style.interfaces.objective"
 
 
@@ -104,6 +106,7 @@ class Trial:
         """
         self.config, self.inputs, self.refused = config, inputs, refused
         self.problems: list[str] = []
+        self._modules: dict[int, Any] = {}  # id of a factory -> what it makes
         self._made: dict[tuple[str, str, bool], Any] = {}
 
     def arguments(self, target: str, scope: str = "") -> dict[str, Any]:
@@ -113,6 +116,22 @@ class Trial:
             name: Refused() if where in self.refused else self._value(value, scope, where)
             for name, (value, where) in bound.items()
         }
+
+    def check_batch(self, arguments: Mapping[str, Any], job: str) -> None:
+        """Whether the mesh and the micro-batches divide the batch of a training.
+
+        Args:
+          arguments: of its job.
+          job: the dotted path.
+        """
+        module = self._modules.get(id(arguments.get("objective")))
+        mesh = arguments.get("partitioner")
+        if module is None or mesh is None:
+            return
+        micro_batches = arguments.get("micro_batches", 1)
+        reference = Reference(job.rpartition(".")[2], "", job, True)
+        make = functools.partial(_check_batch, module, mesh, micro_batches)
+        self._try(make, reference, "", reference.text)
 
     def _value(self, value: Any, scope: str, where: str) -> Any:
         if isinstance(value, Macro):
@@ -146,8 +165,12 @@ class Trial:
         if not reference.call:
             factory = _Factory(thing, arguments)
             if _is_objective(thing):
-                self._try(lambda: _without_arrays(factory), reference, scope, where)
+                make = functools.partial(_without_arrays, factory)
+                self._modules[id(factory)] = self._try(make, reference, scope, where)
             return factory
+        if reference.target == PARTITIONER:
+            make = functools.partial(_without_devices, thing, **arguments)
+            return self._try(make, reference, scope, where)
         if thing in (contract.load_vocabulary, contract.vocabulary_size, contract.special_ids):
             return self._try(lambda: _tokenizer(thing, **arguments), reference, scope, where)
         if not _configures(thing):
@@ -173,11 +196,12 @@ class Trial:
 
     def _places(self, said: str, reference: Reference, scope: str) -> str:
         """Where the parameters that a message names are bound."""
-        found: dict[str, None] = {}
+        found: dict[str, bool] = {}  # -> whether the message has the value, too
         for name, text, where in self._bound_inside(reference.target, scope, set()):
             if re.search(rf"(?<![\w-]){name}(?![\w-])", said):
-                found[f"{name} = {text} at {where}"] = None
-        return ", ".join(found)
+                found[f"{name} = {text} at {where}"] = text in said
+        exact = [place for place, has_value in found.items() if has_value]
+        return ", ".join(exact or found)
 
     def _bound_inside(
         self, target: str, scope: str, seen: set[tuple[str, str]]
@@ -249,8 +273,29 @@ def _is_objective(thing: Any) -> bool:
     return module is not None and inspect.isclass(thing) and issubclass(thing, module.Objective)
 
 
-def _without_arrays(factory: _Factory) -> None:
+def _without_arrays(factory: _Factory) -> Any:
     """Makes an objective of shapes alone."""
     from flax import nnx
 
-    nnx.eval_shape(lambda: factory(rngs=nnx.Rngs(0)))
+    return nnx.eval_shape(lambda: factory(rngs=nnx.Rngs(0)))
+
+
+def _without_devices(thing: Any, mesh_shape: Any = None, **others: Any) -> Any:
+    """A partitioner of as many devices as its mesh asks for, and of one where it takes all."""
+    import jax
+
+    from t5x_style.distributed import partitioning
+
+    shape = partitioning.MeshShape() if mesh_shape is None else mesh_shape
+    data = 1 if shape.data == -1 else shape.data
+    sizes = shape.resolve(data * shape.fsdp * shape.tensor)
+    made = thing.__new__(thing)
+    made.mesh = jax.sharding.AbstractMesh(sizes, partitioning.AXES)
+    return made
+
+
+def _check_batch(module: Any, mesh: Any, micro_batches: Any) -> None:
+    from t5x_style.step import compiled_step
+
+    for specs in module.batch_specs():
+        compiled_step.check(module, specs, mesh, micro_batches)

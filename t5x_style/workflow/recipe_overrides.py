@@ -95,10 +95,12 @@ def spread(
     """
     found: dict[str, list[Given]] = {name: [] for name in targets}
     wrong: list[str] = []
+    now = dict(targets)  # a flag may lead to what a later one is about
     for name, text in overrides:
         try:
-            for reached, one in _reached(name, text, targets, recipe).items():
+            for reached, one in _reached(name, text, now, recipe).items():
                 found[reached].append(one)
+                now[reached] = _with(now[reached], one)
         except GinError as error:
             wrong += error.args
     if wrong:
@@ -228,6 +230,13 @@ def _parameter(name: str, text: str, targets: Mapping[str, Target], where: str) 
             f"{where}: {name} is set, but no stage leads to it{closest(name, _names(targets))}"
         )
     return found
+
+
+def _with(target: Target, given: Given) -> Target:
+    gone = {given.name, *given.instead_of}
+    kept = tuple(pair for pair in target.flags.overrides if pair[0] not in gone)
+    flags = replace(target.flags, overrides=(*kept, (given.name, given.text)))
+    return replace(target, flags=flags)
 
 
 def _of_files(target: Target, *overrides: Override) -> gin_checks.Flags:

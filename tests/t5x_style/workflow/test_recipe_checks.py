@@ -119,6 +119,11 @@ def test_places_and_flags_are_those_of_the_recipe(house):
     assert recipe_problems.in_recipe(said, "first", config) == (
         "command line --gin.WIDTH: no; set --gin.WIDTH=VALUE, --gin.first/STEPS=VALUE"
     )
+    by_hand = house(**{"second/STEPS": "4"}).read()
+    said = "command line --gin.STEPS: no"
+    assert recipe_problems.in_recipe(said, "second", by_hand) == (
+        "command line --gin.second/STEPS: no"
+    )
     said = "command line --gin.STEPS: no; set --gin.STEPS=VALUE"
     assert recipe_problems.in_recipe(said, "second", config) == (
         "recipe.gin:25: no; set --gin.second/STEPS=VALUE"
