@@ -40,7 +40,9 @@ store that all runs share (`--gin.STORE=PATH`, by default `.store` next to run_d
 concerns, next to the old ones; changing it back makes nothing. A changed source file is reported in
 one line: `--rerun=STAGE` makes that stage again, `--strict_code` all that other code made. Stop it
 anywhere (Ctrl-C, SIGTERM): the running stage saves if it can, and the same command continues.
-`--dry_run` says what would run.
+`--dry_run` says what would run. Either way all that can be known to be wrong is said before the
+first stage, of all stages at once: `workflow.recipe_checks`. `--gin.NAME=VALUE` of a name that only
+stages know goes to them: `workflow.recipe_overrides`.
 
 Exit code: 0 done, or stopped as asked; 1 an error; 143 the running stage was stopped by a signal
 that did not come through the recipe. Flags of several processes (see
@@ -291,6 +293,8 @@ def run(flags: gin_checks.Flags) -> int:
     recipe = recipe_reader.load(flags)
     _check_rerun(recipe, flags)
     CONSOLE.print(f"store: {recipe.store.root}")
+    if note := recipe_checks.budget_note(recipe):
+        CONSOLE.print(note)
     if flags.dry_run:
         show(survey(recipe, flags), f"{recipe.run_dir}: what would run (nothing was)")
         return 0

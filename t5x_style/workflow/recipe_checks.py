@@ -7,6 +7,7 @@ once, where it is used, and a recipe that is done starts in a blink.
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -41,6 +42,17 @@ def survey(recipe: Recipe, flags: gin_checks.Flags) -> dict[str, Decision]:
         problems.add(stage, [text])
     problems.refuse()
     return decisions
+
+
+def budget_note(recipe: Recipe) -> str:
+    """What the budget leaves a single step of, in words; "" where there is nothing."""
+    left: dict[str, list[str]] = {}
+    for item in recipe.stages:
+        for name, number in item.scaled.items():
+            if number > 1 and math.ceil(number * recipe.budget) == 1:
+                left.setdefault(f"{name} = {number}", []).append(item.name)
+    said = "; ".join(f"{what} of {', '.join(names)}" for what, names in left.items())
+    return f"note: the budget {recipe.budget} leaves 1 of {said}" if said else ""
 
 
 def _command(recipe: Recipe, name: str, flags: gin_checks.Flags, known: Known) -> dict[str, Any]:

@@ -104,6 +104,13 @@ def test_values_of_a_shipped_recipe_are_tried_where_they_are_used():
     assert "Stages bag_of_embeddings, retriever, bag_vectors and 4 more" in found
 
 
+def test_a_budget_that_leaves_nothing_is_said(house):
+    assert recipe_checks.budget_note(recipe_reader.load(house(BUDGET="0.3"))) == ""
+    assert recipe_checks.budget_note(recipe_reader.load(house(BUDGET="0.01"))) == (
+        "note: the budget 0.01 leaves 1 of STEPS = 4 of second"
+    )
+
+
 def test_one_problem_has_one_line(house):
     problems = Problems(house().read())
     problems.add("first", ["wrong"])
