@@ -222,7 +222,7 @@ def _parameter(name: str, text: str, targets: Mapping[str, Target], where: str) 
                 continue
             key = (scope, path, parameter)
             same = tuple(one for one in target.bound if "." in one and _key(one, target) == key)
-            found[stage] = Given(name, text, same)
+            found[stage] = _without_lost_macros(Given(name, text, same), target)
     if not found and hints:
         raise GinError(f"{where}: no such parameter{hints[0]}")
     if not found:
@@ -230,6 +230,14 @@ def _parameter(name: str, text: str, targets: Mapping[str, Target], where: str) 
             f"{where}: {name} is set, but no stage leads to it{closest(name, _names(targets))}"
         )
     return found
+
+
+def _without_lost_macros(given: Given, target: Target) -> Given:
+    """The same, also in place of the macros of the recipe that only the old value referred to."""
+    before = gin_checks.macros_in_use(target.flags.read())
+    after = gin_checks.macros_in_use(_with(target, given).flags.read())
+    lost = tuple(name for name in target.bound if name in before - after)
+    return replace(given, instead_of=(*given.instead_of, *lost))
 
 
 def _with(target: Target, given: Given) -> Target:

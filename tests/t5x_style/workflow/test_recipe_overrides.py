@@ -52,6 +52,12 @@ def test_a_macro_of_the_stages_files_can_be_set(house):
     assert plans(given(bound, REPORT_EVERY="3"))["second"][1] == {"report_every": "3"}
 
 
+def test_a_macro_of_the_recipe_goes_with_the_binding_that_used_it(house):
+    flags = given(house(), gin_toys__Size__width="4")
+    assert recipe_reader.load(flags).stages[0].bindings == {"gin_toys.Size.width": 4}
+    assert plans(flags)["first"] == plans(house(WIDTH="4"))["first"]
+
+
 def test_a_stage_can_be_named(house):
     pairs = (("first/gin_toys.Size.rate", "0.5"), ("second/STEPS", "8"), ("BUDGET", "0.5"))
     flags = dataclasses.replace(house(), overrides=pairs)
