@@ -29,6 +29,7 @@ from t5x_style.configuration.gin_reader import (
 from t5x_style.interfaces import contract
 from t5x_style.workflow import stage_runner
 
+ASSUMED_NUMBER = 1 << 20
 ASSUMED_TOKENS = 30522
 NOT_KNOWN = "<not known yet>"
 PARTITIONER = "t5x_style.distributed.partitioning.Partitioner"
@@ -176,11 +177,20 @@ class Trial:
         if not _configures(thing):
             return Unknown()
         made = self._try(lambda: thing(**arguments), reference, scope, where)
-        half = type(made) is Unknown and inspect.isclass(thing)
-        return _half_known(thing, arguments) if half else made
+        if type(made) is not Unknown or not inspect.isclass(thing):
+            return made
+        guess, guessed = _guess(thing, arguments)
+        if guessed:  # a rule that is not about these fields holds whatever they will be
+            self._try(lambda: thing(**guess), reference, scope, where, guessed)
+        return _half_known(thing, arguments)
 
-    def _try(self, make: Any, reference: Reference, scope: str, where: str) -> Any:
-        """What `make` returns; Unknown where it cannot decide, Refused where it does not accept."""
+    def _try(
+        self, make: Any, reference: Reference, scope: str, where: str, guessed: Sequence[str] = ()
+    ) -> Any:
+        """What `make` returns; Unknown where it cannot decide, Refused where it does not accept.
+
+        A refusal that names what was `guessed` does not count.
+        """
         try:
             return make()
         except NotKnownError:
@@ -188,7 +198,8 @@ class Trial:
         except Exception as error:
             said = str(error) if isinstance(error, ValueError | OSError) else repr(error)
             # a library's error may be about what stands in for the unknown
-            if NOT_KNOWN not in said and stage_runner.is_users(error):
+            about_guess = any(_names(said, name) for name in guessed)
+            if NOT_KNOWN not in said and stage_runner.is_users(error) and not about_guess:
                 places = self._places(said, reference, scope) or f"bound at {where}"
                 self.problems.append(f"@{reference.text}: {said} ({places})")
                 return Refused()
@@ -198,7 +209,7 @@ class Trial:
         """Where the parameters that a message names are bound."""
         found: dict[str, bool] = {}  # -> whether the message has the value, too
         for name, text, where in self._bound_inside(reference.target, scope, set()):
-            if re.search(rf"(?<![\w-]){name}(?![\w-])", said):
+            if _names(said, name):
                 found[f"{name} = {text} at {where}"] = text in said
         exact = [place for place, has_value in found.items() if has_value]
         return ", ".join(exact or found)
@@ -218,6 +229,21 @@ class Trial:
                 yield from self._bound_inside(value.target, value.scope or scope, seen)
             else:
                 yield name, to_gin(value), where
+
+
+def _names(said: str, parameter: str) -> bool:
+    return re.search(rf"(?<![\w-]){parameter}(?![\w-])", said) is not None
+
+
+def _guess(thing: Any, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The arguments with a number for each unknown one, and the names of these."""
+    hints = gin_types.annotations(thing)
+    names = [
+        name
+        for name, value in arguments.items()
+        if isinstance(value, Unknown) and hints.get(name) in (int, float)
+    ]
+    return {**arguments, **dict.fromkeys(names, ASSUMED_NUMBER)}, names
 
 
 def _existing(path: Any) -> Any:

@@ -81,6 +81,12 @@ def test_nothing_is_wrong_with_our_recipes(name):
             "Cadence.evaluate_every: expected at least 1, found 0",
         ),
         (
+            "quickstart",  # whose number of steps follows from a collection that is not there yet
+            ["LOG_EVERY=0"],
+            {"retriever": True, "bag_of_embeddings": True},
+            "Cadence.log_every: expected at least 1, found 0 (log_every = 0 at command line",
+        ),
+        (
             "quickstart",
             ["POOLING=mena", "WEIGHTS={'crops': -1}"],
             {"retriever": True, "vectors": True},
