@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from t5x_style.configuration import gin_checks, gin_reader
+from t5x_style.configuration import code_checks, gin_checks, gin_reader
 from t5x_style.workflow import recipe_planning, recipe_reader
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -311,11 +311,11 @@ def test_every_file_names_what_the_code_has(folder):
         config = gin_reader.read([str(file)])
         for binding in config.bindings.values():
             parameters = inspect.signature(
-                gin_checks.locate(binding.target, binding.where)
+                code_checks.locate(binding.target, binding.where)
             ).parameters
             takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
             assert takes_any or binding.parameter in parameters, f"{binding.where}: {binding.name}"
         for binding in (*config.bindings.values(), *config.macros.values()):
             for leaf in gin_reader.leaves(binding.value):
                 if isinstance(leaf, gin_reader.Reference) and not leaf.target.startswith("gin."):
-                    gin_checks.locate(leaf.target, binding.where)
+                    code_checks.locate(leaf.target, binding.where)
