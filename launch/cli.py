@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from launch import words
-from launch.commands import COMMANDS, Command, UsageError, did_you_mean, parser_of
+from launch.commands import COMMANDS, FLAGS, Command, UsageError, did_you_mean, parser_of
 
 COMPLETE = "_complete"  # of the scripts of `launch.completion`
 WIDTH = 100  # of a line of the help
@@ -77,11 +77,12 @@ def _print_and_exit(name: str, rest: Sequence[str]) -> None:
 
 def _no_command(name: str) -> str:
     if name.startswith("-"):
-        hint = did_you_mean(name, ["--help", "--version"])
+        hint = did_you_mean(name, FLAGS)
         return f"{name} is no command{hint or '; the command comes first: kennel COMMAND [flags]'}"
     if name.endswith(".gin") or name in words.recipes():
         return f"no command {name!r}; did you mean kennel run {name}?"
-    return f"no command {name!r}{did_you_mean(name, COMMANDS) or '; kennel --help lists all'}"
+    hint = did_you_mean(name, [*COMMANDS, *FLAGS]) or "; kennel --help lists all"
+    return f"no command {name!r}{hint}"
 
 
 def overview() -> str:

@@ -16,6 +16,7 @@ from t5x_style.configuration import command_flags
 from t5x_style.configuration.python_sources import REPOSITORY
 
 AddFlags = Callable[[argparse.ArgumentParser], None]
+FLAGS = ("--help", "--version")  # without a command
 SHELLS = ("bash", "zsh", "fish")
 
 

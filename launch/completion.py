@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from launch import words
-from launch.commands import COMMANDS, Command, Parser, UsageError, add_shell, parser_of
+from launch.commands import COMMANDS, FLAGS, Command, Parser, UsageError, add_shell, parser_of
 
 BASH = r"""_kennel() {
     local IFS=$'\n'
@@ -58,7 +58,7 @@ def candidates(line: str) -> list[str]:
 
 def _all(before: Sequence[str], current: str) -> list[str]:
     if not before:
-        return ["--help", "--version"] if current.startswith("-") else list(COMMANDS)
+        return list(FLAGS) if current.startswith("-") else list(COMMANDS)
     command = COMMANDS.get(before[0])
     if command is None or "=" in current:
         return []

@@ -116,6 +116,7 @@ def test_text_that_begins_like_a_gin_value_is_refused(text):
     [
         ("rn quickstart", "no command 'rn'; did you mean run or runs?"),
         ("serach", "no command 'serach'; did you mean search?"),
+        ("help", "did you mean --help?"),
         ("zzz", "no command 'zzz'; kennel --help lists all"),
         ("quickstart", "did you mean kennel run quickstart?"),
         ("--dry_run run", "the command comes first"),
