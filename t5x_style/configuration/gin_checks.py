@@ -17,7 +17,7 @@ from typing import Any
 
 from gin import config as gin_config
 
-from t5x_style.configuration import code_checks, gin_macros, gin_text
+from t5x_style.configuration import code_checks, command_flags, gin_macros, gin_text
 from t5x_style.configuration.gin_reader import (
     COMMAND_LINE,
     FOLDER_MACRO,
@@ -33,7 +33,6 @@ from t5x_style.configuration.gin_reader import (
     search_folders,
     to_gin,
 )
-from t5x_style.distributed import launch_flags
 
 REQUIRED = "gin.REQUIRED"
 
@@ -91,18 +90,7 @@ class Flags:
 def parse_flags(argv: Sequence[str], description: str = "") -> Flags:
     """Splits the command line into flags; `--gin.NAME` without `=VALUE` is a `GinError`."""
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
-    parser.add_argument("--gin_file", action="append", default=[], help="repeatable, later wins")
-    parser.add_argument("--gin_search_paths", default=".", help="comma list, default: .")
-    parser.add_argument("--gin_allow", action="append", default=[], help="module gin may import")
-    parser.add_argument("--traceback", action="store_true", help="show where an error arose")
-    parser.add_argument("--dry_run", action="store_true", help="say what would run and why")
-    parser.add_argument(
-        "--strict_code", action="store_true", help="a version that other code made does not count"
-    )
-    parser.add_argument(
-        "--rerun", action="append", default=[], help="make this stage again; repeatable"
-    )
-    launch_flags.add_flags(parser)
+    command_flags.add_stage(parser)
     parser.epilog = "--gin.NAME=VALUE binds a macro or a parameter; it wins over every file."
     bindings = [word.removeprefix("--gin.") for word in argv if word.startswith("--gin.")]
     options = parser.parse_args([word for word in argv if not word.startswith("--gin.")])

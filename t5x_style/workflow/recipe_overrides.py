@@ -1,13 +1,12 @@
 """Flags of a recipe's command line that are for its stages.
 
-    --gin.LOG_EVERY=10                       a macro that the recipe does not refer to: for every
-                                             stage that does
     --gin.prepare.prepare.max_bad_records=1  a parameter: for every stage that leads to it
     --gin.retriever/LOG_EVERY=10             either, for one stage
     --gin.retriever/query/token_groups.Rows.segments=8    the same with a scope of gin
 
 A stage gets such a value as if the recipe had bound it: whatever the recipe says of that name in a
-dictionary of the stage gives way.
+dictionary of the stage gives way. A macro without a stage, `--gin.LOG_EVERY=10`, is the recipe's: it
+reaches the stages that refer to it and do not set it (`recipe_values`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -20,13 +19,11 @@ from t5x_style.configuration.gin_reader import (
     COMMAND_LINE,
     FOLDER_MACRO,
     RUN,
-    Config,
     GinError,
     closest,
     override_value,
 )
 from t5x_style.workflow.recipe_stage import Recipe, Stage
-from t5x_style.workflow.recipe_values import SETTINGS
 
 Override = tuple[str, str]  # NAME and VALUE of --gin.NAME=VALUE
 RECIPE = "recipe"  # the module that recipes bind
@@ -65,19 +62,6 @@ def split(flags: gin_checks.Flags) -> tuple[gin_checks.Flags, list[Override]]:
         own = selector.split(".")[0] == RECIPE if parameter else not scope
         (recipe if own else others).append((name, text))
     return replace(flags, overrides=tuple(recipe)), others
-
-
-def take_macros(config: Config, flags: gin_checks.Flags) -> list[Override]:
-    """Removes macros of the command line that a recipe neither refers to nor sets; returns them."""
-    used = gin_macros.in_use(config) | {one.name for one in config.overridden} | SETTINGS
-    taken = []
-    for name, text in flags.overrides:
-        macro = renames.macro(name, COMMAND_LINE)
-        where = f"{COMMAND_LINE} --gin.{name}"
-        if macro in config.macros and macro not in used and config.macros[macro].where == where:
-            del config.macros[macro]
-            taken.append((name, text))
-    return taken
 
 
 def spread(

@@ -59,7 +59,6 @@ def load(flags: gin_checks.Flags) -> Recipe:
     config = own.read_all()
     set_here = {name: config.macros.pop(name, None) for name in (STORE_MACRO, LIMIT_MACRO)}
     recipe_values.mark_outputs(config)
-    overrides += recipe_overrides.take_macros(config, own)
     _check_parameters(config)
     names = _names(config)
     described = [_stage(config, name) for name in names]
@@ -231,7 +230,7 @@ def _filled(item: Stage, given: recipe_values.Given, flags: gin_checks.Flags) ->
     files = alone.read()
     job = stages.job_of(files)
     set_here = replace(alone, overrides=recipe_values.overrides(own))
-    inputs, bindings = given.to(own, files, set_here)
+    inputs, bindings = given.to(item.name, own, files, set_here)
     return replace(
         item,
         inputs={**item.inputs, **inputs},
