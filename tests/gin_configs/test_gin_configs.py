@@ -144,7 +144,7 @@ def test_labses_ablation_shows_every_variant_as_many_translations(tmp_path):
     variants += ["pairs_small", "pairs_large", "one_device"]
     assert {one.upper() for one in variants} <= stages["ablation"].inputs.keys()
     shown = {
-        stages[one].scaled["STEPS"] * stages[one].bindings.get("PAIRS", recipe.macros["PAIRS"])
+        stages[one].scaled["STEPS"] * stages[one].bindings["PAIRS"]
         for one in variants
     }
     assert len(shown) == 1
