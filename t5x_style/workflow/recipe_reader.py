@@ -24,7 +24,7 @@ from t5x_style.workflow.recipe_values import Output
 from t5x_style.workflow.store import Store
 
 STAGE, KIND, RUN = "launch.recipe.Stage", "launch.recipe.Kind", "launch.recipe.run"
-RUN_PARAMETERS = {"run_dir", "budget", "publish", "macros", "inputs", "defaults"}
+RUN_PARAMETERS = {"run_dir", "budget", "publish", "macros", "inputs", "defaults", "paths"}
 STORE_MACRO, LIMIT_MACRO = "STORE", "STORE_LIMIT"  # settings of every recipe
 STAGE_PARAMETERS = {"kind", "gin_files", "files", "inputs", "bindings", "scaled", "publish"}
 # Parameters that older recipes set, and why they have no effect any more
@@ -81,9 +81,10 @@ def load(flags: gin_checks.Flags) -> Recipe:
         _merged(config, settings.get("macros", {}), "recipe.run.macros"),
         _merged(config, settings.get("inputs", {}), "recipe.run.inputs"),
         _present(_merged(config, settings.get("defaults", {}), "recipe.run.defaults"), names),
+        set(_typed(settings.get("paths", []), (list, tuple), "recipe.run.paths")),
     )
     ordered = recipe_order.ordered([_filled(item, given, flags) for item in described])
-    given.check_use()
+    given.check_use(flags.files)
     run_dir = _setting(config, "run_dir", "RUN_DIR")
     if run_dir is None:
         raise GinError("No folder to write to: pass --gin.RUN_DIR=PATH.")

@@ -5,12 +5,13 @@ recipe's value of NAME is that of `recipe.run.macros` or `recipe.run.inputs`, or
 NAME, or else that of `recipe.run.defaults`; where there is none, the gin files' own holds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from t5x_style.configuration import gin_checks, gin_macros
 from t5x_style.configuration.gin_reader import (
+    COMMAND_LINE,
     FOLDER_MACRO,
     Config,
     GinError,
@@ -64,19 +65,28 @@ def overrides(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple((name, to_gin(transform(value, text))) for name, value in values.items())
 
 
+def _is_in(where: str, files: Sequence[str]) -> bool:
+    """Whether something is set in one of these files, or on the command line."""
+    paths = [f"{path}:" for path in map(str, files)]
+    return where.startswith(COMMAND_LINE) or any(
+        where.startswith(path) or where.endswith(path) or f"/{path}" in where for path in paths
+    )
+
+
 @dataclass
 class Given:
     """What a recipe holds for its stages.
 
     Attributes:
       config: of the recipe, with `Output`s.
-      macros, inputs, defaults: `recipe.run.macros` and so on.
+      macros, inputs, defaults, paths: `recipe.run.macros` and so on.
     """
 
     config: Config
     macros: Mapping[str, Any]
     inputs: Mapping[str, Any]
     defaults: Mapping[str, Any]
+    paths: Set[str]
     _taken: set[str] = field(default_factory=set)
     _asked: set[str] = field(default_factory=set)
 
@@ -94,7 +104,7 @@ class Given:
         names = {name for values in given for name in values} - {FOLDER_MACRO}
         needed = gin_macros.needed(flags.read(), names - own.keys())
         self._asked |= needed
-        paths = set(stages.input_macros(files))
+        paths = self.paths | set(stages.input_macros(files))
         inputs: dict[str, Any] = {}
         bindings: dict[str, Any] = {}
         for name in sorted((needed & names) - own.keys()):
@@ -112,11 +122,16 @@ class Given:
             return self.config.expand(Macro(name), self.config.macros[name].where)
         return self.config.expand(self.defaults[name], f"recipe.run.defaults: {name!r}")
 
-    def check_use(self) -> None:
-        """Raises GinError where a value reaches no stage, once each stage took what it needs."""
+    def check_use(self, files: Sequence[str]) -> None:
+        """Raises GinError where a value reaches no stage, once each stage took what it needs.
+
+        Args:
+          files: gin files of the recipe itself. What files that they include set may lose its use,
+            where the recipe sets more than they knew of.
+        """
         used = gin_macros.in_use(self.config) | self._taken | SETTINGS
         for name, macro in self.config.macros.items():
-            if name not in used:
+            if name not in used and _is_in(macro.where, files):
                 raise GinError(
                     f"{macro.where}: macro {name} is set, but neither the recipe nor the gin files "
                     f"of a stage refer to %{name}{closest(name, used | self._asked)}"
