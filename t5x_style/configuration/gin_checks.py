@@ -54,10 +54,14 @@ class Flags:
     rerun: tuple[str, ...] = ()
 
     def read(self) -> Config:
-        """Reads the gin files and overrides, statically; see `_drop_overridden`."""
-        config = read(self.files, self.overrides, search_paths=self.search_paths, allow=self.allow)
+        """Reads the gin files and overrides of a stage, statically; see `_drop_overridden`."""
+        config = self.read_all()
         _drop_overridden(config)
         return config
+
+    def read_all(self) -> Config:
+        """The same with every macro: those of a recipe reach its stages."""
+        return read(self.files, self.overrides, search_paths=self.search_paths, allow=self.allow)
 
     def arguments(self) -> list[str]:
         """The flags as command-line arguments again."""

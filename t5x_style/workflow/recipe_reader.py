@@ -69,7 +69,7 @@ def load(flags: gin_checks.Flags) -> Recipe:
       GinError: unknown or unused names, wrong types.
       RecipeError: a reference to a stage or output that does not exist, or in a circle.
     """
-    config = flags.read()
+    config = flags.read_all()
     set_here = {name: config.macros.pop(name, None) for name in (STORE_MACRO, LIMIT_MACRO)}
     recipe_values.mark_outputs(config)
     _check_parameters(config)
