@@ -5,8 +5,8 @@
     --gin.retriever/query/token_groups.Rows.segments=8    the same with a scope of gin
 
 A stage gets such a value as if the recipe had bound it: whatever the recipe says of that name in a
-dictionary of the stage gives way. A macro without a stage, `--gin.LOG_EVERY=10`, is the recipe's: it
-reaches the stages that refer to it and do not set it (`recipe_values`).
+dictionary of the stage gives way. A macro without a stage, `--gin.LOG_EVERY=10`, is the recipe's:
+it reaches the stages that refer to it and do not set it (`recipe_values`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
