@@ -88,14 +88,14 @@ def _settings(command: Command, parser: Parser, before: Sequence[str]) -> list[s
 
 def _macros(flags: Sequence[str]) -> list[str]:
     """The macros that the gin files of a command line set or refer to."""
-    from t5x_style.configuration import gin_checks
+    from t5x_style.configuration import gin_checks, gin_macros
     from t5x_style.workflow.recipe_reader import LIMIT_MACRO, STORE_MACRO, is_recipe
 
     try:
         config = gin_checks.parse_flags(flags).read()
     except ValueError:  # the command itself says what is wrong
         return []
-    names = {*config.macros, *gin_checks.macros_in_use(config)}
+    names = {*config.macros, *gin_macros.in_use(config)}
     of_all = (STORE_MACRO, LIMIT_MACRO) if is_recipe(config) else ()
     return sorted(name for name in (*names, *of_all) if name.isidentifier())
 

@@ -121,10 +121,8 @@ class Given:
     def _hint(self, name: str, used: Set[str]) -> str:
         """What may have been meant by a macro without a use."""
         if stages_that_set := self._set_by.get(name):
-            one = stages_that_set[0]
-            return (
-                f": {', '.join(stages_that_set)} set it; for one of them --gin.{one}/{name}=VALUE"
-            )
+            names, one = ", ".join(stages_that_set), stages_that_set[0]
+            return f": {names} set it; for one of them --gin.{one}/{name}=VALUE"
         return closest(name, used | self._asked)
 
     def _value(self, name: str) -> Any:
