@@ -21,15 +21,15 @@ from t5x_style.workflow.recipe_reader import RUN as RECIPE
 GIN, PAGE = REPOSITORY / "gin_configs", REPOSITORY / "docs/reference.md"
 HEAD = """# Reference of macros
 
-Made by `python -m launch.reference --write` from `gin_configs/` and the code; a test compares it. Set a macro in a recipe, or
-on the command line of a recipe or stage: `--gin.LEARNING_RATE=1e-4`. Any parameter can be bound as well:
-`--gin.optimizers.AdamW.weight_decay=0.1`.
+Made by `python -m launch.reference --write` from `gin_configs/` and the code; a test compares it.
+Set a macro in a recipe, or on the command line of a recipe or stage: `--gin.LEARNING_RATE=1e-4`.
+Any parameter can be bound as well: `--gin.optimizers.AdamW.weight_decay=0.1`.
 
 """
 STAGES = """## Of stages
 
-`type` and `sets` are of the parameter that the macro is bound to; `default` is what gin files say, more than one where
-files of `gin_configs/` differ. A macro without a default has to be set.
+`type` and `sets` are of the parameter that the macro is bound to; `default` is what gin files say,
+more than one where they differ. A macro without a default has to be set.
 
 | macro | type | default | sets | files |
 |---|---|---|---|---|
@@ -37,7 +37,8 @@ files of `gin_configs/` differ. A macro without a default has to be set.
 RECIPES = """
 ## Of recipes alone
 
-No gin file of a stage refers to these: they name gin files, scale a length, or stand for a value under another name.
+No gin file of a stage refers to these: they name gin files, scale a length, or give a value to a
+macro of stages.
 
 | macro | values | recipes |
 |---|---|---|

@@ -45,6 +45,7 @@ MACROS = {
 # Lists of stages that other recipes include.
 PARTS = {
     "comparison",
+    "kinds",
     "labse_data",
     "labse_tatoeba",
     "labse_tests",

@@ -52,8 +52,14 @@ def test_the_comparison_on_squad_fits_together(name, tmp_path):
         argv.append(f"--gin.PUBLISHED={tmp_path}")
     recipe = recipe_reader.load(gin_checks.parse_flags(argv))
     names = [stage.name for stage in recipe.stages]
-    assert names[0] == "squad"
-    assert {"no_pretraining", "mlm", "retromae", "evaluation", "scifact_evaluation"} <= set(names)
+    assert {
+        "squad",
+        "no_pretraining",
+        "mlm",
+        "retromae",
+        "evaluation",
+        "scifact_evaluation",
+    } <= set(names)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +108,7 @@ def test_pipelines_for_a_folder_of_ones_own(name, last, tmp_path):
         argv.append(f"--gin.CORPUS={tmp_path}")
     flags = gin_checks.parse_flags(argv)
     recipe = recipe_reader.load(flags)
-    assert recipe.stages[-1].name == last
+    assert last in [stage.name for stage in recipe.stages]
     pending = recipe_planning.all_pending(recipe)
     for stage in recipe.stages:
         assert recipe_planning.stage_flags(recipe, stage, flags, pending).read().bindings
@@ -143,10 +149,7 @@ def test_labses_ablation_shows_every_variant_as_many_translations(tmp_path):
     variants = ["base", "margin_0", "margin_01", "no_mlm"]
     variants += ["pairs_small", "pairs_large", "one_device"]
     assert {one.upper() for one in variants} <= stages["ablation"].inputs.keys()
-    shown = {
-        stages[one].scaled["STEPS"] * stages[one].bindings.get("PAIRS", recipe.macros["PAIRS"])
-        for one in variants
-    }
+    shown = {stages[one].scaled["STEPS"] * stages[one].bindings["PAIRS"] for one in variants}
     assert len(shown) == 1
     pending = recipe_planning.all_pending(recipe)
     for stage in recipe.stages:
