@@ -35,6 +35,7 @@ STAGE, KIND, RUN = "launch.recipe.Stage", "launch.recipe.Kind", "launch.recipe.r
 RUN_PARAMETERS = {"run_dir", "budget", "publish", "macros", "inputs", "defaults", "paths"}
 STORE_MACRO, LIMIT_MACRO = "STORE", "STORE_LIMIT"  # settings of every recipe
 STAGE_PARAMETERS = {"kind", "gin_files", "files", "inputs", "bindings", "scaled", "publish"}
+VALUES = ("inputs", "bindings", "scaled")  # of them, those that set macros and parameters
 # Parameters that older recipes set, and why they have no effect any more
 GONE = {
     "stages": "stages run in the order in which they read of each other, and a macro of the recipe "
@@ -191,8 +192,8 @@ def _described(
 ) -> dict[str, Any]:
     """The parameters of a stage or kind, after those of the kind that it names.
 
-    Files are added to the kind's; of what both set by name, its own wins. Macros within are not
-    expanded yet.
+    Files are added to the kind's; of what both set by name, its own wins, whether either says it as
+    an input, a binding or a number to scale. Macros within are not expanded yet.
     """
     label = f"{name}/{target.removeprefix('launch.')}"
     found = {
@@ -212,9 +213,15 @@ def _described(
     files = _resolved(config, found.get("gin_files", []), label)
     _typed(files, (list, tuple), f"{label}.gin_files")
     values: dict[str, Any] = {"gin_files": (*base.get("gin_files", ()), *files)}
-    for parameter in ("files", "inputs", "bindings", "scaled", "publish"):
-        own = _merged(config, found.get(parameter, {}), f"{label}.{parameter}")
-        values[parameter] = base.get(parameter, {}) | own
+    own = {
+        parameter: _merged(config, found.get(parameter, {}), f"{label}.{parameter}")
+        for parameter in ("files", *VALUES, "publish")
+    }
+    set_here = {name for parameter in VALUES for name in own[parameter]}
+    for parameter, named in own.items():
+        hidden = set_here if parameter in VALUES else ()
+        kept = {k: one for k, one in base.get(parameter, {}).items() if k not in hidden}
+        values[parameter] = kept | named
     return values
 
 

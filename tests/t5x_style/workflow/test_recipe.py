@@ -203,6 +203,22 @@ def test_a_stage_adds_to_its_kind(house, tmp_path):
     assert first.gin_files == ("other.gin",)
 
 
+@pytest.mark.parametrize(
+    ("kind", "stage", "value"),
+    [("scaled", "bindings", 5), ("bindings", "scaled", 5), ("inputs", "bindings", "x")],
+)
+def test_a_stages_value_wins_wherever_its_kind_has_one(house, kind, stage, value):
+    """A number that a kind scales, for example, and that the stage binds."""
+    of_kind = f"other/recipe.Kind.{kind} = {{'WIDTH': 3}}\nfirst/recipe.Stage:\n  kind = 'other'\n"
+    text = RECIPE.replace("first/recipe.Stage:\n", of_kind)
+    text = text.replace("WIDTH = 3\n", "", 1).replace(
+        "  bindings = {'WIDTH': %WIDTH}\n", f"  {stage} = {{'WIDTH': {value!r}}}\n"
+    )
+    first = recipe_reader.load(house(text)).stages[0]
+    assert dict(getattr(first, stage)) == {"WIDTH": value}
+    assert not getattr(first, kind)
+
+
 def test_stages_run_in_the_order_of_their_references(house):
     """Whatever the order in which they are described; a program that a job declares runs it."""
     first, second, third = (RECIPE.index(f"{name}/recipe") for name in ("first", "second", "third"))
