@@ -20,6 +20,12 @@ AFTER_RETRIEVER_1 = {
 }
 
 
+@pytest.fixture(autouse=True)
+def without_imports(monkeypatch):
+    """What stages would read is pretended here: they are not tried."""
+    monkeypatch.setattr(recipe_checks, "_problems", lambda commands: ())
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A folder in which every stage of the recipe left what it would leave."""
