@@ -74,6 +74,7 @@ setup(
         include=["t5x_style*", "models*", "input_pipelines*", "gin_configs*", "launch*"]
     ),
     package_data={"gin_configs": ["**/*.gin"]},
+    entry_points={"console_scripts": ["kennel = launch.cli:main"]},
     install_requires=CORE,
     extras_require=EXTRAS,
 )

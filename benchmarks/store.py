@@ -22,6 +22,7 @@ from absl import app, flags
 from benchmarks import code_hash, corpora
 from t5x_style.configuration import gin_checks
 from t5x_style.workflow import links, making, recipe_planning, recipe_reader, stages
+from t5x_style.workflow.recipe_problems import Problems
 from t5x_style.workflow.space import in_words
 from t5x_style.workflow.store import Store, bytes_of
 
@@ -40,7 +41,7 @@ def pretend(recipe: recipe_reader.Recipe, command: gin_checks.Flags) -> None:
         planned = recipe_planning.plan(recipe, item, command, known)
         lease = planned.store.leases.acquire(planned.id, lambda holder: None, lambda: None)
         folder = making.begin(planned, stages.decide(planned), lease)
-        names = stages.declared_outputs(planned.entry) or set()
+        names = set(planned.job.outputs)
         names |= {one.name for other in recipe.stages for one in other.needs()}
         for name in names:
             (folder / name).write_text(name)
@@ -63,7 +64,8 @@ def decide() -> None:
         inside, outside = [], []
         for _ in range(_REPEATS.value):
             started = time.perf_counter()
-            known, _ = recipe_planning.look_up(recipe, command)
+            problems = Problems(command.read())
+            known, _ = recipe_planning.look_up(recipe, command, problems)
             inside.append(time.perf_counter() - started)
             if len(known.done) != len(recipe.stages):
                 raise SystemExit(f"expected all stages done, found {known.pending} pending")

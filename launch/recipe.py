@@ -41,7 +41,9 @@ store that all runs share (`--gin.STORE=PATH`, by default `.store` next to RUN_D
 concerns, next to the old ones; changing it back makes nothing. A changed source file is reported in
 one line: `--rerun=STAGE` makes that stage again, `--strict_code` all that other code made. Stop it
 anywhere (Ctrl-C, SIGTERM): the running stage saves if it can, and the same command continues.
-`--dry_run` says what would run.
+`--dry_run` says what would run. Either way all that can be known to be wrong is said before the
+first stage, of all stages at once: `workflow.recipe_checks`. `--gin.NAME=VALUE` of a name that only
+stages know goes to them: `workflow.recipe_overrides`.
 
 Exit code: 0 done, or stopped as asked; 1 an error; 143 the running stage was stopped by a signal
 that did not come through the recipe. Flags of several processes (see
@@ -68,6 +70,7 @@ from t5x_style.workflow import (
     fingerprints,
     making,
     plans,
+    recipe_checks,
     recipe_planning,
     recipe_reader,
     stage_runner,
@@ -138,7 +141,7 @@ def _environment() -> dict[str, str]:
 
 def survey(recipe: Recipe, flags: gin_checks.Flags) -> list[Row]:
     """What would run, and why."""
-    _, decisions = recipe_planning.look_up(recipe, flags)
+    decisions = recipe_checks.survey(recipe, flags)
     return [_row(name, decision) for name, decision in decisions.items()]
 
 
@@ -155,7 +158,7 @@ def show(rows: list[Row], title: str) -> None:
 
 def execute(recipe: Recipe, flags: gin_checks.Flags) -> int:
     """Runs the stages that are not done; returns the exit code."""
-    recipe_planning.look_up(recipe, flags)  # every name, reference and link, before the first stage
+    recipe_checks.survey(recipe, flags)  # all that can be known before the first stage
     children = Children()
     children.watch()
     rows: list[Row] = []
@@ -227,7 +230,7 @@ def _run(
     if children.stopping:
         pass
     elif code:
-        CONSOLE.print(f"error: stage {item.name} {_ending(code)}; the same command tries again.")
+        CONSOLE.print(f"error: stage {item.name} {_ending(code)}; {_advice(code)}.")
         return 1
     else:
         now = recipe_planning.plan(recipe, item, replace(flags, rerun=()), known)
@@ -262,6 +265,13 @@ def _ending(code: int) -> str:
     return f"failed with exit code {code}"
 
 
+def _advice(code: int) -> str:
+    """What to do about a stage that ended with that code."""
+    if code < 0:
+        return "the same command tries again"
+    return "mend what its message says, and the same command continues with it"
+
+
 def publish(recipe: Recipe, known: recipe_planning.Known) -> None:
     """Copies the files of `recipe.run.publish` into the run's folder."""
     for name, output in recipe.publish.items():
@@ -285,6 +295,8 @@ def run(flags: gin_checks.Flags) -> int:
     recipe = recipe_reader.load(flags)
     _check_rerun(recipe, flags)
     CONSOLE.print(f"store: {recipe.store.root}")
+    if note := recipe_checks.budget_note(recipe):
+        CONSOLE.print(note)
     if flags.dry_run:
         show(survey(recipe, flags), f"{recipe.run_dir}: what would run (nothing was)")
         return 0

@@ -63,11 +63,21 @@ def names() -> list[str]:
 
 
 def of_recipe(name: str) -> dict[str, Plan]:
-    """Stage -> its plan, for one recipe, with the macros that it asks of the user."""
+    """Stage -> its plan, for one recipe."""
+    return _asked(name)[1]
+
+
+def flags_of(name: str) -> gin_checks.Flags:
+    """The command line of a recipe, with the macros that it asks of the user."""
+    return _asked(name)[0]
+
+
+def _asked(name: str) -> tuple[gin_checks.Flags, dict[str, Plan]]:
     argv = [f"--gin_file={RECIPES / name}.gin", "--gin.RUN_DIR=run"]
     while True:
         try:
-            return _of(gin_checks.parse_flags(argv))
+            flags = gin_checks.parse_flags(argv)
+            return flags, _of(flags)
         except gin_reader.GinError as error:
             asked = re.search(r"%(\w+) has no value", str(error))
             if asked is None or asked[1] not in MACROS:

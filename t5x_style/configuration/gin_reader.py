@@ -6,7 +6,6 @@ every name carries the file and line it came from. `gin_checks` checks it; `work
 identifies it; `workflow.recipe_reader` reads recipes with it. Nothing here imports JAX.
 """
 
-import difflib
 import os
 import tokenize
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +17,7 @@ from gin import config_parser
 
 from t5x_style.configuration import rename_tables, renames
 from t5x_style.configuration.python_sources import REPOSITORY as REPOSITORY
+from t5x_style.configuration.suggestions import closest as closest
 
 ALLOWED = ("t5x_style", "models", "input_pipelines", "gin_configs", "launch")
 FOLDER_MACRO = "MODEL_DIR"  # the folder a stage writes; set from outside, known to every file
@@ -27,7 +27,13 @@ RUN = f"{STAGE_MODULE}.run"  # the configurable that calls a stage's job
 
 
 class GinError(ValueError):
-    """A configuration that was refused; the message names the file, the line and the remedy."""
+    """A configuration that was refused; the message names the file, the line and the remedy.
+
+    Several problems are several arguments, and a line of the message each.
+    """
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.args))
 
 
 @dataclass(frozen=True)
@@ -117,19 +123,6 @@ class Config:
             return self.expand(inside, where, keep, (*_open, item.name))
 
         return transform(value, leaf)
-
-
-def closest(name: str, known: Iterable[str]) -> str:
-    """Returns `; did you mean X?`, or what there is to choose from, or nothing.
-
-    >>> closest("STPES", ["STEPS", "SEED"])
-    '; did you mean STEPS?'
-    """
-    names = sorted(set(known))
-    match = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    if match:
-        return f"; did you mean {match[0]}?"
-    return f"; known here: {', '.join(names[:12])}" if names else ""
 
 
 def transform(value: Any, leaf: Callable[[Any], Any]) -> Any:

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 import jax
 
-from t5x_style.configuration import gin_checks
+from t5x_style.configuration import command_flags, gin_checks
 from t5x_style.configuration.gin_reader import closest
 from t5x_style.preflight import configuration, program, report, topology
 from t5x_style.preflight.configuration import VocabularySize
@@ -41,11 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         prog="python -m t5x_style.preflight", description=__doc__, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("--topology", required=True, help="a slice, as v5e:8x8")
-    parser.add_argument("--vocabulary_size", type=int, help="of a tokenizer still to be made")
-    parser.add_argument("--stage", help="only this training stage of a recipe")
-    parser.add_argument("--vary", help="NAME=VALUE,VALUE: FLOPs with these values of a macro, too")
-    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    command_flags.add_preflight(parser)
     options, rest = parser.parse_known_args(words)
     # No device of this machine is touched, whatever it has.
     jax.config.update("jax_platforms", "cpu")

@@ -1,5 +1,6 @@
 """What the stages of a recipe are called with, and which of them are done."""
 
+import functools
 import math
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -8,8 +9,8 @@ from t5x_style.configuration import gin_checks
 from t5x_style.configuration.gin_reader import FOLDER_MACRO, Macro, closest, to_gin, transform
 from t5x_style.workflow import links, stages
 from t5x_style.workflow.plans import Decision
-from t5x_style.workflow.recipe_reader import Recipe
-from t5x_style.workflow.recipe_stage import RecipeError, Stage
+from t5x_style.workflow.recipe_problems import Problems
+from t5x_style.workflow.recipe_stage import Recipe, RecipeError, Stage
 from t5x_style.workflow.recipe_values import Output
 from t5x_style.workflow.store import Version
 
@@ -47,7 +48,7 @@ def stage_flags(
     def path(value: Any) -> Any:
         return output_path(recipe, value, known) if isinstance(value, Output) else value
 
-    scaled = {name: max(1, math.ceil(n * recipe.budget)) for name, n in item.scaled.items()}
+    scaled = {name: math.ceil(n * recipe.budget) for name, n in item.scaled.items()}
     values = {**transform(dict(item.inputs), path), **item.bindings, **scaled}
     values[FOLDER_MACRO] = str(recipe.link(item.name))
     alone = replace(flags, files=item.gin_files, overrides=())
@@ -86,17 +87,22 @@ def plan(recipe: Recipe, item: Stage, flags: gin_checks.Flags, known: Known) -> 
     return stages.plan(command, known=pending)
 
 
-def look_up(recipe: Recipe, flags: gin_checks.Flags) -> tuple[Known, dict[str, Decision]]:
+def look_up(
+    recipe: Recipe, flags: gin_checks.Flags, problems: Problems
+) -> tuple[Known, dict[str, Decision]]:
     """Which stages are done and what each of them is waiting for; runs nothing.
 
-    Every name, reference and link of the recipe is checked on the way.
+    Every name, reference and link of the recipe is checked on the way. A stage with `problems`,
+    to which they are added, counts as new.
     """
     known = Known()
     decisions: dict[str, Decision] = {}
     for item in recipe.stages:
-        planned = plan(recipe, item, flags, known)
+        planned = problems.plan(item.name, functools.partial(plan, recipe, item, flags, known))
         waits_for = sorted({one.stage for one in item.needs()} & known.pending)
-        if waits_for:
+        if planned is None:
+            decision = Decision("new", "has problems")
+        elif waits_for:
             links.check(planned.store, planned.link)
             decision = Decision("new", f"after {', '.join(waits_for)}")
         else:

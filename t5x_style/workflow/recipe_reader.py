@@ -4,8 +4,9 @@ The gin form is described in `launch.recipe`, which runs recipes; `t5x_style.pre
 A recipe is never executed by gin: `%stage.output` has no meaning there, and nothing is imported.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,16 @@ from t5x_style.configuration.gin_reader import (
     closest,
     transform,
 )
-from t5x_style.workflow import links, recipe_order, recipe_values, space, stages
-from t5x_style.workflow.links import DEFAULT_NAME
-from t5x_style.workflow.recipe_stage import RecipeError, Stage
+from t5x_style.workflow import (
+    links,
+    recipe_order,
+    recipe_overrides,
+    recipe_planning,
+    recipe_values,
+    space,
+    stages,
+)
+from t5x_style.workflow.recipe_stage import Recipe, RecipeError, Stage
 from t5x_style.workflow.recipe_values import Output
 from t5x_style.workflow.store import Store
 
@@ -36,28 +44,6 @@ GONE = {
 }
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """A checked recipe: every `Output` is one of an earlier stage.
-
-    Attributes:
-      stages: in an order in which they can run.
-      store: where versions are; by default `.store` next to the run's folder.
-      limit: STORE_LIMIT, as the user wrote it; None for none.
-    """
-
-    stages: tuple[Stage, ...]
-    run_dir: Path
-    budget: float
-    publish: Mapping[str, Output]
-    store: Store = field(default_factory=lambda: Store(Path(DEFAULT_NAME)))
-    limit: Any = None
-
-    def link(self, name: str) -> Path:
-        """The link to the current version of stage `name`."""
-        return self.run_dir / name
-
-
 def is_recipe(config: Config) -> bool:
     """Whether gin files describe a recipe, and not one stage."""
     return any(key[1] in (RUN, STAGE) for key in config.bindings)
@@ -70,7 +56,8 @@ def load(flags: gin_checks.Flags) -> Recipe:
       GinError: unknown or unused names, wrong types.
       RecipeError: a reference to a stage or output that does not exist, or in a circle.
     """
-    config = flags.read_all()
+    own, overrides = recipe_overrides.split(flags)
+    config = own.read_all()
     set_here = {name: config.macros.pop(name, None) for name in (STORE_MACRO, LIMIT_MACRO)}
     recipe_values.mark_outputs(config)
     _check_parameters(config)
@@ -84,8 +71,8 @@ def load(flags: gin_checks.Flags) -> Recipe:
         _present(_merged(config, settings.get("defaults", {}), "recipe.run.defaults"), names),
         set(_typed(settings.get("paths", []), (list, tuple), "recipe.run.paths")),
     )
-    ordered = recipe_order.ordered([_filled(item, given, flags) for item in described])
-    given.check_use(flags.files)
+    ordered = recipe_order.ordered([_filled(item, given, own) for item in described])
+    given.check_use(own.files)
     run_dir = _setting(config, "run_dir", "RUN_DIR")
     if run_dir is None:
         raise GinError("No folder to write to: pass --gin.RUN_DIR=PATH.")
@@ -101,9 +88,16 @@ def load(flags: gin_checks.Flags) -> Recipe:
         Store(Path(_typed(root, str, STORE_MACRO))) if root else links.of_run(run_dir),
         limit,
     )
-    if recipe.budget <= 0:
+    if not 0 < recipe.budget < math.inf:
         raise RecipeError(f"BUDGET must be above 0, found {recipe.budget}.")
-    return recipe
+    pending = recipe_planning.all_pending(recipe)
+    return recipe_overrides.apply(
+        recipe,
+        overrides,
+        config.macros,
+        given.paths | given.inputs.keys(),
+        lambda item: recipe_planning.stage_flags(recipe, item, flags, pending),
+    )
 
 
 def _names(config: Config) -> list[str]:
@@ -186,7 +180,10 @@ def _stage(config: Config, name: str) -> Stage:
     if not values["gin_files"]:
         raise GinError(f"{where}: stage {name} lacks {name}/recipe.Stage.kind or .gin_files.")
     for key, value in values["scaled"].items():
-        _typed(value, int, f"{name}/recipe.Stage.scaled[{key!r}]")
+        if _typed(value, int, f"{name}/recipe.Stage.scaled[{key!r}]") < 0:
+            raise GinError(
+                f"{where}: {name}/recipe.Stage.scaled[{key!r}] must be 0 or more, found {value}."
+            )
     return Stage(name, where=where, **values)
 
 
@@ -240,7 +237,7 @@ def _filled(item: Stage, given: recipe_values.Given, flags: gin_checks.Flags) ->
     files = alone.read()
     job = stages.job_of(files)
     set_here = replace(alone, overrides=recipe_values.overrides(own))
-    inputs, bindings = given.to(own, files, set_here)
+    inputs, bindings = given.to(item.name, own, files, set_here)
     return replace(
         item,
         inputs={**item.inputs, **inputs},

@@ -1,10 +1,13 @@
-"""One stage of a recipe."""
+"""A recipe and its stages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from t5x_style.workflow.links import DEFAULT_NAME
 from t5x_style.workflow.recipe_values import Output, outputs_in
+from t5x_style.workflow.store import Store
 
 
 class RecipeError(ValueError):
@@ -38,3 +41,25 @@ class Stage:
     def needs(self) -> list[Output]:
         """The outputs of other stages that this one reads."""
         return outputs_in(dict(self.inputs))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A checked recipe: every `Output` is one of an earlier stage.
+
+    Attributes:
+      stages: in an order in which they can run.
+      store: where versions are; by default `.store` next to the run's folder.
+      limit: STORE_LIMIT, as the user wrote it; None for none.
+    """
+
+    stages: tuple[Stage, ...]
+    run_dir: Path
+    budget: float
+    publish: Mapping[str, Output]
+    store: Store = field(default_factory=lambda: Store(Path(DEFAULT_NAME)))
+    limit: Any = None
+
+    def link(self, name: str) -> Path:
+        """The link to the current version of stage `name`."""
+        return self.run_dir / name

@@ -89,13 +89,15 @@ class Given:
     paths: Set[str]
     _taken: set[str] = field(default_factory=set)
     _asked: set[str] = field(default_factory=set)
+    _set_by: dict[str, list[str]] = field(default_factory=dict)
 
     def to(
-        self, own: Mapping[str, Any], files: Config, flags: gin_checks.Flags
+        self, stage: str, own: Mapping[str, Any], files: Config, flags: gin_checks.Flags
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """What a stage takes: further inputs, and further bindings.
 
         Args:
+          stage: its name.
           own: what the stage sets itself.
           files: its gin files as they are.
           flags: its command line with `own`.
@@ -104,6 +106,8 @@ class Given:
         names = {name for values in given for name in values} - {FOLDER_MACRO}
         needed = gin_macros.needed(flags.read(), names - own.keys())
         self._asked |= needed
+        for name in own:
+            self._set_by.setdefault(name, []).append(stage)
         paths = self.paths | set(stages.input_macros(files))
         inputs: dict[str, Any] = {}
         bindings: dict[str, Any] = {}
@@ -113,6 +117,13 @@ class Given:
             (inputs if is_input else bindings)[name] = value
         self._taken |= {*inputs, *bindings}
         return inputs, bindings
+
+    def _hint(self, name: str, used: Set[str]) -> str:
+        """What may have been meant by a macro without a use."""
+        if stages_that_set := self._set_by.get(name):
+            names, one = ", ".join(stages_that_set), stages_that_set[0]
+            return f": {names} set it; for one of them --gin.{one}/{name}=VALUE"
+        return closest(name, used | self._asked)
 
     def _value(self, name: str) -> Any:
         for values in (self.macros, self.inputs):
@@ -134,7 +145,7 @@ class Given:
             if name not in used and _is_in(macro.where, files):
                 raise GinError(
                     f"{macro.where}: macro {name} is set, but neither the recipe nor the gin files "
-                    f"of a stage refer to %{name}{closest(name, used | self._asked)}"
+                    f"of a stage refer to %{name}{self._hint(name, used)}"
                 )
         for name in {*self.macros, *self.inputs} - self._taken:
             raise GinError(

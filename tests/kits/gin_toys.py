@@ -62,9 +62,10 @@ def count(
     model_dir: str,
     stop_at: int = -1,
     report_every: Annotated[int, "operational"] = 1,
+    folder: str | None = None,
 ) -> dict[str, str] | None:
     """A job that continues: one line a step; at `stop_at` it is told to stop, once."""
-    del source, report_every
+    del source, report_every, folder
     path = os.path.join(model_dir, "steps.txt")
     done = 0
     if os.path.exists(path):

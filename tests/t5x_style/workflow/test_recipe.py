@@ -6,11 +6,25 @@ import pytest
 
 from launch import recipe
 from t5x_style.configuration import gin_checks, gin_reader, renames
-from t5x_style.workflow import fingerprints, recipe_planning, recipe_reader, recipe_values, stages
+from t5x_style.workflow import (
+    fingerprints,
+    recipe_checks,
+    recipe_planning,
+    recipe_problems,
+    recipe_reader,
+    recipe_values,
+    stages,
+)
 from t5x_style.workflow.recipe_reader import RecipeError
 from t5x_style.workflow.store import StoreError
 from tests.kits import store_kit
 from tests.kits.recipe_kit import COUNT, HEAD, MAKE, RECIPE, make_house  # noqa: F401  a fixture
+
+
+@pytest.fixture(autouse=True)
+def without_imports(monkeypatch):
+    """What recipes say of types and ranges is in test_recipe_checks.py."""
+    monkeypatch.setattr(recipe_checks, "_problems", lambda commands: ())
 
 
 def survey(flags):
@@ -131,8 +145,8 @@ def test_a_macro_that_no_recipe_names_is_set_on_the_command_line(house, tmp_path
     assert dict(recipe_reader.load(house(text, HALF="7")).stages[0].bindings) == {"HALF": 7}
     # What a given macro would have led to is not asked for.
     both = house(text, HALF="7", WIDTH="8")
-    with pytest.raises(gin_reader.GinError, match="macro HALF is set, but neither the recipe nor"):
-        recipe_reader.load(both)
+    with pytest.raises(RecipeError, match="macro HALF is set, but nothing refers to %HALF"):
+        survey(both)
 
 
 def test_an_output_is_an_input_wherever_it_is_written(house):
@@ -242,10 +256,9 @@ def test_the_recipe_declares_the_inputs_it_names(house, tmp_path):
     (tmp_path / "count.gin").write_text(COUNT.replace("stage.run.inputs = [%SOURCE]\n", ""))
     pretend_all_done(house())
     assert survey(house(WIDTH="4"))["second"] == ("new", "after first")
-    loaded, known = (
-        recipe_reader.load(house()),
-        recipe_planning.look_up(recipe_reader.load(house()), house())[0],
-    )
+    loaded, problems = recipe_reader.load(house()), recipe_problems.Problems(house().read_all())
+    known = recipe_planning.look_up(loaded, house(), problems)[0]
+    problems.refuse()
     planned = recipe_planning.plan(loaded, loaded.stages[1], house(), known)
     assert planned.inputs.versions == (known.done["first"].id,)
 
@@ -322,6 +335,9 @@ def test_budget_scales_whole_numbers(house):
         ("  gin_files = ['make_alone.gin']", "  kind = 'x'", "Stage.kind: no kind 'x'"),
         ("  gin_files = ['make_alone.gin']", "  gin_files = ['count.gin']", "%SOURCE has no value"),
         ("scaled = {'STEPS': 4}", "scaled = {'STEPS': 4.5}", "must be int, found 4.5"),
+        ("scaled = {'STEPS': 4}", "scaled = {'STEPS': -4}", "must be 0 or more, found -4"),
+        ("BUDGET = 1.0", "BUDGET = -1", "must be above 0, found -1"),
+        ("BUDGET = 1.0", "BUDGET = 1e999", "must be above 0, found inf"),
         ("scaled =", "scald =", "recipe.Stage has no parameter 'scald'; did you mean scaled"),
         ("recipe.run.run_dir = 'runs'\n", "", "No folder to write to: pass --gin.RUN_DIR=PATH"),
         ("recipe.run.budget = %BUDGET", "recipe.run.budget = 0", "must be above 0, found 0"),
