@@ -7,7 +7,7 @@ import pytest
 
 from launch import recipe
 from t5x_style.configuration import gin_checks
-from t5x_style.workflow import fingerprints, recipe_planning, recipe_reader
+from t5x_style.workflow import fingerprints, recipe_checks, recipe_planning, recipe_reader
 from tests.kits import store_kit
 
 REPOSITORY = Path(__file__).resolve().parents[2]
