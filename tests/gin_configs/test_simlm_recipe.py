@@ -7,7 +7,7 @@ import pytest
 
 from launch import recipe
 from t5x_style.configuration import gin_checks
-from t5x_style.workflow import fingerprints, recipe_checks, recipe_planning, recipe_reader
+from t5x_style.workflow import recipe_checks, recipe_planning, recipe_reader
 from tests.kits import store_kit
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -93,7 +93,7 @@ def test_negatives_that_were_edited_or_vanished(run):
     path = run / "run/negatives_1/negatives.file"
     before = path.read_text()
     path.write_text(before + json.dumps({"query_id": "q"}) + "\n")
-    with pytest.raises(fingerprints.InputError, match=r"NEGATIVES.*negatives.file changed"):
+    with pytest.raises(recipe_reader.RecipeError, match=r"NEGATIVES.*negatives.file changed"):
         changed(run)
     path.unlink()
     assert changed(run) == AFTER_RETRIEVER_1 - {"vectors_1", "index_1"}
@@ -107,7 +107,7 @@ def test_an_input_that_changed_or_vanished(run):
     assert {"held_out", "tokenizer", "simlm", "report"} <= changed(run)
     path.unlink()
     path.parent.rmdir()
-    with pytest.raises(fingerprints.InputError, match="SCIFACT|CORPUS"):
+    with pytest.raises(recipe_reader.RecipeError, match="set --gin.SCIFACT=PATH"):
         changed(run)
     path.parent.mkdir()
     path.write_text("{}\n")
