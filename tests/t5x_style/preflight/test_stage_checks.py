@@ -76,8 +76,8 @@ def test_nothing_is_wrong_with_our_recipes(name):
         ),
         (
             "labse_tiny",
-            ["EVALUATE_EVERY=0"],
-            {"mlm": True, "labse": True},
+            ["EVALUATE_EVERY=0"],  # which stage mlm sets itself
+            {"mlm": False, "labse": True},
             "Cadence.evaluate_every: expected at least 1, found 0",
         ),
         (
