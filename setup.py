@@ -66,6 +66,7 @@ setup(
     name="kennel",
     version="0.1.0",
     description=__doc__,
+    license="Apache-2.0",
     python_requires=">=3.11,<3.12",
     # A static path, so that type checkers and editors resolve an editable install.
     package_dir={"": "."},
@@ -73,6 +74,7 @@ setup(
         include=["t5x_style*", "models*", "input_pipelines*", "gin_configs*", "launch*"]
     ),
     package_data={"gin_configs": ["**/*.gin"]},
+    entry_points={"console_scripts": ["kennel = launch.cli:main"]},
     install_requires=CORE,
     extras_require=EXTRAS,
 )

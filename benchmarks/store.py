@@ -21,7 +21,8 @@ from absl import app, flags
 
 from benchmarks import code_hash, corpora
 from t5x_style.configuration import gin_checks
-from t5x_style.workflow import links, making, recipe_reader, stages
+from t5x_style.workflow import links, making, recipe_planning, recipe_reader, stages
+from t5x_style.workflow.recipe_problems import Problems
 from t5x_style.workflow.space import in_words
 from t5x_style.workflow.store import Store, bytes_of
 
@@ -35,12 +36,12 @@ RECIPE = "gin_configs/recipes/simlm.gin"
 
 def pretend(recipe: recipe_reader.Recipe, command: gin_checks.Flags) -> None:
     """Makes a finished version of each stage, whose outputs are small files."""
-    known = recipe_reader.Known()
+    known = recipe_planning.Known()
     for item in recipe.stages:
-        planned = recipe_reader.plan(recipe, item, command, known)
+        planned = recipe_planning.plan(recipe, item, command, known)
         lease = planned.store.leases.acquire(planned.id, lambda holder: None, lambda: None)
         folder = making.begin(planned, stages.decide(planned), lease)
-        names = stages.declared_outputs(planned.entry) or set()
+        names = set(planned.job.outputs)
         names |= {one.name for other in recipe.stages for one in other.needs()}
         for name in names:
             (folder / name).write_text(name)
@@ -63,7 +64,8 @@ def decide() -> None:
         inside, outside = [], []
         for _ in range(_REPEATS.value):
             started = time.perf_counter()
-            known, _ = recipe_reader.look_up(recipe, command)
+            problems = Problems(command.read())
+            known, _ = recipe_planning.look_up(recipe, command, problems)
             inside.append(time.perf_counter() - started)
             if len(known.done) != len(recipe.stages):
                 raise SystemExit(f"expected all stages done, found {known.pending} pending")

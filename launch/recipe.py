@@ -1,46 +1,49 @@
-"""Runs a recipe: stages in order, each reading what earlier ones wrote.
+"""Runs a recipe: stages, each reading what others wrote.
 
     python -m launch.recipe --gin_file=gin_configs/recipes/quickstart.gin [--dry_run] [--gin.X=...]
 
 A recipe is a gin file that is read, never executed, so this program starts in a blink:
 
-    from __gin__ import dynamic_registration
     from launch import recipe
 
-    RUN_DIR = 'runs/quickstart'
-    BUDGET = 1.0
+    include 'gin_configs/recipes/kinds.gin'                   # kinds of stages
 
-    recipe.run.run_dir = %RUN_DIR
-    recipe.run.budget = %BUDGET
-    recipe.run.stages = [@prepare/recipe.Stage(), @pretrain/recipe.Stage()]   # the order of running
-    recipe.run.macros = [{'SEED': 1, 'LENGTH': 128}]          # for every stage whose gin files
-                                                              # refer to them; its own bindings
-                                                              # win, and later dictionaries
-    recipe.run.inputs = {'PUBLISHED': 'models/bert'}          # likewise, of macros that are paths
-    recipe.run.publish = {'curves.png': %pretrain.curves}     # copied into run_dir at the end
+    RUN_DIR = 'runs/quickstart'                               # where links to results are
+    BUDGET = 1.0                                              # of the full length of trainings
+    CORPUS = 'data/corpus'
+    STEPS = 1000
 
-    prepare/recipe.Stage:                                     # the scope is the stage's name
-      entry = 't5x_style.stage'                               # run by `python -m`
-      gin_files = ['gin_configs/runs/prepare.gin']
-      inputs = {'CORPUS': 'data/corpus'}                      # macros that are paths
+    tokenizer/recipe.Stage.kind = 'tokenizer'                 # the scope is the stage's name
+    passages/recipe.Stage.kind = 'passages'
 
     pretrain/recipe.Stage:
-      entry = 't5x_style.train'
-      gin_files = ['gin_configs/runs/train.gin', 'gin_configs/objectives/retromae.gin']
-      inputs = {'STORE': %prepare.store}                      # output `store` of stage prepare;
-                                                              # added to stage.run.inputs
-      bindings = {'SEED': 1, 'train.train.name': 'tiny'}      # any gin value; %MACROS of the recipe
+      kind = 'training'
+      gin_files = ['gin_configs/objectives/retromae.gin']     # after those of the kind
+      inputs = {'STORE': %passages.store}                     # output `store` of stage passages
+      bindings = {'SEED': 1, 'train.train.name': 'tiny'}      # macros, or any parameter
       scaled = {'STEPS': 1000}                                # times the budget, at least 1
-                                                              # (each of the three also as a list
-                                                              # of dictionaries, as for macros)
+      publish = {'curves.png': 'curves'}                      # copied into RUN_DIR at the end
 
-`run_dir/<name>` is a link to the version of the stage that this configuration describes, in the
-store that all runs share (`--gin.STORE=PATH`, by default `.store` next to run_dir; at most
+What the gin files of a stage refer to, and the stage does not set, has the recipe's value: that of
+`recipe.run.macros` or, for paths, of `recipe.run.inputs`, or else the recipe's macro of this name,
+or else that of `recipe.run.defaults`, outputs of stages that most recipes have. Stages run in the
+order in which they read of each other.
+
+What a stage and its kind both set, the stage decides: `inputs`, `bindings`, `scaled` and `publish`
+are dictionaries, or lists of them of which later ones win. `files = {'BI_ENCODER': 'x.gin'}`
+replaces a macro among the kind's gin files, for one stage. A kind is described as a stage is,
+`NAME/recipe.Kind`, in any recipe. `recipe.run.publish = {'curves.png': %pretrain.curves}` publishes
+outputs, too.
+
+`RUN_DIR/<name>` is a link to the version of the stage that this configuration describes, in the
+store that all runs share (`--gin.STORE=PATH`, by default `.store` next to RUN_DIR; at most
 `--gin.STORE_LIMIT=200GB`). A changed parameter or input makes a new version of the stages that it
 concerns, next to the old ones; changing it back makes nothing. A changed source file is reported in
 one line: `--rerun=STAGE` makes that stage again, `--strict_code` all that other code made. Stop it
 anywhere (Ctrl-C, SIGTERM): the running stage saves if it can, and the same command continues.
-`--dry_run` says what would run.
+`--dry_run` says what would run. Either way all that can be known to be wrong is said before the
+first stage, of all stages at once: `workflow.recipe_checks`. `--gin.NAME=VALUE` of a name that only
+stages know goes to them: `workflow.recipe_overrides`.
 
 Exit code: 0 done, or stopped as asked; 1 an error; 143 the running stage was stopped by a signal
 that did not come through the recipe. Flags of several processes (see
@@ -67,6 +70,8 @@ from t5x_style.workflow import (
     fingerprints,
     making,
     plans,
+    recipe_checks,
+    recipe_planning,
     recipe_reader,
     stage_runner,
     stages,
@@ -136,7 +141,7 @@ def _environment() -> dict[str, str]:
 
 def survey(recipe: Recipe, flags: gin_checks.Flags) -> list[Row]:
     """What would run, and why."""
-    _, decisions = recipe_reader.look_up(recipe, flags)
+    decisions = recipe_checks.survey(recipe, flags)
     return [_row(name, decision) for name, decision in decisions.items()]
 
 
@@ -153,13 +158,13 @@ def show(rows: list[Row], title: str) -> None:
 
 def execute(recipe: Recipe, flags: gin_checks.Flags) -> int:
     """Runs the stages that are not done; returns the exit code."""
-    recipe_reader.look_up(recipe, flags)  # every name, reference and link, before the first stage
+    recipe_checks.survey(recipe, flags)  # all that can be known before the first stage
     children = Children()
     children.watch()
     rows: list[Row] = []
-    known = recipe_reader.Known()
+    known = recipe_planning.Known()
     for number, item in enumerate(recipe.stages, start=1):
-        planned = recipe_reader.plan(recipe, item, flags, known)
+        planned = recipe_planning.plan(recipe, item, flags, known)
         decision = stages.decide(planned)
         CONSOLE.rule(
             f"stage {number}/{len(recipe.stages)}: {item.name}, {decision.status}: "
@@ -211,7 +216,7 @@ def _run(
     item: Stage,
     flags: gin_checks.Flags,
     planned: stages.Plan,
-    known: recipe_reader.Known,
+    known: recipe_planning.Known,
 ) -> Version | int:
     """Runs one stage as planned; its version when it is done, else the exit code to stop with.
 
@@ -221,14 +226,14 @@ def _run(
     """
     code = 0
     if not children.stopping:
-        code = children.call(item.entry, recipe_reader.stage_flags(recipe, item, flags, known))
+        code = children.call(item.entry, recipe_planning.stage_flags(recipe, item, flags, known))
     if children.stopping:
         pass
     elif code:
-        CONSOLE.print(f"error: stage {item.name} {_ending(code)}; the same command tries again.")
+        CONSOLE.print(f"error: stage {item.name} {_ending(code)}; {_advice(code)}.")
         return 1
     else:
-        now = recipe_reader.plan(recipe, item, replace(flags, rerun=()), known)
+        now = recipe_planning.plan(recipe, item, replace(flags, rerun=()), known)
         decision = stages.decide(now)
         if decision.status == "done" and decision.version is not None:
             return decision.version
@@ -260,12 +265,19 @@ def _ending(code: int) -> str:
     return f"failed with exit code {code}"
 
 
-def publish(recipe: Recipe, known: recipe_reader.Known) -> None:
+def _advice(code: int) -> str:
+    """What to do about a stage that ended with that code."""
+    if code < 0:
+        return "the same command tries again"
+    return "mend what its message says, and the same command continues with it"
+
+
+def publish(recipe: Recipe, known: recipe_planning.Known) -> None:
     """Copies the files of `recipe.run.publish` into the run's folder."""
     for name, output in recipe.publish.items():
         target = recipe.run_dir / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        source = recipe_reader.output_path(recipe, output, known)
+        source = recipe_planning.output_path(recipe, output, known)
         version = known.done[output.stage]
         inside = os.path.relpath(source, version.folder)
         if files.changed_files(version, inside):
@@ -283,6 +295,8 @@ def run(flags: gin_checks.Flags) -> int:
     recipe = recipe_reader.load(flags)
     _check_rerun(recipe, flags)
     CONSOLE.print(f"store: {recipe.store.root}")
+    if note := recipe_checks.budget_note(recipe):
+        CONSOLE.print(note)
     if flags.dry_run:
         show(survey(recipe, flags), f"{recipe.run_dir}: what would run (nothing was)")
         return 0

@@ -9,7 +9,7 @@ from t5x_style.interfaces import index as index_lib
 from t5x_style.retrieval import encoding, published_index, versioned_folder
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"build_index": {"name": "build_index", "version": 1}}
+JOBS = {"build_index": {"name": "build_index", "version": 1, "outputs": ["index"], "program": True}}
 
 
 def build_index(

@@ -20,7 +20,14 @@ from t5x_style.interfaces.texts import EncodeSource
 from t5x_style.retrieval import embedding_shards, resumable_parts
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"encode_corpus": {"name": "encode_corpus", "version": 1}}
+JOBS = {
+    "encode_corpus": {
+        "name": "encode_corpus",
+        "version": 1,
+        "outputs": ["embeddings"],
+        "program": True,
+    }
+}
 
 
 def encode_corpus(

@@ -11,7 +11,14 @@ from t5x_style.distributed import startup
 from t5x_style.evaluation import comparison, query_groups, ranking, retrieval_systems
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"evaluate": {"name": "evaluate", "version": 3}}
+JOBS = {
+    "evaluate": {
+        "name": "evaluate",
+        "version": 3,
+        "outputs": ["metrics", "per_query", "runs"],
+        "program": True,
+    }
+}
 
 
 def evaluate(

@@ -13,7 +13,14 @@ from t5x_style.interfaces.answer_key import AnswerKey
 from t5x_style.retrieval import versioned_folder
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"evaluate_answers": {"name": "evaluate_answers", "version": 3}}
+JOBS = {
+    "evaluate_answers": {
+        "name": "evaluate_answers",
+        "version": 3,
+        "outputs": ["answers", "metrics", "per_query"],
+        "program": True,
+    }
+}
 
 
 def evaluate_answers(

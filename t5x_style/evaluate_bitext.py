@@ -17,7 +17,14 @@ from t5x_style.multilingual.sentence_embedders import Embedder, SentenceSystem
 from t5x_style.retrieval import versioned_folder
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"evaluate_bitext": {"name": "evaluate_bitext", "version": 1}}
+JOBS = {
+    "evaluate_bitext": {
+        "name": "evaluate_bitext",
+        "version": 1,
+        "outputs": ["languages", "metrics"],
+        "program": True,
+    }
+}
 
 
 class Task(Protocol):

@@ -13,7 +13,13 @@ from t5x_style.evaluation import generation
 from t5x_style.retrieval import versioned_folder
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"evaluate_generation": {"name": "evaluate_generation", "version": 1}}
+JOBS = {
+    "evaluate_generation": {
+        "name": "evaluate_generation",
+        "version": 1,
+        "outputs": ["metrics", "page"],
+    }
+}
 
 
 def evaluate_generation(

@@ -31,7 +31,7 @@ from t5x_style.step.train_state import MakeObjective
 _PACKAGES = ("jax", "flax", "orbax-export", "tensorflow-cpu")
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"export": {"name": "export", "version": 1}}
+JOBS = {"export": {"name": "export", "version": 1, "outputs": ["saved_model"], "program": True}}
 
 
 class Tokenizer(Protocol):

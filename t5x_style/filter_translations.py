@@ -29,7 +29,14 @@ EXAMPLES = 5  # of each pair of languages: the worst, and those that only just s
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95)
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"filter_translations": {"name": "filter_translations", "version": 1}}
+JOBS = {
+    "filter_translations": {
+        "name": "filter_translations",
+        "version": 1,
+        "outputs": ["report", "translations"],
+        "program": True,
+    }
+}
 
 
 @dataclasses.dataclass(frozen=True)

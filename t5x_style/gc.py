@@ -12,6 +12,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from t5x_style.configuration import command_flags
 from t5x_style.workflow import collection, links, stage_runner
 from t5x_style.workflow.collection import Entry
 from t5x_style.workflow.space import in_words
@@ -89,14 +90,8 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--store", help=f"folder of the store; default: {links.DEFAULT_STORE}")
-    parser.add_argument(
-        "--days", type=float, default=collection.DAYS, help="what was used in so many days stays; 7"
-    )
-    parser.add_argument("--delete", action="store_true", help="delete, after asking")
-    parser.add_argument("--slim", action="store_true", help="drop optimizer states only")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--traceback", action="store_true", help="show where an error arose")
+    command_flags.add_gc(parser)
+    parser.set_defaults(days=collection.DAYS)
     options = parser.parse_args(argv)
     settings = (options.days, options.delete, options.slim, options.yes)
     return stage_runner.guarded(

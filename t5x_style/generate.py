@@ -32,7 +32,7 @@ WRITTEN = "written.jsonl"
 Write = Callable[[Mapping[str, Any], jax.Array, jax.Array], Any]
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"generate": {"name": "generate", "version": 1}}
+JOBS = {"generate": {"name": "generate", "version": 1, "outputs": ["written"], "program": True}}
 
 
 class Request(Protocol):

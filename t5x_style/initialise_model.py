@@ -17,7 +17,14 @@ from t5x_style.step.train_state import MakeObjective
 from t5x_style.training import warm_start
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"initialise_model": {"name": "initialise_model", "version": 1}}
+JOBS = {
+    "initialise_model": {
+        "name": "initialise_model",
+        "version": 1,
+        "outputs": ["checkpoint", "model"],
+        "program": True,
+    }
+}
 
 # Nothing is trained, so that the checkpoint has no moments.
 _UNTRAINED = optimizers.AdamW(

@@ -26,7 +26,7 @@ from t5x_style.workflow import fingerprints
 NEGATIVES = "negatives.jsonl"
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"mine": {"name": "mine", "version": 1}}
+JOBS = {"mine": {"name": "mine", "version": 1, "outputs": ["negatives"], "program": True}}
 
 
 def mine(

@@ -18,7 +18,14 @@ from t5x_style.reporting import report_advice, report_commands, report_curves, r
 from t5x_style.workflow.store import Version
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"report": {"name": "report", "version": 3}}
+JOBS = {
+    "report": {
+        "name": "report",
+        "version": 3,
+        "outputs": ["curves", "page", "summary"],
+        "program": True,
+    }
+}
 
 
 def report(

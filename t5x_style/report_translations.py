@@ -9,7 +9,13 @@ from t5x_style.multilingual.language_groups import ALL, TRAINED, ZERO_SHOT
 from t5x_style.reporting import report_curves, report_tables
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"report_translations": {"name": "report_translations", "version": 2}}
+JOBS = {
+    "report_translations": {
+        "name": "report_translations",
+        "version": 2,
+        "outputs": ["curves", "page"],
+    }
+}
 
 
 def report_translations(

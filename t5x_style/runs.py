@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from t5x_style.configuration import command_flags
 from t5x_style.configuration.gin_reader import closest
 from t5x_style.workflow import adoption, collection, files, fingerprints, links, plans, stage_runner
 from t5x_style.workflow.collection import Entry
@@ -166,12 +167,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    actions = ("list", "pin", "unpin", "verify", "adopt", "forget")
-    parser.add_argument("action", nargs="?", default="list", choices=actions)
-    parser.add_argument("names", nargs="*", help="versions, links, or a run folder")
-    parser.add_argument("--store", help=f"folder of the store; default: {links.DEFAULT_STORE}")
-    parser.add_argument("--gin_allow", action="append", default=[], help="for adopt, as in a run")
-    parser.add_argument("--traceback", action="store_true", help="show where an error arose")
+    command_flags.add_runs(parser)
     options = parser.parse_args(argv)
     return stage_runner.guarded(lambda _: act(options), ["--traceback"] * options.traceback)
 

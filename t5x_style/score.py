@@ -25,7 +25,7 @@ from t5x_style.workflow import fingerprints
 SCORED = "scored.jsonl"
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"score": {"name": "score", "version": 1}}
+JOBS = {"score": {"name": "score", "version": 1, "outputs": ["negatives"], "program": True}}
 
 
 def score(

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from t5x_style.checkpoints import restored_model
-from t5x_style.configuration import gin_checks
+from t5x_style.configuration import command_flags, gin_checks
 from t5x_style.distributed import startup
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.objective import embedding_function
@@ -36,7 +36,7 @@ JOB = "t5x_style.search.search"
 SNIPPET = 240  # characters
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"search": {"name": "search", "version": 1}}
+JOBS = {"search": {"name": "search", "version": 1, "outputs": ["answers"]}}
 
 
 class SearchError(ValueError):
@@ -363,12 +363,7 @@ def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def main(argv: Sequence[str]) -> int:
     """Returns the exit code; 1 with a message where a question or a folder is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("question", nargs="*", help="without one, questions are asked for")
-    parser.add_argument("--run", help="folder of a finished recipe")
-    parser.add_argument(
-        "--answer", action="store_true", help="read the passages, and say what answers"
-    )
-    parser.add_argument("-k", type=int, default=5, help="how many passages (default 5)")
+    command_flags.add_search(parser)
     parser.epilog = "--gin_file, --gin.NAME=VALUE and --gin_search_paths as in every stage."
     flags_argv, own_argv = split_arguments(argv)
     options = parser.parse_args(own_argv)

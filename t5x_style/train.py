@@ -28,9 +28,11 @@ JOBS = {
     "train": {
         "name": "train",
         "version": 1,
-        # A training that differs from a shorter, finished one in these alone continues from it.
         "knows_size": True,
+        # A training that differs from a shorter, finished one in these alone continues from it.
         "length": ("cadence.steps", "optimizer.total_steps", "optimizer.decay_steps"),
+        "outputs": ["checkpoint", "metrics", "model"],
+        "program": True,
     }
 }
 

@@ -14,14 +14,16 @@ Parameters that many stages share are listed once, under the hash of their text.
 import argparse
 import hashlib
 import json
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from t5x_style.configuration import gin_checks, parameters, signatures
-from t5x_style.workflow import recipe_reader, stages
+from t5x_style.configuration import gin_checks, gin_reader, parameters, signatures
+from t5x_style.configuration.gin_reader import Macro
+from t5x_style.workflow import recipe_planning, recipe_reader, stages
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RECIPES = REPOSITORY / "gin_configs/recipes"
@@ -43,6 +45,7 @@ MACROS = {
 # Lists of stages that other recipes include.
 PARTS = {
     "comparison",
+    "kinds",
     "labse_data",
     "labse_tatoeba",
     "labse_tests",
@@ -61,16 +64,38 @@ def names() -> list[str]:
 
 def of_recipe(name: str) -> dict[str, Plan]:
     """Stage -> its plan, for one recipe."""
-    flags = _flags(name)
+    return _asked(name)[1]
+
+
+def flags_of(name: str) -> gin_checks.Flags:
+    """The command line of a recipe, with the macros that it asks of the user."""
+    return _asked(name)[0]
+
+
+def _asked(name: str) -> tuple[gin_checks.Flags, dict[str, Plan]]:
+    argv = [f"--gin_file={RECIPES / name}.gin", "--gin.RUN_DIR=run"]
+    while True:
+        try:
+            flags = gin_checks.parse_flags(argv)
+            return flags, _of(flags)
+        except gin_reader.GinError as error:
+            asked = re.search(r"%(\w+) has no value", str(error))
+            if asked is None or asked[1] not in MACROS:
+                raise
+            argv.append(f"--gin.{asked[1]}={MACROS[asked[1]]}")
+
+
+def _of(flags: gin_checks.Flags) -> dict[str, Plan]:
     recipe = recipe_reader.load(flags)
-    pending = recipe_reader.all_pending(recipe)
+    pending = recipe_planning.all_pending(recipe)
     plans = {}
     for item in recipe.stages:
-        config = recipe_reader.stage_flags(recipe, item, flags, pending).read()
-        job = recipe_reader.job_of(item, flags)
+        config = recipe_planning.stage_flags(recipe, item, flags, pending).read()
         inputs = stages.input_macros(config)
-        values = parameters.of_job(config, job, {macro: macro for macro in inputs})
-        declared = signatures.job(job)
+        for macro in inputs:
+            config.expand(Macro(macro), item.where)  # an error if it has no value
+        values = parameters.of_job(config, item.job, {macro: macro for macro in inputs})
+        declared = signatures.job(item.job)
         plans[item.name] = {
             "entry": item.entry,
             "job": f"{declared.name} {declared.version}",
@@ -79,16 +104,6 @@ def of_recipe(name: str) -> dict[str, Plan]:
             "operational": values.operational,
         }
     return plans
-
-
-def _flags(name: str) -> gin_checks.Flags:
-    """The command line of a recipe, with the macros that it asks for."""
-    argv = [f"--gin_file={RECIPES / name}.gin", "--gin.RUN_DIR=run"]
-    text = gin_checks.parse_flags(argv).read()
-    asked = gin_checks.macros_in_use(text) - text.macros.keys()
-    return gin_checks.parse_flags(
-        argv + [f"--gin.{macro}={MACROS[macro]}" for macro in sorted(asked & MACROS.keys())]
-    )
 
 
 def _text(value: Any) -> Any:

@@ -26,7 +26,13 @@ from input_pipelines.sources.text_sources import (
 DOCUMENTS, DEVELOPMENT, LANGUAGES = "documents.jsonl", "development.jsonl", "languages.json"
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"gather": {"name": "gather_documents", "version": 1}}
+JOBS = {
+    "gather": {
+        "name": "gather_documents",
+        "version": 1,
+        "outputs": ["development", "documents", "languages", "report"],
+    }
+}
 
 
 class Document(NamedTuple):

@@ -29,7 +29,13 @@ FOLDER = "sentences"
 ENDING = ".jsonl"
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"gather_sentences": {"name": "gather_sentences", "version": 1}}
+JOBS = {
+    "gather_sentences": {
+        "name": "gather_sentences",
+        "version": 1,
+        "outputs": ["report", "sentences"],
+    }
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,8 +22,12 @@ Row = dict[str, Any]
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
-    "make_collection": {"name": "question_collection", "version": 1},
-    "gather_questions": {"name": "gather_questions", "version": 1},
+    "make_collection": {"name": "question_collection", "version": 1, "outputs": ["corpus"]},
+    "gather_questions": {
+        "name": "gather_questions",
+        "version": 1,
+        "outputs": ["train", "dev", "test", "report"],
+    },
 }
 
 

@@ -26,7 +26,13 @@ QUOTE = 60  # characters of a side that are quoted
 WRONG_SHARE = 0.1  # of a pair that is in another script: more is told
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"gather": {"name": "gather_translations", "version": 1}}
+JOBS = {
+    "gather": {
+        "name": "gather_translations",
+        "version": 1,
+        "outputs": ["development", "report", "translations"],
+    }
+}
 
 
 @dataclasses.dataclass(frozen=True)

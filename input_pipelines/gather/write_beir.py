@@ -19,8 +19,8 @@ _log = logging.getLogger(__name__)
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
-    "write_collection": {"name": "collection", "version": 2},
-    "write_blocks": {"name": "block_collection", "version": 1},
+    "write_collection": {"name": "collection", "version": 2, "outputs": ["corpus", "report"]},
+    "write_blocks": {"name": "block_collection", "version": 1, "outputs": ["corpus"]},
 }
 
 

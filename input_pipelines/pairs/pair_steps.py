@@ -18,7 +18,7 @@ def fitting_steps(pairs: PairMixture, steps: int, passes: float) -> int:
 
     Args:
       pairs: what is trained on.
-      steps: the most.
+      steps: the most; 0 stays 0.
       passes: pairs for each passage and each labelled query of the collection, at most.
 
     Returns:
@@ -26,8 +26,10 @@ def fitting_steps(pairs: PairMixture, steps: int, passes: float) -> int:
       queries, whichever is fewer.
 
     Raises:
-      ValueError: steps or passes that are not above 0, or an error of `pairs`.
+      ValueError: steps below 0, passes that are not above 0, or an error of `pairs`.
     """
+    if steps == 0:  # nothing is trained
+        return 0
     packing_plan.check_sizes("fitting_steps", steps=steps)
     if not passes > 0:
         raise ValueError(f"fitting_steps.passes: expected a number above 0, found {passes}")

@@ -21,7 +21,9 @@ _LINE_BYTES = 1 << 20
 Ids = dict[str, None]  # a set that keeps its order
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"negatives_from_triples": {"name": "triple_negatives", "version": 1}}
+JOBS = {
+    "negatives_from_triples": {"name": "triple_negatives", "version": 1, "outputs": ["negatives"]}
+}
 
 
 def read_triples(path: str, texts: bool, bad: BadRecords) -> Iterator[tuple[str, str, str, int]]:

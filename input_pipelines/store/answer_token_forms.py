@@ -44,7 +44,7 @@ Counts = collections.Counter[tuple[int, Form]]  # (row of a question, form) -> t
 _log = logging.getLogger(__name__)
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"find_forms": {"name": "answer_forms", "version": 1}}
+JOBS = {"find_forms": {"name": "answer_forms", "version": 1, "outputs": ["answers", "report"]}}
 
 
 def find_forms(

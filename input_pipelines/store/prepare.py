@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 PARTS = "parts"  # folder of unfinished shards and their receipts, inside the store's folder
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"prepare": {"name": "prepare", "version": 1}}
+JOBS = {"prepare": {"name": "prepare", "version": 1, "outputs": ["report", "store"]}}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ _ROLE_NAMES: Mapping[str, tuple[str, ...]] = {
 }
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"import_tokenizer": {"name": "import_tokenizer", "version": 1}}
+JOBS = {"import_tokenizer": {"name": "import_tokenizer", "version": 1, "outputs": ["tokenizer"]}}
 
 
 def import_tokenizer(

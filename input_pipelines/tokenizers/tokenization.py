@@ -24,7 +24,7 @@ from input_pipelines.tokenizers.wordpiece import BERT_SPECIALS, LONGEST_WORD, tr
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"train_tokenizer": {"name": "train_tokenizer", "version": 1}}
+JOBS = {"train_tokenizer": {"name": "train_tokenizer", "version": 1, "outputs": ["tokenizer"]}}
 
 
 class TokenizerError(ValueError):

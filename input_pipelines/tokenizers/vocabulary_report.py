@@ -20,7 +20,7 @@ BATCH = 1024  # sentences that are tokenized at a time
 SHOWN = 10  # unknown characters of a language that are named
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"vocabulary_report": {"name": "vocabulary_report", "version": 1}}
+JOBS = {"vocabulary_report": {"name": "vocabulary_report", "version": 1, "outputs": ["report"]}}
 
 
 class VocabularyError(ValueError):

@@ -21,7 +21,7 @@ from t5x_style.interfaces.contract import Contract, Vocabulary
 _TABLE, _WEIGHT = "encoder/word/embedding", "encoder/token_weight"
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"export": {"name": "export_bag", "version": 1}}
+JOBS = {"export": {"name": "export_bag", "version": 1, "outputs": ["encoder"]}}
 
 
 def export(

@@ -28,7 +28,13 @@ _POOLED = {"encoder": True, "pooler": True}
 _RERANKER = {"encoder": True, "pooler": True, "classifier": True}
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"export": {"name": "export_huggingface", "version": 1}}
+JOBS = {
+    "export": {
+        "name": "export_huggingface",
+        "version": 1,
+        "outputs": ["encoder", "masked_lm", "pretraining", "cross_encoder"],
+    }
+}
 
 
 class ExportError(ValueError):

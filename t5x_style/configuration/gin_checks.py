@@ -9,21 +9,18 @@ modules and compares names, parameters and types), `parse` (gin itself, then loc
 """
 
 import argparse
-import importlib
-import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gin import config as gin_config
 
-from t5x_style.configuration import gin_text, gin_types
+from t5x_style.configuration import code_checks, command_flags, gin_macros, gin_text
 from t5x_style.configuration.gin_reader import (
     COMMAND_LINE,
     FOLDER_MACRO,
-    RUN,
     Binding,
     Config,
     GinError,
@@ -36,7 +33,6 @@ from t5x_style.configuration.gin_reader import (
     search_folders,
     to_gin,
 )
-from t5x_style.distributed import launch_flags
 
 REQUIRED = "gin.REQUIRED"
 
@@ -55,10 +51,14 @@ class Flags:
     rerun: tuple[str, ...] = ()
 
     def read(self) -> Config:
-        """Reads the gin files and overrides, statically; see `_drop_overridden`."""
-        config = read(self.files, self.overrides, search_paths=self.search_paths, allow=self.allow)
+        """Reads the gin files and overrides of a stage, statically; see `_drop_overridden`."""
+        config = self.read_all()
         _drop_overridden(config)
         return config
+
+    def read_all(self) -> Config:
+        """The same with every macro: those of a recipe reach its stages."""
+        return read(self.files, self.overrides, search_paths=self.search_paths, allow=self.allow)
 
     def arguments(self) -> list[str]:
         """The flags as command-line arguments again."""
@@ -90,18 +90,7 @@ class Flags:
 def parse_flags(argv: Sequence[str], description: str = "") -> Flags:
     """Splits the command line into flags; `--gin.NAME` without `=VALUE` is a `GinError`."""
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
-    parser.add_argument("--gin_file", action="append", default=[], help="repeatable, later wins")
-    parser.add_argument("--gin_search_paths", default=".", help="comma list, default: .")
-    parser.add_argument("--gin_allow", action="append", default=[], help="module gin may import")
-    parser.add_argument("--traceback", action="store_true", help="show where an error arose")
-    parser.add_argument("--dry_run", action="store_true", help="say what would run and why")
-    parser.add_argument(
-        "--strict_code", action="store_true", help="a version that other code made does not count"
-    )
-    parser.add_argument(
-        "--rerun", action="append", default=[], help="make this stage again; repeatable"
-    )
-    launch_flags.add_flags(parser)
+    command_flags.add_stage(parser)
     parser.epilog = "--gin.NAME=VALUE binds a macro or a parameter; it wins over every file."
     bindings = [word.removeprefix("--gin.") for word in argv if word.startswith("--gin.")]
     options = parser.parse_args([word for word in argv if not word.startswith("--gin.")])
@@ -126,7 +115,7 @@ def _drop_overridden(config: Config) -> None:
     `alphabet_size = 999` in place of `alphabet_size = %ALPHABET` leaves ALPHABET without a use,
     which is no mistake, unless the command line sets both.
     """
-    used = _macros((*config.bindings.values(), *config.macros.values()))
+    used = gin_macros.in_bindings((*config.bindings.values(), *config.macros.values()))
     lost = [
         binding
         for name, binding in config.macros.items()
@@ -149,25 +138,31 @@ def check_names(config: Config, roots: Iterable[str]) -> None:
         `t5x_style.train.train`; a binding that no root leads to is unused.
 
     Raises:
-      GinError: with file, line and the closest known name.
+      GinError: with file, line and the closest known name of each, a line for each.
     """
-    _check_resolved(config)
-    _check_macros(config)
+    check_resolved(config)
+    _refuse(_without_value(config))
+    _refuse((*_without_use(config), *_out_of_reach(config, roots), *_required(config)))
+
+
+def _out_of_reach(config: Config, roots: Iterable[str]) -> Iterator[str]:
     reached = reachable(config, roots)
     names = sorted({binding.text for key, binding in config.bindings.items() if key in reached})
     for key, binding in config.bindings.items():
         if key not in reached:
             hint = closest(binding.text, names)
-            raise GinError(
+            yield (
                 f"{binding.where}: {binding.name} is bound, but nothing in this run leads to "
                 f"{binding.scope + '/' if binding.scope else ''}{binding.text}{hint} "
                 "Remove the binding, or refer to it with @."
             )
-        if any(
-            leaf == Macro(REQUIRED) for leaf in leaves(config.expand(binding.value, binding.where))
-        ):
+
+
+def _required(config: Config) -> Iterator[str]:
+    for binding in config.bindings.values():
+        if Macro(REQUIRED) in leaves(config.expand(binding.value, binding.where)):
             name = _required_name(config, binding)
-            raise GinError(f"{binding.where}: {name} has no value yet: pass --gin.{name}=VALUE.")
+            yield f"{binding.where}: {name} has no value yet: pass --gin.{name}=VALUE."
 
 
 def _required_name(config: Config, binding: Binding) -> str:
@@ -180,7 +175,12 @@ def _required_name(config: Config, binding: Binding) -> str:
     return binding.name
 
 
-def _check_resolved(config: Config) -> None:
+def check_resolved(config: Config) -> None:
+    """Raises GinError for names whose first part no file imports."""
+    _refuse(_unresolved(config))
+
+
+def _unresolved(config: Config) -> Iterator[str]:
     symbols = [item.symbol for item in config.imports]
     for binding in (*config.bindings.values(), *config.macros.values()):
         names = [binding.text] if binding.text and not binding.target else []
@@ -190,41 +190,39 @@ def _check_resolved(config: Config) -> None:
             if isinstance(leaf, Reference) and not leaf.target
         ]
         for name in names:
-            raise GinError(
+            yield (
                 f"{binding.where}: {name.split('.')[0]!r} in {name!r} is not imported by this "
                 f"file{closest(name.split('.')[0], symbols)}"
             )
         if binding.target == "gin.macro":
-            raise GinError(f"{binding.where}: write NAME = value instead of gin.macro.value.")
+            yield f"{binding.where}: write NAME = value instead of gin.macro.value."
 
 
-def _check_macros(config: Config) -> None:
+def _without_value(config: Config) -> Iterator[str]:
+    """Macros that nothing sets, each where it is met first, and circles of macros."""
+    said: set[str] = set()
     for binding in (*config.bindings.values(), *config.macros.values()):
-        config.expand(binding.value, binding.where)  # unknown names and circles
-    used = macros_in_use(config)
+        try:
+            config.expand(binding.value, binding.where)
+        except GinError as error:
+            text = str(error).removeprefix(binding.where)
+            if text not in said:
+                said.add(text)
+                yield str(error)
+
+
+def _without_use(config: Config) -> Iterator[str]:
+    used = gin_macros.in_use(config)
     for name, binding in config.macros.items():
         if name not in used and name != FOLDER_MACRO:
             referred = ", ".join(f"{one.name} at {one.where}" for one in _overridden(config, name))
             why = f": {referred} was overridden" if referred else closest(name, used - {REQUIRED})
-            raise GinError(
-                f"{binding.where}: macro {name} is set, but nothing refers to %{name}{why}"
-            )
-
-
-def macros_in_use(config: Config) -> set[str]:
-    """The names of all macros that something refers to, set or not."""
-    declared = [binding for key, binding in config.bindings.items() if key[1:] != (RUN, "inputs")]
-    return _macros((*declared, *config.macros.values()))
-
-
-def _macros(bindings: Iterable[Binding]) -> set[str]:
-    values = [leaf for binding in bindings for leaf in leaves(binding.value)]
-    return {leaf.name for leaf in values if isinstance(leaf, Macro)}
+            yield f"{binding.where}: macro {name} is set, but nothing refers to %{name}{why}"
 
 
 def _overridden(config: Config, name: str) -> list[Binding]:
     """The bindings and macros that lost, of those that refer to a macro."""
-    return [binding for binding in config.overridden if name in _macros([binding])]
+    return [binding for binding in config.overridden if name in gin_macros.in_bindings([binding])]
 
 
 def reachable(config: Config, roots: Iterable[str]) -> set[tuple[str, str, str]]:
@@ -233,6 +231,18 @@ def reachable(config: Config, roots: Iterable[str]) -> set[tuple[str, str, str]]
     A call in scope `a/b` sees the bindings of scopes ``, `a` and `a/b`. A reference with a scope
     replaces the scope, one without keeps it; inside a macro, gin sets the macro's name as scope.
     """
+    return _reach(config, roots)[0]
+
+
+def targets(config: Config, roots: Iterable[str]) -> set[str]:
+    """Dotted paths of what a call of the roots can reach, bound or not."""
+    return {target for target, _ in _reach(config, roots)[1]}
+
+
+def _reach(
+    config: Config, roots: Iterable[str]
+) -> tuple[set[tuple[str, str, str]], set[tuple[str, str]]]:
+    """Keys of the bindings, and (target, scope) of the calls."""
     todo = [(root, "") for root in roots]
     states: set[tuple[str, str]] = set()
     keys: set[tuple[str, str, str]] = set()
@@ -251,56 +261,16 @@ def reachable(config: Config, roots: Iterable[str]) -> set[tuple[str, str, str]]
                         todo += [(leaf.target, leaf.scope or scope)]
                         # a bare @function is called later, perhaps outside of this scope
                         todo += [] if leaf.call or leaf.scope else [(leaf.target, "")]
-    return keys
-
-
-def locate(target: str, where: str) -> Any:
-    """Imports the module of a dotted path and returns the thing it names.
-
-    Raises:
-      GinError: no such module or attribute, with the closest name that exists.
-    """
-    parts = target.split(".")
-    found, depth = _deepest_module(parts, where)
-    for part in parts[depth:]:
-        if not hasattr(found, part):
-            public = [name for name in vars(found) if not name.startswith("_")]
-            raise GinError(
-                f"{where}: {'.'.join(parts[:depth])} has no {part!r}{closest(part, public)}"
-            )
-        found, depth = getattr(found, part), depth + 1
-    return found
-
-
-def _deepest_module(parts: list[str], where: str) -> tuple[Any, int]:
-    """Imports the longest prefix of `parts` that is a module; returns it and its length."""
-    for depth in range(len(parts), 0, -1):
-        name = ".".join(parts[:depth])
-        try:
-            return importlib.import_module(name), depth
-        except ModuleNotFoundError as error:
-            missing = error.name or ""
-            if not (name == missing or name.startswith(missing + ".")):
-                raise
-    raise GinError(f"{where}: no module {parts[0]!r}.")
+    return keys, states
 
 
 def check_code(config: Config) -> None:
     """Imports what the bindings name and compares parameters and types with the code.
 
     Raises:
-      GinError: unknown configurable or parameter, a value of another type than annotated, or
-        a parameter without default that `@thing()` leaves unset.
+      GinError: all that `code_checks.problems` finds.
     """
-    for binding in config.bindings.values():
-        if not binding.target.startswith("gin."):
-            _check_binding(config, binding)
-    for binding in (*config.bindings.values(), *config.macros.values()):
-        for leaf in leaves(binding.value):
-            if isinstance(leaf, Reference) and not leaf.target.startswith("gin."):
-                thing = locate(leaf.target, binding.where)
-                if leaf.call:
-                    _check_complete(config, leaf, thing, binding)
+    _refuse(code_checks.problems(config))
 
 
 def check_job(config: Config, job: str) -> None:
@@ -309,61 +279,13 @@ def check_job(config: Config, job: str) -> None:
     Raises:
       GinError: naming every such parameter.
     """
-    module, _, name = job.rpartition(".")
-    unset = [p for p in _unset(config, job, locate(job, job)) if p != "model_dir"]
-    if unset:
-        short = f"{module.rpartition('.')[2]}.{name}"
-        raise GinError(
-            f"{short} needs {', '.join(unset)}, which nothing sets: name the gin files of this "
-            f"stage with --gin_file (gin_configs/runs), or add `{short}.{unset[0]} = ...`."
-        )
+    _refuse(code_checks.job_problems(config, job))
 
 
-def _check_binding(config: Config, binding: Binding) -> None:
-    thing = locate(binding.target, binding.where)
-    parameters = _parameters(thing)
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    if binding.parameter not in parameters and not takes_any:
-        hint = closest(binding.parameter, parameters)
-        raise GinError(
-            f"{binding.where}: {binding.text} has no parameter {binding.parameter!r}{hint}"
-        )
-    hint = gin_types.annotations(thing).get(binding.parameter, Any)
-    value = config.expand(binding.value, binding.where)
-    problem = gin_types.mismatch(value, hint, lambda ref: locate(ref.target, binding.where))
-    if problem:
-        raise GinError(
-            f"{binding.where}: {binding.name} must be {gin_types.describe(hint)}, found "
-            f"{to_gin(value)} ({problem})."
-        )
-
-
-def _check_complete(config: Config, reference: Reference, thing: Any, binding: Binding) -> None:
-    """`@thing()` passes nothing by hand: every parameter needs a default or a binding."""
-    for name in _unset(config, reference.target, thing):
-        raise GinError(
-            f"{binding.where}: {to_gin(reference)} needs {name!r}, which nothing sets: add "
-            f"`{reference.text}.{name} = ...`."
-        )
-
-
-def _unset(config: Config, target: str, thing: Any) -> list[str]:
-    """Parameters of `thing`, which `target` names, without a default or a binding."""
-    bound = {key[2] for key in config.bindings if key[1] == target}
-    return [
-        name
-        for name, parameter in _parameters(thing).items()
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        and name not in bound
-    ]
-
-
-def _parameters(thing: Any) -> dict[str, inspect.Parameter]:
-    try:
-        return dict(inspect.signature(thing).parameters)
-    except (TypeError, ValueError):  # a builtin without a signature accepts what it accepts
-        return {"kwargs": inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)}
+def _refuse(problems: Iterable[str]) -> None:
+    found = list(dict.fromkeys(problems))
+    if found:
+        raise GinError(*found)
 
 
 def parse(config: Config, job: str = "", more: str = "") -> None:

@@ -6,7 +6,6 @@ every name carries the file and line it came from. `gin_checks` checks it; `work
 identifies it; `workflow.recipe_reader` reads recipes with it. Nothing here imports JAX.
 """
 
-import difflib
 import os
 import tokenize
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +17,7 @@ from gin import config_parser
 
 from t5x_style.configuration import rename_tables, renames
 from t5x_style.configuration.python_sources import REPOSITORY as REPOSITORY
+from t5x_style.configuration.suggestions import closest as closest
 
 ALLOWED = ("t5x_style", "models", "input_pipelines", "gin_configs", "launch")
 FOLDER_MACRO = "MODEL_DIR"  # the folder a stage writes; set from outside, known to every file
@@ -27,7 +27,13 @@ RUN = f"{STAGE_MODULE}.run"  # the configurable that calls a stage's job
 
 
 class GinError(ValueError):
-    """A configuration that was refused; the message names the file, the line and the remedy."""
+    """A configuration that was refused; the message names the file, the line and the remedy.
+
+    Several problems are several arguments, and a line of the message each.
+    """
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.args))
 
 
 @dataclass(frozen=True)
@@ -117,19 +123,6 @@ class Config:
             return self.expand(inside, where, keep, (*_open, item.name))
 
         return transform(value, leaf)
-
-
-def closest(name: str, known: Iterable[str]) -> str:
-    """Returns `; did you mean X?`, or what there is to choose from, or nothing.
-
-    >>> closest("STPES", ["STEPS", "SEED"])
-    '; did you mean STEPS?'
-    """
-    names = sorted(set(known))
-    match = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    if match:
-        return f"; did you mean {match[0]}?"
-    return f"; known here: {', '.join(names[:12])}" if names else ""
 
 
 def transform(value: Any, leaf: Callable[[Any], Any]) -> Any:
@@ -258,7 +251,7 @@ class _Reader:
 
     def read_text(self, text: str, label: str) -> None:
         """Adds the statements of one file; `label` stands before the line number in messages."""
-        symbols: dict[str, str] = {}
+        symbols = {"gin": "gin"}  # dynamic registration, whether a file says so or not
         seen: dict[tuple[str, str, str], Binding] = {}
         delegate = _Delegate(symbols)
         for statement in _statements(text, delegate, label):
@@ -276,17 +269,12 @@ class _Reader:
     ) -> None:
         symbols = delegate.symbols
         if statement.module == "__gin__.dynamic_registration":
-            symbols["gin"] = "gin"
             return
         if statement.module.split(".")[0] not in self.allowed:
             raise GinError(
                 f"{where}: a gin file may not import {statement.module!r}; allowed are "
                 f"{', '.join(self.allowed)}. If you trust that code, pass "
                 f"--gin_allow={statement.module.split('.')[0]}."
-            )
-        if "gin" not in symbols:
-            raise GinError(
-                f"{where}: write `from __gin__ import dynamic_registration` above the first import."
             )
         symbol = statement.bound_name()
         whole = statement.is_from or statement.alias

@@ -70,6 +70,19 @@ def _is_operational(marker: str, found: Mapping[str, tuple[str, str]]) -> bool:
     return not unless or found.get(name, ("None", ""))[0] in ("None", "''", "[]", "False")
 
 
+def bound(config: Config, target: str, scope: str) -> dict[str, tuple[Any, str]]:
+    """Parameter -> (value, place) of the bindings that a call of `target` in `scope` sees.
+
+    Of several bindings of one parameter, that of the innermost scope counts.
+    """
+    seen: dict[str, tuple[int, Any, str]] = {}
+    for (outer, other, parameter), binding in config.bindings.items():
+        inside = f"{scope}/".startswith(f"{outer}/" if outer else "")
+        if other == target and inside and len(outer) >= seen.get(parameter, (0,))[0]:
+            seen[parameter] = (len(outer), binding.value, binding.where)
+    return {name: (value, where) for name, (_, value, where) in seen.items()}
+
+
 class _Walk:
     """Follows references as gin would.
 
@@ -95,12 +108,12 @@ class _Walk:
         """What a call of `target` in `scope` gets."""
         if depth > DEEPEST:
             raise GinError(f"{path}: references lead in a circle, at @{target}.")
-        bound = self._bound(target, scope)
+        found = bound(self.config, target, scope)
         signature = signatures.signature(target)
         self.decides |= set(signature.decides)
         names = [
             *signature.parameters,
-            *(name for name in bound if name not in signature.parameters),
+            *(name for name in found if name not in signature.parameters),
         ]
         kind = renames.kind(target)
         for name in names:
@@ -111,8 +124,8 @@ class _Walk:
             here = f"{path}.{first}".lstrip(".")
             before = set(self.found)
             mark = marker or parameter.marker
-            if name in bound:
-                value, where = bound[name]
+            if name in found:
+                value, where = found[name]
                 self.value(here, value, scope, where, mark, depth, "float" in parameter.annotation)
             elif parameter.default is not None:
                 self.default(here, parameter.default, mark, depth, "float" in parameter.annotation)
@@ -137,15 +150,6 @@ class _Walk:
             for key, value in {key: self.found.pop(key) for key in keys}.items():
                 head, now = (inner, outer) if _is_inside(key, inner) else (outer, heads[old])
                 self.found[now + key.removeprefix(head)] = value
-
-    def _bound(self, target: str, scope: str) -> dict[str, tuple[Any, str]]:
-        """Bindings that a call in `scope` sees; of several, that of the innermost scope counts."""
-        seen: dict[str, tuple[int, Any, str]] = {}
-        for (outer, other, parameter), binding in self.config.bindings.items():
-            inside = f"{scope}/".startswith(f"{outer}/" if outer else "")
-            if other == target and inside and len(outer) >= seen.get(parameter, (0,))[0]:
-                seen[parameter] = (len(outer), binding.value, binding.where)
-        return {name: (value, where) for name, (_, value, where) in seen.items()}
 
     def value(
         self, path: str, value: Any, scope: str, where: str, marker: str, depth: int, is_float: bool

@@ -236,6 +236,7 @@ MACROS: Mapping[str, str] = {
     "LEAST_DOCUMENTS": "MIN_DOCUMENTS",
     "LEAST_SIMILARITY": "MIN_SIMILARITY",
     "DEVELOPMENT_MOST": "DEVELOPMENT_MAX",
+    "TINY": "MODEL",
 }
 # path of a gin file -> the present one
 FILES: Mapping[str, str] = {

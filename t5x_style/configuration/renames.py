@@ -136,6 +136,14 @@ def entry(module: str, where: str) -> str:
     return found
 
 
+def gone(where: str, name: str, why: str) -> None:
+    """Says once that something in a gin file has no effect any more."""
+    if name not in _noted:
+        _noted.add(name)
+        text = f"note: {where}: {name} has no effect any more: {why}; remove it"
+        print(text, file=sys.stderr, flush=True)
+
+
 def note(where: str, old: str, new: str) -> None:
     """Says once in a process, on stderr, that a name has changed."""
     text = f"note: {where}: {old} is called {new} now; the old name still works"

@@ -74,12 +74,17 @@ class Job:
       version: raised when equal settings and inputs give other outputs.
       length: parameters that only make a run longer; see `continuation`.
       knows_size: the job computes how much it will write; see `space`.
+      outputs: names of what it returns.
+      program: `python -m` of its module runs it, and starts the devices as it needs them; without
+        this `python -m t5x_style.stage` does.
     """
 
     name: str
     version: int
     length: tuple[str, ...] = ()
     knows_size: bool = False
+    outputs: tuple[str, ...] = ()
+    program: bool = False
 
 
 def job(target: str) -> Job:
@@ -106,11 +111,12 @@ def job(target: str) -> Job:
         raise DeclarationError(f"{target} does not declare a job; expected {expected}.")
     fields = dict(found[function])
     name, version = fields.pop("name", None), fields.pop("version", None)
-    length, knows_size = tuple(fields.pop("length", ())), bool(fields.pop("knows_size", False))
+    length, outputs = (tuple(fields.pop(field, ())) for field in ("length", "outputs"))
+    knows_size, program = (bool(fields.pop(field, False)) for field in ("knows_size", "program"))
     named = isinstance(name, str) and re.fullmatch("[a-z][a-z0-9_]*", name)
     if not named or not isinstance(version, int) or version < 1 or fields:
         raise DeclarationError(f"{target}: found {found[function]!r}; expected {expected}.")
-    return Job(name, version, length, knows_size)
+    return Job(name, version, length, knows_size, outputs, program)
 
 
 def signature(target: str) -> Signature:

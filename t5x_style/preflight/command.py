@@ -24,12 +24,12 @@ from collections.abc import Sequence
 
 import jax
 
-from t5x_style.configuration import gin_checks
+from t5x_style.configuration import command_flags, gin_checks
 from t5x_style.configuration.gin_reader import closest
 from t5x_style.preflight import configuration, program, report, topology
 from t5x_style.preflight.configuration import VocabularySize
 from t5x_style.preflight.topology import Topology
-from t5x_style.workflow import fingerprints, recipe_reader, stage_runner, stages
+from t5x_style.workflow import fingerprints, recipe_planning, recipe_reader, stage_runner, stages
 from t5x_style.workflow.plans import StageError
 from t5x_style.workflow.store import StoreError
 
@@ -41,11 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         prog="python -m t5x_style.preflight", description=__doc__, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("--topology", required=True, help="a slice, as v5e:8x8")
-    parser.add_argument("--vocabulary_size", type=int, help="of a tokenizer still to be made")
-    parser.add_argument("--stage", help="only this training stage of a recipe")
-    parser.add_argument("--vary", help="NAME=VALUE,VALUE: FLOPs with these values of a macro, too")
-    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    command_flags.add_preflight(parser)
     options, rest = parser.parse_known_args(words)
     # No device of this machine is touched, whatever it has.
     jax.config.update("jax_platforms", "cpu")
@@ -119,7 +115,7 @@ def _check_recipe(
     known = _known(recipe, flags)
     stages: dict[str, report.Record] = {}
     for item in _trainings(recipe, flags, options.stage):
-        stage_flags = recipe_reader.stage_flags(recipe, item, flags, known)
+        stage_flags = recipe_planning.stage_flags(recipe, item, flags, known)
         vocabulary = stated or _made_by_recipe(recipe, item, flags, known)
         print(item.name, flush=True)
         stages[item.name] = _check(stage_flags, slice_, vocabulary, options.vary)
@@ -137,7 +133,7 @@ def _trainings(
     recipe: recipe_reader.Recipe, flags: gin_checks.Flags, only: str | None
 ) -> list[recipe_reader.Stage]:
     """The stages that train; or one of them, by name."""
-    found = [one for one in recipe.stages if recipe_reader.job_of(one, flags) == configuration.JOB]
+    found = [one for one in recipe.stages if one.job == configuration.JOB]
     names = [one.name for one in found]
     if not found:
         raise recipe_reader.RecipeError(f"No stage of the recipe runs {configuration.JOB}.")
@@ -146,12 +142,12 @@ def _trainings(
     return [one for one in found if only in (None, one.name)]
 
 
-def _known(recipe: recipe_reader.Recipe, flags: gin_checks.Flags) -> recipe_reader.Known:
+def _known(recipe: recipe_reader.Recipe, flags: gin_checks.Flags) -> recipe_planning.Known:
     """Stages that are done; inputs of the recipe need not be on this machine."""
-    known = recipe_reader.Known()
+    known = recipe_planning.Known()
     for item in recipe.stages:
         try:
-            decision = stages.decide(recipe_reader.plan(recipe, item, flags, known))
+            decision = stages.decide(recipe_planning.plan(recipe, item, flags, known))
         except (fingerprints.InputError, StageError, StoreError):
             decision = None
         if decision is None or decision.status != "done" or decision.version is None:
@@ -165,19 +161,19 @@ def _made_by_recipe(
     recipe: recipe_reader.Recipe,
     item: recipe_reader.Stage,
     flags: gin_checks.Flags,
-    known: recipe_reader.Known,
+    known: recipe_planning.Known,
 ) -> VocabularySize | None:
     """The size that the stage which makes this stage's missing tokenizer is told to make it."""
-    config = recipe_reader.stage_flags(recipe, item, flags, known).read()
+    config = recipe_planning.stage_flags(recipe, item, flags, known).read()
     missing = set(configuration.missing_tokenizers(config).values())
     makers = [
         one.stage
         for one in item.needs()
-        if recipe_reader.output_path(recipe, one, known) in missing
+        if recipe_planning.output_path(recipe, one, known) in missing
     ]
     for maker in [one for one in recipe.stages if one.name in makers]:
-        made = recipe_reader.stage_flags(recipe, maker, flags, known).read()
-        job = recipe_reader.job_of(maker, flags)
+        made = recipe_planning.stage_flags(recipe, maker, flags, known).read()
+        job = maker.job
         binding = made.bindings.get(("", job, "vocabulary_size"))
         size = binding and made.expand(binding.value, binding.where)
         if isinstance(size, int):

@@ -15,7 +15,7 @@ from typing import Any
 from gin import config as gin_config
 
 from t5x_style import train
-from t5x_style.configuration import gin_checks, gin_types
+from t5x_style.configuration import code_checks, gin_checks, gin_types
 from t5x_style.configuration.gin_reader import FOLDER_MACRO, RUN, Config, Reference, to_gin
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces.batch_source import ModelDependentSource
@@ -104,7 +104,7 @@ def _corrupts(config: Config, job: str) -> tuple[bool, list[str]]:
     source = config.expand(binding.value, binding.where)
     if not isinstance(source, Reference):
         return False, []
-    made = gin_checks.locate(source.target, binding.where)
+    made = code_checks.locate(source.target, binding.where)
     if not isinstance(made, type):
         made = gin_types.annotations(made).get("return")
     if not isinstance(made, type) or made in (Any, object, ModelDependentSource):

@@ -37,7 +37,7 @@ class Cadence:
     """How long training is and how often things happen, in steps.
 
     Attributes:
-      steps: updates in all.
+      steps: updates in all; 0 leaves what the training starts from as it is.
       log_every, evaluate_every, save_every: steps between two of these; the last step has all.
       evaluate_at_start: whether the evaluators see the parameters of step 0, too.
       profile_first, profile_count: which steps are traced; count 0 traces none.
@@ -55,9 +55,10 @@ class Cadence:
 
     def __post_init__(self) -> None:
         for name in ("steps", "log_every", "evaluate_every", "save_every"):
-            if getattr(self, name) < 1:
+            smallest = 0 if name == "steps" else 1
+            if getattr(self, name) < smallest:
                 raise ValueError(
-                    f"Cadence.{name}: expected at least 1, found {getattr(self, name)}"
+                    f"Cadence.{name}: expected at least {smallest}, found {getattr(self, name)}"
                 )
         if self.profile_count < 0 or (self.profile_count and self.profile_first < 1):
             raise ValueError(
@@ -269,6 +270,8 @@ class Trainer:
                 diagnose(start)
                 if self.cadence.evaluate_at_start:
                     evaluate(start)
+                if not self.cadence.steps:
+                    self.checkpointer.save(self.state, meta)
             finished = self._loop(after_step, log_hook)
         except batch_source.StopAsked:
             self.checkpointer.save(self.state, meta)

@@ -33,7 +33,10 @@ HASHED_BYTES = 1 << 30  # larger files count by size and modification time
 
 
 class InputError(ValueError):
-    """An input of a stage that is missing, unfinished or not a path."""
+    """Inputs of a stage that are missing, unfinished or not paths; an argument for each."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.args))
 
 
 def digest(parts: Any) -> str:
@@ -175,13 +178,20 @@ def of_inputs(values: Mapping[str, Any], known: Mapping[str, str] | None = None)
     identities: dict[str, Any] = {}
     paths: dict[str, Any] = {}
     versions: set[str] = set()
+    wrong: list[str] = []
     for name, value in values.items():
-        found = {}
+        found: dict[Any, tuple[Any, Any]] = {}
         for key, path in named(value):
             identity = (known or {}).get(path)
-            found[key] = (path, identity) if identity else _look_up(path, name, versions)
+            try:
+                found[key] = (path, identity) if identity else _look_up(path, name, versions)
+            except InputError as error:
+                wrong.append(str(error))
+                found[key] = (path, None)
         identities[name] = _like(value, {key: one for key, (_, one) in found.items()})
         paths[name] = _like(value, {key: path for key, (path, _) in found.items()})
+    if wrong:
+        raise InputError(*dict.fromkeys(wrong))
     return Inputs(identities, paths, tuple(sorted(versions)))
 
 

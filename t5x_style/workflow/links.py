@@ -22,6 +22,7 @@ from t5x_style.workflow.store import (
     store_of,
 )
 
+OTHER_FOLDER = "another folder (--gin.RUN_DIR of a recipe, --gin.MODEL_DIR of a stage)"
 DEFAULT_NAME = ".store"
 DEFAULT_STORE = Path("runs") / DEFAULT_NAME
 RUN_FILE = ".run.json"  # in a run's folder: where its store is
@@ -73,7 +74,7 @@ def check(store: Store, link: Path) -> Version | None:
         if (above / STARTED_FILE).exists() or (above / STAGE_FILE).exists():
             raise StoreError(
                 f"{link} would be inside {above}, the folder of another stage. "
-                "Choose another --gin.MODEL_DIR."
+                f"Choose {OTHER_FOLDER}."
             )
     if link.is_symlink():
         target = link.resolve()
@@ -97,7 +98,7 @@ def check(store: Store, link: Path) -> Version | None:
     if names:
         raise StoreError(
             f"{link} holds files, but no stage of ours wrote them; none is deleted. Choose "
-            "another --gin.MODEL_DIR, or move them away."
+            f"{OTHER_FOLDER}, or move them away."
         )
     return None
 
@@ -219,6 +220,4 @@ def _elsewhere(link: Path, target: Path, store: Store) -> str:
     advice = "remove the link"
     if other:
         advice = f"name that store (recipe: --gin.STORE={other.root}; stage: --gin.stage.run.store)"
-    return (
-        f"{found}. Nothing was written there. Either {advice}, or choose another --gin.MODEL_DIR."
-    )
+    return f"{found}. Nothing was written there. Either {advice}, or choose {OTHER_FOLDER}."

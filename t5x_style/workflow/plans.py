@@ -164,7 +164,7 @@ def _check_same_job(planned: Plan, current: Version) -> None:
     if other != planned.job.name:
         raise StageError(
             f"{planned.link} is a stage of job {other!r}, and this one runs {planned.job.name!r}: "
-            "two stages are bound to one folder. Choose another --gin.MODEL_DIR for one of them."
+            f"two stages are bound to one folder. Choose {links.OTHER_FOLDER} for one of them."
         )
 
 

@@ -4,93 +4,49 @@ The gin form is described in `launch.recipe`, which runs recipes; `t5x_style.pre
 A recipe is never executed by gin: `%stage.output` has no meaning there, and nothing is imported.
 """
 
-import functools
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from t5x_style.configuration import gin_checks, renames
 from t5x_style.configuration.gin_reader import (
-    FOLDER_MACRO,
     Config,
     GinError,
     Macro,
-    Reference,
     closest,
-    leaves,
-    to_gin,
     transform,
 )
-from t5x_style.workflow import links, space, stages
-from t5x_style.workflow.links import DEFAULT_NAME
-from t5x_style.workflow.plans import Decision
-from t5x_style.workflow.store import Store, Version
+from t5x_style.workflow import (
+    links,
+    recipe_order,
+    recipe_overrides,
+    recipe_planning,
+    recipe_values,
+    space,
+    stages,
+)
+from t5x_style.workflow.recipe_stage import Recipe, RecipeError, Stage
+from t5x_style.workflow.recipe_values import Output
+from t5x_style.workflow.store import Store
 
-STAGE, RUN = "launch.recipe.Stage", "launch.recipe.run"
-RUN_PARAMETERS = {"stages", "run_dir", "budget", "publish", "macros", "inputs"}
+STAGE, KIND, RUN = "launch.recipe.Stage", "launch.recipe.Kind", "launch.recipe.run"
+RUN_PARAMETERS = {"run_dir", "budget", "publish", "macros", "inputs", "defaults", "paths"}
 STORE_MACRO, LIMIT_MACRO = "STORE", "STORE_LIMIT"  # settings of every recipe
-STAGE_PARAMETERS = {"entry", "gin_files", "inputs", "bindings", "scaled"}
-
-
-class RecipeError(ValueError):
-    """A recipe that does not fit together; the message names the stage."""
-
-
-@dataclass(frozen=True)
-class Output:
-    """`%stage.name` in a recipe: what an earlier stage returns under that name."""
-
-    stage: str
-    name: str
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One stage of a recipe, its macros expanded; see the module's text for the gin form."""
-
-    name: str
-    entry: str
-    gin_files: tuple[str, ...]
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-    bindings: Mapping[str, Any] = field(default_factory=dict)
-    scaled: Mapping[str, int] = field(default_factory=dict)
-    where: str = ""
-
-    def needs(self) -> list[Output]:
-        """The outputs of other stages that this one reads."""
-        return [leaf for leaf in leaves(dict(self.inputs)) if isinstance(leaf, Output)]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A checked recipe: every `Output` refers to an earlier stage.
-
-    Attributes:
-      macros: for every stage whose gin files refer to them, unless it binds them itself.
-      inputs: those that are paths, which the stage then declares as its inputs.
-      store: where versions are; by default `.store` next to the run's folder.
-      limit: STORE_LIMIT, as the user wrote it; None for none.
-    """
-
-    stages: tuple[Stage, ...]
-    run_dir: Path
-    budget: float
-    publish: Mapping[str, Output]
-    macros: Mapping[str, Any] = field(default_factory=dict)
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    store: Store = field(default_factory=lambda: Store(Path(DEFAULT_NAME)))
-    limit: Any = None
-
-    def link(self, name: str) -> Path:
-        """The link to the current version of stage `name`."""
-        return self.run_dir / name
+STAGE_PARAMETERS = {"kind", "gin_files", "files", "inputs", "bindings", "scaled", "publish"}
+VALUES = ("inputs", "bindings", "scaled")  # of them, those that set macros and parameters
+# Parameters that older recipes set, and why they have no effect any more
+GONE = {
+    "stages": "stages run in the order in which they read of each other, and a macro of the recipe "
+    "reaches each stage whose gin files refer to it",
+    "entry": "a job declares the program that runs it",
+}
 
 
 def is_recipe(config: Config) -> bool:
     """Whether gin files describe a recipe, and not one stage."""
-    return any(key[1] == RUN for key in config.bindings)
+    return any(key[1] in (RUN, STAGE) for key in config.bindings)
 
 
 def load(flags: gin_checks.Flags) -> Recipe:
@@ -98,76 +54,113 @@ def load(flags: gin_checks.Flags) -> Recipe:
 
     Raises:
       GinError: unknown or unused names, wrong types.
-      RecipeError: a reference to a stage or output that does not exist or comes later.
+      RecipeError: a reference to a stage or output that does not exist, or in a circle.
     """
-    config = flags.read()
+    own, overrides = recipe_overrides.split(flags)
+    config = own.read_all()
     set_here = {name: config.macros.pop(name, None) for name in (STORE_MACRO, LIMIT_MACRO)}
-    names = _outputs_as_values(config)
-    gin_checks.check_names(config, (RUN,))
+    recipe_values.mark_outputs(config)
     _check_parameters(config)
-    settings = {key[2]: _value(config, key) for key in config.bindings if key[1] == RUN}
-    for name in ("stages", "run_dir"):
-        if name not in settings:
-            raise GinError(f"The recipe lacks `recipe.run.{name} = ...`.")
-    stages = tuple(_stage(config, item) for item in settings["stages"])
-    run_dir = Path(_typed(settings["run_dir"], str, "recipe.run.run_dir"))
+    names = _names(config)
+    described = [_stage(config, name) for name in names]
+    settings = {key[2]: one.value for key, one in config.bindings.items() if key[1] == RUN}
+    given = recipe_values.Given(
+        config,
+        _merged(config, settings.get("macros", {}), "recipe.run.macros"),
+        _merged(config, settings.get("inputs", {}), "recipe.run.inputs"),
+        _present(_merged(config, settings.get("defaults", {}), "recipe.run.defaults"), names),
+        set(_typed(settings.get("paths", []), (list, tuple), "recipe.run.paths")),
+    )
+    ordered = recipe_order.ordered([_filled(item, given, own) for item in described])
+    run_dir = _setting(config, "run_dir", "RUN_DIR")
+    if run_dir is None:
+        raise GinError("No folder to write to: pass --gin.RUN_DIR=PATH.")
+    run_dir = Path(_typed(run_dir, str, "RUN_DIR"))
+    budget = _setting(config, "budget", "BUDGET")
     root, limit = (None if one is None else one.value for one in set_here.values())
     space.limit_of(limit)
     recipe = Recipe(
-        stages,
+        tuple(ordered),
         run_dir,
-        float(_typed(settings.get("budget", 1.0), (int, float), "recipe.run.budget")),
-        settings.get("publish", {}),
-        _merged(settings.get("macros", {}), "recipe.run.macros"),
-        _merged(settings.get("inputs", {}), "recipe.run.inputs"),
+        1.0 if budget is None else float(_typed(budget, (int, float), "BUDGET")),
+        _published(_merged(config, settings.get("publish", {}), "recipe.run.publish"), ordered),
         Store(Path(_typed(root, str, STORE_MACRO))) if root else links.of_run(run_dir),
         limit,
     )
-    if recipe.budget <= 0:
-        raise RecipeError(f"recipe.run.budget must be above 0, found {recipe.budget}.")
-    _check_references(recipe, names, flags)
-    _check_macros(recipe, flags)
+    if not 0 < recipe.budget < math.inf:
+        raise RecipeError(f"BUDGET must be above 0, found {recipe.budget}.")
+    pending = recipe_planning.all_pending(recipe)
+    wrong = list(given.unused(own.files))
+    try:
+        recipe = recipe_overrides.apply(
+            recipe,
+            overrides,
+            config.macros,
+            given.paths | given.inputs.keys(),
+            lambda item: recipe_planning.stage_flags(recipe, item, flags, pending),
+        )
+    except GinError as error:
+        wrong += error.args
+    if wrong:
+        raise GinError(*wrong)
     return recipe
 
 
-def _merged(value: Any, where: str) -> dict[str, Any]:
+def _names(config: Config) -> list[str]:
+    """Of the stages, in the order in which they are described."""
+    return list(dict.fromkeys(key[0] for key in config.bindings if key[1] == STAGE))
+
+
+def _setting(config: Config, parameter: str, macro: str) -> Any:
+    """The value of `recipe.run.PARAMETER`, or else of a macro; None where neither is set."""
+    binding = config.bindings.get(("", RUN, parameter), config.macros.get(macro))
+    return None if binding is None else config.expand(binding.value, binding.where)
+
+
+def _resolved(config: Config, value: Any, where: str) -> Any:
+    """What a macro stands for, with macros inside of it left as they are."""
+    seen: set[str] = set()
+    while isinstance(value, Macro):
+        if value.name in seen:
+            raise GinError(f"{where}: macros refer to each other in a circle: %{value.name}.")
+        seen.add(value.name)
+        value = config.macro(value.name, where)
+    return value
+
+
+def _merged(config: Config, value: Any, where: str) -> dict[str, Any]:
     """A dictionary by macro, or a list of them, of which later ones win."""
     found: dict[str, Any] = {}
+    value = _resolved(config, value, where)
     for part in value if isinstance(value, (list, tuple)) else [value]:
-        for name, one in _typed(part, dict, where).items():
+        for name, one in _typed(_resolved(config, part, where), dict, where).items():
             found[renames.macro(name, where)] = one
     return found
 
 
-def _outputs_as_values(config: Config) -> list[str]:
-    """Turns `%stage.name` into `Output` in place, and returns the names of all stages."""
-    names = [key[0] for key in config.bindings if key[1] == STAGE]
-
-    def leaf(item: Any) -> Any:
-        if isinstance(item, Macro) and "." in item.name and not item.name.startswith("gin."):
-            return Output(*item.name.split(".", 1))
-        return item
-
-    for key, binding in config.bindings.items():
-        config.bindings[key] = replace(binding, value=transform(binding.value, leaf))
-    for name, macro in config.macros.items():
-        config.macros[name] = replace(macro, value=transform(macro.value, leaf))
-    return list(dict.fromkeys(names))
+def _present(defaults: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Those that are outputs of stages of the recipe."""
+    return {
+        name: value
+        for name, value in defaults.items()
+        if all(one.stage in names for one in recipe_values.outputs_in(value))
+    }
 
 
 def _check_parameters(config: Config) -> None:
-    known = {RUN: RUN_PARAMETERS, STAGE: STAGE_PARAMETERS}
+    gin_checks.check_resolved(config)
+    known = {RUN: RUN_PARAMETERS, STAGE: STAGE_PARAMETERS, KIND: STAGE_PARAMETERS}
     for (_, target, parameter), binding in config.bindings.items():
         if target not in known:
-            raise GinError(f"{binding.where}: a recipe binds recipe.run and recipe.Stage only.")
+            raise GinError(
+                f"{binding.where}: a recipe binds recipe.run, recipe.Stage and recipe.Kind only."
+            )
+        if parameter in GONE:
+            renames.gone(binding.where, f"{binding.text}.{parameter}", GONE[parameter])
+            continue
         if parameter not in known[target]:
             hint = closest(parameter, known[target])
             raise GinError(f"{binding.where}: {binding.text} has no parameter {parameter!r}{hint}")
-
-
-def _value(config: Config, key: tuple[str, str, str]) -> Any:
-    binding = config.bindings[key]
-    return config.expand(binding.value, binding.where)
 
 
 def _typed(value: Any, expected: Any, where: str) -> Any:
@@ -178,213 +171,96 @@ def _typed(value: Any, expected: Any, where: str) -> Any:
     return value
 
 
-def _stage(config: Config, item: Any) -> Stage:
-    """Builds the stage that `@name/recipe.Stage()` stands for."""
-    if not isinstance(item, Reference) or item.target != STAGE or not item.scope or not item.call:
-        raise GinError(
-            f"recipe.run.stages holds {to_gin(item)}; each element must be @name/recipe.Stage()."
-        )
-    keys = {key[2]: key for key in config.bindings if key[:2] == (item.scope, STAGE)}
-    if not {"entry", "gin_files"} <= set(keys):
-        raise GinError(f"Stage {item.scope} lacks {item.scope}/recipe.Stage.entry or .gin_files.")
-    values = {name: _value(config, key) for name, key in keys.items()}
-    name = f"{item.scope}/recipe.Stage"
-    _typed(values["entry"], str, f"{name}.entry")
-    _typed(values["gin_files"], (list, tuple), f"{name}.gin_files")
-    for parameter in ("inputs", "bindings", "scaled"):
-        values[parameter] = _merged(values.get(parameter, {}), f"{name}.{parameter}")
+def _stage(config: Config, name: str) -> Stage:
+    """What `NAME/recipe.Stage` describes, with its kind."""
+    where = next(one.where for key, one in config.bindings.items() if key[:2] == (name, STAGE))
+    described = _described(config, name, STAGE)
+    instead = described.pop("files")
+    described["gin_files"] = transform(
+        described["gin_files"],
+        lambda leaf: instead.get(leaf.name, leaf) if isinstance(leaf, Macro) else leaf,
+    )
+    values = {  # only now: a stage may replace what a kind says
+        parameter: config.expand(value, where) for parameter, value in described.items()
+    }
+    if not values["gin_files"]:
+        raise GinError(f"{where}: stage {name} lacks {name}/recipe.Stage.kind or .gin_files.")
     for key, value in values["scaled"].items():
-        _typed(value, int, f"{name}.scaled[{key!r}]")
-    values["gin_files"] = tuple(values["gin_files"])
-    where = config.bindings[keys["entry"]].where
-    values["entry"] = renames.entry(values["entry"], where)
-    return Stage(item.scope, where=where, **values)
+        if _typed(value, int, f"{name}/recipe.Stage.scaled[{key!r}]") < 0:
+            raise GinError(
+                f"{where}: {name}/recipe.Stage.scaled[{key!r}] must be 0 or more, found {value}."
+            )
+    return Stage(name, where=where, **values)
 
 
-def _check_references(recipe: Recipe, names: list[str], flags: gin_checks.Flags) -> None:
-    """Every `%stage.output` must name an earlier stage and something that its job returns."""
-    earlier: list[Stage] = []
+def _described(
+    config: Config, name: str, target: str, below: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The parameters of a stage or kind, after those of the kind that it names.
 
-    @functools.cache
-    def outputs_of(producer: str) -> set[str] | None:
-        item = next(one for one in recipe.stages if one.name == producer)
-        return stages.declared_outputs(job_of(item, flags))
+    Files are added to the kind's; of what both set by name, its own wins, whether either says it as
+    an input, a binding or a number to scale. Macros within are not expanded yet.
+    """
+    label = f"{name}/{target.removeprefix('launch.')}"
+    found = {
+        key[2]: one.value
+        for key, one in config.bindings.items()
+        if key[:2] == (name, target) and key[2] not in GONE
+    }
+    kind = found.pop("kind", None)
+    base: dict[str, Any] = {}
+    if kind is not None:
+        kinds = {key[0] for key in config.bindings if key[1] == KIND}
+        if kind not in kinds:
+            raise GinError(f"{label}.kind: no kind {kind!r}{closest(str(kind), kinds)}")
+        if kind in below:
+            raise GinError(f"{label}.kind: {kind!r} is a kind of itself.")
+        base = _described(config, kind, KIND, (*below, kind))
+    files = _resolved(config, found.get("gin_files", []), label)
+    _typed(files, (list, tuple), f"{label}.gin_files")
+    values: dict[str, Any] = {"gin_files": (*base.get("gin_files", ()), *files)}
+    own = {
+        parameter: _merged(config, found.get(parameter, {}), f"{label}.{parameter}")
+        for parameter in ("files", *VALUES, "publish")
+    }
+    set_here = {name for parameter in VALUES for name in own[parameter]}
+    for parameter, named in own.items():
+        hidden = set_here if parameter in VALUES else ()
+        kept = {k: one for k, one in base.get(parameter, {}).items() if k not in hidden}
+        values[parameter] = kept | named
+    return values
 
-    for item in recipe.stages:
-        for output in item.needs():
-            _check_output(output, earlier, recipe, outputs_of, f"Stage {item.name} ({item.where})")
-        for leaf in leaves(dict(item.bindings)):
-            if isinstance(leaf, Output):
-                raise RecipeError(
-                    f"Stage {item.name} ({item.where}): %{leaf.stage}.{leaf.name} stands under "
-                    "bindings; put it under inputs, so that a change of it is noticed."
-                )
-        if item.name in [other.name for other in earlier]:
-            raise RecipeError(f"Stage {item.name} is listed twice in recipe.run.stages.")
-        earlier.append(item)
-    for output in recipe.publish.values():
+
+def _filled(item: Stage, given: recipe_values.Given, flags: gin_checks.Flags) -> Stage:
+    """A stage with its job, and with what it takes from the recipe."""
+    for leaf in recipe_values.outputs_in(dict(item.bindings)):
+        raise RecipeError(
+            f"Stage {item.name} ({item.where}): {leaf} stands under bindings; put it under inputs, "
+            "so that a change of it is noticed."
+        )
+    own = {**item.inputs, **item.bindings, **item.scaled}
+    alone = replace(flags, files=item.gin_files, overrides=())
+    files = alone.read()
+    job = stages.job_of(files)
+    set_here = replace(alone, overrides=recipe_values.overrides(own))
+    inputs, bindings = given.to(item.name, own, files, set_here)
+    return replace(
+        item,
+        inputs={**item.inputs, **inputs},
+        bindings={**item.bindings, **bindings},
+        job=job,
+        entry=stages.entry_of(job),
+    )
+
+
+def _published(asked: Mapping[str, Any], ordered: Sequence[Stage]) -> dict[str, Output]:
+    """What is copied into the run's folder: what stages publish, and what the recipe adds."""
+    found = {
+        file: Output(item.name, output) for item in ordered for file, output in item.publish.items()
+    }
+    for file, output in asked.items():
         if not isinstance(output, Output):
             raise RecipeError(f"recipe.run.publish: {output!r} must be a %stage.output.")
-        _check_output(output, earlier, recipe, outputs_of, "recipe.run.publish")
-    for name in names:
-        if name not in [item.name for item in recipe.stages]:
-            raise RecipeError(f"Stage {name} is described, but not listed in recipe.run.stages.")
-
-
-def _check_macros(recipe: Recipe, flags: gin_checks.Flags) -> None:
-    """Each of `recipe.run.macros` and `.inputs` is a value that some stage takes."""
-    shared = {**recipe.macros, **recipe.inputs}
-    for name, value in shared.items():
-        if any(isinstance(leaf, Output) for leaf in leaves(value)):
-            raise RecipeError(
-                f"recipe.run: {name!r}: put the output of a stage under the inputs of those "
-                "that read it, so that a change of it is noticed."
-            )
-    known: set[str] = set()
-    for item in recipe.stages if shared else ():
-        known |= _free_macros(item, _files(item, flags).read())
-    for name in shared.keys() - known:
-        raise RecipeError(
-            f"recipe.run: {name!r}: no stage refers to %{name} without binding it"
-            f"{closest(name, known)}"
-        )
-
-
-def _files(item: Stage, flags: gin_checks.Flags) -> gin_checks.Flags:
-    return replace(flags, files=item.gin_files, overrides=())
-
-
-def _free_macros(item: Stage, config: Config) -> set[str]:
-    """What a stage's gin files refer to and it does not bind itself."""
-    return gin_checks.macros_in_use(config) - {*item.inputs, *item.bindings, *item.scaled}
-
-
-def _check_output(
-    output: Output,
-    earlier: list[Stage],
-    recipe: Recipe,
-    outputs_of: Callable[[str], set[str] | None],
-    where: str,
-) -> None:
-    producers = {item.name: item for item in earlier}
-    text = f"%{output.stage}.{output.name}"
-    if output.stage not in producers:
-        if output.stage in [item.name for item in recipe.stages]:
-            raise RecipeError(
-                f"{where}: {text} refers to a stage that does not run before it. Move "
-                f"{output.stage} up in recipe.run.stages; circles are not possible."
-            )
-        raise RecipeError(
-            f"{where}: {text}: no stage {output.stage!r}{closest(output.stage, producers)}"
-        )
-    declared = outputs_of(output.stage)
-    if declared is not None and output.name not in declared:
-        raise RecipeError(
-            f"{where}: {text}: stage {output.stage} has no output {output.name!r}"
-            f"{closest(output.name, declared)}"
-        )
-
-
-def job_of(item: Stage, flags: gin_checks.Flags) -> str:
-    """The dotted path of the job that a stage runs."""
-    config = _files(item, flags).read()
-    return stages.job_of(config, stages.entry_job(item.entry))
-
-
-@dataclass(frozen=True)
-class Known:
-    """What is known of stages while a recipe is planned or run.
-
-    Attributes:
-      done: stage -> the finished version that those after it read.
-      pending: stages that have no finished version yet; their outputs have no path.
-    """
-
-    done: dict[str, Version] = field(default_factory=dict)
-    pending: set[str] = field(default_factory=set)
-
-
-def all_pending(recipe: Recipe) -> Known:
-    """Before anything is looked up."""
-    return Known({}, {item.name for item in recipe.stages})
-
-
-def stage_flags(
-    recipe: Recipe, item: Stage, flags: gin_checks.Flags, known: Known
-) -> gin_checks.Flags:
-    """The command line of one stage.
-
-    Args:
-      recipe: the whole recipe.
-      item: the stage.
-      flags: the recipe's own command line; search paths and allow-list are handed on.
-      known: versions of the stages before it.
-    """
-
-    def path(value: Any) -> Any:
-        return output_path(recipe, value, known) if isinstance(value, Output) else value
-
-    scaled = {name: max(1, math.ceil(n * recipe.budget)) for name, n in item.scaled.items()}
-    config = _files(item, flags).read()
-    free = _free_macros(item, config)
-    shared = {**recipe.macros, **recipe.inputs}
-    values = {name: value for name, value in shared.items() if name in free}
-    values |= {**transform(dict(item.inputs), path), **item.bindings, **scaled}
-    values[FOLDER_MACRO] = str(recipe.link(item.name))
-    recipe_inputs = [name for name in recipe.inputs if name in free]
-    inputs = dict.fromkeys([*stages.input_macros(config), *item.inputs, *recipe_inputs])
-    values[stages.INPUTS] = [Macro(name) for name in inputs]
-    values[stages.STORE_SETTING] = str(recipe.store.root)
-    if recipe.limit is not None:
-        values[stages.LIMIT_SETTING] = recipe.limit
-    overrides = tuple((name, to_gin(value)) for name, value in values.items())
-    rerun = tuple(name for name in flags.rerun if name == item.name)
-    return replace(flags, files=item.gin_files, overrides=overrides, dry_run=False, rerun=rerun)
-
-
-def output_path(recipe: Recipe, output: Output, known: Known) -> str:
-    """Where an output is; for a stage still to run, a stand-in that `plan` knows."""
-    if output.stage in known.pending:
-        return str(recipe.link(output.stage) / f"<{output.name}>")
-    version = known.done[output.stage]
-    outputs = version.record["outputs"]
-    if output.name not in outputs:
-        raise RecipeError(
-            f"%{output.stage}.{output.name}: stage {output.stage} returned no output "
-            f"{output.name!r}{closest(output.name, outputs)}"
-        )
-    return str(version.output(output.name))
-
-
-def plan(recipe: Recipe, item: Stage, flags: gin_checks.Flags, known: Known) -> stages.Plan:
-    """A stage's plan; what it reads from pending stages counts as `still to be made`."""
-    command = stage_flags(recipe, item, flags, known)
-    pending = {
-        output_path(recipe, output, known): f"%{output.stage}.{output.name}, still to be made"
-        for output in item.needs()
-        if output.stage in known.pending
-    }
-    return stages.plan(command, stages.entry_job(item.entry), pending)
-
-
-def look_up(recipe: Recipe, flags: gin_checks.Flags) -> tuple[Known, dict[str, Decision]]:
-    """Which stages are done and what each of them is waiting for; runs nothing.
-
-    Every name, reference and link of the recipe is checked on the way.
-    """
-    known = Known()
-    decisions: dict[str, Decision] = {}
-    for item in recipe.stages:
-        planned = plan(recipe, item, flags, known)
-        waits_for = sorted({one.stage for one in item.needs()} & known.pending)
-        if waits_for:
-            links.check(planned.store, planned.link)
-            decision = Decision("new", f"after {', '.join(waits_for)}")
-        else:
-            decision = stages.decide(planned)
-        if decision.status == "done" and decision.version is not None:
-            known.done[item.name] = decision.version
-        else:
-            known.pending.add(item.name)
-        decisions[item.name] = decision
-    return known, decisions
+        found[file] = output
+    recipe_order.check_outputs(found.values(), ordered, "what is published")
+    return found

@@ -234,10 +234,14 @@ def _follow(peers: "Peers", flags: gin_checks.Flags, planned: stages.Plan) -> No
 
 
 def _check_code(flags: gin_checks.Flags, planned: stages.Plan) -> None:
-    """Finds wrong names and types before a version is begun."""
+    """Finds wrong names and types before a version is begun; imports the job on the way."""
     config = flags.read()
     gin_checks.check_code(config)
     gin_checks.check_job(config, planned.entry)
+    if "jax" in sys.modules:  # not every job that computes has an entry point of its own
+        from t5x_style.distributed import startup
+
+        startup.tolerate_absent_tpu()
 
 
 def _make(

@@ -18,12 +18,11 @@ If that version is finished, nothing runs; if it was stopped, it continues where
 made next to the others. No version is changed or deleted by a run.
 """
 
-import ast
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from t5x_style.configuration import gin_checks, parameters, python_sources, signatures
+from t5x_style.configuration import gin_checks, parameters, signatures
 from t5x_style.configuration.gin_reader import FOLDER_MACRO, RUN, Config, GinError, Macro
 from t5x_style.workflow import fingerprints, links
 from t5x_style.workflow.making import continues as continues
@@ -167,38 +166,6 @@ def _store(config: Config, link: Path) -> Store:
     return Store(Path(root)) if root else links.of_stage(link)
 
 
-def declared_outputs(job: str) -> set[str] | None:
-    """Names of the outputs a job returns, read from its source; None when they cannot be told."""
-    path = python_sources.path_of(job.split(".")[:-1])
-    if path is None:
-        return None
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    names: set[str] = set()
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name == job.split(".")[-1]:
-            values = [item.value for item in ast.walk(node) if isinstance(item, ast.Return)]
-            for value in values:
-                if isinstance(value, ast.Dict):
-                    names |= {str(k.value) for k in value.keys if isinstance(k, ast.Constant)}
-                    if not all(isinstance(k, ast.Constant) for k in value.keys):
-                        return None
-                elif not (value is None or isinstance(value, ast.Constant)):
-                    return None
-    return names or None
-
-
-def entry_job(entry: str) -> str:
-    """The job that `python -m entry` runs: the text in its `stage.main("...")`; "" for gin's job.
-
-    Raises:
-      StageError: no such module, or it never calls `stage.main`.
-    """
-    path = python_sources.path_of(entry.split("."))
-    if path is None:
-        raise StageError(f"No module {entry!r}: an entry is a module run by `python -m`.")
-    if entry == "t5x_style.stage":
-        return ""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "stage.main":
-            return str(ast.literal_eval(node.args[0])) if node.args else ""
-    raise StageError(f"{path} is not an entry point: it never calls stage.main(...).")
+def entry_of(job: str) -> str:
+    """The module that runs a job, by `python -m`."""
+    return job.rpartition(".")[0] if signatures.job(job).program else "t5x_style.stage"

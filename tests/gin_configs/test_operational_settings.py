@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from t5x_style.configuration import gin_checks, parameters
-from t5x_style.workflow import recipe_reader, stages
+from t5x_style.workflow import recipe_planning, recipe_reader, stages
 
 RECIPE = "--gin_file=gin_configs/recipes/quickstart_comparison.gin"
 
@@ -15,16 +15,16 @@ def semantic():
     """Returns `semantic(stage, **overrides)`: what identifies a version of a recipe's stage."""
     flags = gin_checks.parse_flags([RECIPE, "--gin.RUN_DIR=run"])
     recipe = recipe_reader.load(flags)
-    known = recipe_reader.all_pending(recipe)
+    known = recipe_planning.all_pending(recipe)
     items = {item.name: item for item in recipe.stages}
 
     def values(name, **overrides):
-        own = recipe_reader.stage_flags(recipe, items[name], flags, known)
+        own = recipe_planning.stage_flags(recipe, items[name], flags, known)
         kept = tuple(pair for pair in own.overrides if pair[0] not in overrides)
         texts = tuple((macro, str(value)) for macro, value in overrides.items())
         config = dataclasses.replace(own, overrides=(*kept, *texts)).read()
         inputs = {macro: f"version of {macro}" for macro in stages.input_macros(config)}
-        return parameters.of_job(config, recipe_reader.job_of(items[name], flags), inputs).semantic
+        return parameters.of_job(config, items[name].job, inputs).semantic
 
     return values
 

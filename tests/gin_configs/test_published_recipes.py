@@ -3,7 +3,7 @@
 import pytest
 
 from t5x_style.configuration import gin_checks
-from t5x_style.workflow import recipe_reader, stages
+from t5x_style.workflow import recipe_planning, recipe_reader
 from tests.kits import published_folders as folders
 
 RECIPES = ["untouched", "untouched_fusion", "untouched_squad"]
@@ -20,14 +20,13 @@ def read(name: str, tmp_path) -> dict[str, gin_checks.Config]:
     argv += [f"--gin.CORPUS={tmp_path}"] if name in ("untouched", "untouched_fusion") else []
     flags = gin_checks.parse_flags(argv)
     recipe = recipe_reader.load(flags)
-    pending = recipe_reader.all_pending(recipe)
+    pending = recipe_planning.all_pending(recipe)
     found = {}
     for one in recipe.stages:
-        config = recipe_reader.stage_flags(recipe, one, flags, pending).read()
-        job = stages.job_of(config, stages.entry_job(one.entry))
-        gin_checks.check_names(config, ("t5x_style.stage.run", job))
+        config = recipe_planning.stage_flags(recipe, one, flags, pending).read()
+        gin_checks.check_names(config, ("t5x_style.stage.run", one.job))
         gin_checks.check_code(config)
-        gin_checks.check_job(config, job)
+        gin_checks.check_job(config, one.job)
         found[one.name] = config
     return found
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from t5x_style.configuration import gin_checks, gin_reader
+from t5x_style.configuration import gin_checks, gin_macros, gin_reader
 from t5x_style.workflow import stages
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -17,7 +17,7 @@ def check(*files: str, **macros: str) -> gin_checks.Config:
     """Checks a configuration whole, with those of MACROS that it asks for, as a stage does."""
     argv = [f"--gin_file=gin_configs/{file}.gin" for file in files]
     text = gin_checks.parse_flags(argv).read()
-    asked = gin_checks.macros_in_use(text) - text.macros.keys()
+    asked = gin_macros.in_use(text) - text.macros.keys()
     values = {name: value for name, value in (MACROS | macros).items() if name in asked}
     argv += [f"--gin.{name}={value}" for name, value in values.items()]
     config = gin_checks.parse_flags([*argv, "--gin.MODEL_DIR=out"]).read()

@@ -4,7 +4,7 @@ import os
 import subprocess
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"fill": {"name": "toy_fill", "version": 1}}
+JOBS = {"fill": {"name": "toy_fill", "version": 1, "outputs": ["last"]}}
 CHUNK = 1 << 16  # bytes of a file
 READ_ONLY_AT = "TOY_READ_ONLY_AT"  # number of the file before which `runs` is mounted read-only
 

@@ -10,12 +10,12 @@ from t5x_style.workflow import stages
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
-    "make": {"name": "toy_make", "version": 1},
-    "count": {"name": "toy_count", "version": 1},
+    "make": {"name": "toy_make", "version": 1, "outputs": ["text"]},
+    "count": {"name": "toy_count", "version": 1, "outputs": ["steps"]},
     "stops": {"name": "toy_stops", "version": 1},
     "interrupts": {"name": "toy_interrupts", "version": 1},
     "promises": {"name": "toy_promises", "version": 1},
-    "fails": {"name": "toy_fails", "version": 1},
+    "fails": {"name": "toy_fails", "version": 1, "outputs": ["x"]},
 }
 
 
@@ -62,9 +62,10 @@ def count(
     model_dir: str,
     stop_at: int = -1,
     report_every: Annotated[int, "operational"] = 1,
+    folder: str | None = None,
 ) -> dict[str, str] | None:
     """A job that continues: one line a step; at `stop_at` it is told to stop, once."""
-    del source, report_every
+    del source, report_every, folder
     path = os.path.join(model_dir, "steps.txt")
     done = 0
     if os.path.exists(path):

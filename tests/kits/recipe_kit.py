@@ -23,27 +23,19 @@ BUDGET = 1.0
 STOP_AT = -1
 recipe.run.run_dir = 'runs'
 recipe.run.budget = %BUDGET
-recipe.run.stages = [
-    @first/recipe.Stage(),
-    @second/recipe.Stage(),
-    @third/recipe.Stage(),
-]
 recipe.run.publish = {'summary.txt': %second.steps}
 
 first/recipe.Stage:
-  entry = 't5x_style.stage'
   gin_files = ['make.gin']
   bindings = {'WIDTH': %WIDTH}
 
 second/recipe.Stage:
-  entry = 't5x_style.stage'
   gin_files = ['count.gin']
   inputs = {'SOURCE': %first.text}
   bindings = {'STOP_AT': %STOP_AT}
   scaled = {'STEPS': 4}
 
 third/recipe.Stage:
-  entry = 'tests.kits.gin_toys'
   gin_files = ['make_alone.gin']
   bindings = {'gin_toys.Size.width': 5}
 """
@@ -56,8 +48,7 @@ def make_house(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "make.gin").write_text(MAKE)
     (tmp_path / "count.gin").write_text(COUNT)
-    alone = "from tests.kits import gin_toys\ngin_toys.make.size = @gin_toys.Size()\n"
-    (tmp_path / "make_alone.gin").write_text(HEAD + alone)
+    (tmp_path / "make_alone.gin").write_text(MAKE.replace("gin_toys.Size.width = %WIDTH\n", ""))
 
     def flags(text=RECIPE, **macros):
         (tmp_path / "recipe.gin").write_text(text)

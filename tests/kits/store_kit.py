@@ -57,7 +57,7 @@ def finished(
     The version that is finished already, if there is one.
 
     Args:
-      planned: the stage, e.g. of `recipe_reader.plan`.
+      planned: the stage, e.g. of `recipe_planning.plan`.
       files: what its job writes: path relative to the version -> text; a path that ends in `/` is
         an empty folder.
       outputs: what its job returns: name -> relative path.

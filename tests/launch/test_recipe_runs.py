@@ -5,10 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 from launch import recipe
 from t5x_style.configuration import gin_reader
-from tests.kits.recipe_kit import RECIPE, make_house  # noqa: F401  a fixture
+from tests.kits.recipe_kit import HEAD, RECIPE, make_house  # noqa: F401  a fixture
+
+FAILS = HEAD + (
+    "from t5x_style import stage\nfrom tests.kits import gin_toys\n"
+    "stage.run.job = @gin_toys.fails\n"
+)
 
 
 def start(**environment):
@@ -66,7 +72,12 @@ def test_a_killed_recipe_takes_its_stage_along(house):
 
 
 def test_a_failing_stage_ends_the_recipe(house, capfd):
-    flags = house(RECIPE.replace("'gin_toys.Size.width': 5", "'gin_toys.Size.width': 'x'"))
+    (Path.cwd() / "fails.gin").write_text(FAILS)
+    text = RECIPE.replace("entry = 'tests.kits.gin_toys'", "entry = 't5x_style.stage'")
+    text = text.replace("make_alone.gin", "fails.gin").replace(
+        "Size.width': 5", "fails.ours': True"
+    )
+    flags = house(text)
     handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         assert recipe.run(flags) == 1
@@ -74,5 +85,6 @@ def test_a_failing_stage_ends_the_recipe(house, capfd):
         for number, handler in handlers.items():
             signal.signal(number, handler)
     output = capfd.readouterr()
-    assert "stage third failed with exit code 1; the same command tries again" in output.out
-    assert "gin_toys.Size.width must be int, found 'x'" in output.err
+    assert "stage third failed with exit code 1; mend what its message says, and" in output.out
+    assert "tries again" not in output.out
+    assert "expected a corpus, found nothing" in output.err

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.kits.toys.toy_objective import ToyPipeline
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"count": {"name": "accident_count", "version": 1}}
+JOBS = {"count": {"name": "accident_count", "version": 1, "outputs": ["steps"]}}
 
 
 def accident(step: int) -> None:

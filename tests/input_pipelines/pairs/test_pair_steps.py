@@ -24,7 +24,8 @@ def test_steps_follow_from_passages_and_labelled_queries(tmp_path: Path) -> None
     unlabelled = pair_mixtures.mixture(files, weights={"crops": 1})
     expected = -(-10 * pair_mixtures.PASSAGES // unlabelled.open().batch)
     assert pair_steps.fitting_steps(unlabelled, 10_000, 10) == expected
-    for steps, passes in ((0, 1.0), (10, 0.0)):
+    assert pair_steps.fitting_steps(pairs, 0, 10) == 0  # nothing is trained
+    for steps, passes in ((-1, 1.0), (10, 0.0)):
         with pytest.raises(ValueError, match="fitting_steps"):
             pair_steps.fitting_steps(pairs, steps, passes)
 

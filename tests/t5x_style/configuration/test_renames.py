@@ -9,6 +9,7 @@ import pytest
 from gin import config as gin_config
 
 from t5x_style.configuration import (
+    code_checks,
     gin_checks,
     gin_reader,
     gin_text,
@@ -154,7 +155,7 @@ def test_gin_makes_what_old_names_describe(shop: Path) -> None:
     gin_config.clear_config()
     try:
         gin_config.parse_config(gin_text.text_of(read(NOW.replace("shop.parts", "shop"))))
-        build = gin_checks.locate(ROOT, "test")
+        build = code_checks.locate(ROOT, "test")
         assert gin_checks.configured(build)().length == 3
     finally:
         gin_config.clear_config()
@@ -306,8 +307,8 @@ def test_recipes_may_hold_old_macros(
     monkeypatch.setattr(rename_tables, "MACROS", {"WORDS": "VOCABULARY_SIZE"})
     Path("recipe.gin").write_text(
         f"{HEAD}from launch import recipe\n"
-        "recipe.run.stages = [@words/recipe.Stage()]\nrecipe.run.run_dir = 'run'\n"
-        "words/recipe.Stage:\n  entry = 't5x_style.stage'\n"
+        "recipe.run.run_dir = 'run'\n"
+        "words/recipe.Stage:\n"
         "  gin_files = ['gin_configs/runs/train_tokenizer.gin']\n"
         "  inputs = {'CORPUS': 'c'}\n  bindings = {'WORDS': 99, 'SPLIT_CASE': True}\n"
     )
@@ -318,7 +319,7 @@ def test_recipes_may_hold_old_macros(
 
 def test_the_table_names_things_that_exist() -> None:
     for old, new in rename_tables.NAMES.items():
-        assert gin_checks.locate(renames.present(new), old)
+        assert code_checks.locate(renames.present(new), old)
     for old, wrapper in rename_tables.WRAPPERS.items():
         assert wrapper.source in signatures.signature(wrapper.target).parameters, old
     for file in rename_tables.FILES.values():

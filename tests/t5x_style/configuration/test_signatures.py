@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from t5x_style.configuration import gin_checks, gin_reader, renames, signatures
+from t5x_style.configuration import code_checks, gin_reader, renames, signatures
 from t5x_style.configuration.gin_reader import Reference, leaves
 
 ALL = sorted(gin_reader.REPOSITORY.glob("gin_configs/**/*.gin"))
@@ -38,7 +38,7 @@ def real_parameters(thing):
 @pytest.mark.parametrize("target", targets())
 def test_what_is_read_is_what_is_there(target):
     found = signatures.signature(target).parameters
-    real = real_parameters(gin_checks.locate(target, "test"))
+    real = real_parameters(code_checks.locate(target, "test"))
     assert list(found) == list(real)
     for name, parameter in real.items():
         assert (found[name].default is None) == (parameter.default is parameter.empty), name

@@ -17,7 +17,7 @@ from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.preflight import command, configuration, program
 from t5x_style.step import compiled_step, train_step
 from t5x_style.training.trainer import Cadence, Trainer
-from t5x_style.workflow import recipe_reader
+from t5x_style.workflow import recipe_planning, recipe_reader
 from tests.kits import store_kit
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -328,7 +328,7 @@ def test_a_tokenizer_that_a_recipe_has_made_is_read(monkeypatch, tmp_path):
     assert "8,192 tokens, from stage tokenizer of the recipe" in stated
     parsed = gin_checks.parse_flags([f"--gin_file={recipes['shipped']}", *given])
     recipe = recipe_reader.load(parsed)
-    planned = recipe_reader.plan(recipe, recipe.stages[0], parsed, recipe_reader.Known())
+    planned = recipe_planning.plan(recipe, recipe.stages[0], parsed, recipe_planning.Known())
     files = {"tokenizer/vocabulary.json": vocabulary(size=300)}
     store_kit.finished(planned, files, {"tokenizer": "tokenizer"})
     assert check("shipped") == []

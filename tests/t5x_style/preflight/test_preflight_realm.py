@@ -7,7 +7,7 @@ from gin import config as gin_config
 
 from t5x_style.configuration import gin_checks
 from t5x_style.preflight import configuration, flops, program
-from t5x_style.workflow import recipe_reader
+from t5x_style.workflow import recipe_planning, recipe_reader
 from tests.gin_configs.test_gin_configs import REPOSITORY
 
 pytestmark = pytest.mark.usefixtures("for_tpus")
@@ -146,8 +146,8 @@ def test_the_papers_size_traces_with_the_whole_corpus(monkeypatch):
     flags = gin_checks.parse_flags(["--gin_file=gin_configs/recipes/realm_paper.gin"])
     recipe = recipe_reader.load(flags)
     assert [one.name for one in recipe.stages] == ["tokenizer", "blocks", "ict", "realm"]
-    pending = recipe_reader.all_pending(recipe)
-    own = recipe_reader.stage_flags(recipe, recipe.stages[-1], flags, pending)
+    pending = recipe_planning.all_pending(recipe)
+    own = recipe_planning.stage_flags(recipe, recipe.stages[-1], flags, pending)
     stated = configuration.VocabularySize(30_522, "the test")
     paper, _ = configuration.resolve(own, "v4:4x4x4", stated)
     (found,) = program.trace(paper)

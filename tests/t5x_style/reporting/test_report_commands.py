@@ -7,7 +7,7 @@ import pytest
 
 from t5x_style.configuration import gin_checks
 from t5x_style.reporting import report_commands
-from t5x_style.workflow import recipe_reader
+from t5x_style.workflow import recipe_planning, recipe_reader
 from tests.kits.fine_tuning_kit import REPOSITORY
 
 RECIPES = "gin_configs/recipes"
@@ -38,9 +38,9 @@ def test_commands_of_recipes_plan(name, tmp_path, monkeypatch):
         assert argv[1:3] == ["-m", "launch.recipe"]
         flags = gin_checks.parse_flags(argv[3:])
         planned = recipe_reader.load(flags)
-        pending = recipe_reader.all_pending(planned)
+        pending = recipe_planning.all_pending(planned)
         for stage in planned.stages:
-            assert recipe_reader.stage_flags(planned, stage, flags, pending).read().bindings
+            assert recipe_planning.stage_flags(planned, stage, flags, pending).read().bindings
 
 
 def test_nothing_is_advised_that_is_not_known():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from t5x_style.configuration import gin_checks, gin_reader, renames
-from t5x_style.workflow import recipe_reader, stages
+from t5x_style.workflow import recipe_planning, recipe_problems, recipe_reader, stages
 
 GOLDEN = Path(__file__).parent / "finished_run"
 NOT_KEPT = {"export", "report"}  # their programs and pages name folders of the machine
@@ -23,7 +23,9 @@ def test_a_finished_run_of_old_code_is_done(tmp_path: Path) -> None:
         f"--gin.RUN_DIR={tmp_path}/run",
     ]
     flags = gin_checks.parse_flags(argv)
-    _, decisions = recipe_reader.look_up(recipe_reader.load(flags), flags)
+    problems = recipe_problems.Problems(flags.read_all())
+    _, decisions = recipe_planning.look_up(recipe_reader.load(flags), flags, problems)
+    problems.refuse()
     statuses = {name: decision.status for name, decision in decisions.items()}
     assert statuses == {name: "new" if name in NOT_KEPT else "done" for name in statuses}
     assert len(statuses) == 16

@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import sys
 
 import pytest
 from gin import config as gin_config
@@ -43,6 +44,15 @@ def test_a_stage_leaves_its_record_and_is_skipped(tmp_path, capsys):
     assert run(MAKE, tmp_path) == 0
     assert "] done:" in capsys.readouterr().out
     assert record(tmp_path) == written
+
+
+def test_a_job_without_an_entry_point_of_its_own_looks_for_no_tpu(tmp_path, monkeypatch):
+    for name in ("TPU_WORKER_HOSTNAMES", "TPU_ACCELERATOR_TYPE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")  # JAX sets it where it finds no chip
+    monkeypatch.setitem(sys.modules, "jax", sys.modules.get("jax", sys))
+    assert run(MAKE, tmp_path) == 0
+    assert os.environ["TPU_WORKER_HOSTNAMES"] == "localhost"
 
 
 def test_the_folder_is_a_link_into_the_store(tmp_path):

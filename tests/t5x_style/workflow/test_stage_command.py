@@ -35,15 +35,9 @@ def test_which_job(tmp_path):
         stages.plan(flags_of(MAKE, tmp_path, MODEL_DIR="3"))
 
 
-def test_entry_points_are_read_without_importing():
-    assert stages.entry_job("tests.kits.gin_toys") == "tests.kits.gin_toys.make"
-    assert stages.entry_job("t5x_style.stage") == ""
-    assert stages.declared_outputs("tests.kits.gin_toys.make") == {"text"}
-    assert stages.declared_outputs("tests.kits.gin_toys.promises") is None
-    with pytest.raises(stages.StageError, match="No module 't5x_style.trian'"):
-        stages.entry_job("t5x_style.trian")
-    with pytest.raises(stages.StageError, match="not an entry point"):
-        stages.entry_job("t5x_style.configuration.gin_types")
+def test_jobs_declare_their_program():
+    assert stages.entry_of("t5x_style.train.train") == "t5x_style.train"
+    assert stages.entry_of("tests.kits.gin_toys.make") == "t5x_style.stage"
 
 
 def test_an_entry_point_with_its_own_job(tmp_path):

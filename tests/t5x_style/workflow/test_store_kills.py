@@ -33,18 +33,14 @@ LAST = 41
 RUN_DIR = 'runs/a'
 STEPS = 60
 recipe.run.run_dir = %RUN_DIR
-recipe.run.stages = [@first/recipe.Stage(), @second/recipe.Stage(), @third/recipe.Stage()]
 first/recipe.Stage:
-  entry = 't5x_style.stage'
   gin_files = ['grow.gin']
   bindings = {'STEPS': %STEPS}
 second/recipe.Stage:
-  entry = 't5x_style.stage'
   gin_files = ['grow.gin']
   inputs = {'SOURCE': %first.grown}
   bindings = {'STEPS': %STEPS}
 third/recipe.Stage:
-  entry = 't5x_style.stage'
   gin_files = ['grow.gin']
   inputs = {'SOURCE': %second.grown}
   bindings = {'STEPS': %LAST}

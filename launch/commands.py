@@ -1,0 +1,186 @@
+"""The commands of `kennel`: a table, and their flags as a parser that suggests what was meant.
+
+A command is a line of COMMANDS. It runs a module as `python -m` does; that module is not imported
+here, so that `--help` is quick.
+"""
+
+import argparse
+import ast
+import difflib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from t5x_style.configuration import command_flags
+from t5x_style.configuration.python_sources import REPOSITORY
+
+AddFlags = Callable[[argparse.ArgumentParser], None]
+FLAGS = ("--help", "--version")  # without a command
+SHELLS = ("bash", "zsh", "fish")
+
+
+class UsageError(ValueError):
+    """A command line that cannot be run; the message says what to write instead."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command.
+
+    Attributes:
+      name: as the user types it.
+      help: one line.
+      module: what `python -m` runs.
+      flags: functions that add flags to a parser.
+      usage: what follows its name. RECIPE there is the name of a recipe or a gin file, and
+        NAME=VALUE a setting; see `launch.words`.
+    """
+
+    name: str
+    help: str
+    module: str
+    flags: tuple[AddFlags, ...]
+    usage: str
+
+    @property
+    def takes_recipe(self) -> bool:
+        """Whether its first word is a recipe."""
+        return self.usage.startswith("RECIPE")
+
+    @property
+    def takes_settings(self) -> bool:
+        """Whether its words are settings."""
+        return "NAME=VALUE" in self.usage
+
+
+def add_shell(parser: argparse.ArgumentParser) -> None:
+    """Adds the one word of `launch.completion`."""
+    parser.add_argument("shell", choices=SHELLS, help="whose script to print")
+
+
+_STAGE_FLAGS = (command_flags.add_stage,)
+_RECIPE, _STAGE = "RECIPE [NAME=VALUE ...] [flags]", "[NAME=VALUE ...] [flags]"
+
+_TABLE = (
+    Command("run", "Run a recipe, or say what would run.", "launch.recipe", _STAGE_FLAGS, _RECIPE),
+    Command(
+        "search",
+        "Ask a trained retriever.",
+        "t5x_style.search",
+        (command_flags.add_search, command_flags.add_gin),
+        "--run=FOLDER [QUESTION] [flags]",
+    ),
+    Command(
+        "preflight",
+        "Memory and FLOPs of a training on a TPU slice, before it is paid for.",
+        "t5x_style.preflight",
+        (command_flags.add_preflight, command_flags.add_stage),
+        f"RECIPE --topology=SLICE {_STAGE}",
+    ),
+    Command(
+        "runs",
+        "List, pin, verify and adopt versions of stages.",
+        "t5x_style.runs",
+        (command_flags.add_runs,),
+        "[ACTION] [NAME ...] [flags]",
+    ),
+    Command(
+        "gc",
+        "Free disk space: what no run uses.",
+        "t5x_style.gc",
+        (command_flags.add_gc,),
+        "[flags]",
+    ),
+    Command("export", "Write a SavedModel: one stage.", "t5x_style.export", _STAGE_FLAGS, _STAGE),
+    Command(
+        "evaluate", "Compare retrievers: one stage.", "t5x_style.evaluate", _STAGE_FLAGS, _STAGE
+    ),
+    Command(
+        "completion",
+        "Print the completion script of a shell.",
+        "launch.completion",
+        (add_shell,),
+        "bash|zsh|fish",
+    ),
+)
+COMMANDS = {command.name: command for command in _TABLE}
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Returns `; did you mean X or Y?`, the most similar first, or nothing.
+
+    >>> did_you_mean("rn", COMMANDS)
+    '; did you mean run or runs?'
+    """
+    found = difflib.get_close_matches(word, sorted(set(known)), n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(found)}?" if found else ""
+
+
+class Parser(argparse.ArgumentParser):
+    """Flags of a command; what is wrong with them is a `UsageError`."""
+
+    def flags(self) -> dict[str, bool]:
+        """Each flag, and whether it takes a value."""
+        return {name: one.nargs != 0 for one in self._actions for name in one.option_strings}
+
+    def choices(self) -> list[str]:
+        """What its first word may be; empty where that is free."""
+        words = [one.choices for one in self._actions if not one.option_strings and one.choices]
+        return [str(choice) for choices in words[:1] for choice in choices or ()]
+
+    def check(self, words: Sequence[str]) -> None:
+        """Prints the help and exits where it is asked for; refuses what the command would.
+
+        Raises:
+          UsageError: unknown flags, and values of another type.
+        """
+        _, rest = self.parse_known_args(list(words))
+        for word in rest:
+            flag = word.partition("=")[0]
+            if not word.startswith("-"):
+                raise UsageError(f"{self.prog}: {word!r} is one word too many")
+            if flag.removeprefix("--").isupper():
+                name = word.removeprefix("--")
+                raise UsageError(
+                    f"{self.prog}: unknown flag {flag}; settings have no dashes: {name}"
+                )
+            hint = did_you_mean(flag, self.flags()) or f"; {self.prog} --help lists all"
+            raise UsageError(f"{self.prog}: unknown flag {flag}{hint}")
+
+    def error(self, message: str) -> NoReturn:
+        if wrong := re.search(r"argument (\w+): invalid choice: '(.*?)' \(choose from", message):
+            kind, word = wrong.groups()
+            known = self.choices()
+            hint = did_you_mean(word, known) or f"; expected {', '.join(known)}"
+            message = f"no {kind} {word!r}{hint}"
+        raise UsageError(f"{self.prog}: {message}")
+
+
+def parser_of(command: Command, epilog: str = "") -> Parser:
+    """The flags of a command, in a parser named after it.
+
+    Args:
+      command: of COMMANDS.
+      epilog: what the help ends with.
+    """
+    parser = Parser(
+        prog=f"kennel {command.name}",
+        usage=f"kennel {command.name} {command.usage}",
+        description=command.help if command.takes_settings else _documentation(command),
+        epilog=epilog,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for add in command.flags:
+        add(parser)
+    return parser
+
+
+def _documentation(command: Command) -> str:
+    """The text of its module, which is not imported, with commands as `kennel` has them."""
+    path = REPOSITORY / f"{command.module.replace('.', '/')}.py"
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    for other in _TABLE:
+        text = text.replace(f"python -m {other.module}", f"kennel {other.name}")
+    return text

@@ -1,0 +1,112 @@
+"""What the words after `kennel run` become: a recipe and settings, as flags of gin.
+
+The first word is the recipe: a name of gin_configs/recipes, or a path that ends in `.gin`. Every
+other word is a setting: `NAME=VALUE` is `--gin.NAME=VALUE`, in the same order. Flags go on as they
+are. What VALUE means is decided by `t5x_style.configuration.gin_reader.override_value`: one gin
+value, or else the text itself.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from launch.commands import Command, Parser, UsageError, did_you_mean
+from t5x_style.configuration.python_sources import REPOSITORY
+
+FOLDER = "gin_configs/recipes"
+SETTING = re.compile(r"(?P<name>[A-Za-z_][\w./]*)=(?P<value>.*)", re.DOTALL)
+RULE = """words:
+  NAME=VALUE sets a macro or a parameter; it is the same as --gin.NAME=VALUE. VALUE is a gin
+  value (3, 1e-4, True, None, [1, 2], %MACRO) or else text, without quotes: CORPUS=path/to/folder.
+  Text that would be a gin value, or begins with one of % @ ' " [ ( {, needs quotes of gin
+  within those of the shell: NAME="'2024'". See docs/cli.md."""
+
+
+def recipes() -> dict[str, str]:
+    """Names of the recipes that Kennel has, with the first line of each."""
+    found = {}
+    for path in sorted((REPOSITORY / FOLDER).glob("*.gin")):
+        with path.open(encoding="utf-8") as file:
+            found[path.stem] = file.readline().strip("# \n")
+    return found
+
+
+def find_recipe(word: str) -> str:
+    """The gin file that a word names, as `--gin_file` takes it.
+
+    Raises:
+      UsageError: a folder, or a name that no recipe has.
+    """
+    path, name = Path(word), word.removesuffix(".gin")
+    known = recipes()
+    if name in known and not (word.endswith(".gin") and path.is_file()):
+        return f"{FOLDER}/{name}.gin"
+    if word and path.is_dir():
+        raise UsageError(f"{word} is a folder; expected a recipe's name, or its gin file")
+    if word.endswith(".gin") or path.is_file():
+        return word  # a file that is missing is reported with the folders in which it was sought
+    files = [str(one) for one in path.parent.glob("*.gin")]
+    hint = did_you_mean(word, [*known, *files]) or "; `kennel run --help` lists all"
+    raise UsageError(f"no recipe {word!r}{hint}")
+
+
+def translate(command: Command, parser: Parser, words: Sequence[str]) -> list[str]:
+    """The words as flags.
+
+    >>> from launch.commands import COMMANDS, parser_of
+    >>> run = COMMANDS["run"]
+    >>> translate(run, parser_of(run), ["beir", "CORPUS=a/b", "--dry_run"])
+    ['--gin_file=gin_configs/recipes/beir.gin', '--gin.CORPUS=a/b', '--dry_run']
+
+    Raises:
+      UsageError: a word that is neither, a setting without a value, no recipe.
+    """
+    recipe, flags = split(command, parser, words)
+    named = any(word.partition("=")[0] == "--gin_file" for word in flags)
+    if not command.takes_recipe or (recipe is None and named):
+        return flags
+    if recipe is None:
+        raise UsageError(f"name a recipe: `kennel {command.name} quickstart`, or --help lists all")
+    return [f"--gin_file={find_recipe(recipe)}", *flags]
+
+
+def split(command: Command, parser: Parser, words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The word that is a recipe, if there is one, and the others as flags.
+
+    Raises:
+      UsageError: a word that is neither, a setting without a value or before the recipe.
+    """
+    takes_value = parser.flags()
+    recipe, flags, is_value = None, [], False
+    for word in words:
+        if is_value or word.startswith("-"):
+            flags.append(word)
+            is_value = not is_value and takes_value.get(word, False)
+        elif setting := SETTING.fullmatch(word):
+            if command.takes_recipe and recipe is None:
+                raise UsageError(
+                    f"{word} comes before the recipe: kennel {command.name} RECIPE {word}"
+                )
+            flags.append(_flag(**setting.groupdict()))
+        elif command.takes_recipe and recipe is None:
+            recipe = word
+        else:
+            raise UsageError(_no_setting(word))
+    return recipe, flags
+
+
+def _flag(name: str, value: str) -> str:
+    if not value:
+        raise UsageError(
+            f"{name}= has no value: write {name}=VALUE, with no space; an empty text is "
+            f"{name}=\"''\""
+        )
+    return f"--gin.{name}={value}"
+
+
+def _no_setting(word: str) -> str:
+    if word.startswith("="):
+        return f"{word!r} is no setting: write NAME=VALUE, with no space"
+    if word.isupper():
+        return f"{word} has no value: write {word}=VALUE, with no space"
+    return f"{word!r} is no setting NAME=VALUE; further gin files are --gin_file=FILE"

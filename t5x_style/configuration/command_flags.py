@@ -1,0 +1,76 @@
+"""Flags of commands, without what the commands import, so that `kennel COMMAND --help` is quick.
+
+Each function adds flags to a parser of the caller: the command itself, or `launch.cli`.
+"""
+
+import argparse
+
+from t5x_style.distributed import launch_flags
+
+
+def add_gin(parser: argparse.ArgumentParser) -> None:
+    """Adds what everything that reads gin files takes, apart from `--gin.NAME=VALUE`."""
+    parser.add_argument("--gin_file", action="append", default=[], help="repeatable, later wins")
+    parser.add_argument("--gin_search_paths", default=".", help="comma list, default: .")
+    parser.add_argument("--gin_allow", action="append", default=[], help="module gin may import")
+    _add_traceback(parser)
+
+
+def add_stage(parser: argparse.ArgumentParser) -> None:
+    """Adds what every stage and recipe takes."""
+    add_gin(parser)
+    parser.add_argument("--dry_run", action="store_true", help="say what would run and why")
+    parser.add_argument(
+        "--strict_code", action="store_true", help="a version that other code made does not count"
+    )
+    parser.add_argument(
+        "--rerun", action="append", default=[], help="make this stage again; repeatable"
+    )
+    launch_flags.add_flags(parser)
+
+
+def add_search(parser: argparse.ArgumentParser) -> None:
+    """Adds those of `t5x_style.search`, next to `add_gin`."""
+    parser.add_argument("question", nargs="*", help="without one, questions are asked for")
+    parser.add_argument("--run", help="folder of a finished recipe")
+    parser.add_argument(
+        "--answer", action="store_true", help="read the passages, and say what answers"
+    )
+    parser.add_argument("-k", type=int, default=5, help="how many passages (default 5)")
+
+
+def add_preflight(parser: argparse.ArgumentParser) -> None:
+    """Adds those of `t5x_style.preflight`, next to `add_stage`."""
+    parser.add_argument("--topology", required=True, help="a slice, as v5e:8x8")
+    parser.add_argument("--vocabulary_size", type=int, help="of a tokenizer still to be made")
+    parser.add_argument("--stage", help="only this training stage of a recipe")
+    parser.add_argument("--vary", help="NAME=VALUE,VALUE: FLOPs with these values of a macro, too")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+
+
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """Adds those of `t5x_style.runs`."""
+    actions = ("list", "pin", "unpin", "verify", "adopt", "forget")
+    parser.add_argument("action", nargs="?", default="list", choices=actions)
+    parser.add_argument("names", nargs="*", help="versions, links, or a run folder")
+    _add_store(parser)
+    parser.add_argument("--gin_allow", action="append", default=[], help="for adopt, as in a run")
+    _add_traceback(parser)
+
+
+def add_gc(parser: argparse.ArgumentParser) -> None:
+    """Adds those of `t5x_style.gc`, which sets the default of --days."""
+    _add_store(parser)
+    parser.add_argument("--days", type=float, help="what was used in so many days stays; 7")
+    parser.add_argument("--delete", action="store_true", help="delete, after asking")
+    parser.add_argument("--slim", action="store_true", help="drop optimizer states only")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    _add_traceback(parser)
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--store", help="folder of the store; default: runs/.store")
+
+
+def _add_traceback(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--traceback", action="store_true", help="show where an error arose")

@@ -1,0 +1,327 @@
+"""Makes what a stage's job would be given, as far as that is known before anything has run.
+
+A value has its range where it is used: in the `__post_init__` of a configuration, in the
+constructor of an objective. So these are made, as gin would make them, and what they refuse is
+known before the first stage runs. No file is read but a tokenizer's vocabulary, no array is made,
+and no function is called.
+
+What depends on a file that is still to be written is `Unknown`: whoever computes with it ends
+there, without a verdict. A vocabulary of an assumed size takes the place of a tokenizer's.
+"""
+
+import dataclasses
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from t5x_style.configuration import code_checks, gin_types, parameters
+from t5x_style.configuration.gin_reader import (
+    FOLDER_MACRO,
+    Config,
+    Macro,
+    Reference,
+    to_gin,
+)
+from t5x_style.interfaces import contract
+from t5x_style.workflow import stage_runner
+
+ASSUMED_NUMBER = 1 << 20
+ASSUMED_TOKENS = 30522
+NOT_KNOWN = "<not known yet>"
+PARTITIONER = "t5x_style.distributed.partitioning.Partitioner"
+OBJECTIVE = "t5x_style.interfaces.objective"
+
+
+class NotKnownError(Exception):
+    """A value decides that is not known yet."""
+
+
+class Unknown:
+    """A value that is not known yet; it can be held and passed on, but not used."""
+
+    def __repr__(self) -> str:
+        return NOT_KNOWN
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotKnownError(name)
+
+
+class Refused(Unknown):
+    """A value that was refused, as is said elsewhere."""
+
+
+def _used(self: Any, *others: Any) -> Any:
+    raise NotKnownError
+
+
+_USES = (
+    *("lt", "le", "gt", "ge", "eq", "ne", "bool", "len", "iter", "contains", "getitem", "call"),
+    *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv"),
+    *("mod", "rmod", "pow", "rpow", "neg", "abs", "int", "float", "index", "str", "fspath", "hash"),
+)
+for _name in _USES:
+    setattr(Unknown, f"__{_name}__", _used)
+
+
+class _AssumedSize(int):
+    """A number of tokens that fits every other: both will come from the same tokenizer."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = int.__hash__
+
+
+@dataclasses.dataclass(frozen=True)
+class _Factory:
+    """What `@module.Class` stands for: called later, with these arguments."""
+
+    thing: Any
+    arguments: Mapping[str, Any]
+
+    def __call__(self, **more: Any) -> Any:
+        return self.thing(**self.arguments, **more)
+
+
+class Trial:
+    """One stage's configuration, tried.
+
+    Attributes:
+      problems: what was refused, each with the places where it is bound.
+    """
+
+    def __init__(self, config: Config, inputs: Sequence[str], refused: Collection[str] = ()):
+        """Args:
+        config: read, with no problem in its names.
+        inputs: macros that are paths of inputs.
+        refused: places of bindings that are known to be wrong.
+        """
+        self.config, self.inputs, self.refused = config, inputs, refused
+        self.problems: list[str] = []
+        self._modules: dict[int, Any] = {}  # id of a factory -> what it makes
+        self._made: dict[tuple[str, str, bool], Any] = {}
+
+    def arguments(self, target: str, scope: str = "") -> dict[str, Any]:
+        """What a call of `target` in a scope gets from gin."""
+        bound = parameters.bound(self.config, target, scope)
+        return {
+            name: Refused() if where in self.refused else self._value(value, scope, where)
+            for name, (value, where) in bound.items()
+        }
+
+    def check_batch(self, arguments: Mapping[str, Any], job: str) -> None:
+        """Whether the mesh and the micro-batches divide the batch of a training.
+
+        Args:
+          arguments: of its job.
+          job: the dotted path.
+        """
+        module = self._modules.get(id(arguments.get("objective")))
+        mesh = arguments.get("partitioner")
+        if module is None or mesh is None:
+            return
+        micro_batches = arguments.get("micro_batches", 1)
+        reference = Reference(job.rpartition(".")[2], "", job, True)
+        make = functools.partial(_check_batch, module, mesh, micro_batches)
+        self._try(make, reference, "", reference.text)
+
+    def _value(self, value: Any, scope: str, where: str) -> Any:
+        if isinstance(value, Macro):
+            return self._macro(value.name, where)
+        if isinstance(value, Reference):
+            return self._reference(value, value.scope or scope, where)
+        if isinstance(value, dict):
+            return {key: self._value(item, scope, where) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self._value(item, scope, where) for item in value)
+        return value
+
+    def _macro(self, name: str, where: str) -> Any:
+        if name == FOLDER_MACRO:
+            return Unknown()
+        value = self._value(self.config.macro(name, where), name, where)
+        return _existing(value) if name in self.inputs else value
+
+    def _reference(self, reference: Reference, scope: str, where: str) -> Any:
+        key = (reference.target, scope, reference.call)
+        if key not in self._made:
+            self._made[key] = None  # a circle, which others refuse
+            self._made[key] = self._make(reference, scope, where)
+        return self._made[key]
+
+    def _make(self, reference: Reference, scope: str, where: str) -> Any:
+        if reference.target.startswith("gin."):
+            return Unknown()
+        thing = code_checks.locate(reference.target, where)
+        arguments = self.arguments(reference.target, scope)
+        if not reference.call:
+            factory = _Factory(thing, arguments)
+            if _is_objective(thing):
+                make = functools.partial(_without_arrays, factory)
+                self._modules[id(factory)] = self._try(make, reference, scope, where)
+            return factory
+        if reference.target == PARTITIONER:
+            make = functools.partial(_without_devices, thing, **arguments)
+            return self._try(make, reference, scope, where)
+        if thing in (contract.load_vocabulary, contract.vocabulary_size, contract.special_ids):
+            return self._try(lambda: _tokenizer(thing, **arguments), reference, scope, where)
+        if not _configures(thing):
+            return Unknown()
+        made = self._try(lambda: thing(**arguments), reference, scope, where)
+        if type(made) is not Unknown or not inspect.isclass(thing):
+            return made
+        guess, guessed = _guess(thing, arguments)
+        if guessed:  # a rule that is not about these fields holds whatever they will be
+            self._try(lambda: thing(**guess), reference, scope, where, guessed)
+        return _half_known(thing, arguments)
+
+    def _try(
+        self, make: Any, reference: Reference, scope: str, where: str, guessed: Sequence[str] = ()
+    ) -> Any:
+        """What `make` returns; Unknown where it cannot decide, Refused where it does not accept.
+
+        A refusal that names what was `guessed` does not count.
+        """
+        try:
+            return make()
+        except NotKnownError:
+            pass
+        except Exception as error:
+            said = str(error) if isinstance(error, ValueError | OSError) else repr(error)
+            # a library's error may be about what stands in for the unknown
+            about_guess = any(_names(said, name) for name in guessed)
+            if NOT_KNOWN not in said and stage_runner.is_users(error) and not about_guess:
+                places = self._places(said, reference, scope) or f"bound at {where}"
+                self.problems.append(f"@{reference.text}: {said} ({places})")
+                return Refused()
+        return Unknown()
+
+    def _places(self, said: str, reference: Reference, scope: str) -> str:
+        """Where the parameters that a message names are bound."""
+        found: dict[str, bool] = {}  # -> whether the message has the value, too
+        for name, text, where in self._bound_inside(reference.target, scope, set()):
+            if _names(said, name):
+                found[f"{name} = {text} at {where}"] = text in said
+        exact = [place for place, has_value in found.items() if has_value]
+        return ", ".join(exact or found)
+
+    def _bound_inside(
+        self, target: str, scope: str, seen: set[tuple[str, str]]
+    ) -> Iterator[tuple[str, str, str]]:
+        """(parameter, value, place) of all bindings that a call reaches."""
+        if (target, scope) in seen:
+            return
+        seen.add((target, scope))
+        for name, (value, where) in parameters.bound(self.config, target, scope).items():
+            while isinstance(value, Macro) and value.name in self.config.macros:
+                macro = self.config.macros[value.name]
+                value, where, scope = macro.value, macro.where, value.name
+            if isinstance(value, Reference):
+                yield from self._bound_inside(value.target, value.scope or scope, seen)
+            else:
+                yield name, to_gin(value), where
+
+
+def _names(said: str, parameter: str) -> bool:
+    return re.search(rf"(?<![\w-]){parameter}(?![\w-])", said) is not None
+
+
+def _guess(thing: Any, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The arguments with a number for each unknown one, and the names of these."""
+    hints = gin_types.annotations(thing)
+    names = [
+        name
+        for name, value in arguments.items()
+        if isinstance(value, Unknown) and hints.get(name) in (int, float)
+    ]
+    return {**arguments, **dict.fromkeys(names, ASSUMED_NUMBER)}, names
+
+
+def _existing(path: Any) -> Any:
+    """A path, or a list or dict of them, with those that are not there yet unknown."""
+    if isinstance(path, dict):
+        return {key: _existing(item) for key, item in path.items()}
+    if isinstance(path, list | tuple):
+        return type(path)(_existing(item) for item in path)
+    return Unknown() if isinstance(path, str) and path and not Path(path).exists() else path
+
+
+def _tokenizer(thing: Any, tokenizer_folder: Any) -> Any:
+    if isinstance(tokenizer_folder, Unknown):
+        names = ("pad", "unk", "cls", "sep", "mask")
+        special = {name: number for number, name in enumerate(names)}
+        size = _AssumedSize(ASSUMED_TOKENS)
+        ids = tuple(special.values())
+        vocabulary = contract.Vocabulary(
+            size=size, special_ids=ids, fingerprint="assumed", **special
+        )
+        made = {
+            contract.load_vocabulary: vocabulary,
+            contract.vocabulary_size: size,
+            contract.special_ids: ids,
+        }
+        return made[thing]
+    return thing(tokenizer_folder)
+
+
+def _half_known(thing: Any, arguments: Mapping[str, Any]) -> Any:
+    """An object whose constructor could not decide: its fields, as far as they are known."""
+    made = thing.__new__(thing)
+    for field in dataclasses.fields(thing):
+        value = arguments.get(field.name, field.default)
+        if value is dataclasses.MISSING:
+            made_by = field.default_factory
+            value = Unknown() if isinstance(made_by, dataclasses._MISSING_TYPE) else made_by()
+        object.__setattr__(made, field.name, value)
+    return made
+
+
+def _configures(thing: Any) -> bool:
+    """Whether something only makes a configuration: a dataclass, or a function that is annotated
+    to return one, `...Config`."""
+    if inspect.isclass(thing):
+        return dataclasses.is_dataclass(thing)
+    made = gin_types.annotations(thing).get("return")
+    return inspect.isclass(made) and made.__name__.endswith("Config")
+
+
+def _is_objective(thing: Any) -> bool:
+    module = sys.modules.get(OBJECTIVE)  # imported, if anything that could be one is
+    return module is not None and inspect.isclass(thing) and issubclass(thing, module.Objective)
+
+
+def _without_arrays(factory: _Factory) -> Any:
+    """Makes an objective of shapes alone."""
+    from flax import nnx
+
+    return nnx.eval_shape(lambda: factory(rngs=nnx.Rngs(0)))
+
+
+def _without_devices(thing: Any, mesh_shape: Any = None, **others: Any) -> Any:
+    """A partitioner of as many devices as its mesh asks for, and of one where it takes all."""
+    import jax
+
+    from t5x_style.distributed import partitioning
+
+    shape = partitioning.MeshShape() if mesh_shape is None else mesh_shape
+    data = 1 if shape.data == -1 else shape.data
+    sizes = shape.resolve(data * shape.fsdp * shape.tensor)
+    made = thing.__new__(thing)
+    made.mesh = jax.sharding.AbstractMesh(sizes, partitioning.AXES)
+    return made
+
+
+def _check_batch(module: Any, mesh: Any, micro_batches: Any) -> None:
+    from t5x_style.step import compiled_step
+
+    for specs in module.batch_specs():
+        compiled_step.check(module, specs, mesh, micro_batches)

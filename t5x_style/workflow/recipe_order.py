@@ -1,0 +1,56 @@
+"""The order in which the stages of a recipe run: that in which they read of each other."""
+
+from collections.abc import Iterable, Sequence
+
+from t5x_style.configuration import signatures
+from t5x_style.configuration.gin_reader import closest
+from t5x_style.workflow.recipe_stage import RecipeError, Stage
+from t5x_style.workflow.recipe_values import Output
+
+
+def ordered(described: Sequence[Stage]) -> list[Stage]:
+    """Stages in an order in which each one comes after those that it reads.
+
+    Otherwise as they are described: the same recipe always runs in the same order.
+
+    Raises:
+      RecipeError: a stage or output that is not there, or stages that wait for each other.
+    """
+    for item in described:
+        check_outputs(item.needs(), described, f"Stage {item.name} ({item.where})")
+    found: list[Stage] = []
+    waiting = list(described)
+    while waiting:
+        done = {item.name for item in found}
+        ready = next(
+            (item for item in waiting if {one.stage for one in item.needs()} <= done), None
+        )
+        if ready is None:
+            raise RecipeError(f"Stages wait for each other: {_circle(waiting)}.")
+        waiting.remove(ready)
+        found.append(ready)
+    return found
+
+
+def _circle(waiting: Sequence[Stage]) -> str:
+    """Some stages that wait for each other, in words."""
+    by_name = {item.name: item for item in waiting}
+    path = [waiting[0].name]
+    while path[-1] not in path[:-1]:
+        path.append(next(one.stage for one in by_name[path[-1]].needs() if one.stage in by_name))
+    return " reads ".join(path[path.index(path[-1]) :])
+
+
+def check_outputs(outputs: Iterable[Output], described: Sequence[Stage], where: str) -> None:
+    """Raises RecipeError unless each output is declared by the job of a stage of the recipe."""
+    producers = {item.name: item for item in described}
+    for output in outputs:
+        if output.stage not in producers:
+            hint = closest(output.stage, producers)
+            raise RecipeError(f"{where}: {output}: no stage {output.stage!r}{hint}")
+        declared = signatures.job(producers[output.stage].job).outputs
+        if output.name not in declared:
+            raise RecipeError(
+                f"{where}: {output}: stage {output.stage} has no output {output.name!r}"
+                f"{closest(output.name, declared)}"
+            )

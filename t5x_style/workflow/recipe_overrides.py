@@ -1,0 +1,254 @@
+"""Flags of a recipe's command line that are for its stages.
+
+    --gin.prepare.prepare.max_bad_records=1  a parameter: for every stage that leads to it
+    --gin.retriever/LOG_EVERY=10             either, for one stage
+    --gin.retriever/query/token_groups.Rows.segments=8    the same with a scope of gin
+
+A stage gets such a value as if the recipe had bound it: whatever the recipe says of that name in a
+dictionary of the stage gives way. A macro without a stage, `--gin.LOG_EVERY=10`, is the recipe's:
+it reaches the stages that refer to it and do not set it (`recipe_values`).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gin import config_parser
+
+from t5x_style.configuration import gin_checks, gin_macros, renames, signatures
+from t5x_style.configuration.gin_reader import (
+    COMMAND_LINE,
+    FOLDER_MACRO,
+    RUN,
+    GinError,
+    closest,
+    override_value,
+)
+from t5x_style.workflow.recipe_stage import Recipe, Stage
+
+Override = tuple[str, str]  # NAME and VALUE of --gin.NAME=VALUE
+RECIPE = "recipe"  # the module that recipes bind
+
+
+@dataclass(frozen=True)
+class Target:
+    """A stage that flags may be for.
+
+    Attributes:
+      flags: its command line.
+      job: dotted path of what it runs.
+      bound: names in the dictionaries that the recipe has for it.
+    """
+
+    flags: gin_checks.Flags
+    job: str
+    bound: Collection[str]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the command line gives a stage under a name; `instead_of` names of the recipe."""
+
+    name: str
+    text: str
+    instead_of: tuple[str, ...] = ()
+
+
+def split(flags: gin_checks.Flags) -> tuple[gin_checks.Flags, list[Override]]:
+    """The flags of the recipe itself, and those that can only be for its stages."""
+    recipe: list[Override] = []
+    others: list[Override] = []
+    for name, text in flags.overrides:
+        scope, selector, parameter = config_parser.parse_binding_key(name)
+        own = selector.split(".")[0] == RECIPE if parameter else not scope
+        (recipe if own else others).append((name, text))
+    return replace(flags, overrides=tuple(recipe)), others
+
+
+def spread(
+    overrides: Iterable[Override], targets: Mapping[str, Target], recipe: Collection[str]
+) -> dict[str, list[Given]]:
+    """Stage -> what the flags give it.
+
+    Args:
+      overrides: of the command line, those that the recipe does not take.
+      targets: all stages by name.
+      recipe: the macros of the recipe, for suggestions.
+
+    Raises:
+      GinError: a flag reaches no stage.
+    """
+    found: dict[str, list[Given]] = {name: [] for name in targets}
+    wrong: list[str] = []
+    now = dict(targets)  # a flag may lead to what a later one is about
+    for name, text in overrides:
+        try:
+            for reached, one in _reached(name, text, now, recipe).items():
+                found[reached].append(one)
+                now[reached] = _with(now[reached], one)
+        except GinError as error:
+            wrong += error.args
+    if wrong:
+        raise GinError(*wrong)
+    return found
+
+
+def _reached(
+    name: str, text: str, targets: Mapping[str, Target], recipe: Collection[str]
+) -> dict[str, Given]:
+    """The stages that one flag reaches."""
+    where = f"{COMMAND_LINE} --gin.{name}"
+    scope, selector, parameter = config_parser.parse_binding_key(name)
+    stage, _, rest = scope.partition("/")
+    chosen, scope = ({stage: targets[stage]}, rest) if stage in targets else (targets, scope)
+    if parameter:
+        prefix = f"{scope}/" if scope else ""
+        return _parameter(f"{prefix}{selector}.{parameter}", text, chosen, where)
+    if scope:
+        raise GinError(f"{where}: no stage {scope!r}{closest(scope, targets)}")
+    return _macro(renames.macro(selector, where), text, chosen, where, recipe)
+
+
+def apply(
+    recipe: Recipe,
+    overrides: Sequence[Override],
+    macros: Collection[str],
+    paths: Collection[str],
+    command: Callable[[Stage], gin_checks.Flags],
+) -> Recipe:
+    """A recipe with what the command line gives its stages.
+
+    Args:
+      recipe: as it was read.
+      overrides: of the command line, those that the recipe does not take.
+      macros: those of the recipe, for suggestions.
+      paths: macros that are inputs.
+      command: the command line of a stage, without the overrides.
+
+    Raises:
+      GinError: all flags that reach no stage, or whose value cannot be scaled.
+    """
+    if not overrides:
+        return recipe
+    targets = {
+        item.name: Target(
+            command(item),
+            item.job,
+            {*item.inputs, *item.bindings, *item.scaled},
+        )
+        for item in recipe.stages
+    }
+    given = spread(overrides, targets, macros)
+    made = tuple(changed(item, given[item.name], paths) for item in recipe.stages)
+    return replace(recipe, stages=made)
+
+
+def changed(stage: Stage, given: Iterable[Given], paths: Collection[str]) -> Stage:
+    """A stage of a recipe with what the command line gives it.
+
+    Args:
+      stage: as the recipe describes it.
+      given: of `spread`.
+      paths: macros that are inputs.
+    """
+    tables = {name: dict(getattr(stage, name)) for name in ("inputs", "scaled", "bindings")}
+    for one in given:
+        where = f"{COMMAND_LINE} --gin.{one.name}"
+        value = override_value(one.text, None, where)
+        table = next((name for name in tables if one.name in tables[name]), "bindings")
+        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        if table == "scaled" and not whole:
+            raise GinError(
+                f"{where}: {one.name}, which the budget scales, must be int and 0 or more, found "
+                f"{value!r}."
+            )
+        if table == "bindings" and one.name in paths:
+            table = "inputs"
+        for name in one.instead_of:
+            for other in tables.values():
+                other.pop(name, None)
+        tables[table][one.name] = value
+    return replace(
+        stage, inputs=tables["inputs"], scaled=tables["scaled"], bindings=tables["bindings"]
+    )
+
+
+def _macro(
+    name: str,
+    text: str,
+    targets: Mapping[str, Target],
+    where: str,
+    recipe: Collection[str],
+) -> dict[str, Given]:
+    """The stages whose gin files or bindings refer to a macro."""
+    if name == FOLDER_MACRO:
+        raise GinError(f"{where}: a recipe's stages write under its folder: set --gin.RUN_DIR=PATH")
+    known = {
+        stage: {*gin_macros.in_use(_of_files(target).read()), *target.bound}
+        for stage, target in targets.items()
+    }
+    found = {stage: Given(name, text, (name,)) for stage, names in known.items() if name in names}
+    if not found:
+        names = {one for one in set().union(*known.values(), recipe) if one.isupper()}
+        raise GinError(
+            f"{where}: macro {name} is set, but nothing refers to %{name}{closest(name, names)}"
+        )
+    return found
+
+
+def _parameter(name: str, text: str, targets: Mapping[str, Target], where: str) -> dict[str, Given]:
+    """The stages that lead to something with a parameter."""
+    found: dict[str, Given] = {}
+    hints: list[str] = []
+    for stage, target in targets.items():
+        scope, path, parameter = _key(name, target)
+        config = target.flags.read()
+        if path in gin_checks.targets(config, (RUN, target.job)):
+            known = signatures.signature(path).parameters
+            if known and parameter not in known:
+                hints.append(closest(parameter, known))
+                continue
+            key = (scope, path, parameter)
+            same = tuple(one for one in target.bound if "." in one and _key(one, target) == key)
+            found[stage] = _without_lost_macros(Given(name, text, same), target)
+    if not found and hints:
+        raise GinError(f"{where}: no such parameter{hints[0]}")
+    if not found:
+        raise GinError(
+            f"{where}: {name} is set, but no stage leads to it{closest(name, _names(targets))}"
+        )
+    return found
+
+
+def _without_lost_macros(given: Given, target: Target) -> Given:
+    """The same, also in place of the macros of the recipe that only the old value referred to."""
+    before = gin_macros.in_use(target.flags.read())
+    after = gin_macros.in_use(_with(target, given).flags.read())
+    lost = tuple(name for name in target.bound if name in before - after)
+    return replace(given, instead_of=(*given.instead_of, *lost))
+
+
+def _with(target: Target, given: Given) -> Target:
+    gone = {given.name, *given.instead_of}
+    kept = tuple(pair for pair in target.flags.overrides if pair[0] not in gone)
+    flags = replace(target.flags, overrides=(*kept, (given.name, given.text)))
+    return replace(target, flags=flags)
+
+
+def _of_files(target: Target, *overrides: Override) -> gin_checks.Flags:
+    return replace(target.flags, overrides=overrides)
+
+
+def _key(name: str, target: Target) -> tuple[str, str, str]:
+    """(scope, dotted path, parameter) that a name stands for after a stage's gin files."""
+    config = _of_files(target, (name, "None")).read()
+    where = f"{COMMAND_LINE} --gin.{name}"
+    return next(key for key, one in config.bindings.items() if one.where == where)
+
+
+def _names(targets: Mapping[str, Target]) -> set[str]:
+    """What stages bind already, as users would write it."""
+    return {
+        binding.name
+        for target in targets.values()
+        for binding in target.flags.read().bindings.values()
+    }

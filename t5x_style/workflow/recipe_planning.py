@@ -1,0 +1,115 @@
+"""What the stages of a recipe are called with, and which of them are done."""
+
+import functools
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from t5x_style.configuration import gin_checks
+from t5x_style.configuration.gin_reader import FOLDER_MACRO, Macro, closest, to_gin, transform
+from t5x_style.workflow import links, stages
+from t5x_style.workflow.plans import Decision
+from t5x_style.workflow.recipe_problems import Problems
+from t5x_style.workflow.recipe_stage import Recipe, RecipeError, Stage
+from t5x_style.workflow.recipe_values import Output
+from t5x_style.workflow.store import Version
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of stages while a recipe is planned or run.
+
+    Attributes:
+      done: stage -> the finished version that those after it read.
+      pending: stages that have no finished version yet; their outputs have no path.
+    """
+
+    done: dict[str, Version] = field(default_factory=dict)
+    pending: set[str] = field(default_factory=set)
+
+
+def all_pending(recipe: Recipe) -> Known:
+    """Before anything is looked up."""
+    return Known({}, {item.name for item in recipe.stages})
+
+
+def stage_flags(
+    recipe: Recipe, item: Stage, flags: gin_checks.Flags, known: Known
+) -> gin_checks.Flags:
+    """The command line of one stage.
+
+    Args:
+      recipe: the whole recipe.
+      item: the stage.
+      flags: the recipe's own command line; search paths and allow-list are handed on.
+      known: versions of the stages before it.
+    """
+
+    def path(value: Any) -> Any:
+        return output_path(recipe, value, known) if isinstance(value, Output) else value
+
+    scaled = {name: math.ceil(n * recipe.budget) for name, n in item.scaled.items()}
+    values = {**transform(dict(item.inputs), path), **item.bindings, **scaled}
+    values[FOLDER_MACRO] = str(recipe.link(item.name))
+    alone = replace(flags, files=item.gin_files, overrides=())
+    inputs = dict.fromkeys([*stages.input_macros(alone.read()), *item.inputs])
+    values[stages.INPUTS] = [Macro(name) for name in inputs]
+    values[stages.STORE_SETTING] = str(recipe.store.root)
+    if recipe.limit is not None:
+        values[stages.LIMIT_SETTING] = recipe.limit
+    overrides = tuple((name, to_gin(value)) for name, value in values.items())
+    rerun = tuple(name for name in flags.rerun if name == item.name)
+    return replace(flags, files=item.gin_files, overrides=overrides, dry_run=False, rerun=rerun)
+
+
+def output_path(recipe: Recipe, output: Output, known: Known) -> str:
+    """Where an output is; for a stage still to run, a stand-in that `plan` knows."""
+    if output.stage in known.pending:
+        return str(recipe.link(output.stage) / f"<{output.name}>")
+    version = known.done[output.stage]
+    outputs = version.record["outputs"]
+    if output.name not in outputs:
+        raise RecipeError(
+            f"%{output.stage}.{output.name}: stage {output.stage} returned no output "
+            f"{output.name!r}{closest(output.name, outputs)}"
+        )
+    return str(version.output(output.name))
+
+
+def plan(recipe: Recipe, item: Stage, flags: gin_checks.Flags, known: Known) -> stages.Plan:
+    """A stage's plan; what it reads from pending stages counts as `still to be made`."""
+    command = stage_flags(recipe, item, flags, known)
+    pending = {
+        output_path(recipe, output, known): f"%{output.stage}.{output.name}, still to be made"
+        for output in item.needs()
+        if output.stage in known.pending
+    }
+    return stages.plan(command, known=pending)
+
+
+def look_up(
+    recipe: Recipe, flags: gin_checks.Flags, problems: Problems
+) -> tuple[Known, dict[str, Decision]]:
+    """Which stages are done and what each of them is waiting for; runs nothing.
+
+    Every name, reference and link of the recipe is checked on the way. A stage with `problems`,
+    to which they are added, counts as new.
+    """
+    known = Known()
+    decisions: dict[str, Decision] = {}
+    for item in recipe.stages:
+        planned = problems.plan(item.name, functools.partial(plan, recipe, item, flags, known))
+        waits_for = sorted({one.stage for one in item.needs()} & known.pending)
+        if planned is None:
+            decision = Decision("new", "has problems")
+        elif waits_for:
+            links.check(planned.store, planned.link)
+            decision = Decision("new", f"after {', '.join(waits_for)}")
+        else:
+            decision = stages.decide(planned)
+        if decision.status == "done" and decision.version is not None:
+            known.done[item.name] = decision.version
+        else:
+            known.pending.add(item.name)
+        decisions[item.name] = decision
+    return known, decisions

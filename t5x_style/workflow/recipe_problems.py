@@ -1,0 +1,136 @@
+"""All that is wrong with a recipe, gathered and said at once, and where its values come from."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from t5x_style.configuration.gin_reader import COMMAND_LINE, Binding, Config, GinError, Macro
+from t5x_style.workflow.fingerprints import InputError
+from t5x_style.workflow.plans import Plan
+from t5x_style.workflow.recipe_stage import RecipeError
+
+
+class Problems:
+    """What is wrong, each with the stages where it was found.
+
+    Attributes:
+      without_plan: stages whose problems left them without a plan.
+    """
+
+    def __init__(self, config: Config):
+        """Args:
+        config: the recipe, read.
+        """
+        self._config = config
+        self._stages: dict[str, list[str]] = {}
+        self.without_plan: set[str] = set()
+
+    def add(self, stage: str, texts: Iterable[str]) -> None:
+        """Notes what is wrong with a stage."""
+        for text in texts:
+            known = self._stages.setdefault(in_recipe(text, stage, self._config), [])
+            if stage not in known:
+                known.append(stage)
+
+    def plan(self, stage: str, make: Callable[[], Plan]) -> Plan | None:
+        """What `make` returns, or None, with the problems of names and of inputs noted."""
+        try:
+            return make()
+        except (GinError, InputError) as error:
+            self.add(stage, map(str, error.args))
+            if isinstance(error, GinError):
+                self.without_plan.add(stage)
+            return None
+
+    def refuse(self) -> None:
+        """Raises RecipeError if there is a problem; the message holds all of them."""
+        if not self._stages:
+            return
+        lines = [f"{_named(names)}: {text}" for text, names in self._stages.items()]
+        if len(lines) == 1:
+            raise RecipeError(f"{lines[0]}\nNothing was run.")
+        numbered = [f"{number}. {line}" for number, line in enumerate(lines, 1)]
+        raise RecipeError("\n".join([f"{len(lines)} problems; nothing was run.", *numbered]))
+
+
+def _named(stages: list[str]) -> str:
+    """The stages of a problem, in words.
+
+    >>> _named(["a"]), _named(["a", "b", "c", "d", "e"])
+    ('Stage a', 'Stages a, b, c and 2 more')
+    """
+    if len(stages) == 1:
+        return f"Stage {stages[0]}"
+    rest = f" and {len(stages) - 3} more" if len(stages) > 3 else ""
+    return f"Stages {', '.join(stages[:3])}{rest}"
+
+
+def in_recipe(text: str, stage: str, config: Config) -> str:
+    """A problem of a stage, with the recipe's places and flags in place of the stage's.
+
+    What a recipe binds reaches a stage as its command line. The user wrote it in the recipe, or on
+    the command line of the recipe, perhaps as a macro of another name.
+
+    Args:
+      text: the problem.
+      stage: its name.
+      config: the recipe, read.
+    """
+    known = origins(stage, config)
+    by_hand = {
+        one.where
+        for one in (*config.macros.values(), *config.bindings.values())
+        if one.where.startswith(COMMAND_LINE)
+    }
+
+    def place(found: re.Match[str]) -> str:
+        for flag in (found[0], f"{COMMAND_LINE} --gin.{stage}/{found[1]}"):
+            if flag in by_hand:
+                return flag
+        return known.get(found[1], (found[0], ""))[0]
+
+    def flag(found: re.Match[str]) -> str:
+        return f"--gin.{known.get(found[1], ('', ''))[1] or f'{stage}/{found[1]}'}="
+
+    text = re.sub(rf"(?<!{COMMAND_LINE} )--gin\.([\w./]+)=", flag, text)
+    return re.sub(rf"{COMMAND_LINE} --gin\.([\w./]+)", place, text)
+
+
+def origins(stage: str, config: Config) -> dict[str, tuple[str, str]]:
+    """Name that a recipe binds for a stage -> where, and the recipe's macro that it follows or "".
+
+    Args:
+      stage: its name.
+      config: the recipe, read.
+    """
+    found = {name: (macro.where, name) for name, macro in config.macros.items()}
+    of_recipe = [one for one in config.bindings.values() if one.target.startswith("launch.recipe.")]
+    shared = [one for one in of_recipe if not one.scope]
+    own = [one for one in of_recipe if one.scope == stage and one.target.endswith(".Stage")]
+    for binding in (*shared, *_of_kinds(own, of_recipe), *own):
+        _walk(binding.value, binding.where, config.macros, found)
+    return found
+
+
+def _of_kinds(own: list[Binding], of_recipe: list[Binding]) -> list[Binding]:
+    """Bindings of the kind that a stage names, after those of that one's kind."""
+    kind = next((one.value for one in own if one.parameter == "kind"), None)
+    named = [one for one in of_recipe if one.scope == kind and one.target.endswith(".Kind")]
+    return [*_of_kinds(named, of_recipe), *named] if named else []
+
+
+def _walk(
+    value: Any, where: str, macros: Mapping[str, Binding], found: dict[str, tuple[str, str]]
+) -> None:
+    """Adds the keys of dictionaries, which may be macros or in lists."""
+    if isinstance(value, Macro) and value.name in macros:
+        _walk(macros[value.name].value, macros[value.name].where, macros, found)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _walk(item, where, macros, found)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            place, macro = where, ""
+            while isinstance(item, Macro) and item.name in macros:
+                place, macro, item = macros[item.name].where, item.name, macros[item.name].value
+            found[str(name)] = (place, macro)

@@ -1,0 +1,137 @@
+"""What is tried of a recipe's stages before anything has run."""
+
+import dataclasses
+import io
+import json
+import sys
+
+import pytest
+
+from t5x_style.preflight import stage_checks, trial
+from t5x_style.workflow import recipe_checks, recipe_planning, recipe_reader
+from tests import recipe_plans
+
+
+def found(name, *overrides):
+    """Stage -> what is wrong with it, of a recipe of ours of which nothing has run."""
+    flags = recipe_plans.flags_of(name)
+    pairs = tuple(tuple(one.split("=", 1)) for one in overrides)
+    flags = dataclasses.replace(flags, overrides=flags.overrides + pairs)
+    recipe = recipe_reader.load(flags)
+    pending = recipe_planning.all_pending(recipe)
+    wrong = {
+        item.name: stage_checks.of_stage(recipe_checks._command(recipe, item.name, flags, pending))
+        for item in recipe.stages
+    }
+    return {stage: problems for stage, problems in wrong.items() if problems}
+
+
+@pytest.mark.parametrize("name", recipe_plans.names())
+def test_nothing_is_wrong_with_our_recipes(name):
+    assert found(name) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "stages", "message"),
+    [
+        (
+            "simlm_squad",
+            ["bert.BertConfig.hidden=100", "bert.BertConfig.heads=3"],
+            {"generator": False, "mlm": True, "simlm": True, "reranker": True, "evaluation": True},
+            "hidden must be a multiple of heads, found hidden=100 and heads=3: change one of them "
+            "in the model's gin file. (hidden = 100 at command line --gin.bert.BertConfig.hidden, "
+            "heads = 3 at command line --gin.bert.BertConfig.heads)",
+        ),
+        (
+            "simlm_squad",
+            ["PASSAGE_LENGTH=500"],
+            {"mlm": True, "retriever_1": True},
+            "EmbeddingConfig.passage_length must be at most BertConfig.max_positions, 192, found "
+            "500. (max_positions = 192 at ",
+        ),
+        (
+            "simlm_squad",
+            ["MLM_WARMUP_STEPS=5000"],
+            {"mlm": True, "retriever_1": False},
+            "AdamW.warmup_steps: expected between 0 and total_steps (2000), found 5000",
+        ),
+        (
+            "simlm_squad",
+            ["QUERIES=30"],
+            {"retriever_1": True},
+            "@train: group 'passage': expected a multiple of 30 rows, the smallest group's, found "
+            "128 (rows = 30 at command line --gin.QUERIES, rows = 128 at ",
+        ),
+        (
+            "simlm_squad",
+            ["train.train.micro_batches=3"],
+            {"mlm": True},
+            "@train: micro_batches: 16 rows do not divide by 3",
+        ),
+        (
+            "quickstart",
+            ["retriever/optimizers.AdamW.learning_rate=-1"],
+            {"retriever": True, "bag_of_embeddings": False},
+            "AdamW.learning_rate: expected > 0, found -1 (learning_rate = -1 at command line",
+        ),
+        (
+            "labse_tiny",
+            ["EVALUATE_EVERY=0"],  # which stage mlm sets itself
+            {"mlm": False, "labse": True},
+            "Cadence.evaluate_every: expected at least 1, found 0",
+        ),
+        (
+            "quickstart",  # whose number of steps follows from a collection that is not there yet
+            ["LOG_EVERY=0"],
+            {"retriever": True, "bag_of_embeddings": True},
+            "Cadence.log_every: expected at least 1, found 0 (log_every = 0 at command line",
+        ),
+        (
+            "quickstart",
+            ["POOLING=mena", "WEIGHTS={'crops': -1}"],
+            {"retriever": True, "vectors": True},
+            "EmbeddingConfig.pooling must be one of",
+        ),
+    ],
+)
+def test_what_no_stage_accepts_is_known_before_the_first(name, overrides, stages, message):
+    wrong = found(name, *overrides)
+    for stage, expected in stages.items():
+        assert any(message in one for one in wrong.get(stage, ())) is expected, wrong.get(stage)
+
+
+def test_the_mesh_divides_the_rows():
+    overrides = ["partitioning.Partitioner.mesh_shape=@partitioning.MeshShape()"]
+    overrides += ["partitioning.MeshShape.fsdp=3"]
+    (problem,) = found("simlm_squad", *overrides)["mlm"]
+    assert problem.startswith(
+        "@train: group 'text': 16 rows do not divide by 3, the devices on mesh axes ('data', "
+        "'fsdp') of {'data': 1, 'fsdp': 3, 'tensor': 1}."
+    )
+    assert "rows = 16 at " in problem and "fsdp = 3 at command line" in problem
+
+
+def test_the_unknown_decides_nothing():
+    unknown = trial.Unknown()
+    for use in (bool, len, int, lambda x: x < 1, lambda x: x == 1, lambda x: x % 2, lambda x: x.y):
+        with pytest.raises(trial.NotKnownError):
+            use(unknown)
+    assert repr(unknown) == trial.NOT_KNOWN and not isinstance(unknown, str)
+    size = trial._AssumedSize(5)
+    assert size == 7 and bool(size != 9) is False and size < 6
+
+
+def test_the_program_reads_and_writes_json(monkeypatch, capsys):
+    stage = {
+        "name": "here",
+        "job": "input_pipelines.gather.python_docs.make_corpus",
+        "files": ["gin_configs/runs/make_corpus.gin"],
+        "overrides": [["MODEL_DIR", "'x'"], ["PACKAGES", "3"]],
+        "search_paths": ["."],
+        "allow": [],
+    }
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps([stage, stage | {"files": ["no"]}])))
+    stage_checks.main()
+    (name, first), (_, second) = json.loads(capsys.readouterr().out)
+    assert name == "here" and "make_corpus.packages must be Sequence[str], found 3 (a int)" in first
+    assert second.startswith("GinError: command line: no gin file 'no'")
