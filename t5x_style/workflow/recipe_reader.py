@@ -72,7 +72,6 @@ def load(flags: gin_checks.Flags) -> Recipe:
         set(_typed(settings.get("paths", []), (list, tuple), "recipe.run.paths")),
     )
     ordered = recipe_order.ordered([_filled(item, given, own) for item in described])
-    given.check_use(own.files)
     run_dir = _setting(config, "run_dir", "RUN_DIR")
     if run_dir is None:
         raise GinError("No folder to write to: pass --gin.RUN_DIR=PATH.")
@@ -91,13 +90,20 @@ def load(flags: gin_checks.Flags) -> Recipe:
     if not 0 < recipe.budget < math.inf:
         raise RecipeError(f"BUDGET must be above 0, found {recipe.budget}.")
     pending = recipe_planning.all_pending(recipe)
-    return recipe_overrides.apply(
-        recipe,
-        overrides,
-        config.macros,
-        given.paths | given.inputs.keys(),
-        lambda item: recipe_planning.stage_flags(recipe, item, flags, pending),
-    )
+    wrong = list(given.unused(own.files))
+    try:
+        recipe = recipe_overrides.apply(
+            recipe,
+            overrides,
+            config.macros,
+            given.paths | given.inputs.keys(),
+            lambda item: recipe_planning.stage_flags(recipe, item, flags, pending),
+        )
+    except GinError as error:
+        wrong += error.args
+    if wrong:
+        raise GinError(*wrong)
+    return recipe
 
 
 def _names(config: Config) -> list[str]:

@@ -5,7 +5,7 @@ recipe's value of NAME is that of `recipe.run.macros` or `recipe.run.inputs`, or
 NAME, or else that of `recipe.run.defaults`; where there is none, the gin files' own holds.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,6 @@ from t5x_style.configuration.gin_reader import (
     COMMAND_LINE,
     FOLDER_MACRO,
     Config,
-    GinError,
     Macro,
     closest,
     leaves,
@@ -120,6 +119,8 @@ class Given:
 
     def _hint(self, name: str, used: Set[str]) -> str:
         """What may have been meant by a macro without a use."""
+        if name == FOLDER_MACRO:
+            return ": a recipe's stages write under its folder: set --gin.RUN_DIR=PATH"
         if stages_that_set := self._set_by.get(name):
             names, one = ", ".join(stages_that_set), stages_that_set[0]
             return f": {names} set it; for one of them --gin.{one}/{name}=VALUE"
@@ -133,8 +134,8 @@ class Given:
             return self.config.expand(Macro(name), self.config.macros[name].where)
         return self.config.expand(self.defaults[name], f"recipe.run.defaults: {name!r}")
 
-    def check_use(self, files: Sequence[str]) -> None:
-        """Raises GinError where a value reaches no stage, once each stage took what it needs.
+    def unused(self, files: Sequence[str]) -> Iterator[str]:
+        """What is wrong with values that reach no stage, once each stage took what it needs.
 
         Args:
           files: gin files of the recipe itself. What files that they include set may lose its use,
@@ -143,12 +144,12 @@ class Given:
         used = gin_macros.in_use(self.config) | self._taken | SETTINGS
         for name, macro in self.config.macros.items():
             if name not in used and _is_in(macro.where, files):
-                raise GinError(
-                    f"{macro.where}: macro {name} is set, but neither the recipe nor the gin files "
-                    f"of a stage refer to %{name}{self._hint(name, used)}"
+                yield (
+                    f"{macro.where}: macro {name} is set, but nothing refers to %{name}"
+                    f"{self._hint(name, used)}"
                 )
         for name in {*self.macros, *self.inputs} - self._taken:
-            raise GinError(
+            yield (
                 f"recipe.run: {name!r}: no stage refers to %{name} without setting it"
                 f"{closest(name, self._asked)}"
             )

@@ -56,8 +56,8 @@ def test_all_problems_of_all_stages_come_together(house):
     assert refusal(house(text, WIDTH="'wide'")) == "\n".join(expected)
     text = text.replace("{'STOP_AT': %STOP_AT}", "{'STOP_AT': %STOP_AT, 'STPES': 3}")
     found = refusal(house(text, WIDTH="'wide'"))
-    assert "second: recipe.gin:24: macro STPES is set, but nothing refers to %STPES" in found
-    assert "Input" not in found and "third: recipe.gin:30" in found
+    assert "second: recipe.gin:17: macro STPES is set, but nothing refers to %STPES" in found
+    assert "Input" not in found and "third: recipe.gin:22" in found
 
 
 def test_a_recipe_that_is_done_is_not_checked_again(house, monkeypatch):

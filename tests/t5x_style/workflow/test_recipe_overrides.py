@@ -51,7 +51,10 @@ def test_a_macro_of_the_stages_files_can_be_set(house):
     }
     bound = house(RECIPE.replace("'STOP_AT': %STOP_AT", "'STOP_AT': %STOP_AT, 'REPORT_EVERY': 9"))
     assert plans(bound) == found
-    assert plans(given(bound, REPORT_EVERY="3"))["second"][1] == {"report_every": "3"}
+    one = dataclasses.replace(bound, overrides=(("second/REPORT_EVERY", "3"),))
+    assert plans(one)["second"][1] == {"report_every": "3"}
+    with pytest.raises(GinError, match="second set it; for one of them --gin.second/REPORT_EVERY"):
+        plans(given(bound, REPORT_EVERY="3"))
 
 
 def test_a_macro_of_the_recipe_goes_with_the_binding_that_used_it(house):
