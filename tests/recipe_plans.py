@@ -94,6 +94,7 @@ def _of(flags: gin_checks.Flags) -> dict[str, Plan]:
         inputs = stages.input_macros(config)
         for macro in inputs:
             config.expand(Macro(macro), item.where)  # an error if it has no value
+        gin_checks.check_names(config, (gin_reader.RUN, item.job))
         values = parameters.of_job(config, item.job, {macro: macro for macro in inputs})
         declared = signatures.job(item.job)
         plans[item.name] = {
