@@ -269,7 +269,7 @@ def _advice(code: int) -> str:
     """What to do about a stage that ended with that code."""
     if code < 0:
         return "the same command tries again"
-    return "mend what its message says, and the same command continues with it"
+    return "correct what its message says; the same command then continues with it"
 
 
 def publish(recipe: Recipe, known: recipe_planning.Known) -> None:

@@ -90,7 +90,7 @@ class BadRecords:
             raise SourceError(
                 f"{self.counts.total()} malformed records, and max_bad_records={self._limit}. "
                 f"The last: {message}. By reason: {dict(self.counts)}. "
-                "Mend the file, or raise max_bad_records to skip this many (of a store: "
+                "Correct the file, or raise max_bad_records to skip this many (of a store: "
                 "--gin.prepare.prepare.max_bad_records=NUMBER)"
             )
 

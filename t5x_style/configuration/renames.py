@@ -128,14 +128,6 @@ def macro(name: str, where: str) -> str:
     return found
 
 
-def entry(module: str, where: str) -> str:
-    """The present path of a module that a recipe runs; says so if it is another one."""
-    found = present(module)
-    if found != module:
-        note(where, module, found)
-    return found
-
-
 def gone(where: str, name: str, why: str) -> None:
     """Says once that something in a gin file has no effect any more."""
     if name not in _noted:

@@ -85,6 +85,6 @@ def test_a_failing_stage_ends_the_recipe(house, capfd):
         for number, handler in handlers.items():
             signal.signal(number, handler)
     output = capfd.readouterr()
-    assert "stage third failed with exit code 1; mend what its message says, and" in output.out
+    assert "stage third failed with exit code 1; correct what its message says;" in output.out
     assert "tries again" not in output.out
     assert "expected a corpus, found nothing" in output.err

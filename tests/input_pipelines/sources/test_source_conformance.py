@@ -105,6 +105,8 @@ def test_order_ids_and_unicode(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["tfds", "ir_datasets"])
 def test_order_ids_and_unicode_of_datasets(name: str, datasets: dict[str, TextSource]) -> None:
     require_promises(datasets[name])
+    ids = [record.id for record in read(datasets[name])[0]]
+    assert len(ids) == len(set(ids)) > 1
 
 
 @pytest.mark.parametrize("name", CASES)
