@@ -1,6 +1,6 @@
 """The plans of the recipes that Kennel ships: stages, jobs, inputs, the value of every parameter.
 
-    python -m tests.recipe_plans            compare with tests/golden/plans.json
+    python -m tests.recipe_plans [NAME...]  compare with tests/golden/plans.json, all or some
     python -m tests.recipe_plans --write    record the plans of today
 
 A plan is what identifies the results of a recipe's stages. Moving code, renaming it or writing a
@@ -177,12 +177,16 @@ def _values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("--write", action="store_true")
-    plans = {name: of_recipe(name) for name in names()}
-    if options.parse_args().write:
+    options.add_argument("name", nargs="*", choices=[*names(), []], help="recipes to compare")
+    given = options.parse_args()
+    plans = {name: of_recipe(name) for name in names() if not given.name or name in given.name}
+    if given.write and not given.name:
         text = json.dumps(pack(plans), ensure_ascii=False, indent=0, sort_keys=True)
         GOLDEN.write_text(text + "\n", encoding="utf-8")
         return
     recorded = read()
+    if given.name:
+        recorded = {name: recorded[name] for name in plans.keys() & recorded.keys()}
     wrong = [
         f"{name}: {line}"
         for name in sorted(plans.keys() | recorded.keys())
