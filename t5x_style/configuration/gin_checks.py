@@ -17,7 +17,15 @@ from typing import Any
 
 from gin import config as gin_config
 
-from t5x_style.configuration import code_checks, command_flags, gin_macros, gin_text, module_names
+from t5x_style.configuration import (
+    code_checks,
+    command_flags,
+    compared_systems,
+    gin_macros,
+    gin_text,
+    module_names,
+    reach,
+)
 from t5x_style.configuration.gin_reader import (
     COMMAND_LINE,
     FOLDER_MACRO,
@@ -51,10 +59,19 @@ class Flags:
     rerun: tuple[str, ...] = ()
 
     def read(self) -> Config:
-        """Reads the gin files and overrides of a stage, statically; see `_drop_overridden`."""
+        """Reads the gin files and overrides of a stage, statically, systems to compare expanded.
+
+        See `compared_systems` and `_drop_overridden`.
+        """
         config = self.read_all()
+        compared_systems.expand(config, self._with)
         _drop_overridden(config)
         return config
+
+    def _with(self, files: Sequence[str], overrides: Sequence[tuple[str, str]]) -> Config:
+        """The same stage with further files and overrides, as they are."""
+        more = replace(self, files=(*self.files, *files), overrides=(*self.overrides, *overrides))
+        return more.read_all()
 
     def read_all(self) -> Config:
         """The same with every macro: those of a recipe reach its stages."""
@@ -141,6 +158,7 @@ def check_names(config: Config, roots: Iterable[str]) -> None:
       GinError: with file, line and the closest known name of each, a line for each.
     """
     check_resolved(config)
+    _refuse(config.problems)
     _refuse(_without_value(config))
     _refuse((*_without_use(config), *_out_of_reach(config, roots), *_required(config)))
 
@@ -233,42 +251,13 @@ def _overridden(config: Config, name: str) -> list[Binding]:
 
 
 def reachable(config: Config, roots: Iterable[str]) -> set[tuple[str, str, str]]:
-    """Keys of the bindings that a call of the roots can reach through `@` references.
-
-    A call in scope `a/b` sees the bindings of scopes ``, `a` and `a/b`. A reference with a scope
-    replaces the scope, one without keeps it; inside a macro, gin sets the macro's name as scope.
-    """
-    return _reach(config, roots)[0]
+    """Keys of the bindings that a call of the roots can reach, see `reach.from_calls`."""
+    return reach.from_calls(config, [(root, "") for root in roots])[0]
 
 
 def targets(config: Config, roots: Iterable[str]) -> set[str]:
     """Dotted paths of what a call of the roots can reach, bound or not."""
-    return {target for target, _ in _reach(config, roots)[1]}
-
-
-def _reach(
-    config: Config, roots: Iterable[str]
-) -> tuple[set[tuple[str, str, str]], set[tuple[str, str]]]:
-    """Keys of the bindings, and (target, scope) of the calls."""
-    todo = [(root, "") for root in roots]
-    states: set[tuple[str, str]] = set()
-    keys: set[tuple[str, str, str]] = set()
-    while todo:
-        state = todo.pop()
-        if state in states:
-            continue
-        states.add(state)
-        target, scope = state
-        for key, binding in config.bindings.items():
-            if key[1] == target and f"{scope}/".startswith(f"{key[0]}/" if key[0] else ""):
-                keys.add(key)
-                expanded = config.expand(binding.value, binding.where)
-                for leaf in leaves(expanded):
-                    if isinstance(leaf, Reference):
-                        todo += [(leaf.target, leaf.scope or scope)]
-                        # a bare @function is called later, perhaps outside of this scope
-                        todo += [] if leaf.call or leaf.scope else [(leaf.target, "")]
-    return keys, states
+    return {target for target, _ in reach.from_calls(config, [(root, "") for root in roots])[1]}
 
 
 def check_code(config: Config) -> None:

@@ -15,25 +15,16 @@ from typing import Any
 
 from gin import config_parser
 
-from t5x_style.configuration import module_names, rename_tables, renames
+from t5x_style.configuration import gin_parser, module_names, rename_tables, renames
+from t5x_style.configuration.gin_parser import GinError as GinError
 from t5x_style.configuration.python_sources import REPOSITORY as REPOSITORY
-from t5x_style.configuration.renamed_files import FILES
+from t5x_style.configuration.renamed_files import FILES, GONE
 from t5x_style.configuration.suggestions import closest as closest
 
 ALLOWED = ("t5x_style", "models", "input_pipelines", "gin_configs", "launch")
 FOLDER_MACRO = "MODEL_DIR"  # the folder a stage writes; set from outside, known to every file
 COMMAND_LINE = "command line"
 RUN = "t5x_style.stage.run"  # the configurable that calls a stage's job
-
-
-class GinError(ValueError):
-    """A configuration that was refused; the message names the file, the line and the remedy.
-
-    Several problems are several arguments, and a line of the message each.
-    """
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self.args))
 
 
 @dataclass(frozen=True)
@@ -92,7 +83,8 @@ class Import:
 class Config:
     """What the files and the command line say together; later statements have won.
 
-    `overridden` holds the bindings and macros that lost.
+    `overridden` holds the bindings and macros that lost, `problems` what `gin_checks.check_names`
+    refuses before it looks further.
     """
 
     bindings: dict[tuple[str, str, str], Binding] = field(default_factory=dict)
@@ -100,6 +92,7 @@ class Config:
     imports: list[Import] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
     overridden: list[Binding] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
     def macro(self, name: str, where: str) -> Any:
         """Returns the unexpanded value of macro `name`; unknown names are a `GinError`."""
@@ -227,7 +220,7 @@ class _Delegate(config_parser.ParserDelegate):
 
 def parse_value(text: str, delegate: _Delegate | None = None) -> Any:
     """Parses one gin value; raises SyntaxError when `text` is not exactly one value."""
-    parser = config_parser.ConfigParser(text, delegate or _Delegate({}))
+    parser = gin_parser.Parser(text, delegate or _Delegate({}))
     value = parser.parse_value()
     rest = parser.current_token.string.strip()
     if rest:
@@ -245,6 +238,8 @@ def find_file(name: str, search_paths: Sequence[Path], where: str) -> Path:
     if name in FILES:
         renames.note(where, name, FILES[name])
         return find_file(FILES[name], search_paths, where)
+    if name in GONE:
+        raise GinError(f"{where}: {name} is gone: {GONE[name]}.")
     raise GinError(
         f"{where}: no gin file {name!r} under {', '.join(str(p) for p in search_paths)}"
         f"{closest(name, around)}. Give a path from there, or add --gin_search_paths."
@@ -272,7 +267,7 @@ class _Reader:
         symbols = {"gin": "gin"}  # dynamic registration, whether a file says so or not
         seen: dict[tuple[str, str, str], Binding] = {}
         delegate = _Delegate(symbols)
-        for statement in _statements(text, delegate, label):
+        for statement in gin_parser.statements(text, delegate, label):
             where = f"{label}:{statement.location.line_num}"
             if isinstance(statement, config_parser.ImportStatement):
                 self._import(statement, delegate, where)
@@ -333,17 +328,6 @@ class _Reader:
         name = key if text else binding.name
         self.config.overridden += [table[name]] if name in table else []
         table[name] = binding
-
-
-def _statements(text: str, delegate: _Delegate, label: str) -> Iterator[Any]:
-    """What gin parses; its syntax errors become `GinError`s that name file and line."""
-    try:
-        yield from config_parser.ConfigParser(text, delegate)
-    except (SyntaxError, tokenize.TokenError) as error:
-        location = error.args[1] if len(error.args) > 1 else None
-        place = 1 if isinstance(error, SyntaxError) else 0  # a TokenError holds (line, column)
-        line = location[place] if location else "?"
-        raise GinError(f"{label}:{line}: not gin: {error.args[0].strip()}") from error
 
 
 def search_folders(search_paths: Sequence[str]) -> list[Path]:

@@ -187,6 +187,8 @@ NAMES: Mapping[str, str] = (
     }
     | dict(_SINCE)
 )
+# Macros of recipes that name gin files; in stages the old names are those of other things
+RECIPE_FILES: Mapping[str, str] = {"BAG": "BAG_MODEL", "RETROMAE": "RETROMAE_OBJECTIVE"}
 # "module.name.parameter" as in fingerprints, with the present parameter -> its first name
 PARAMETERS: Mapping[str, str] = {
     "contrastive.ContrastiveConfig.exchange": "way",

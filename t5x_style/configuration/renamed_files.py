@@ -129,3 +129,16 @@ FILES: Mapping[str, str] = {
     "gin_configs/objectives/four_blocks.gin": "gin_configs/objectives/simlm_contrastive.gin",
     **{f"gin_configs/runs/{old}.gin": f"gin_configs/runs/{new}.gin" for old, new in RUNS.items()},
 }
+_SYSTEMS = "a recipe names the systems itself: `systems = {...}` of a stage (docs/recipes.md), with"
+# path of a gin file that is gone -> what to write instead
+GONE: Mapping[str, str] = {
+    f"gin_configs/runs/evaluation/{old}.gin": f"{_SYSTEMS} gin_configs/runs/evaluation/{now}.gin"
+    for old, now in {
+        "simlm_ablation": "exact_search",
+        "poolings": "exact_search",
+        "realm_ablation": "realm",
+        "labse_ablation": "translations_ntrex",
+        "labse_starts": "translations",
+        "labse_starts_tests": "bitext",
+    }.items()
+}

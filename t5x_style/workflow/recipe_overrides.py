@@ -186,7 +186,11 @@ def _macro(
         stage: {*gin_macros.in_use(_of_files(target).read()), *target.bound}
         for stage, target in targets.items()
     }
-    found = {stage: Given(name, text, (name,)) for stage, names in known.items() if name in names}
+    found = {
+        stage: _without_lost_macros(Given(name, text, (name,)), targets[stage])
+        for stage, names in known.items()
+        if name in names
+    }
     if not found:
         names = {one for one in set().union(*known.values(), recipe) if one.isupper()}
         raise GinError(

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from t5x_style.configuration import compared_systems
 from t5x_style.configuration.gin_reader import COMMAND_LINE, Binding, Config, GinError, Macro
 from t5x_style.workflow.fingerprints import InputError
 from t5x_style.workflow.plans import Plan
@@ -108,7 +109,10 @@ def origins(stage: str, config: Config) -> dict[str, tuple[str, str]]:
     shared = [one for one in of_recipe if not one.scope]
     own = [one for one in of_recipe if one.scope == stage and one.target.endswith(".Stage")]
     for binding in (*shared, *_of_kinds(own, of_recipe), *own):
-        _walk(binding.value, binding.where, config.macros, found)
+        if binding.parameter == "systems":
+            found[compared_systems.SYSTEMS] = (binding.where, "")
+        else:
+            _walk(binding.value, binding.where, config.macros, found)
     return found
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from t5x_style.configuration import gin_checks, renames
+from t5x_style.configuration import compared_systems, gin_checks, renames
 from t5x_style.configuration.gin_reader import (
     Config,
     GinError,
@@ -23,6 +23,7 @@ from t5x_style.workflow import (
     recipe_order,
     recipe_overrides,
     recipe_planning,
+    recipe_systems,
     recipe_values,
     space,
     stages,
@@ -34,8 +35,8 @@ from t5x_style.workflow.store import Store
 STAGE, KIND, RUN = "launch.recipe.Stage", "launch.recipe.Kind", "launch.recipe.run"
 RUN_PARAMETERS = {"run_dir", "budget", "publish", "macros", "inputs", "defaults", "paths"}
 STORE_MACRO, LIMIT_MACRO = "STORE", "STORE_LIMIT"  # settings of every recipe
-STAGE_PARAMETERS = {"kind", "gin_files", "files", "inputs", "bindings", "scaled", "publish"}
-VALUES = ("inputs", "bindings", "scaled")  # of them, those that set macros and parameters
+VALUES = ("inputs", "bindings", "scaled")  # of a stage: what sets macros and parameters
+STAGE_PARAMETERS = {"kind", "gin_files", "files", "systems", "publish", *VALUES}
 # Parameters that older recipes set, and why they have no effect any more
 GONE = {
     "stages": "stages run in the order in which they read of each other, and a macro of the recipe "
@@ -60,6 +61,7 @@ def load(flags: gin_checks.Flags) -> Recipe:
     config = own.read_all()
     set_here = {name: config.macros.pop(name, None) for name in (STORE_MACRO, LIMIT_MACRO)}
     recipe_values.mark_outputs(config)
+    recipe_values.rename_files(config)
     _check_parameters(config)
     names = _names(config)
     described = [_stage(config, name) for name in names]
@@ -181,7 +183,10 @@ def _stage(config: Config, name: str) -> Stage:
         lambda leaf: instead.get(leaf.name, leaf) if isinstance(leaf, Macro) else leaf,
     )
     values = {  # only now: a stage may replace what a kind says
-        parameter: config.expand(value, where) for parameter, value in described.items()
+        parameter: config.expand(
+            value, where, described["inputs"] if parameter == "systems" else ()
+        )
+        for parameter, value in described.items()
     }
     if not values["gin_files"]:
         raise GinError(f"{where}: stage {name} lacks {name}/recipe.Stage.kind or .gin_files.")
@@ -190,6 +195,10 @@ def _stage(config: Config, name: str) -> Stage:
             raise GinError(
                 f"{where}: {name}/recipe.Stage.scaled[{key!r}] must be 0 or more, found {value}."
             )
+    values["inputs"] = {key: recipe_values.joined(one) for key, one in values["inputs"].items()}
+    systems = values.pop("systems")
+    if systems:
+        values["inputs"][compared_systems.SYSTEMS] = systems
     return Stage(name, where=where, **values)
 
 
@@ -221,7 +230,7 @@ def _described(
     values: dict[str, Any] = {"gin_files": (*base.get("gin_files", ()), *files)}
     own = {
         parameter: _merged(config, found.get(parameter, {}), f"{label}.{parameter}")
-        for parameter in ("files", *VALUES, "publish")
+        for parameter in ("files", "systems", *VALUES, "publish")
     }
     set_here = {name for parameter in VALUES for name in own[parameter]}
     for parameter, named in own.items():
@@ -238,10 +247,11 @@ def _filled(item: Stage, given: recipe_values.Given, flags: gin_checks.Flags) ->
             f"Stage {item.name} ({item.where}): {leaf} stands under bindings; put it under inputs, "
             "so that a change of it is noticed."
         )
-    own = {**item.inputs, **item.bindings, **item.scaled}
     alone = replace(flags, files=item.gin_files, overrides=())
     files = alone.read()
     job = stages.job_of(files)
+    item = recipe_systems.named(item, given, files, alone)
+    own = {**item.inputs, **item.bindings, **item.scaled}
     set_here = replace(alone, overrides=recipe_values.overrides(own))
     inputs, bindings = given.to(item.name, own, files, set_here)
     return replace(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from t5x_style.configuration import gin_checks, gin_macros
+from t5x_style.configuration import gin_checks, gin_macros, rename_tables, renames
 from t5x_style.configuration.gin_reader import (
     COMMAND_LINE,
     FOLDER_MACRO,
@@ -48,6 +48,44 @@ def mark_outputs(config: Config) -> None:
         config.bindings[key] = replace(binding, value=transform(binding.value, leaf))
     for name, macro in config.macros.items():
         config.macros[name] = replace(macro, value=transform(macro.value, leaf))
+
+
+def rename_files(config: Config) -> None:
+    """Turns old names of macros that stand for gin files into the present ones, in place.
+
+    Such a name may be another macro of a stage, so its value decides, and where it is used.
+    """
+    for old, new in rename_tables.RECIPE_FILES.items():
+        macro = config.macros.get(old)
+        if macro is not None and str(macro.value).endswith(".gin"):
+            renames.note(macro.where, old, new)
+            config.macros[new] = replace(config.macros.pop(old), parameter=new)
+
+    def leaf(item: Any) -> Any:
+        if isinstance(item, Macro):
+            return Macro(rename_tables.RECIPE_FILES.get(item.name, item.name))
+        return item
+
+    def key(item: Any) -> Any:
+        return rename_tables.RECIPE_FILES.get(item, item) if isinstance(item, str) else leaf(item)
+
+    for name, binding in config.bindings.items():
+        if binding.parameter in ("gin_files", "files"):
+            change = leaf if binding.parameter == "gin_files" else key
+            config.bindings[name] = replace(binding, value=transform(binding.value, change))
+
+
+def joined(value: Any) -> Any:
+    """One dictionary in place of a list of them, of which later ones win; all else as it is.
+
+    >>> joined([{"a": 1}, {"b": 2}]), joined(["a", "b"])
+    ({'a': 1, 'b': 2}, ['a', 'b'])
+    """
+    if not isinstance(value, list | tuple) or not value:
+        return value
+    if not all(isinstance(part, Mapping) for part in value):
+        return value
+    return {name: one for part in value for name, one in part.items()}
 
 
 def outputs_in(value: Any) -> list[Output]:
@@ -116,6 +154,14 @@ class Given:
             (inputs if is_input else bindings)[name] = value
         self._taken |= {*inputs, *bindings}
         return inputs, bindings
+
+    def taken(self, name: str) -> Any:
+        """The value of a macro, which is used thereby; None where nothing sets it."""
+        given = (self.macros, self.inputs, self.config.macros, self.defaults)
+        if not any(name in values for values in given):
+            return None
+        self._taken.add(name)
+        return self._value(name)
 
     def _hint(self, name: str, used: Set[str]) -> str:
         """What may have been meant by a macro without a use."""
