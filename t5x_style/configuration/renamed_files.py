@@ -94,22 +94,16 @@ RUNS: Mapping[str, str] = {
     "evaluate_pair": "evaluation/pair",
     "evaluate_by_source": "evaluation/by_source",
     "evaluate_by_title": "evaluation/by_title",
-    "evaluate_ablation": "evaluation/simlm_ablation",
     "evaluate_answers": "evaluation/answers",
     "answers_by_set": "evaluation/answers_by_set",
     "evaluate_bitext": "evaluation/bitext",
     "evaluate_comparison": "evaluation/pretraining",
     "evaluate_evidence": "evaluation/evidence",
     "evaluate_generation": "evaluation/generation",
-    "evaluate_labse_ablation": "evaluation/labse_ablation",
-    "evaluate_labse_starts": "evaluation/labse_starts",
-    "evaluate_labse_starts_tests": "evaluation/labse_starts_tests",
     "evaluate_marge": "evaluation/marge",
     "evaluate_mining": "evaluation/mined_translations",
-    "evaluate_poolings": "evaluation/poolings",
     "evaluate_published": "evaluation/published",
     "evaluate_realm": "evaluation/realm",
-    "evaluate_realm_ablation": "evaluation/realm_ablation",
     "evaluate_simlm": "evaluation/simlm",
     "exact_search": "evaluation/exact_search",
     "sentence_systems": "evaluation/sentence_systems",
@@ -129,16 +123,24 @@ FILES: Mapping[str, str] = {
     "gin_configs/objectives/four_blocks.gin": "gin_configs/objectives/simlm_contrastive.gin",
     **{f"gin_configs/runs/{old}.gin": f"gin_configs/runs/{new}.gin" for old, new in RUNS.items()},
 }
-_SYSTEMS = "a recipe names the systems itself: `systems = {...}` of a stage (docs/recipes.md), with"
+# Names in gin_configs/runs of files that are gone -> what their systems are compared with now
+COMPARED: Mapping[str, str] = {
+    "evaluate_ablation": "exact_search",
+    "evaluation/simlm_ablation": "exact_search",
+    "evaluate_poolings": "exact_search",
+    "evaluation/poolings": "exact_search",
+    "evaluate_realm_ablation": "realm",
+    "evaluation/realm_ablation": "realm",
+    "evaluate_labse_ablation": "translations_ntrex",
+    "evaluation/labse_ablation": "translations_ntrex",
+    "evaluate_labse_starts": "translations",
+    "evaluation/labse_starts": "translations",
+    "evaluate_labse_starts_tests": "bitext",
+    "evaluation/labse_starts_tests": "bitext",
+}
 # path of a gin file that is gone -> what to write instead
 GONE: Mapping[str, str] = {
-    f"gin_configs/runs/evaluation/{old}.gin": f"{_SYSTEMS} gin_configs/runs/evaluation/{now}.gin"
-    for old, now in {
-        "simlm_ablation": "exact_search",
-        "poolings": "exact_search",
-        "realm_ablation": "realm",
-        "labse_ablation": "translations_ntrex",
-        "labse_starts": "translations",
-        "labse_starts_tests": "bitext",
-    }.items()
+    f"gin_configs/runs/{old}.gin": "a recipe names the systems itself: `systems = {...}` of a "
+    f"stage with gin_configs/runs/evaluation/{now}.gin (docs/recipes.md)"
+    for old, now in COMPARED.items()
 }

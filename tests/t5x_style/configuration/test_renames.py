@@ -15,6 +15,7 @@ from t5x_style.configuration import (
     gin_text,
     parameters,
     rename_tables,
+    renamed_files,
     renames,
     signatures,
 )
@@ -61,7 +62,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(rename_tables, "NAMES", names)
     monkeypatch.setattr(rename_tables, "MACROS", {"LONG": "LENGTH"})
     monkeypatch.setattr(rename_tables, "PARAMETERS", {"shelf.Plank.length": "long"})
-    monkeypatch.setattr(rename_tables, "FILES", {"old.gin": "new.gin"})
+    monkeypatch.setattr(gin_reader, "FILES", {"old.gin": "new.gin"})
     monkeypatch.setattr(renames, "_noted", set())
     yield tmp_path
     for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
@@ -327,7 +328,7 @@ def test_the_table_names_things_that_exist() -> None:
         assert code_checks.locate(renames.present(new), old)
     for old, wrapper in rename_tables.WRAPPERS.items():
         assert wrapper.source in signatures.signature(wrapper.target).parameters, old
-    for file in rename_tables.FILES.values():
+    for file in renamed_files.FILES.values():
         assert (gin_reader.REPOSITORY / file).is_file()
     assert not set(rename_tables.MACROS) & set(rename_tables.MACROS.values())
 
