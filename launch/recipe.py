@@ -22,6 +22,10 @@ A recipe is a gin file that is read, never executed, so this program starts in a
       scaled = {'STEPS': 1000}                                # times the budget, at least 1
       publish = {'curves.png': 'curves'}                      # copied into RUN_DIR at the end
 
+    evaluation/recipe.Stage:
+      kind = 'comparison'
+      systems = {'mine': %retriever.model}                    # see workflow.recipe_systems
+
 What the gin files of a stage refer to, and the stage does not set, has the recipe's value: that of
 `recipe.run.macros` or, for paths, of `recipe.run.inputs`, or else the recipe's macro of this name,
 or else that of `recipe.run.defaults`, outputs of stages that most recipes have. Stages run in the

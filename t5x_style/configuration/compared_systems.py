@@ -18,7 +18,7 @@ SYSTEMS becomes the list of the references `@other/retrieval_systems.exact_searc
 `stage.run.inputs` lists and a system sets are inputs: that of a path is called like the system, in
 capital letters (MINE), or `MINE_INDEX` for others than CHECKPOINT.
 
-What files bind for kinds that no system is of is left out.
+What files bind for kinds that no system has is left out, as are inputs that nothing refers to.
 """
 
 import re

@@ -72,6 +72,12 @@ def test_a_macro_of_the_user_keeps_its_name():
     assert "MINE" not in config.macros
 
 
+def test_a_reference_is_a_system():
+    bm25 = gin_reader.parse_value("@retrieval_systems.Bm25()")
+    _, found = checked({"again": bm25})
+    assert (found["systems[1]"], of_one(found, 1)["name"]) == (found["systems[0]"], "'again'")
+
+
 def test_a_system_may_differ_in_a_macro_a_parameter_and_its_files():
     config, found = checked(
         {
