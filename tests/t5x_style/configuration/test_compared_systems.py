@@ -74,7 +74,7 @@ def test_a_macro_of_the_user_keeps_its_name():
 
 def test_a_reference_is_a_system():
     bm25 = gin_reader.parse_value("@retrieval_systems.Bm25()")
-    _, found = checked({"again": bm25})
+    _, found = checked({"again": bm25, "mine": "a"})
     assert (found["systems[1]"], of_one(found, 1)["name"]) == (found["systems[0]"], "'again'")
 
 
