@@ -32,7 +32,7 @@ def problems(flags: Flags, job: str) -> Iterator[str]:
         for binding in config.bindings.values()
         if any(problem.startswith(f"{binding.where}: ") for problem in found)
     }
-    trial = Trial(config, stages.input_macros(config), wrong)
+    trial = Trial(config, stages.inputs_of(config), wrong)
     trial.check_batch(trial.arguments(job), job)
     yield from dict.fromkeys([*found, *trial.problems])
 

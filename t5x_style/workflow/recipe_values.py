@@ -107,7 +107,7 @@ class Given:
         self._asked |= needed
         for name in own:
             self._set_by.setdefault(name, []).append(stage)
-        paths = self.paths | set(stages.input_macros(files))
+        paths = self.paths | set(stages.inputs_of(files))
         inputs: dict[str, Any] = {}
         bindings: dict[str, Any] = {}
         for name in sorted((needed & names) - own.keys()):
