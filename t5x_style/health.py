@@ -7,15 +7,16 @@
 
 Every training is checked for losses that are not finite or rise, for its gradient norm, learning
 rate, development metric, vectors, lost time and skipped records. Where its settings are those of a
-reference that comes with the package, seeds aside, its curves are compared with that, too;
-`--reference` compares with something else, whatever the settings are. docs/healthy.md explains the
-checks.
+reference that comes with the package, seeds aside, its curves are compared with that, too; where a
+few differ, what is outside is a note. `--reference` compares with something else, whatever the
+settings are. docs/healthy.md explains the checks.
 
 Exit code 0: nothing is wrong (notes do not count). 1: something is. 2: the command cannot be
 carried out.
 """
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -72,7 +73,8 @@ def judge(pair: Pair, asked: bool) -> Iterator[Finding]:
 
     Args:
       pair: of `paired`.
-      asked: whether the user named the reference, so that other settings are no mistake.
+      asked: whether the user named the reference. If not, what other settings do is no mistake:
+        curves outside the band of a reference that nearly fits are a note.
     """
     training, reference, name = pair
     yield from health_checks.of(training)
@@ -81,9 +83,12 @@ def judge(pair: Pair, asked: bool) -> Iterator[Finding]:
         yield Finding("note", "reference", f"none for these settings: {name}")
         return
     differing = health_reference.differences(reference["trainings"][name], training)
-    if asked and differing:
-        yield Finding("note", "reference", f"other settings: {health_reference.some(differing)}")
-    yield from health_reference.compare(training, reference, name)
+    if differing:
+        said = f"{reference['name']} has other settings: {health_reference.some(differing)}"
+        yield Finding("note", "reference", said)
+    for found in health_reference.compare(training, reference, name):
+        lenient = differing and not asked and found.level == "wrong"
+        yield dataclasses.replace(found, level="note") if lenient else found
 
 
 def check(run: str, wanted: str | None, picture: str | None = None) -> int:
@@ -128,6 +133,11 @@ def act(options: argparse.Namespace) -> int:
         health_reference.write(path, reference)
         names = ", ".join(reference["trainings"])
         print(f"{path}: curves of {names} from {len(runs)} runs")
+        if len(runs) < health_reference.ENOUGH:
+            print(
+                f"note: {len(runs)} runs show little of how seeds differ; of {len(runs)} a healthy "
+                f"run is often outside. Use {health_reference.ENOUGH} or more."
+            )
         return 0
     if len(options.runs) > 1:
         raise HealthError(

@@ -25,7 +25,8 @@ RISE_SHARE = 0.05  # and as a share of what it had fallen before
 EXPLODED = 10.0  # gradient norm at the end over that after the warm-up
 SPIKE = 20.0  # one gradient norm over the median
 VANISHED = 1e-6  # gradient norm at the end over that at the start
-LARGE_UPDATE = 0.1  # norm of an update over that of the parameters
+LARGE_UPDATE = 0.1  # norm of an update over that of the parameters, the median
+SOME_UPDATE = 0.05  # the same, the largest: a note
 CHANCE = 5.0  # a development metric over its value for a random order
 HALVED = 0.5  # a development metric over its best
 RATE_TOLERANCE = 1e-3  # relative: what float32 leaves is 1e-7
@@ -69,7 +70,8 @@ def finite(training: Training) -> Iterator[Finding]:
             if name.startswith("train/") and (not math.isfinite(value))
         ]
         if broken or line.get("train/healthy", 1.0) == 0.0:
-            what = ", ".join(broken) or "the loss or a gradient"
+            broken.sort(key=lambda name: name != LOSS)
+            what = broken[0] if broken else "the loss or a gradient"
             yield Finding(
                 "wrong", "finite",
                 f"{what} is not finite at step {line['step']:,}. That update was not applied and "
@@ -171,20 +173,25 @@ def update(training: Training) -> Iterator[Finding]:
         for line in training.lines
         if line.get("train/parameter_norm") and "train/update_norm" in line
     ]
-    later = [value for value in _after_warmup(training, shares) if math.isfinite(value)]
-    if len(later) < 3:
+    shares = [(step, share) for step, share in shares if math.isfinite(share)]
+    if not shares:
         return
-    middle = statistics.median(later)
+    middle = statistics.median(share for _, share in shares)
+    step, most = max(shares, key=lambda point: point[1])
+    said = f"a step changes the parameters by {middle:.2%} of their norm in the median"
     if middle > LARGE_UPDATE:
         yield Finding(
             "wrong", "update",
-            f"a step changes the parameters by {middle:.0%} of their norm (median); expected below "
-            f"{LARGE_UPDATE:.0%}. LEARNING_RATE is too high.",
+            f"{said}; expected below {LARGE_UPDATE:.0%}. LEARNING_RATE is too high.",
+        )  # fmt: skip
+    elif most > SOME_UPDATE:
+        yield Finding(
+            "note", "update",
+            f"{said}, and by {most:.1%} at step {step:,}; above {SOME_UPDATE:.0%} LEARNING_RATE "
+            "may be too high, or the warm-up too short",
         )  # fmt: skip
     else:
-        yield Finding(
-            "ok", "update", f"a step changes the parameters by {middle:.2%} of their norm"
-        )
+        yield Finding("ok", "update", f"{said}, {most:.2%} at most")
 
 
 def expected_rate(training: Training, step: float) -> float | None:

@@ -25,7 +25,7 @@ import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from t5x_style.configuration.suggestions import closest
 from t5x_style.reporting import health_runs
@@ -36,10 +36,12 @@ from t5x_style.workflow import records
 FORMAT = 1
 FOLDER = Path(__file__).parent / "references"  # of those that come with the package
 SMOOTHED, POOLED = 5, 4
-WIDENED, LEAST, LEAST_OF_ONE = 3.0, 0.005, 0.1
+WIDENED, LEAST, LEAST_OF_ONE = 3.0, 0.03, 0.1
+ENOUGH = 3  # runs
 RECORDS = 0.05  # stages that kept numbers of records this close are the same
 OUTSIDE = 3  # smoothed values outside the band; fewer are a note
 SHOWN = 4  # settings that differ
+NEAR = 3  # settings that differ from a reference, which is compared all the same
 
 Curve = Mapping[str, Sequence[float]]
 
@@ -230,21 +232,21 @@ def _logged(trainings: list[Training]) -> list[Training]:
 
 
 def find(training: Training) -> tuple[dict[str, Any] | None, str]:
-    """The reference with a training's settings among those that come with the package.
+    """The reference with a training's settings, or nearly so, among those of the package.
 
     Returns:
-      (reference, name of its training, or why there is none).
+      (reference, name of its training, or why there is none). At most `NEAR` settings differ.
     """
-    nearest: tuple[int, str] = (len(training.parameters) + 1, "none comes with the package")
+    nearest: tuple[float, dict[str, Any] | None, str] = (math.inf, None, "the package has none")
     for name in packaged():
         reference = load(name)
         for other, one in reference["trainings"].items():
             differing = differences(one, training)
-            if not differing:
-                return reference, other
-            if other == training.name and len(differing) < nearest[0]:
-                nearest = len(differing), f"{name} differs in {some(differing)}"
-    return None, nearest[1]
+            if len(differing) < nearest[0] and (len(differing) <= NEAR or other == training.name):
+                near = len(differing) <= NEAR
+                said = other if near else f"{name} differs in {some(differing)}"
+                nearest = (len(differing), reference if near else None, said)
+    return nearest[1:]
 
 
 def some(texts: Sequence[str]) -> str:
@@ -262,45 +264,75 @@ def compare(training: Training, reference: Mapping[str, Any], name: str) -> Iter
       name: of the reference's training.
     """
     theirs = reference["trainings"][name]
-    widened = max(1.0, math.sqrt(interval(training) / max(theirs["interval"], 1.0)))
     for metric, band in theirs["curves"].items():
-        points = smoothed(training, metric, SMOOTHED * theirs["interval"])
-        yield from _within(metric, points, band, widened, reference)
+        values = _values(training, metric, theirs)
+        yield from _within(metric, values, band["steps"], reference)
+
+
+def outside(training: Training, reference: Mapping[str, Any], name: str) -> dict[str, list[float]]:
+    """Metric -> steps at which its curve is outside the band; arguments as of `compare`."""
+    theirs = reference["trainings"][name]
+    return {
+        metric: [one.step for one in _values(training, metric, theirs) if one.out]
+        for metric in theirs["curves"]
+    }
+
+
+class Value(NamedTuple):
+    """A point of a curve, and the band there."""
+
+    step: float
+    value: float
+    low: float
+    high: float
+
+    @property
+    def out(self) -> bool:
+        """Whether it is outside."""
+        return not self.low <= self.value <= self.high
+
+
+def _values(training: Training, metric: str, theirs: Mapping[str, Any]) -> list[Value]:
+    """A training's smoothed points where there is a band, which is wider if it logs less often."""
+    band, steps = theirs["curves"][metric], theirs["curves"][metric]["steps"]
+    widened = max(1.0, math.sqrt(interval(training) / max(theirs["interval"], 1.0)))
+    found = []
+    for step, value in smoothed(training, metric, SMOOTHED * theirs["interval"]):
+        if steps[0] <= step <= steps[-1]:
+            mean, low, high = (_at(band, key, step) for key in ("mean", "low", "high"))
+            low, high = mean - (mean - low) * widened, mean + (high - mean) * widened
+            found.append(Value(step, value, low, high))
+    return found
 
 
 def _within(
-    metric: str, points: Points, band: Curve, widened: float, reference: Mapping[str, Any]
+    metric: str, values: Sequence[Value], steps: Sequence[float], reference: Mapping[str, Any]
 ) -> Iterator[Finding]:
-    steps = band["steps"]
-    shared = [point for point in points if steps[0] <= point[0] <= steps[-1]]
     shown = metric.removeprefix("train/").removeprefix("eval/")
     title = f"{shown}, band of {reference['name']} ({reference['runs']} runs)"
-    if not shared:
-        yield Finding("note", "reference", f"{title}: no logged step to compare yet")
+    if not values:
+        said = f"no logged step from {steps[0]:,.0f} to {steps[-1]:,.0f} to compare"
+        yield Finding("note", "reference", f"{title}: {said}")
         return
-    out = []
-    for step, value in shared:
-        mean, low, high = (_at(band, key, step) for key in ("mean", "low", "high"))
-        low, high = mean - (mean - low) * widened, mean + (high - mean) * widened
-        if not low <= value <= high:
-            out.append((step, value, low, high))
-    step, value = shared[-1]
-    count = f"{len(shared) - len(out)} of {len(shared)} values inside"
+    out = [one for one in values if one.out]
+    last = values[-1]
+    count = f"{len(values) - len(out)} of {len(values)} values inside"
     if not out:
-        low, high = _at(band, "low", step), _at(band, "high", step)
         yield Finding(
             "ok", "reference",
-            f"{title}: {count}; {value:.4g} at step {step:,}, band {low:.4g} to {high:.4g}",
+            f"{title}: {count}; {last.value:.4g} at step {last.step:,}, band {last.low:.4g} to "
+            f"{last.high:.4g}",
         )  # fmt: skip
         return
-    step, value, low, high = out[0] if out[-1][0] != step else out[-1]
-    side = "above" if value > high else "below"
-    better = metric.startswith("eval/") and all(value > high for _, value, _, high in out)
-    few = len(out) < OUTSIDE and not (metric.startswith("eval/") and out[-1][0] == shared[-1][0])
+    evaluation = metric.startswith("eval/")
+    better = evaluation and all(one.value > one.high for one in out)
+    few = len(out) < OUTSIDE and not (evaluation and last.out)
+    one = last if last.out else out[0]
+    side = "above" if one.value > one.high else "below"
     yield Finding(
         "note" if better or few else "wrong", "reference",
-        f"{title}: {count}; {value:.4g} at step {step:,} is {side} the band, {low:.4g} to "
-        f"{high:.4g}",
+        f"{title}: {count}; {one.value:.4g} at step {one.step:,} is {side} the band, "
+        f"{one.low:.4g} to {one.high:.4g}",
     )  # fmt: skip
 
 

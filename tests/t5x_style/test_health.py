@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 import pytest
 
 from t5x_style import health
@@ -84,7 +84,7 @@ def test_two_runs_of_ones_own_are_compared(tmp_path, capsys):
     training_logs.training(tmp_path / "runs/c", worse, seed=3, **warm)
     code, lines = run(capsys, "runs/c", "--reference=runs/a", "--picture=c.png")
     assert code == 1 and marks(lines).count(("WRONG", "reference")) == 1
-    assert any('other settings: embedding_config.temperature "0.07" -> "0.1"' in line
+    assert any('has other settings: embedding_config.temperature "0.07" -> "0.1"' in line
                for line in lines)  # fmt: skip
     assert (tmp_path / "c.png").stat().st_size > 5000
 
@@ -95,6 +95,8 @@ def test_a_reference_is_written_and_used(tmp_path, capsys):
     code, lines = run(capsys, "--write=mine.json", "runs/1", "runs/2", "runs/3")
     assert code == 0 and lines == ["mine.json: curves of retriever from 3 runs"]
     assert json.loads((tmp_path / "mine.json").read_text())["seeds"] == ["1", "2", "3"]
+    code, lines = run(capsys, "--write=two.json", "runs/1", "runs/2")
+    assert code == 0 and lines[1].startswith("note: 2 runs show little of how seeds differ")
     code, lines = run(capsys, "runs/4", "--reference=mine.json")
     assert code == 0 and marks(lines).count(("ok", "reference")) == 3
     assert any("band of mine (3 runs)" in line for line in lines)
@@ -146,11 +148,11 @@ class Poisoned(ToyPipeline):
 
 
 class Fragile(Toy):
-    """The last row of its table is infinite."""
+    """Its loss is infinite if a token is 31."""
 
-    def __init__(self, *args, rngs):
-        super().__init__(*args, rngs=rngs)
-        self.table[...] = self.table[...].at[31].set(np.inf)
+    def loss(self, batch, key):
+        mean, metrics = super().loss(batch, key)
+        return mean * jnp.where((batch["text"]["target"] == 31).any(), jnp.inf, 1.0), metrics
 
 
 def really_trained(folder, rate, make=Toy, pipeline=ToyPipeline, poison=-1):
@@ -161,7 +163,7 @@ def really_trained(folder, rate, make=Toy, pipeline=ToyPipeline, poison=-1):
         pipeline(TEXT, 32, poison_step=poison),
         optimizer,
         partitioning.Partitioner(partitioning.MeshShape(1, 1, 1), devices=jax.devices()[:1]),
-        checkpointing.Checkpointer(folder / "checkpoints", checkpointing.Checkpointing()),
+        checkpointing.Checkpointer(folder / "checkpoints", checkpointing.Checkpointing(keep=1)),
         trainer.Cadence(STEPS, log_every=4, evaluate_every=STEPS, save_every=STEPS),
         seed=3,
     )
@@ -197,4 +199,4 @@ def test_trainings_that_really_ran(tmp_path, capsys):
     broken = really_trained(tmp_path / "broken", 0.05, Fragile, Poisoned, 60)
     code, lines = run(capsys, broken)
     assert code == 1 and "finite" in wrong(lines)
-    assert any("is not finite at step 61." in line for line in lines)
+    assert any("train/loss is not finite at step 61." in line for line in lines)

@@ -78,7 +78,21 @@ def test_a_symptom_is_wrong_in_its_own_check_only(tmp_path, name):
     assert {name: one.level for name, one in found.items()} == {check: "wrong"}
 
 
+def test_shuffled_labels(tmp_path):
+    """The loss learns what little frequencies give; nothing is found."""
+    draw = random.Random(0)
+    lines = changed(healthy(), LOSS, lambda step, old: (5.2 + 0.8 * math.exp(-step / 200))
+                    * draw.gauss(1, 0.01))  # fmt: skip
+    lines = changed(lines, METRIC, lambda step, old: 0.0009)
+    found = findings(tmp_path, lines)
+    assert {name: one.level for name, one in found.items()} == {"development": "wrong"}
+    assert "is at chance: a random order of 10,000 passages has 0.00029" in found[
+        "development"
+    ].text  # fmt: skip
+
+
 NOTES = {
+    "large first updates": ("train/update_norm", lambda step, old: 160 / step, "update"),
     "a spike": (GRADIENT, lambda step, old: 50.0 if step == 600 else old, "gradient"),
     "first value was best": (METRIC, lambda step, old: 0.5 - step / 5000, "development"),
     "some input wait": ("timing/input_wait_share", lambda step, old: 0.2, "input"),

@@ -162,7 +162,7 @@ def test_the_reference_of_the_main_job():
     assert path.stat().st_size < 60_000
     reference = health_reference.load("quickstart")
     assert len(set(reference["seeds"])) == reference["runs"] >= 3
-    assert list(reference["trainings"]) == ["retriever", "bag_of_embeddings"]
+    assert list(reference["trainings"]) == ["retriever"]
     for one in reference["trainings"].values():
         loss, metric = one["curves"][LOSS], one["curves"][METRIC]
         assert loss["steps"] == list(range(25, 1501, 25))
