@@ -145,7 +145,12 @@ def _training(place: Path) -> tuple[float, Training] | None:
     if version is None or version.record.get("job", {}).get("name") != "train":
         return None
     path = version.folder / metric_writer.JSONL
-    lines = metric_writer.read_lines(path) if path.is_file() else []
+    try:
+        lines = metric_writer.read_lines(path) if path.is_file() else []
+    except ValueError as error:
+        raise HealthError(
+            f"{error}. The log is damaged: make the stage again (--rerun)."
+        ) from error
     record = version.record
     training = Training(
         str(record["name"]), version.folder, lines, record.get("parameters", {}),
@@ -202,13 +207,14 @@ def settings(training: Training) -> dict[str, str]:
     Returns:
       `setting` of the training, and `stage: setting` of an ancestor -> values in words.
     """
-    found = _short(training.parameters, "")
+    found = short(training.parameters, "")
     for version in training.ancestors:
-        found |= _short(version.record.get("parameters", {}), f"{version.record['name']}: ")
+        found |= short(version.record.get("parameters", {}), f"{version.record['name']}: ")
     return found
 
 
-def _short(parameters: Mapping[str, str], prefix: str) -> dict[str, str]:
+def short(parameters: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """The settings among the parameters of one version, see `settings`; names get the prefix."""
     found: dict[str, dict[str, None]] = {}
     for path, value in parameters.items():
         name = ".".join(path.split(".")[-2:])

@@ -97,6 +97,7 @@ def test_what_jax_says_is_marked_and_little():
 def make_place(tmp_path_factory):
     """A folder with the runs that the pages name."""
     folder = tmp_path_factory.mktemp("pages")
+    (folder / "runs/.store/versions").mkdir(parents=True)  # one for all runs, as a recipe has it
     for number, name in enumerate(("quickstart", "mine", "before", "seed1", "seed2", "seed3")):
         training_logs.training(folder / "runs" / name, healthy(number + 1), seed=number + 1)
     shutil.copy(health_reference.FOLDER / "quickstart.json", folder)

@@ -127,6 +127,18 @@ def test_wrong_use_is_exit_code_2(tmp_path, capsys, argv, message):
     assert code == 2 and len(lines) == 1 and message in lines[0]
 
 
+def test_a_damaged_log_is_named(tmp_path, capsys):
+    place = training_logs.unfinished(tmp_path / "runs/a", healthy(steps=100))
+    log = place / metric_writer.JSONL
+    log.write_text(f"cut short\n{log.read_text()}")
+    code, lines = run(capsys, "runs/a")
+    assert code == 2 and "line 1: not JSON" in lines[0] and "log is damaged" in lines[0]
+    log.write_text(
+        f"{training_logs.text(healthy(steps=200))}{{'step'"
+    )  # a line that is written now
+    assert run(capsys, "runs/a")[0] == 0
+
+
 def test_it_needs_no_jax(tmp_path):
     training_logs.training(tmp_path / "runs/a", healthy())
     code = (
