@@ -6,7 +6,6 @@ are the constants below; docs/healthy.md explains them.
 """
 
 import dataclasses
-import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from t5x_style.training import metric_writer
 Level = Literal["ok", "note", "wrong"]
 
 MIN_POINTS = 6  # logged steps, from which on a trend is judged
+SURE_POINTS = 10  # and from which on a loss that does not fall is wrong
 CLEAR = 2.0  # a fall of the loss in standard deviations of its noise
 RISE = 3.0  # a rise of the loss over its lowest level, in the same
 RISE_SHARE = 0.05  # and as a share of what it had fallen before
@@ -92,13 +92,13 @@ def window(count: int) -> int:
 
 
 def noise(values: Sequence[float]) -> float:
-    """Standard deviation of values around a slow trend; a few spikes count little.
+    """Standard deviation of values around a trend that is locally a line; spikes count little.
 
-    From the median of the absolute differences of neighbours, which for normal noise is its
-    standard deviation times sqrt(2) / 1.4826.
+    From the median of the absolute second differences, which for normal noise is its standard
+    deviation times sqrt(6) / 1.4826.
     """
-    steps = [abs(later - earlier) for earlier, later in itertools.pairwise(values)]
-    return 1.4826 / math.sqrt(2) * statistics.median(steps) if steps else 0.0
+    bends = [abs(a - 2 * b + c) for a, b, c in zip(values, values[1:], values[2:], strict=False)]
+    return 1.4826 / math.sqrt(6) * statistics.median(bends) if bends else 0.0
 
 
 def loss(training: Training) -> Iterator[Finding]:
@@ -124,12 +124,16 @@ def loss(training: Training) -> Iterator[Finding]:
             + (because if moves else " A lower LEARNING_RATE is the usual remedy."),
         )  # fmt: skip
     elif start - end <= max(CLEAR * spread, 1e-3 * abs(start)):
+        because = " Look at LEARNING_RATE, at what is frozen, at the pairs."
+        early = len(values) < SURE_POINTS
+        if early:
+            because = f" {SURE_POINTS} logged steps are enough to be sure."
         warm = training.parameters.get("initialise_from", "[]") != "[]"
-        because = " It started from trained weights, so that little may be left to learn."
+        if warm:
+            because = " It started from trained weights, so that little may be left to learn."
         yield Finding(
-            "note" if warm else "wrong", "loss",
-            f"does not fall: {said}, with noise of {spread:.2g}."
-            + (because if warm else " Look at LEARNING_RATE, at what is frozen, at the pairs."),
+            "note" if warm or early else "wrong", "loss",
+            f"does not fall: {said}, with noise of {spread:.2g}.{because}",
         )  # fmt: skip
     else:
         yield Finding("ok", "loss", f"falls {said}")
@@ -332,11 +336,14 @@ def vectors(training: Training) -> Iterator[Finding]:
     said = f"mean cosine of different texts {cosine:.3f} at step {step:,}"
     rank = f", effective rank {ranks[-1]:.3g}" if ranks else ""
     collapsed = cosine >= embeddings.NEARLY_EQUAL or (ranks and ranks[-1] < LEAST_RANK)
-    if collapsed or (gains and gains[-1] < embeddings.LEAST_GAIN):
+    if not collapsed and not (gains and gains[-1] < embeddings.LEAST_GAIN):
+        yield Finding("ok", "vectors", f"{said}{rank}")
+    elif gains and step > 0:
         yield Finding(
             "wrong", "vectors",
             f"all vectors are nearly equal: {said}{rank}. docs/contrastive.md names causes and "
             "remedies.",
         )  # fmt: skip
-    else:
-        yield Finding("ok", "vectors", f"{said}{rank}")
+    else:  # fresh, or of an objective that compares no vectors, such as MLM
+        why = "nothing is trained yet" if step == 0 else "this loss compares no vectors"
+        yield Finding("note", "vectors", f"all vectors are nearly equal, and {why}: {said}{rank}")

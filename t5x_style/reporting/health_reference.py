@@ -39,8 +39,9 @@ SMOOTHED, POOLED = 5, 4
 WIDENED, LEAST, LEAST_OF_ONE = 3.0, 0.03, 0.1
 ENOUGH = 3  # runs
 RECORDS = 0.05  # stages that kept numbers of records this close are the same
-OUTSIDE = 3  # smoothed values outside the band; fewer are a note
+OUTSIDE = SMOOTHED + 1  # smoothed values outside: one step alone moves SMOOTHED of them
 SHOWN = 4  # settings that differ
+MANY = 10  # settings that differ; of more, their number is all that helps
 NEAR = 3  # settings that differ from a reference, which is compared all the same
 
 Curve = Mapping[str, Sequence[float]]
@@ -244,7 +245,9 @@ def find(training: Training) -> tuple[dict[str, Any] | None, str]:
             differing = differences(one, training)
             if len(differing) < nearest[0] and (len(differing) <= NEAR or other == training.name):
                 near = len(differing) <= NEAR
-                said = other if near else f"{name} differs in {some(differing)}"
+                many = f"{len(differing)} settings"
+                which = some(differing) if len(differing) <= MANY else many
+                said = other if near else f"{name} differs in {which}"
                 nearest = (len(differing), reference if near else None, said)
     return nearest[1:]
 

@@ -55,7 +55,11 @@ def healthy(seed=1, steps=1000, every=20):
             seconds += 1.0
             value = 0.5 * (1 - math.exp(-10 * share)) + draw.gauss(0, 0.005)
             lines.append({"step": step, METRIC: value, metric_writer.ELAPSED: seconds})
-            figures = {"embeddings/mean_cosine": 0.01, "embeddings/effective_rank": 90.0}
+            figures = {
+                "embeddings/mean_cosine": 0.01,
+                "embeddings/effective_rank": 90.0,
+                "embeddings/possible_gain": 4.0,
+            }
             lines.append({"step": step, **figures, metric_writer.ELAPSED: seconds})
     return lines
 

@@ -67,6 +67,7 @@ SYMPTOMS = {
     "metric collapses": (METRIC, lambda step, old: 0.1 if step > 600 else old, "development"),
     "vectors collapse": ("embeddings/mean_cosine", lambda step, old: 0.999, "vectors"),
     "one direction is left": ("embeddings/effective_rank", lambda step, old: 1.2, "vectors"),
+    "no gradient": ("embeddings/possible_gain", lambda step, old: 0.001, "vectors"),
     "slow input": ("timing/input_wait_share", lambda step, old: 0.7, "input"),
 }
 
@@ -118,6 +119,29 @@ def test_a_rising_loss_is_a_note_where_negatives_become_harder(tmp_path):
     lines = changed(healthy(), LOSS, lambda step, old: old * (1 + max(0, step - 500) / 250))
     found = findings(tmp_path, lines, replanning="@replanning.Replanning()")
     assert found["loss"].level == "note" and "harder negatives" in found["loss"].text
+
+
+def test_a_flat_loss_of_few_steps_is_a_note(tmp_path):
+    found = findings(tmp_path, changed(healthy(steps=160), LOSS, noisy(6.0)))
+    assert found["loss"].level == "note" and "10 logged steps are enough" in found["loss"].text
+
+
+def test_equal_vectors_are_a_note_where_no_loss_compares_them(tmp_path):
+    """As of a masked language model, and of every fresh encoder."""
+    lines = changed(healthy(), "embeddings/mean_cosine", lambda step, old: 0.999)
+    for line in lines:
+        line.pop("embeddings/possible_gain", None)
+    found = findings(tmp_path / "mlm", lines)
+    assert found["vectors"].level == "note" and "compares no vectors" in found["vectors"].text
+    fresh = [{"step": 0, "embeddings/mean_cosine": 0.999, "embeddings/possible_gain": 0.001}]
+    found = findings(tmp_path / "fresh", [*fresh, *healthy(steps=100)])
+    assert found["vectors"].level == "note" and "nothing is trained" in found["vectors"].text
+
+
+def test_the_noise_of_a_falling_loss_is_known():
+    draw = random.Random(0)
+    values = [100 - step + draw.gauss(0, 0.5) for step in range(500)]
+    assert health_checks.noise(values) == pytest.approx(0.5, rel=0.1)
 
 
 def test_records_that_were_skipped(tmp_path):
