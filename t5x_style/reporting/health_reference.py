@@ -7,7 +7,7 @@ A reference is a JSON file:
         "curves": {metric: {"steps": [...], "mean": [...], "low": [...], "high": [...]}}}}}
 
 Curves of training metrics are smoothed: the mean of the values that were logged in the last
-`SMOOTHED` intervals of the reference. One step's loss has noise of a seventh of itself, since seeds
+`SMOOTHED` intervals of the reference. One step's loss has noise of a tenth of itself, since seeds
 draw other batches; a band around single steps would hold almost anything.
 
 The band is the range over the runs, widened on both sides by `WIDENED` standard deviations of a new
