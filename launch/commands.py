@@ -92,6 +92,13 @@ _TABLE = (
         (command_flags.add_gc,),
         "[flags]",
     ),
+    Command(
+        "health",
+        "Is my run healthy? Checks its curves, and compares them with a reference.",
+        "t5x_style.health",
+        (command_flags.add_health,),
+        "RUN_DIR [flags]",
+    ),
     Command("export", "Write a SavedModel: one stage.", "t5x_style.export", _STAGE_FLAGS, _STAGE),
     Command(
         "evaluate", "Compare retrievers: one stage.", "t5x_style.evaluate", _STAGE_FLAGS, _STAGE
