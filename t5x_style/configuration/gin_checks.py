@@ -17,7 +17,7 @@ from typing import Any
 
 from gin import config as gin_config
 
-from t5x_style.configuration import code_checks, command_flags, gin_macros, gin_text
+from t5x_style.configuration import code_checks, command_flags, gin_macros, gin_text, module_names
 from t5x_style.configuration.gin_reader import (
     COMMAND_LINE,
     FOLDER_MACRO,
@@ -176,7 +176,7 @@ def _required_name(config: Config, binding: Binding) -> str:
 
 
 def check_resolved(config: Config) -> None:
-    """Raises GinError for names whose first part no file imports."""
+    """Raises GinError for names whose first part is no module's and that no file imports."""
     _refuse(_unresolved(config))
 
 
@@ -190,12 +190,19 @@ def _unresolved(config: Config) -> Iterator[str]:
             if isinstance(leaf, Reference) and not leaf.target
         ]
         for name in names:
-            yield (
-                f"{binding.where}: {name.split('.')[0]!r} in {name!r} is not imported by this "
-                f"file{closest(name.split('.')[0], symbols)}"
-            )
+            yield f"{binding.where}: {_why_unresolved(name, symbols)}"
         if binding.target == "gin.macro":
             yield f"{binding.where}: write NAME = value instead of gin.macro.value."
+
+
+def _why_unresolved(name: str, symbols: Iterable[str]) -> str:
+    head = name.split(".")[0]
+    several = module_names.all_modules().get(head, ())
+    if len(several) > 1:
+        imports = " or ".join(f"from {path.rpartition('.')[0]} import {head}" for path in several)
+        return f"{head!r} in {name!r} is the name of {len(several)} modules; write {imports}."
+    known = {*symbols, *module_names.paths()}
+    return f"{head!r} in {name!r} is no module of Kennel, nor imported{closest(head, known)}"
 
 
 def _without_value(config: Config) -> Iterator[str]:

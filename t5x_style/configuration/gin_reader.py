@@ -15,15 +15,15 @@ from typing import Any
 
 from gin import config_parser
 
-from t5x_style.configuration import rename_tables, renames
+from t5x_style.configuration import module_names, rename_tables, renames
 from t5x_style.configuration.python_sources import REPOSITORY as REPOSITORY
+from t5x_style.configuration.renamed_files import FILES
 from t5x_style.configuration.suggestions import closest as closest
 
 ALLOWED = ("t5x_style", "models", "input_pipelines", "gin_configs", "launch")
 FOLDER_MACRO = "MODEL_DIR"  # the folder a stage writes; set from outside, known to every file
 COMMAND_LINE = "command line"
-STAGE_MODULE = "t5x_style.stage"
-RUN = f"{STAGE_MODULE}.run"  # the configurable that calls a stage's job
+RUN = "t5x_style.stage.run"  # the configurable that calls a stage's job
 
 
 class GinError(ValueError):
@@ -48,7 +48,7 @@ class Reference:
     """`@scope/module.thing` or, with `call`, `@scope/module.thing()` inside a value.
 
     `target` is the absolute dotted path (`models.objectives.retromae.RetroMAE`), or "" when the
-    file that holds the reference imports nothing of that name.
+    file that holds the reference imports nothing of that name and no module has it.
     """
 
     text: str
@@ -77,9 +77,9 @@ class Binding:
 
 @dataclass(frozen=True)
 class Import:
-    """One import of a gin file: `symbol` is the name it binds, `path` what that name stands for.
+    """A module that a gin file uses: `symbol` is the name it binds, `path` what that name means.
 
-    `module` and `path` are present names, see `renames`.
+    `module` and `path` are present names, see `renames`; `module_names` says what needs no import.
     """
 
     module: str
@@ -166,18 +166,23 @@ def to_gin(value: Any) -> str:
 class _Delegate(config_parser.ParserDelegate):
     """Turns references into our dataclasses, resolving names with one file's imports.
 
-    `renamed`: (old, present) name of what was met since it was last emptied.
+    `renamed`: (old, present) name of what was met since it was last emptied; `named`: symbols of
+    modules that were met without an import.
     """
 
     def __init__(self, symbols: dict[str, str]):
         self.symbols = symbols
         self.renamed: list[tuple[str, str]] = []
+        self.named: list[str] = []
 
     def resolve(self, text: str) -> str:
-        """`prepare.prepare` -> `input_pipelines.store.prepare.prepare`; "" when not imported."""
+        """`prepare.prepare` -> `input_pipelines.store.prepare.prepare`; "" when nobody knows it."""
         head, _, rest = text.partition(".")
         if head not in self.symbols:
-            return ""
+            if head not in module_names.paths():
+                return ""
+            self.symbols[head] = module_names.paths()[head]
+            self.named.append(head)
         return self.present(".".join(filter(None, (self.symbols[head], rest))))
 
     def present(self, path: str) -> str:
@@ -198,6 +203,19 @@ class _Delegate(config_parser.ParserDelegate):
         for old, new in self.renamed:
             renames.note(where, old, new)
         self.renamed.clear()
+
+    def met(self, where: str) -> list[Import]:
+        """The modules that were named without an import, at the place where they were met.
+
+        Not an old module whose contents are in several now: those are imported as they are used.
+        """
+        modules = [renames.present(self.symbols[symbol]) for symbol in self.named]
+        self.named.clear()
+        return [
+            Import(module, name, module, where)
+            for module in modules
+            if (name := module.rpartition(".")[2]) in module_names.paths()
+        ]
 
     def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Reference:
         scope, _, text = scoped_configurable_name.rpartition("/")
@@ -224,9 +242,9 @@ def find_file(name: str, search_paths: Sequence[Path], where: str) -> Path:
         if path.is_file():
             return path
     around = {str(p.relative_to(f)) for f in search_paths for p in f.glob("gin_configs/**/*.gin")}
-    if name in rename_tables.FILES:
-        renames.note(where, name, rename_tables.FILES[name])
-        return find_file(rename_tables.FILES[name], search_paths, where)
+    if name in FILES:
+        renames.note(where, name, FILES[name])
+        return find_file(FILES[name], search_paths, where)
     raise GinError(
         f"{where}: no gin file {name!r} under {', '.join(str(p) for p in search_paths)}"
         f"{closest(name, around)}. Give a path from there, or add --gin_search_paths."
@@ -262,6 +280,7 @@ class _Reader:
                 self.read_file(statement.filename, where)
             elif isinstance(statement, config_parser.BindingStatement):
                 self.bind(statement, delegate, seen, where)
+            self.config.imports += delegate.met(where)
             delegate.note(where)
 
     def _import(
@@ -322,10 +341,8 @@ def _statements(text: str, delegate: _Delegate, label: str) -> Iterator[Any]:
         yield from config_parser.ConfigParser(text, delegate)
     except (SyntaxError, tokenize.TokenError) as error:
         location = error.args[1] if len(error.args) > 1 else None
-        if isinstance(error, SyntaxError):
-            line = location[1] if location else "?"
-        else:  # a TokenError holds (line, column)
-            line = location[0] if location else "?"
+        place = 1 if isinstance(error, SyntaxError) else 0  # a TokenError holds (line, column)
+        line = location[place] if location else "?"
         raise GinError(f"{label}:{line}: not gin: {error.args[0].strip()}") from error
 
 
@@ -356,9 +373,8 @@ def read(
     reader = _Reader(search_folders(search_paths), (*ALLOWED, *allow))
     for name in files:
         reader.read_file(name, COMMAND_LINE)
-    symbols = {item.symbol: item.path for item in reader.config.imports}
-    symbols = {"stage": STAGE_MODULE, "gin": "gin"} | renames.aliases(symbols) | symbols
-    delegate = _Delegate(symbols)
+    imported = {item.symbol: item.path for item in reader.config.imports}
+    delegate = _Delegate({"gin": "gin"} | renames.aliases(imported) | imported)
     seen: dict[tuple[str, str, str], Binding] = {}
     for name, text in overrides:
         where = f"{COMMAND_LINE} --gin.{name}"
@@ -366,6 +382,7 @@ def read(
         value = override_value(text, delegate, where)
         statement = config_parser.BindingStatement(scope, selector, parameter, value, None)
         reader.bind(statement, delegate, seen, where)
+        reader.config.imports += delegate.met(where)
         delegate.note(where)
     return reader.config
 
