@@ -102,10 +102,10 @@ def check(corpus: str, dev_share: float, max_dev: int, max_bad_records: int) -> 
             f"complete_splits.max_dev: expected at least 1, found {max_dev}. To hold nothing out, "
             "raise complete_splits.min_train"
         )
-    for name in ("corpus.jsonl", "queries.jsonl"):
-        beir.require_texts(corpus, name)
+    beir.require_texts(corpus, "corpus.jsonl")
     if not any(_exists(path) for split in SPLITS for path in _paths(corpus, split)):
         raise _unjudged(corpus)
+    beir.require_texts(corpus, "queries.jsonl")
 
 
 def _unjudged(corpus: str) -> SourceError:

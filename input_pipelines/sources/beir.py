@@ -24,9 +24,9 @@ def find(folder: str, *names: str) -> str:
             if os.path.isfile(path):
                 return path
     if os.path.isdir(folder):
-        there = f"it holds {sorted(os.listdir(folder))[:20]}"
+        there = f"found {sorted(os.listdir(folder))[:20]}"
     else:
-        there = "it is a file" if os.path.exists(folder) else "it does not exist"
+        there = "it is a file" if os.path.exists(folder) else "no such folder"
     raise SourceError(
         f"{folder}: expected a folder in BEIR's layout, with {' or '.join(names)} (or .gz); {there}"
     )

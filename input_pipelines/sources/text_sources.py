@@ -102,14 +102,13 @@ class BadRecords:
             raise SourceError(
                 f"{self.counts.total()} malformed records, and max_bad_records={self._limit}. "
                 f"The last: {message}. By reason: {dict(self.counts)}. "
-                f"Correct the file (the original, if a stage copied it){self._advice()}"
+                "Correct the file (the original, if a stage copied it), or raise max_bad_records "
+                f"to skip this many{self._flag()}"
             )
 
-    def _advice(self) -> str:
-        """How a user raises the limit, where there is a setting for it."""
-        if not self._job:
-            return ""
-        return f", or skip this many: --gin.{self._job}.max_bad_records=NUMBER"
+    def _flag(self) -> str:
+        """How a user raises the limit, where the job is known."""
+        return f": --gin.{self._job}.max_bad_records=NUMBER" if self._job else ""
 
 
 class TextSource(Protocol):

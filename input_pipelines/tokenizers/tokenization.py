@@ -249,16 +249,7 @@ def train_tokenizer(
         longest_word,
         split_case,
     )
-    if tokenizer.get_vocab_size() == len(BERT_SPECIALS):
-        raise SourceError(
-            f"no text to train a tokenizer on: {source} has no record with text. "
-            "Expected at least one; correct the file that they come from"
-        )
-    if tokenizer.get_vocab_size() > vocabulary_size:
-        raise ValueError(
-            f"train_tokenizer.vocabulary_size={vocabulary_size}, but the characters of the text "
-            f"alone need {tokenizer.get_vocab_size()}; raise it, or lower alphabet_size"
-        )
+    _require_fit(tokenizer, vocabulary_size, source)
     if languages is not None:
         with open(languages, encoding="utf-8") as file:
             tokenizer.add_special_tokens([language_token(code) for code in json.load(file)])
@@ -310,6 +301,20 @@ def write_folder(
     _write(folder, "tokenizer_config.json", json.dumps({**settings, **config}, indent=1))
     _write(folder, "vocabulary.json", json.dumps(value, indent=1))
     return value
+
+
+def _require_fit(tokenizer: tokenizers.Tokenizer, vocabulary_size: int, source: TextSource) -> None:
+    """Refuses a tokenizer of no text, or of too many characters."""
+    if tokenizer.get_vocab_size() == len(BERT_SPECIALS):
+        raise SourceError(
+            f"no text to train a tokenizer on: {source} has no record with text. "
+            "Expected at least one; correct the file that they come from"
+        )
+    if tokenizer.get_vocab_size() > vocabulary_size:
+        raise ValueError(
+            f"train_tokenizer.vocabulary_size={vocabulary_size}, but the characters of the text "
+            f"alone need {tokenizer.get_vocab_size()}; raise it, or lower alphabet_size"
+        )
 
 
 def check(
