@@ -33,7 +33,7 @@ def problems(flags: Flags, job: str) -> Iterator[str]:
         if any(problem.startswith(f"{binding.where}: ") for problem in found)
     }
     trial = Trial(config, stages.inputs_of(config), wrong)
-    trial.check_batch(trial.arguments(job), job)
+    trial.check_job(job)
     yield from dict.fromkeys([*found, *trial.problems])
 
 

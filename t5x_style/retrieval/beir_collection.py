@@ -132,7 +132,7 @@ def read_qrels(
       CollectionError: a malformed line, a query or passage that does not exist, a pair judged
         twice, or a query of which nothing is relevant (its every metric would be 0 for any system).
     """
-    path = find(corpus, f"qrels/{split}.tsv", f"qrels.{split}.tsv")
+    path = find_qrels(corpus, split)
     qrels: Qrels = {}
     with _open(path) as file:
         lines = file.read().decode("utf-8").splitlines()
@@ -153,13 +153,18 @@ def read_qrels(
     return qrels
 
 
+def find_qrels(corpus: str | Path, split: str) -> Path:
+    """The file of a split's judgements; FileNotFoundError if there is none, see `find`."""
+    return find(corpus, f"qrels/{split}.tsv", f"qrels.{split}.tsv")
+
+
 def has_judgements(corpus: str | Path, split: str) -> bool:
     """Whether a split judges any query: False where its file holds a header alone.
 
     Raises:
       FileNotFoundError: the split has no file.
     """
-    with _open(find(corpus, f"qrels/{split}.tsv", f"qrels.{split}.tsv")) as file:
+    with _open(find_qrels(corpus, split)) as file:
         lines = file.read().decode("utf-8").splitlines()
     return any(
         line.strip() and not (number == 0 and line.split("\t") == QRELS_HEADER)
