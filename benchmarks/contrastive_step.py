@@ -175,7 +175,7 @@ def ours() -> turns.Contestant:
 
 
 def export(module: Any) -> None:
-    """Writes the encoder for sentence-transformers, as runs/export_hf.gin does."""
+    """Writes the encoder for sentence-transformers, as runs/exports/huggingface.gin does."""
     from flax import nnx
 
     from models.interop import export_hf

@@ -26,7 +26,7 @@ def run_stage(files: list[str], folder: Path, **macros: object) -> None:
 
 def documentation(folder: Path) -> Path:
     """A BEIR folder of the documentation that this installation carries."""
-    run_stage(["runs/make_corpus.gin"], folder / "documentation")
+    run_stage(["runs/collections/python_corpus.gin"], folder / "documentation")
     return folder / "documentation/corpus"
 
 
@@ -46,9 +46,9 @@ def squad(folder: Path) -> Path:
 
 def tokenized(corpus: Path, at: Path, length: int) -> tuple[Path, Path]:
     """(token store, tokenizer) of a folder's passages, cut at `length` tokens; made in `at`."""
-    run_stage(["runs/train_tokenizer.gin"], at / "t", CORPUS=str(corpus))
+    run_stage(["runs/tokenizers/corpus.gin"], at / "t", CORPUS=str(corpus))
     run_stage(
-        ["data/beir_passages.gin", "runs/prepare.gin"], at / "p", CORPUS=str(corpus),
+        ["data/beir_passages.gin", "runs/stores/texts.gin"], at / "p", CORPUS=str(corpus),
         TOKENIZER=str(at / "t/tokenizer"), LENGTH=length,
     )  # fmt: skip
     return at / "p/store", at / "t/tokenizer"
@@ -66,13 +66,15 @@ def squad_pairs(folder: Path, query_length: int, passage_length: int) -> Path:
     is there already is taken as it is; a paragraph stands once, so that no batch repeats one.
     """
     test = SQUAD.with_name("dev-v1.1.jsonl.gz")
-    run_stage(["runs/make_squad.gin"], folder / "squad", TRAIN_FILE=str(SQUAD), TEST_FILE=str(test))
+    run_stage(
+        ["runs/collections/squad.gin"], folder / "squad", TRAIN_FILE=str(SQUAD), TEST_FILE=str(test)
+    )
     corpus = folder / "squad/corpus"
-    run_stage(["runs/train_tokenizer.gin"], folder / "tokenizer", CORPUS=str(corpus))
+    run_stage(["runs/tokenizers/corpus.gin"], folder / "tokenizer", CORPUS=str(corpus))
     tokenizer = str(folder / "tokenizer/tokenizer")
     for kind, length in (("queries", query_length), ("passages", passage_length)):
         run_stage(
-            [f"data/beir_{kind}.gin", "runs/prepare.gin"], folder / kind, CORPUS=str(corpus),
+            [f"data/beir_{kind}.gin", "runs/stores/texts.gin"], folder / kind, CORPUS=str(corpus),
             TOKENIZER=tokenizer, LENGTH=length,
         )  # fmt: skip
     question: dict[str, str] = {}

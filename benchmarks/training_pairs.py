@@ -31,7 +31,9 @@ from input_pipelines.pairs.pair_mixture import PairMixture
 from input_pipelines.pairs.training_pairs import TrainingPairs
 from input_pipelines.store.token_store import TokenStore
 
-_STORE = flags.DEFINE_string("store", "", "A token store that runs/prepare_parts.gin made.")
+_STORE = flags.DEFINE_string(
+    "store", "", "A token store that runs/stores/passages_in_parts.gin made."
+)
 _PAIRS = flags.DEFINE_integer("pairs", 512, "Pairs in a batch.")
 _BATCHES = flags.DEFINE_integer("batches", 200, "Batches of each mixture.")
 
@@ -48,10 +50,10 @@ KINDS: dict[str, PairKind] = {
 def prepared(scratch: Path) -> str:
     """The documentation as a token store with tables."""
     corpus = corpora.documentation(scratch)
-    corpora.run_stage(["runs/train_tokenizer.gin"], scratch / "t", CORPUS=str(corpus))
+    corpora.run_stage(["runs/tokenizers/corpus.gin"], scratch / "t", CORPUS=str(corpus))
     corpora.run_stage(
-        ["data/beir_passages.gin", "runs/prepare_parts.gin"], scratch / "p", CORPUS=str(corpus),
-        TOKENIZER=str(scratch / "t/tokenizer"), LENGTH=LENGTH,
+        ["data/beir_passages.gin", "runs/stores/passages_in_parts.gin"], scratch / "p",
+        CORPUS=str(corpus), TOKENIZER=str(scratch / "t/tokenizer"), LENGTH=LENGTH,
     )  # fmt: skip
     return str(scratch / "p/store")
 

@@ -1,6 +1,6 @@
 """Builds an index of each new checkpoint of a training that retrieves on the host.
 
-    python -m t5x_style.build_index --watch --gin_file=gin_configs/runs/watch_index.gin ...
+    python -m t5x_style.build_index --watch --gin_file=gin_configs/runs/indexes/watch.gin ...
 
 A companion of a training, no stage: it publishes to a folder of its own. It writes nothing into the
 training's folder, a version that never changes once it is finished.
@@ -83,7 +83,9 @@ def main(argv: Sequence[str]) -> int:
 
     def run(flags: gin_checks.Flags) -> int:
         if not flags.files:
-            raise RefreshError("nothing to watch: pass --gin_file=gin_configs/runs/watch_index.gin")
+            raise RefreshError(
+                "nothing to watch: pass --gin_file=gin_configs/runs/indexes/watch.gin"
+            )
         startup.start()
         config = flags.read()
         gin_checks.check_names(config, ("t5x_style.watch_index.watch",))

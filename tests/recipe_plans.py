@@ -1,6 +1,6 @@
 """The plans of the recipes that Kennel ships: stages, jobs, inputs, the value of every parameter.
 
-    python -m tests.recipe_plans            compare with tests/golden/plans.json
+    python -m tests.recipe_plans [NAME...]  compare with tests/golden/plans.json, all or some
     python -m tests.recipe_plans --write    record the plans of today
 
 A plan is what identifies the results of a recipe's stages. Moving code, renaming it or writing a
@@ -17,7 +17,7 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ PARTS = {
     "labse_data",
     "labse_tatoeba",
     "labse_tests",
+    "pretrained",
     "pretraining_comparison",
     "realm_published",
     "simlm_published",
@@ -62,9 +63,9 @@ def names() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.gin") if path.stem not in PARTS)
 
 
-def of_recipe(name: str) -> dict[str, Plan]:
-    """Stage -> its plan, for one recipe."""
-    return _asked(name)[1]
+def of_recipe(name: str, settings: Sequence[str] = ()) -> dict[str, Plan]:
+    """Stage -> its plan, for one recipe; `settings` are NAME=VALUE."""
+    return _asked(name, settings)[1]
 
 
 def flags_of(name: str) -> gin_checks.Flags:
@@ -72,8 +73,9 @@ def flags_of(name: str) -> gin_checks.Flags:
     return _asked(name)[0]
 
 
-def _asked(name: str) -> tuple[gin_checks.Flags, dict[str, Plan]]:
+def _asked(name: str, settings: Sequence[str] = ()) -> tuple[gin_checks.Flags, dict[str, Plan]]:
     argv = [f"--gin_file={RECIPES / name}.gin", "--gin.RUN_DIR=run"]
+    argv += [f"--gin.{setting}" for setting in settings]
     while True:
         try:
             flags = gin_checks.parse_flags(argv)
@@ -177,12 +179,16 @@ def _values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("--write", action="store_true")
-    plans = {name: of_recipe(name) for name in names()}
-    if options.parse_args().write:
+    options.add_argument("name", nargs="*", choices=[*names(), []], help="recipes to compare")
+    given = options.parse_args()
+    plans = {name: of_recipe(name) for name in names() if not given.name or name in given.name}
+    if given.write and not given.name:
         text = json.dumps(pack(plans), ensure_ascii=False, indent=0, sort_keys=True)
         GOLDEN.write_text(text + "\n", encoding="utf-8")
         return
     recorded = read()
+    if given.name:
+        recorded = {name: recorded[name] for name in plans.keys() & recorded.keys()}
     wrong = [
         f"{name}: {line}"
         for name in sorted(plans.keys() | recorded.keys())

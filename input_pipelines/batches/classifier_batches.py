@@ -93,7 +93,7 @@ def _layout(store: TokenStore) -> tuple[int, tuple[str, ...]]:
     if name != NAME:
         raise StoreError(
             f"token store {store.folder}: expected pairs with classes, prepared with "
-            f"runs/prepare_labelled_pairs.gin, found rows of layout {store.manifest['layout']!r}"
+            f"runs/stores/labelled_pairs.gin, found rows of layout {store.manifest['layout']!r}"
         )
     side, _, classes = rest.partition(":")
     return int(side), tuple(classes.split("|"))

@@ -218,7 +218,7 @@ def _require(store: TokenStore, question_length: int, window: int) -> None:
     if name != NAME:
         raise StoreError(
             f"token store {store.folder}: expected questions beside passages, prepared with "
-            f"runs/prepare_question_windows.gin, found rows of layout {store.manifest['layout']!r}"
+            f"runs/stores/question_windows.gin, found rows of layout {store.manifest['layout']!r}"
         )
     if int(rest.partition(":")[0]) != question_length:
         raise StoreError(

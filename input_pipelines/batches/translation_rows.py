@@ -110,7 +110,7 @@ def side_of(store: TokenStore) -> int:
     if name != NAME:
         raise StoreError(
             f"token store {store.folder}: expected translations, prepared with "
-            f"runs/prepare_translations.gin, found rows of layout {store.manifest['layout']!r}"
+            f"runs/stores/translations.gin, found rows of layout {store.manifest['layout']!r}"
         )
     return int(side)
 

@@ -1,9 +1,9 @@
 """Splits of judged queries, for collections that lack some.
 
 `HoldOutSplit` holds development queries out of the training queries
-(gin_configs/runs/hold_out.gin).
+(gin_configs/runs/collections/hold_out.gin).
 `Share` splits one set of judged queries into training, development and test queries, for
-collections that come with test queries only (gin_configs/runs/split_queries.gin).
+collections that come with test queries only (gin_configs/runs/collections/split_queries.gin).
 Both keep queries together that share a relevant passage.
 """
 

@@ -109,7 +109,7 @@ class ChunkTable:
         if f"{FIRST}.npy" not in store.manifest["files"]:
             raise StoreError(
                 f"token store {store.folder}: expected chunks, prepared with "
-                f"runs/prepare_chunks.gin, found no table {FIRST!r}"
+                f"runs/stores/chunks.gin, found no table {FIRST!r}"
             )
         document = np.asarray(store.table(FIRST), np.int64)[:, 0]
         parts = [parts_of(name.rpartition("#")[0]) for name in store.ids]

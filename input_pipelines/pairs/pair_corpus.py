@@ -14,7 +14,7 @@ from input_pipelines.store import layouts, mixing
 from input_pipelines.store.text_parts import document_of
 from input_pipelines.store.token_store import StoreError, TokenStore
 
-PREPARE = "runs/prepare_parts.gin"
+PREPARE = "runs/stores/passages_in_parts.gin"
 _SAMPLE = 1000  # passages that are looked at for copies
 
 
@@ -163,6 +163,6 @@ class PairCorpus:
     def _no_table(self, what: str) -> str:
         return (
             f"{self.store.folder} does not say where {what} are: pairs of them need a store that "
-            f"was prepared with gin_configs/{PREPARE} or gin_configs/runs/prepare_blocks.gin. "
+            f"was prepared with gin_configs/{PREPARE} or gin_configs/runs/stores/blocks.gin. "
             "Prepare it so, or give this kind of pair the weight 0."
         )

@@ -151,5 +151,5 @@ def _check_store(kind: str, store: TokenStore, length: int, prefix: str) -> None
             f"JointPipeline: {store.folder} was cut at {cut} tokens, with {before!r} before each "
             f"text and the layout {store.manifest['layout']!r}: expected {kind}_length of {length} "
             f"or more, {kind}_prefix {prefix!r} and the layout {TEXT!r}. Name what the store says, "
-            "or prepare it again with runs/prepare.gin."
+            "or prepare it again with runs/stores/texts.gin."
         )

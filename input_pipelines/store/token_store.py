@@ -141,8 +141,8 @@ class TokenStore:
         if f"{name}.npy" not in self.manifest["files"]:
             raise StoreError(
                 f"token store {self.folder} has no table {name!r}: it was prepared with another "
-                "layout, or before there was one. Run prepare with runs/prepare_blocks.gin, or for "
-                "translations with runs/prepare_translations.gin."
+                "layout, or before there was one. Run prepare with runs/stores/blocks.gin, or for "
+                "translations with runs/stores/translations.gin."
             )
         path = os.path.join(self.folder, f"{name}.npy")
         return np.load(path, mmap_mode="r", allow_pickle=False)

@@ -94,7 +94,7 @@ def _require_fit(contract: Contract, config: bag.BagConfig, vocabulary: Vocabula
         raise ExportError(
             "repeated tokens count less in this bag (BagConfig.repetition_exponent "
             f"{config.repetition_exponent}), and sentence-transformers counts each alike: expected "
-            "1. The SavedModel of runs/export.gin has the same vectors."
+            "1. The SavedModel of runs/exports/saved_model.gin has the same vectors."
         )
     if not contract.normalise:
         raise ExportError(

@@ -5,7 +5,7 @@
 with n(t) how often t occurs in the text. Both the table and the weight of each token are learned;
 `embedding` then brings v to unit length. Word order does not count. It is what an encoder has to
 beat: on a small corpus it learns in seconds what layers need hours for. Its table is a start for
-an encoder's word table (gin_configs/runs/initialise_bag.gin).
+an encoder's word table (gin_configs/runs/initialise/bag.gin).
 """
 
 import dataclasses

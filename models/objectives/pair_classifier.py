@@ -6,8 +6,8 @@ section 4.1), and what is said of them is
     logits = W . dropout( tanh( P . h[CLS] + p ) ) + w
 
 BERT's pooler stands between always: BERT, and whoever publishes its kind, was fine-tuned with it.
-A published folder's can be taken over (runs/initialise_hf.gin); elsewhere it starts fresh, as it
-does in MLM checkpoints that were never asked for it.
+A published folder's can be taken over (runs/initialise/published.gin); elsewhere it starts fresh,
+as it does in MLM checkpoints that were never asked for it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -17,6 +17,7 @@ from gin import config_parser
 
 from t5x_style.configuration import module_names, rename_tables, renames
 from t5x_style.configuration.python_sources import REPOSITORY as REPOSITORY
+from t5x_style.configuration.renamed_files import FILES
 from t5x_style.configuration.suggestions import closest as closest
 
 ALLOWED = ("t5x_style", "models", "input_pipelines", "gin_configs", "launch")
@@ -241,9 +242,9 @@ def find_file(name: str, search_paths: Sequence[Path], where: str) -> Path:
         if path.is_file():
             return path
     around = {str(p.relative_to(f)) for f in search_paths for p in f.glob("gin_configs/**/*.gin")}
-    if name in rename_tables.FILES:
-        renames.note(where, name, rename_tables.FILES[name])
-        return find_file(rename_tables.FILES[name], search_paths, where)
+    if name in FILES:
+        renames.note(where, name, FILES[name])
+        return find_file(FILES[name], search_paths, where)
     raise GinError(
         f"{where}: no gin file {name!r} under {', '.join(str(p) for p in search_paths)}"
         f"{closest(name, around)}. Give a path from there, or add --gin_search_paths."

@@ -34,6 +34,6 @@ def all_modules() -> Mapping[str, tuple[str, ...]]:
 
 @functools.cache
 def paths() -> Mapping[str, str]:
-    """Name in gin files -> dotted path: names that one module has, and what it was called before."""
+    """Name in gin files -> dotted path, of names that one module has or had before a renaming."""
     unique = {name: found[0] for name, found in all_modules().items() if len(found) == 1}
     return renames.aliases(unique) | unique

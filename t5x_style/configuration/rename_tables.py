@@ -238,13 +238,6 @@ MACROS: Mapping[str, str] = {
     "DEVELOPMENT_MOST": "DEVELOPMENT_MAX",
     "TINY": "MODEL",
 }
-# path of a gin file -> the present one
-FILES: Mapping[str, str] = {
-    "gin_configs/data/requests.gin": "gin_configs/data/generation_requests.gin",
-    "gin_configs/data/asked.gin": "gin_configs/data/jsonl_queries.gin",
-    "gin_configs/data/mined_by.gin": "gin_configs/data/require_miner.gin",
-    "gin_configs/objectives/four_blocks.gin": "gin_configs/objectives/simlm_contrastive.gin",
-}
 # "module.name.parameter" as in fingerprints -> the value that means what was done without it
 ADDED: Mapping[str, str] = {
     "encode_corpus.encode_corpus.kinds": "['dense']",

@@ -138,8 +138,9 @@ class IndexSearch:
         if self._documents is not None or self._model.contract.passage_layout != TEXT:
             raise ValueError(
                 f"{self.name}: pseudo-queries need passages of the layout {TEXT!r}, indexed whole. "
-                "Give the collection development queries (gin_configs/runs/split_queries.gin), or "
-                "bind retrieval_systems.Fusion.method to 'reciprocal_rank'"
+                "Give the collection development queries "
+                "(gin_configs/runs/collections/split_queries.gin), or bind "
+                "retrieval_systems.Fusion.method to 'reciprocal_rank'"
             )
         row_of = {name: row for row, name in enumerate(self._index.ids)}
         kept = [name for name in changed if name in row_of]
@@ -241,8 +242,9 @@ class Reranker:
         if suite.changed:
             raise ValueError(
                 f"{self.name}: a re-ranker cannot be asked pseudo-queries, its texts are in token "
-                "stores. Give the collection development queries (gin_configs/runs/"
-                "split_queries.gin), or bind retrieval_systems.Fusion.method to 'reciprocal_rank'"
+                "stores. Give the collection development queries "
+                "(gin_configs/runs/collections/split_queries.gin), or bind "
+                "retrieval_systems.Fusion.method to 'reciprocal_rank'"
             )
         first = suite.run(self._base, split)
         pairs = [

@@ -67,7 +67,7 @@ def check_source(source: EncodeSource, contract: Contract, side: str) -> None:
     elif source.layout != TEXT:
         raise ContractError(
             f"{where}: expected the layout {TEXT!r}, which has no title, found {source.layout!r}. "
-            "Prepare queries with runs/prepare.gin."
+            "Prepare queries with runs/stores/texts.gin."
         )
     contract.require(dataclasses.replace(contract, **found), where)  # type: ignore[arg-type]
 

@@ -36,7 +36,7 @@ class Documents:
         if "" in names:
             raise ValueError(
                 f"expected ids of blocks, 'document#number', found {blocks[names.index('')]!r}; "
-                "make the store with runs/prepare_blocks.gin, or leave of_blocks out"
+                "make the store with runs/stores/blocks.gin, or leave of_blocks out"
             )
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         self.ids = list(numbers)

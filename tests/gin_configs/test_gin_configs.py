@@ -238,7 +238,7 @@ def prepare(source, corpus, tokenizer, folder, *more):
     """Runs the prepare stage as a user would; returns its report."""
     command = [
         sys.executable, "-m", "t5x_style.stage",
-        "--gin_file=gin_configs/runs/prepare.gin", f"--gin_file=gin_configs/data/{source}.gin",
+        "--gin_file=gin_configs/runs/stores/texts.gin", f"--gin_file=gin_configs/data/{source}.gin",
         f"--gin.CORPUS={corpus}", f"--gin.TOKENIZER={tokenizer}", f"--gin.MODEL_DIR={folder}",
         "--gin.LENGTH=16", "--gin.prepare.prepare.workers=1", *more,
     ]  # fmt: skip
@@ -265,7 +265,7 @@ def test_jsonl_and_lines_are_prepared_through_gin(tmp_path):
 
 @pytest.mark.parametrize("name", ["mlm", "retromae", "simlm", "condenser", "autoencoder"])
 def test_fine_tuning_takes_the_encoder_of_any_pretraining(name):
-    """Whatever else a checkpoint holds, runs/initialise.gin lets it stay."""
+    """Whatever else a checkpoint holds, runs/initialise/encoder.gin lets it stay."""
     import gin
     from flax import nnx
 
@@ -288,7 +288,7 @@ def test_fine_tuning_takes_the_encoder_of_any_pretraining(name):
     gin.clear_config()
     try:
         with gin.unlock_config():
-            gin.parse_config_file(str(REPOSITORY / "gin_configs/runs/initialise.gin"))
+            gin.parse_config_file(str(REPOSITORY / "gin_configs/runs/initialise/encoder.gin"))
             unused = gin.query_parameter("t5x_style.training.warm_start.Initialise.unused")
     finally:
         gin.clear_config()

@@ -64,7 +64,7 @@ def test_evaluations_pool_each_model_as_it_was_trained(tmp_path):
 
 
 def test_a_search_puts_the_prompt_before_questions():
-    files = ["runs/search_published", "models/from_hf", "objectives/published_bi_encoder"]
+    files = ["runs/indexes/search_published", "models/from_hf", "objectives/published_bi_encoder"]
     argv = [f"--gin_file=gin_configs/{file}.gin" for file in files]
     names = ["MODEL_DIR", "CORPUS", "CHECKPOINT", "INDEX", "TOKENIZER", "PUBLISHED"]
     argv += [f"--gin.{name}=folder" for name in names] + folders.UNUSED

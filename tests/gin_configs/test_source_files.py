@@ -33,7 +33,7 @@ def source_of(config: gin_checks.Config, job: str) -> str:
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_tokenizer_is_trained_on_it(name: str) -> None:
-    config = check("runs/train_wordpiece", f"sources/{name}")
+    config = check("runs/tokenizers/wordpiece", f"sources/{name}")
     job = "input_pipelines.tokenizers.tokenization.train_tokenizer"
     assert source_of(config, job).startswith("input_pipelines.sources.")
 
@@ -50,13 +50,13 @@ def test_it_is_prepared_with_any_layout(name: str, layout: str) -> None:
 def test_the_file_for_stores_reads_the_same(name: str) -> None:
     data = REPOSITORY / f"gin_configs/data/{name}.gin"
     assert f"include 'gin_configs/sources/{name}.gin'" in data.read_text()
-    config = check("runs/prepare", f"data/{name}", LENGTH="32")
+    config = check("runs/stores/texts", f"data/{name}", LENGTH="32")
     assert config.expand(config.macros["KIND"].value, "") in ("passage", "query", "text")
 
 
 def test_the_file_for_beir_folders_is_the_general_one() -> None:
-    old = check("runs/train_tokenizer").bindings
-    new = check("runs/train_wordpiece", "sources/beir_passages").bindings
+    old = check("runs/tokenizers/corpus").bindings
+    new = check("runs/tokenizers/wordpiece", "sources/beir_passages").bindings
     assert {key: one.value for key, one in old.items()} == {
         key: one.value for key, one in new.items()
     }

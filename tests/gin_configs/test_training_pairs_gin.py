@@ -14,7 +14,7 @@ from tests.kits.pair_stores import some_texts, write_texts
 from tests.kits.tiny_stores import FINGERPRINT
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FILES = ("runs/train", "models/tiny", "objectives/bi_encoder", "data/training_pairs")
+FILES = ("runs/training/train", "models/tiny", "objectives/bi_encoder", "data/training_pairs")
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ from t5x_style.configuration.gin_reader import REPOSITORY
         ("kennel run beir STOR", ["STORE=", "STORE_LIMIT="]),
         ("kennel run beir CORPUS=a", []),
         ("kennel run unknown STE", []),
-        ("kennel evaluate --gin_file=gin_configs/runs/evaluate.gin CORP", ["CORPUS="]),
+        ("kennel evaluate --gin_file=gin_configs/runs/evaluation/fusion.gin CORP", ["CORPUS="]),
         ("kennel search --an", ["--answer"]),
         ("kennel search wha", []),
         ("kennel runs ", ["list", "pin", "unpin", "verify", "adopt", "forget"]),

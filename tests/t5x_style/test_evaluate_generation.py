@@ -240,7 +240,7 @@ def test_an_untrained_model_from_documents_to_metrics(tmp_path):
     tokenizer = chunk_stores.make_tokenizer(tmp_path / "t", texts, ["de", "en"])
     store = chunk_stores.make_store(tmp_path / "s", texts, tokenizer)
     sizes = {"hidden": 16, "layers": 1, "heads": 2, "mlp": 16, "max_positions": 16}
-    files = ["models/marge_tiny", "objectives/marge", "runs/generate_untrained"]
+    files = ["models/marge_tiny", "objectives/marge", "runs/generation/untrained"]
     code = run(
         "t5x_style.generate.generate", files, MODEL_DIR=tmp_path / "w", TOKENIZER=tokenizer,
         READ_CHUNKS=store, CHUNK_LENGTH=16, ROWS=8, ROW_LENGTH=32, SEGMENTS=2, RELEVANCE_LAYERS=1,
@@ -250,7 +250,7 @@ def test_an_untrained_model_from_documents_to_metrics(tmp_path):
     assert code == 0
     file = str(tmp_path / "w/written.jsonl")
     code = run(
-        "t5x_style.evaluate_generation.evaluate_generation", ["runs/evaluate_generation"],
+        "t5x_style.evaluate_generation.evaluate_generation", ["runs/evaluation/generation"],
         MODEL_DIR=tmp_path / "e", DOCUMENTS=tmp_path / "s/documents.jsonl",
         WRITTEN={"untrained": file},
     )  # fmt: skip

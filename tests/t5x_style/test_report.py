@@ -164,7 +164,7 @@ def test_as_a_stage_it_reads_versions_and_names_them_as_told(tmp_path) -> None:
     trainings = {"a name": str(run / "first")}
     for _ in range(2):  # the second time nothing runs
         job = "t5x_style.report.report"
-        assert fine_tuning_kit.run(job, ["runs/report"], TRAININGS=trainings, **macros) == 0
+        assert fine_tuning_kit.run(job, ["runs/reports/run"], TRAININGS=trainings, **macros) == 0
     manifest = json.loads((run / "report/stage.json").read_text())
     assert manifest["inputs"]["TRAININGS['a name']"] == first.identity
     assert first.id in manifest["made_from"] and len(manifest["made_from"]) == 2

@@ -202,7 +202,7 @@ def test_stores_that_do_not_fit_are_refused(folder, tmp_path):
     with pytest.raises(StoreError, match=r"classes \['same', 'different', 'neither'\], in this"):
         source(folder, classes=("same", "different", "neither"))
     plain = str(write_store(tmp_path / "plain", [5, 6]))
-    with pytest.raises(StoreError, match="prepared with runs/prepare_labelled_pairs.gin"):
+    with pytest.raises(StoreError, match="prepared with runs/stores/labelled_pairs.gin"):
         classifier_batches.classes_of(TokenStore.open(plain))
     with pytest.raises(ValueError, match="PairSource.length: expected at least 1"):
         PairSource(str(folder / "store"), 12, 1, 4, classes=CLASSES, side=SIDE)

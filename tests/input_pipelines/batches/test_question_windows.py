@@ -175,5 +175,5 @@ def test_stores_that_do_not_fit_are_refused(folder, tmp_path):
         QuestionWindows(7, 6).rows([], None, 20, "q: ")
     settings = {"question_length": 7, "window": 20, "seed": 0, "rows": 2}
     settings |= {"length": 20, "segments": 1}
-    with pytest.raises(StoreError, match="prepared with runs/prepare_question_windows.gin"):
+    with pytest.raises(StoreError, match="prepared with runs/stores/question_windows.gin"):
         QuestionWindowsPipeline([plain], **settings)

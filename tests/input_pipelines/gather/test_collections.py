@@ -294,7 +294,7 @@ def test_tfds_and_msmarco_through_gin(prepared, marco, tmp_path):
     asked = "".join(f"{query}\tquestion {query}\n" for query in range(10, 20))
     judged = "".join(f"{query} 0 1 1\n" for query in range(10, 20))
     run_stage(
-        tmp_path / "marco", "--gin_file=gin_configs/runs/collect_msmarco.gin",
+        tmp_path / "marco", "--gin_file=gin_configs/runs/collections/msmarco.gin",
         f"--gin.COLLECTION={marco['passages'].path}", "--gin.DEV_SHARE=0.4",
         f"--gin.TRAIN_QUERIES={write(tmp_path / 'q.train.tsv', asked)}",
         f"--gin.TEST_QUERIES={write(tmp_path / 'q.test.tsv', '30' + chr(9) + 'third')}",
@@ -310,7 +310,7 @@ def test_tfds_and_msmarco_through_gin(prepared, marco, tmp_path):
     source = beir.BeirCorpus(str(corpus), 1000)
     tokenization.train_tokenizer(str(tmp_path), source, 200, 64, 1, True, True, 0, 0, 0)
     run_stage(
-        tmp_path / "store", "--gin_file=gin_configs/runs/prepare.gin",
+        tmp_path / "store", "--gin_file=gin_configs/runs/stores/texts.gin",
         "--gin_file=gin_configs/data/tfds_articles.gin", f"--gin.TOKENIZER={tmp_path}/tokenizer",
         "--gin.DATASET=tiny", f"--gin.DATA_DIR={prepared}", "--gin.TEXT_FIELD=body/text",
         "--gin.LENGTH=16", "--gin.prepare.prepare.workers=1",
@@ -321,7 +321,7 @@ def test_tfds_and_msmarco_through_gin(prepared, marco, tmp_path):
 def test_the_shipped_configuration_for_ir_datasets_is_whole(tmp_path):
     command = [
         sys.executable, "-m", "t5x_style.stage", f"--gin.MODEL_DIR={tmp_path}/out",
-        "--gin_file=gin_configs/runs/collect_ir_datasets.gin", "--gin.DOCUMENTS=no-such",
+        "--gin_file=gin_configs/runs/collections/ir_datasets.gin", "--gin.DOCUMENTS=no-such",
         "--gin.TRAIN=no-such", "--gin.DEV=no-such", "--gin.TEST=no-such",
     ]  # fmt: skip
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)

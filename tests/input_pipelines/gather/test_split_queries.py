@@ -66,7 +66,7 @@ def test_as_a_stage_it_writes_a_new_folder(tmp_path):
     write(tmp_path / "corpus", 40)
     before = {p: p.read_bytes() for p in (tmp_path / "corpus").rglob("*") if p.is_file()}
     macros = {"CORPUS": tmp_path / "corpus", "MODEL_DIR": tmp_path / "run/split"}
-    assert fine_tuning_kit.run("", ["runs/split_queries"], **macros) == 0
+    assert fine_tuning_kit.run("", ["runs/collections/split_queries"], **macros) == 0
     made = str(tmp_path / "run/split/corpus")
     found = [set(beir.query_ids(made, split)) for split in ("train", "dev", "test")]
     assert [len(of) for of in found] == [16, 8, 16] and len(set().union(*found)) == 40

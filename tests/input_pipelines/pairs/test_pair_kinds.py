@@ -227,7 +227,9 @@ def test_kinds_that_cannot_be_are_refused(make: Any, message: str) -> None:
 @pytest.mark.parametrize("kind", [Sentences(1, 0.0), TitleToBody()])
 def test_a_store_without_tables_says_how_to_get_them(kind: PairKind) -> None:
     corpus = corpus_of([Text("a", [[1, 1]], [1])], tables=False)
-    with pytest.raises(StoreError, match="memory does not say where .*prepare_parts.gin"):
+    with pytest.raises(
+        StoreError, match="memory does not say where .*runs/stores/passages_in_parts.gin"
+    ):
         kind.examples(corpus, 1, False)
 
 

@@ -36,7 +36,7 @@ def test_the_warmup_is_a_quarter_at_most() -> None:
 
 
 def test_schedule_and_cadence_have_the_same_steps(tmp_path: Path, monkeypatch) -> None:
-    files = (*test_training_pairs_gin.FILES, "runs/fitting_steps")
+    files = (*test_training_pairs_gin.FILES, "runs/training/fitting_steps")
     monkeypatch.setattr(test_training_pairs_gin, "FILES", files)
     changed = {"STEPS": 1000, "WARMUP_STEPS": 50, "PASSES": 20}
     test_training_pairs_gin.built(tmp_path, 60, **changed)

@@ -104,7 +104,7 @@ def run_stage(folder: Path, *arguments: str) -> None:
 
 def train(folder: Path, *arguments: str) -> Path:
     more = ("--gin.VOCABULARY_SIZE=120", "--gin.tokenization.train_tokenizer.max_bad_records=1")
-    run_stage(folder, "--gin_file=gin_configs/runs/train_wordpiece.gin", *arguments, *more)
+    run_stage(folder, "--gin_file=gin_configs/runs/tokenizers/wordpiece.gin", *arguments, *more)
     return folder / "tokenizer"
 
 

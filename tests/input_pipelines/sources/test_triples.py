@@ -107,15 +107,15 @@ def test_triples_of_texts_as_published(shared):
 @pytest.mark.parametrize(
     ("files", "macros"),
     [
-        (["runs/negatives_from_triples"], {"TRIPLES": "triples.tsv"}),
-        (["runs/collect_triples"], {"TRIPLES": "triples.tsv"}),
-        (["runs/prepare", "data/msmarco"], {"CORPUS": "collection.tsv"}),
-        (["runs/prepare", "data/msmarco"], {"CORPUS": "queries.tsv", "KIND": "'query'"}),
-        (["runs/prepare", "data/ir_datasets"], {"DATASET": "msmarco-passage"}),
+        (["runs/negatives/triples"], {"TRIPLES": "triples.tsv"}),
+        (["runs/collections/triples"], {"TRIPLES": "triples.tsv"}),
+        (["runs/stores/texts", "data/msmarco"], {"CORPUS": "collection.tsv"}),
+        (["runs/stores/texts", "data/msmarco"], {"CORPUS": "queries.tsv", "KIND": "'query'"}),
+        (["runs/stores/texts", "data/ir_datasets"], {"DATASET": "msmarco-passage"}),
     ],
 )
 def test_shipped_configurations_are_whole(tmp_path, files, macros):
-    if files[0] == "runs/prepare":
+    if files[0] == "runs/stores/texts":
         macros |= {"TOKENIZER": str(tmp_path), "LENGTH": "16"}
     for name in ("CORPUS", "TRIPLES"):
         if name in macros:

@@ -235,7 +235,7 @@ def test_other_spans_make_another_store(folder, tmp_path):
 
 def test_a_store_of_whole_texts_has_no_sentences(folder, tmp_path):
     store = prepared(tmp_path, folder, layouts.WHOLE_TEXTS)
-    with pytest.raises(StoreError, match="has no table 'sentences'.*prepare_blocks.gin"):
+    with pytest.raises(StoreError, match="has no table 'sentences'.*runs/stores/blocks.gin"):
         store.table("sentences")
 
 

@@ -216,7 +216,8 @@ def test_from_a_checkpoint_by_gin_and_into_a_state_again(tokenizer: str, tmp_pat
     make(rngs=nnx.Rngs(0)).contract().save(stage)
     command = [
         sys.executable, "-m", "t5x_style.stage",
-        "--gin_file=gin_configs/runs/export_hf.gin", "--gin_file=gin_configs/models/tiny.gin",
+        "--gin_file=gin_configs/runs/exports/huggingface.gin",
+        "--gin_file=gin_configs/models/tiny.gin",
         f"--gin.CHECKPOINT={stage}", f"--gin.TOKENIZER={tokenizer}",
         f"--gin.MODEL_DIR={tmp_path}/export",
     ]  # fmt: skip

@@ -92,12 +92,12 @@ def vectors(module: labse.LaBSE, tokenizer: str, texts=TEXTS) -> np.ndarray:
 
 
 def taken_over(module: labse.LaBSE, folder: Path, tokenizer: str) -> labse.LaBSE:
-    """Another one of its sizes that takes a folder's weights, by runs/initialise_labse_hf.gin."""
+    """Another one of its sizes that takes a folder's weights, by initialise/labse_published.gin."""
     fresh = make(module.config, tokenizer, seed=4)
     with gin.unlock_config():
         gin.clear_config()
         gin.parse_config_files_and_bindings(
-            [str(REPOSITORY / "gin_configs/runs/initialise_labse_hf.gin")],
+            [str(REPOSITORY / "gin_configs/runs/initialise/labse_published.gin")],
             [f"PUBLISHED = '{folder}'", f"TOKENIZER = '{tokenizer}'"],
         )
         initialisers = gin.query_parameter("train.train.initialise_from")

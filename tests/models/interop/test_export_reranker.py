@@ -282,11 +282,11 @@ def test_transformers_gives_the_same_scores(exported: Given) -> None:
 
 
 def taken(module: nnx.Module, published: Path, tokenizer: str) -> dict[str, np.ndarray]:
-    """The parameters of a state with this objective's after runs/initialise_hf.gin."""
+    """The parameters of a state with this objective's after runs/initialise/published.gin."""
     gin.clear_config()
     try:
         with gin.unlock_config():
-            gin.parse_config_file(str(REPOSITORY / "gin_configs/runs/initialise_hf.gin"))
+            gin.parse_config_file(str(REPOSITORY / "gin_configs/runs/initialise/published.gin"))
             gin.parse_config(f"PUBLISHED = '{published}'\nTOKENIZER = '{tokenizer}'")
         source = gin.get_configurable(warm_start.Initialise)()
         params, variables = nnx.split_state(nnx.state(module), nnx.Param, ...)

@@ -231,7 +231,13 @@ def test_it_learns_to_hand_a_word_over_in_cls() -> None:
 @pytest.mark.usefixtures("for_tpus")
 def test_the_shipped_configuration_compiles_sharded_for_tpus(monkeypatch) -> None:
     monkeypatch.chdir(REPOSITORY)
-    files = ("runs/train", "models/tiny", "objectives/autoencoder", "data/packed", "hardware/mesh")
+    files = (
+        "runs/training/train",
+        "models/tiny",
+        "objectives/autoencoder",
+        "data/packed",
+        "hardware/mesh",
+    )
     values = {"STORE": "/nowhere", "TOKENIZER": "/nowhere", "SEED": 1, "FSDP": 2, "TENSOR": 2}
     values |= {"ROWS": 8, "ROW_LENGTH": 32, "SEGMENTS": 2, "QUERY_LENGTH": 16, "PASSAGE_LENGTH": 32}
     values |= {"LEARNING_RATE": 1e-3, "STEPS": 10, "WARMUP_STEPS": 1}

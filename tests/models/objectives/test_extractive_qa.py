@@ -254,10 +254,10 @@ def test_by_gin_from_marge(folder, tmp_path):
     prepared = {"QUESTION_FOLDER": folder, "QUESTION_NAME": "de.jsonl", "LENGTH": WINDOW}
     prepared |= {"STRIDE": STRIDE, "MODEL_DIR": tmp_path / "windows"}
     prepared |= {"prepare.prepare.workers": 1}
-    assert fine_tuning_kit.run("", ["runs/prepare_question_windows"], **common, **prepared) == 0
-    files = ["runs/train", "models/marge_tiny_encoder", "objectives/extractive_qa"]
+    assert fine_tuning_kit.run("", ["runs/stores/question_windows"], **common, **prepared) == 0
+    files = ["runs/training/train", "models/marge_tiny_encoder", "objectives/extractive_qa"]
     files += ["data/question_windows"]
-    files += ["runs/development_question_windows", "runs/initialise_encoder"]
+    files += ["runs/development/question_windows", "runs/initialise/fine_tuning"]
     model = tmp_path / "model"
     macros = {"ROWS": ROWS, "ROW_LENGTH": LENGTH, "SEGMENTS": SEGMENTS, "SEED": 0, "STEPS": 2}
     macros |= {"WARMUP_STEPS": 1, "LEARNING_RATE": 1e-12, "MODEL_DIR": model, "WINDOW": WINDOW}

@@ -174,13 +174,18 @@ def test_by_gin_from_marge(tmp_path):
     common = {"TOKENIZER": tokenizer, "CLASSES": repr(CLASSES), "SIDE_LENGTH": SIDE}
     prepared = {"PAIR_FILE": folder / "pairs.jsonl", "LENGTH": 2 * SIDE - 1}
     prepared |= {"MODEL_DIR": tmp_path / "pairs", "prepare.prepare.workers": 1}
-    files = ["runs/prepare_labelled_pairs", "data/pair_lines"]
+    files = ["runs/stores/labelled_pairs", "data/pair_lines"]
     assert fine_tuning_kit.run("", files, **common, **prepared) == 0
     store = tmp_path / "pairs" / "store"
     labels = TokenStore.open(str(store)).table(classifier_batches.LABEL)
     assert labels.tolist() == [CLASSES.index(line["label"]) for line in labelled_texts.lines()]
-    files = ["runs/train", "models/tiny", "objectives/pair_classifier", "data/labelled_pairs"]
-    files += ["runs/development_labelled_pairs", "runs/initialise_encoder"]
+    files = [
+        "runs/training/train",
+        "models/tiny",
+        "objectives/pair_classifier",
+        "data/labelled_pairs",
+    ]
+    files += ["runs/development/labelled_pairs", "runs/initialise/fine_tuning"]
     sizes = {f"bert.BertConfig.{name}": size for name, size in SIZES.items()}
     model = tmp_path / "model"
     macros = {"ROWS": ROWS, "ROW_LENGTH": LENGTH, "SEGMENTS": SEGMENTS, "SEED": 0, "STEPS": 2}

@@ -61,7 +61,7 @@ def begun(make, found):
 
 def test_simlm_takes_all_its_parts_from_published_folders(published):
     found = initialisers(
-        "initialise_simlm_hf.gin",
+        "runs/initialise/simlm_published.gin",
         PUBLISHED=str(published["bert"]),
         PUBLISHED_GENERATOR=str(published["electra"]),
         **{"import_hf.HuggingFace.vocab_size": tiny_models.CONFIG.vocab_size},
@@ -89,7 +89,7 @@ def test_simlm_takes_all_its_parts_from_published_folders(published):
 
 def test_a_reranker_takes_over_an_encoder_and_starts_its_head_fresh(published, capsys):
     found = initialisers(
-        "initialise_hf.gin",
+        "runs/initialise/published.gin",
         PUBLISHED=str(published["bert"]),
         **{"import_hf.HuggingFace.vocab_size": tiny_models.CONFIG.vocab_size},
     )

@@ -14,9 +14,9 @@ ROOT = "tests.kits.gin_toys.build"
 GOOD = HEAD + "WIDTH = 3\ngin_toys.build.size = @gin_toys.Size()\ngin_toys.Size.width = %WIDTH\n"
 
 INPUTS = {
-    "train_tokenizer": ["CORPUS"],
-    "train_vocabulary": ["SENTENCE_FOLDER"],
-    "train_tokenizer_languages": ["DOCUMENTS", "LANGUAGES"],
+    "corpus": ["CORPUS"],
+    "vocabulary": ["SENTENCE_FOLDER"],
+    "languages": ["DOCUMENTS", "LANGUAGES"],
 }
 
 
@@ -102,13 +102,13 @@ def test_a_macro_of_the_command_line_must_have_a_use(flags):
 @pytest.mark.parametrize(
     ("file", "name", "value"),
     [
-        ("train_tokenizer", "alphabet_size", "999"),
-        ("train_vocabulary", "split_case", "True"),
-        ("train_tokenizer_languages", "split_case", "True"),
+        ("corpus", "alphabet_size", "999"),
+        ("vocabulary", "split_case", "True"),
+        ("languages", "split_case", "True"),
     ],
 )
 def test_parameters_of_tokenizers_can_be_bound_past_their_macros(file, name, value):
-    words = [f"--gin_file=gin_configs/runs/{file}.gin"]
+    words = [f"--gin_file=gin_configs/runs/tokenizers/{file}.gin"]
     words += [f"--gin.{macro}=m" for macro in ("MODEL_DIR", *INPUTS[file])]
     words += [f"--gin.tokenization.train_tokenizer.{name}={value}"]
     config = gin_checks.parse_flags(words).read()
@@ -125,7 +125,10 @@ def test_a_source_of_a_tokenizer_can_be_wrapped(tmp_path):
         "tokenization.train_tokenizer.source = @passage_splitter.Chunked()\n"
         "passage_splitter.Chunked:\n  source = @beir.BeirCorpus()\n  words = 9\n  min_words = 1\n"
     )
-    words = ["--gin_file=gin_configs/runs/train_tokenizer.gin", f"--gin_file={tmp_path}/chunks.gin"]
+    words = [
+        "--gin_file=gin_configs/runs/tokenizers/corpus.gin",
+        f"--gin_file={tmp_path}/chunks.gin",
+    ]
     config = gin_checks.parse_flags([*words, "--gin.MODEL_DIR=m", "--gin.CORPUS=c"]).read()
     gin_checks.check_names(config, (gin_reader.RUN, stages.job_of(config)))
     gin_checks.check_code(config)

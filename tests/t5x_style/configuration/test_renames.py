@@ -235,8 +235,13 @@ def test_a_wrapper_and_what_it_wraps_may_have_parameters_of_one_name(
 
 def test_fingerprints_hold_host_retrieval_as_when_it_was_an_argument_of_training() -> None:
     """The paths and values that a training had when retrieval did not wrap its pipeline."""
-    files = ["runs/train", "models/tiny_joint", "objectives/realm", "objectives/mask_salient_span"]
-    files += ["data/sentences", "runs/retrieve_on_host"]
+    files = [
+        "runs/training/train",
+        "models/tiny_joint",
+        "objectives/realm",
+        "objectives/mask_salient_span",
+    ]
+    files += ["data/sentences", "runs/training/retrieve_on_host"]
     values = {"STORE": "s", "TOKENIZER": "t", "INDEX_VERSIONS": "v", "MODEL_DIR": "m"}
     values |= {"QUERIES": "4", "QUERY_LENGTH": "32", "PASSAGE_LENGTH": "48", "SEED": "1"}
     values |= {"LEARNING_RATE": "1e-4", "STEPS": "12", "WARMUP_STEPS": "2"}
@@ -309,7 +314,7 @@ def test_recipes_may_hold_old_macros(
         f"{HEAD}from launch import recipe\n"
         "recipe.run.run_dir = 'run'\n"
         "words/recipe.Stage:\n"
-        "  gin_files = ['gin_configs/runs/train_tokenizer.gin']\n"
+        "  gin_files = ['gin_configs/runs/tokenizers/corpus.gin']\n"
         "  inputs = {'CORPUS': 'c'}\n  bindings = {'WORDS': 99, 'SPLIT_CASE': True}\n"
     )
     recipe = recipe_reader.load(gin_checks.parse_flags(["--gin_file=recipe.gin"]))
@@ -334,7 +339,7 @@ def test_gin_files_are_found_from_another_folder(tmp_path: Path) -> None:
     )
     command = [
         *(sys.executable, "-m", "t5x_style.stage"),
-        "--gin_file=gin_configs/runs/train_tokenizer.gin",
+        "--gin_file=gin_configs/runs/tokenizers/corpus.gin",
         "--gin.CORPUS=corpus",
         "--gin.VOCABULARY_SIZE=60",
         "--gin.MODEL_DIR=out",

@@ -268,7 +268,7 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("name,index", [("mine_dense", ["INDEX"]), ("mine_dense_exact", [])])
+@pytest.mark.parametrize("name,index", [("dense", ["INDEX"]), ("dense_exact", [])])
 def test_the_configurations_fit_the_code(tmp_path, name, index):
     inputs = ["CORPUS", "CHECKPOINT", "EMBEDDINGS", *index, "QUERY_STORE", "TOKENIZER"]
     sizes = {"QUERY_LENGTH": 8, "PASSAGE_LENGTH": 8, "QUERIES": 8, "PASSAGES": 8}
@@ -276,7 +276,7 @@ def test_the_configurations_fit_the_code(tmp_path, name, index):
         (tmp_path / path).mkdir()
     macros = {macro: str(tmp_path / macro) for macro in (*inputs, "MODEL_DIR")}
     macros |= sizes | {"TEMPERATURE": 1.0}
-    files = (f"runs/{name}", "models/tiny", "objectives/bi_encoder")
+    files = (f"runs/negatives/{name}", "models/tiny", "objectives/bi_encoder")
     flags = gin_checks.parse_flags(
         [f"--gin_file={REPOSITORY}/gin_configs/{file}.gin" for file in files]
         + [f"--gin.{macro}={value!r}" for macro, value in macros.items()]

@@ -35,7 +35,7 @@ def clean_gin(monkeypatch):
 
 def flags(*more, objective="mlm", **changed):
     """An objective with one layer of width 32, bfloat16."""
-    files = ["runs/train", "models/tiny", f"objectives/{objective}", "data/packed"]
+    files = ["runs/training/train", "models/tiny", f"objectives/{objective}", "data/packed"]
     values = {
         "STORE": "/nowhere/store",
         "TOKENIZER": "/nowhere/tokenizer",

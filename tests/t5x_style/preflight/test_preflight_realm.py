@@ -13,7 +13,7 @@ from tests.gin_configs.test_gin_configs import REPOSITORY
 pytestmark = pytest.mark.usefixtures("for_tpus")
 
 FILES = (
-    "runs/train",
+    "runs/training/train",
     "models/tiny_joint",
     "objectives/realm",
     "objectives/mask_salient_span",
@@ -68,7 +68,8 @@ def test_what_comes_corrupted_is_not_corrupted_in_the_step(resolve):
     in_step = resolve(FILES, VALUES)
     drawn = random(in_step)
     on_host = resolve(
-        [name for name in FILES if name != "data/planned_wikipedia"] + ["runs/retrieve_on_host"],
+        [name for name in FILES if name != "data/planned_wikipedia"]
+        + ["runs/training/retrieve_on_host"],
         {name: value for name, value in VALUES.items() if not name.startswith("corpus_table.")}
         | {"INDEX_VERSIONS": "/nowhere/versions"},
     )

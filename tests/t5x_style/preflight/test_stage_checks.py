@@ -125,7 +125,7 @@ def test_the_program_reads_and_writes_json(monkeypatch, capsys):
     stage = {
         "name": "here",
         "job": "input_pipelines.gather.python_docs.make_corpus",
-        "files": ["gin_configs/runs/make_corpus.gin"],
+        "files": ["gin_configs/runs/collections/python_corpus.gin"],
         "overrides": [["MODEL_DIR", "'x'"], ["PACKAGES", "3"]],
         "search_paths": ["."],
         "allow": [],

@@ -233,7 +233,7 @@ def test_a_package_that_a_type_needs_is_named(tmp_path, monkeypatch):
 
 GIN = """\
 from __gin__ import dynamic_registration
-include 'gin_configs/runs/build_index_any.gin'
+include 'gin_configs/runs/indexes/any.gin'
 from t5x_style import build_index
 from tests.kits.toys import int8_index
 build_index.build_index.index = @int8_index.Int8()
@@ -293,7 +293,7 @@ def test_old_gin_files_and_overrides_are_understood(tmp_path):
         "t5x_style.retrieval.scann_index.Scann.leaves",
     ]
     overrides = [("scann_index.load.fall_back_to_exact", "True")]
-    present = gin_reader.read(["gin_configs/runs/search.gin"], overrides)
+    present = gin_reader.read(["gin_configs/runs/indexes/search.gin"], overrides)
     target = "t5x_style.retrieval.published_index.load"
     assert present.bindings["", target, "fall_back_to_exact"].value is True
 

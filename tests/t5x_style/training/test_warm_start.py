@@ -215,8 +215,8 @@ def test_another_number_of_layers_needs_a_choice():
 
 
 def test_a_bags_table_starts_an_encoders_word_table(tmp_path):
-    """gin_configs/runs/initialise_bag.gin on the two networks that it is for."""
-    config = gin_checks.parse_flags(["--gin_file=gin_configs/runs/initialise_bag.gin"]).read()
+    """gin_configs/runs/initialise/bag.gin on the two networks that it is for."""
+    config = gin_checks.parse_flags(["--gin_file=gin_configs/runs/initialise/bag.gin"]).read()
     target = "t5x_style.training.warm_start.Initialise"
     settings = {
         name: config.bindings["", target, name].value for name in ("paths", "unused", "missing")
