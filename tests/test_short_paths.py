@@ -148,8 +148,6 @@ def test_it_runs_to_its_end(command: str, place: Path) -> None:
     """With as few steps as there can be; stages that commands share are made once."""
     recipe = recipe_of(command)
     given = [one for one in SETTINGS[recipe] if one.partition("=")[0] not in command]
-    if "test_only" in command and recipe == "finetune":
-        given = [one for one in given if not one.startswith("QUERIES")] + ["QUERIES=3"]
     kennel(place, *shlex.split(command)[1:], *given)
     made = place / run_dir(command)
     assert (made / "index").is_dir()
