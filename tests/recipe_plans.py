@@ -49,6 +49,7 @@ PARTS = {
     "labse_data",
     "labse_tatoeba",
     "labse_tests",
+    "pretrained",
     "pretraining_comparison",
     "realm_published",
     "simlm_published",

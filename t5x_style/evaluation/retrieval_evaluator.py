@@ -60,7 +60,7 @@ class RetrievalEvaluator:
         judged = passages.ids if self._documents is None else self._documents.ids
         self._qrels: Qrels = {}
         if has_judgements(corpus, split):
-            self._qrels = read_qrels(corpus, split, set(queries.ids), set(judged))
+            self._qrels = read_qrels(corpus, split, set(queries.ids), set(judged), sampled=True)
         else:
             self.metrics = ()
 

@@ -119,7 +119,11 @@ def read_queries(corpus: str | Path) -> dict[str, str]:
 
 
 def read_qrels(
-    corpus: str | Path, split: str, queries: Container[str], passages: Container[str]
+    corpus: str | Path,
+    split: str,
+    queries: Container[str],
+    passages: Container[str],
+    sampled: bool = False,
 ) -> Qrels:
     """The judgements of a split.
 
@@ -127,6 +131,8 @@ def read_qrels(
       corpus: a folder in BEIR's layout.
       split: as its file is called.
       queries, passages: ids that exist.
+      sampled: whether `passages` are a part of the corpus. Judgements that passages are not
+        relevant are then left out where the passage is not in the sample: no metric counts them.
 
     Raises:
       CollectionError: a malformed line, a query or passage that does not exist, a pair judged
@@ -139,6 +145,8 @@ def read_qrels(
     for number, line in enumerate(lines, start=1):
         if line.strip() and not (number == 1 and line.split("\t") == QRELS_HEADER):
             query, passage, relevance = _judgement(line, f"{path}:{number}")
+            if sampled and relevance < 1 and passage not in passages:
+                continue
             for kind, name, known in (("query", query, queries), ("passage", passage, passages)):
                 if name not in known:
                     raise CollectionError(f"{path}:{number}: no {kind} has the id {name!r}")

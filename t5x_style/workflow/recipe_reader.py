@@ -257,7 +257,7 @@ def _described(
         for key, one in config.bindings.items()
         if key[:2] == (name, target) and key[2] not in GONE
     }
-    kind = found.pop("kind", None)
+    kind = _resolved(config, found.pop("kind", None), label)
     base: dict[str, Any] = {}
     if kind is not None:
         kinds = {key[0] for key in config.bindings if key[1] == KIND}
