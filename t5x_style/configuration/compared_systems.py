@@ -14,9 +14,9 @@
 
 A system is the stage's configuration with other values: what it is made of and differs is written
 as `other/text_embedding.EmbeddingConfig.pooling = 'mean'`, its parameter `name` among it, and
-SYSTEMS becomes the list of the references `@other/retrieval_systems.exact_search()`. Macros that
-`stage.run.inputs` lists and a system sets are inputs: that of a path is called like the system, in
-capital letters (MINE), or `MINE_INDEX` for others than CHECKPOINT.
+SYSTEMS becomes the list of the references `@other/retrieval_systems.exact_search()`. What a system
+sets an input to (`input_macros`) is an input: that of a path is called like the system, in capital
+letters (MINE), or `MINE_INDEX` for others than CHECKPOINT.
 
 What files bind for kinds that no system has is left out, as are inputs that nothing refers to.
 """
@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from t5x_style.configuration import reach
+from t5x_style.configuration import input_macros, reach
 from t5x_style.configuration.gin_macros import in_bindings
 from t5x_style.configuration.gin_reader import (
     COMMAND_LINE,
@@ -138,13 +138,18 @@ class _Expansion:
         self.base = replace(config, bindings=dict(config.bindings), macros=dict(config.macros))
         self.where = config.macros[SYSTEMS].where
         listed = config.bindings.get(("", RUN, "inputs"))
-        self.inputs = [one.name for one in listed.value] if listed else []
+        more = [one.name for one in listed.value] if listed else []
+        self.inputs = {*input_macros.NAMES, *more}
+        self.asked = {CHECKPOINT}  # inputs that any system sets: all that refer to them need one
 
     def add(self, given: Mapping[Any, Any]) -> None:
         """Writes all systems, or notes what is wrong with them."""
         references: list[Reference] = []
         names: dict[str, str] = {}
         own: set[str] = set()  # macros that systems set
+        for said in given.values():
+            inside = _resolved(self.config, said)
+            self.asked |= self.inputs & inside.keys() if isinstance(inside, dict) else set()
         for key, said in given.items():
             name = _resolved(self.config, key)
             try:
@@ -236,10 +241,11 @@ class _Expansion:
         for name, macro in found.macros.items():
             self.config.macros[name] = self.base.macros[name] = macro
         self.config.imports += [one for one in own.imports if one not in self.config.imports]
-        known = self.config.bindings.get(("", RUN, "inputs"))
+        none = Binding("", "stage.run", RUN, "inputs", [], self.where)
+        known = self.config.bindings.get(("", RUN, "inputs"), none)
         listed = [one for key, one in system.macros.items() if key in self.inputs]
-        if known is not None:
-            value = [*known.value, *(one for one in listed if one not in known.value)]
+        value = [*known.value, *(one for one in listed if one not in known.value)]
+        if value:
             self.config.bindings["", RUN, "inputs"] = replace(known, value=value)
         return reference
 
@@ -280,9 +286,8 @@ class _Expansion:
         ]
         wrong += [
             f"it lacks {name}: write {{'{name}': PATH}}."
-            for name in self.inputs
-            if name in found.met
-            and (name not in own.macros or own.macros[name].value in (None, ""))
+            for name in sorted(self.asked & found.met)
+            if (name not in own.macros or own.macros[name].value in (None, ""))
         ]
         if wrong:
             raise GinError(*wrong)

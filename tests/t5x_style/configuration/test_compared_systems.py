@@ -4,6 +4,7 @@ import pytest
 
 from t5x_style.configuration import gin_checks, gin_reader, parameters
 from t5x_style.configuration.gin_reader import RUN, GinError, to_gin
+from t5x_style.workflow import stages
 
 JOB = "t5x_style.evaluate.evaluate"
 FILES = ["runs/evaluation/exact_search", "models/tiny", "objectives/bi_encoder"]
@@ -34,7 +35,7 @@ def checked(systems, files=(), **more):
     """The configuration, and what of it each system gets."""
     config = flags(systems, files, **more).read()
     gin_checks.check_names(config, (RUN, JOB))
-    inputs = {one.name: one.name for one in config.bindings["", RUN, "inputs"].value}
+    inputs = {name: name for name in stages.inputs_of(config)}
     return config, parameters.of_job(config, JOB, inputs).semantic
 
 
@@ -62,8 +63,8 @@ def test_a_path_is_a_model_and_an_input_of_the_stage():
         "mine/retrieval_systems.exact_search.model",
         "mine/restored_model.load.checkpoint",
     }
-    inputs = [one.name for one in config.bindings["", RUN, "inputs"].value]
-    assert inputs == ["CORPUS", "STORE", "QUERY_STORE", "TOKENIZER", "MINE", "MY_OTHER"]
+    inputs = {"CORPUS", "STORE", "QUERY_STORE", "TOKENIZER", "MINE", "MY_OTHER"}
+    assert set(stages.inputs_of(config)) == inputs
 
 
 def test_a_macro_of_the_user_keeps_its_name():
@@ -129,7 +130,7 @@ def test_gin_gets_what_was_checked(tmp_path):
     (tmp_path / "config.gin").write_text(gin_checks.gin_text.text_of(config))
     again = gin_checks.Flags((str(tmp_path / "config.gin"),), ()).read()
     gin_checks.check_names(again, (RUN, JOB))
-    inputs = {one.name: one.name for one in again.bindings["", RUN, "inputs"].value}
+    inputs = {name: name for name in stages.inputs_of(again)}
     assert parameters.of_job(again, JOB, inputs).semantic == found
 
 
@@ -138,7 +139,7 @@ def test_kinds_that_nobody_uses_ask_for_nothing():
     argv = [f"--gin_file={file}", "--gin.SYSTEMS={'bm25': 'bm25'}", "--gin.CORPUS=c"]
     config = gin_checks.parse_flags([*argv, "--gin.MODEL_DIR=m"]).read()
     gin_checks.check_names(config, (RUN, JOB))
-    assert [one.name for one in config.bindings["", RUN, "inputs"].value] == ["CORPUS"]
+    assert stages.inputs_of(config) == ["CORPUS"]
     set_in_vain = "--gin.retrieval_systems.Fusion.method='linear'"
     config = gin_checks.parse_flags([*argv, "--gin.MODEL_DIR=m", set_in_vain]).read()
     with pytest.raises(GinError, match="nothing in this run leads to retrieval_systems.Fusion"):

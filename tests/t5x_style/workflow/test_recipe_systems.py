@@ -61,7 +61,7 @@ def configuration(recipe, flags, stage):
     pending = recipe_planning.all_pending(recipe)
     config = recipe_planning.stage_flags(recipe, stage, flags, pending).read()
     gin_checks.check_names(config, (RUN, stage.job))
-    inputs = {name: name for name in stages.input_macros(config)}
+    inputs = {name: name for name in stages.inputs_of(config)}
     return config, parameters.of_job(config, stage.job, inputs).semantic
 
 
