@@ -48,7 +48,7 @@ def tokenized(corpus: Path, at: Path, length: int) -> tuple[Path, Path]:
     """(token store, tokenizer) of a folder's passages, cut at `length` tokens; made in `at`."""
     run_stage(["runs/tokenizers/corpus.gin"], at / "t", CORPUS=str(corpus))
     run_stage(
-        ["data/beir_passages.gin", "runs/stores/texts.gin"], at / "p", CORPUS=str(corpus),
+        ["sources/beir_passages.gin", "runs/stores/texts.gin"], at / "p", CORPUS=str(corpus),
         TOKENIZER=str(at / "t/tokenizer"), LENGTH=length,
     )  # fmt: skip
     return at / "p/store", at / "t/tokenizer"

@@ -17,7 +17,7 @@ from gin import config_parser
 
 from t5x_style.configuration import module_names, rename_tables, renames
 from t5x_style.configuration.python_sources import REPOSITORY as REPOSITORY
-from t5x_style.configuration.renamed_files import FILES
+from t5x_style.configuration.renamed_files import FILES, SETTINGS
 from t5x_style.configuration.suggestions import closest as closest
 
 ALLOWED = ("t5x_style", "models", "input_pipelines", "gin_configs", "launch")
@@ -265,6 +265,8 @@ class _Reader:
         self.open_files += (path,)
         self.config.files.append(path)
         self.read_text(path.read_text(encoding="utf-8"), str(path))
+        if name in SETTINGS and not path.as_posix().endswith(name):
+            self.read_text(SETTINGS[name], f"{path} as {name}")
         self.open_files = self.open_files[:-1]
 
     def read_text(self, text: str, label: str) -> None:

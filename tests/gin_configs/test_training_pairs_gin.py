@@ -1,4 +1,4 @@
-"""data/training_pairs.gin: the pipeline and the objective get the same rows, of any collection."""
+"""data/pairs/training_pairs.gin: the pipeline and the objective get the same rows, of any collection."""
 
 import json
 from collections.abc import Iterator
