@@ -52,6 +52,7 @@ PARTS = {
     "pretraining_comparison",
     "realm_published",
     "simlm_published",
+    "simlm_rounds",
 }
 Plan = dict[str, Any]
 Plans = dict[str, dict[str, Plan]]  # recipe -> stage -> plan

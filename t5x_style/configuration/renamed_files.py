@@ -192,7 +192,7 @@ FILES: Mapping[str, str] = {
     **{f"gin_configs/data/{old}.gin": f"gin_configs/{new}.gin" for old, new in DATA.items()},
     **{f"gin_configs/runs/{old}.gin": f"gin_configs/runs/{new}.gin" for old, new in RUNS.items()},
 }
-# path of a gin file -> gin text that gives the present one, which took the place of several, its meaning
+# path of a gin file -> gin text that gives the present one, which replaces several, its meaning
 SETTINGS: Mapping[str, str] = {
     "gin_configs/data/sts_first.gin": "STS_SIDE = 'first'",
     "gin_configs/data/sts_second.gin": "STS_SIDE = 'second'",

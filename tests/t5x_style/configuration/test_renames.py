@@ -241,7 +241,7 @@ def test_fingerprints_hold_host_retrieval_as_when_it_was_an_argument_of_training
         "objectives/realm",
         "objectives/mask_salient_span",
     ]
-    files += ["data/sentences", "runs/training/retrieve_on_host"]
+    files += ["data/pretraining/sentences", "runs/training/retrieve_on_host"]
     values = {"STORE": "s", "TOKENIZER": "t", "INDEX_VERSIONS": "v", "MODEL_DIR": "m"}
     values |= {"QUERIES": "4", "QUERY_LENGTH": "32", "PASSAGE_LENGTH": "48", "SEED": "1"}
     values |= {"LEARNING_RATE": "1e-4", "STEPS": "12", "WARMUP_STEPS": "2"}
