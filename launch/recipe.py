@@ -4,8 +4,6 @@
 
 A recipe is a gin file that is read, never executed, so this program starts in a blink:
 
-    from launch import recipe
-
     include 'gin_configs/recipes/kinds.gin'                   # kinds of stages
 
     RUN_DIR = 'runs/quickstart'                               # where links to results are

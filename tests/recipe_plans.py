@@ -17,7 +17,7 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +63,9 @@ def names() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.gin") if path.stem not in PARTS)
 
 
-def of_recipe(name: str) -> dict[str, Plan]:
-    """Stage -> its plan, for one recipe."""
-    return _asked(name)[1]
+def of_recipe(name: str, settings: Sequence[str] = ()) -> dict[str, Plan]:
+    """Stage -> its plan, for one recipe; `settings` are NAME=VALUE."""
+    return _asked(name, settings)[1]
 
 
 def flags_of(name: str) -> gin_checks.Flags:
@@ -73,8 +73,9 @@ def flags_of(name: str) -> gin_checks.Flags:
     return _asked(name)[0]
 
 
-def _asked(name: str) -> tuple[gin_checks.Flags, dict[str, Plan]]:
+def _asked(name: str, settings: Sequence[str] = ()) -> tuple[gin_checks.Flags, dict[str, Plan]]:
     argv = [f"--gin_file={RECIPES / name}.gin", "--gin.RUN_DIR=run"]
+    argv += [f"--gin.{setting}" for setting in settings]
     while True:
         try:
             flags = gin_checks.parse_flags(argv)
