@@ -88,8 +88,8 @@ class PairChoice:
             raise ValueError(
                 f"pairs: a batch of {self.batch} queries needs as many different ones, found "
                 f"{len(self.pairs.queries)}. Set QUERIES to {len(self.pairs.queries)} or fewer, "
-                f"and PASSAGES to {self.group_size} times as many; data/pairs/training_pairs.gin, as "
-                "in recipes/beir.gin, does it by itself"
+                f"and PASSAGES to {self.group_size} times as many; "
+                "data/pairs/training_pairs.gin, as in recipes/beir.gin, does it by itself"
             )
         needed = self.pairs.positives.shape[1] + self.group_size - 1
         if len(self._passage_lengths) < needed:
