@@ -14,7 +14,8 @@ import sys
 from collections.abc import Sequence
 
 from launch import words
-from launch.commands import COMMANDS, FLAGS, Command, UsageError, did_you_mean, parser_of
+from launch.commands import COMMANDS, FLAGS, Command, UsageError, parser_of
+from t5x_style.configuration.suggestions import did_you_mean
 
 COMPLETE = "_complete"  # of the scripts of `launch.completion`
 WIDTH = 100  # of a line of the help

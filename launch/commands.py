@@ -6,14 +6,14 @@ here, so that `--help` is quick.
 
 import argparse
 import ast
-import difflib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
 from t5x_style.configuration import command_flags
 from t5x_style.configuration.python_sources import REPOSITORY
+from t5x_style.configuration.suggestions import did_you_mean
 
 AddFlags = Callable[[argparse.ArgumentParser], None]
 FLAGS = ("--help", "--version")  # without a command
@@ -92,6 +92,13 @@ _TABLE = (
         (command_flags.add_gc,),
         "[flags]",
     ),
+    Command(
+        "health",
+        "Is my run healthy? Checks its curves, and compares them with a reference.",
+        "t5x_style.health",
+        (command_flags.add_health,),
+        "RUN_DIR [flags]",
+    ),
     Command("export", "Write a SavedModel: one stage.", "t5x_style.export", _STAGE_FLAGS, _STAGE),
     Command(
         "evaluate", "Compare retrievers: one stage.", "t5x_style.evaluate", _STAGE_FLAGS, _STAGE
@@ -105,16 +112,6 @@ _TABLE = (
     ),
 )
 COMMANDS = {command.name: command for command in _TABLE}
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns `; did you mean X or Y?`, the most similar first, or nothing.
-
-    >>> did_you_mean("rn", COMMANDS)
-    '; did you mean run or runs?'
-    """
-    found = difflib.get_close_matches(word, sorted(set(known)), n=3, cutoff=0.6)
-    return f"; did you mean {' or '.join(found)}?" if found else ""
 
 
 class Parser(argparse.ArgumentParser):

@@ -66,6 +66,7 @@ from t5x_style.distributed import launch_flags
 from t5x_style.workflow import (
     files,
     fingerprints,
+    links,
     making,
     plans,
     recipe_checks,
@@ -156,6 +157,8 @@ def show(rows: list[Row], title: str) -> None:
 
 def execute(recipe: Recipe, flags: gin_checks.Flags) -> int:
     """Runs the stages that are not done; returns the exit code."""
+    for folder in (recipe.run_dir, recipe.store.root):
+        links.require_writable(folder)
     recipe_checks.survey(recipe, flags)  # all that can be known before the first stage
     children = Children()
     children.watch()

@@ -10,11 +10,16 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch.commands import Command, Parser, UsageError, did_you_mean
+from launch.commands import Command, Parser, UsageError
 from t5x_style.configuration.python_sources import REPOSITORY
+from t5x_style.configuration.suggestions import did_you_mean
 
 FOLDER = "gin_configs/recipes"
 SETTING = re.compile(r"(?P<name>[A-Za-z_][\w./]*)=(?P<value>.*)", re.DOTALL)
+# A recipe describes stages, or includes one that does; kinds.gin, which others include, does not.
+DESCRIBES = re.compile(
+    rf"^(\w+/recipe\.Stage\b|include ['\"]{FOLDER}/(?!kinds\.gin))", re.MULTILINE
+)
 RULE = """words:
   NAME=VALUE sets a macro or a parameter; it is the same as --gin.NAME=VALUE. VALUE is a gin
   value (3, 1e-4, True, None, [1, 2], %MACRO) or else text, without quotes: CORPUS=path/to/folder.
@@ -26,8 +31,9 @@ def recipes() -> dict[str, str]:
     """Names of the recipes that Kennel has, with the first line of each."""
     found = {}
     for path in sorted((REPOSITORY / FOLDER).glob("*.gin")):
-        with path.open(encoding="utf-8") as file:
-            found[path.stem] = file.readline().strip("# \n")
+        text = path.read_text(encoding="utf-8")
+        if DESCRIBES.search(text):
+            found[path.stem] = text.partition("\n")[0].strip("# ")
     return found
 
 

@@ -9,7 +9,15 @@ from t5x_style.interfaces import index as index_lib
 from t5x_style.retrieval import encoding, published_index, versioned_folder
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"build_index": {"name": "build_index", "version": 1, "outputs": ["index"], "program": True}}
+JOBS = {
+    "build_index": {
+        "name": "build_index",
+        "version": 1,
+        "outputs": ["index"],
+        "program": True,
+        "check": "check",
+    }
+}
 
 
 def build_index(
@@ -32,6 +40,7 @@ def build_index(
       published_index.RecallError: recall is below `minimum_recall`.
       RepresentationError: the folder does not hold the kind that the index does.
     """
+    check(keep, minimum_recall)
     stored = encoding.load_embeddings(embeddings, index.kind)
     built = published_index.publish(model_dir, stored, index, keep, minimum_recall)
     print(
@@ -40,6 +49,17 @@ def build_index(
         file=sys.stderr,
     )
     return {"index": "."}
+
+
+def check(keep: int, minimum_recall: float) -> None:
+    """What can be known to be wrong before `build_index` runs.
+
+    Raises:
+      ValueError: a number out of its range.
+    """
+    versioned_folder.require_keep(keep)
+    if not 0 <= minimum_recall <= 1:
+        raise ValueError(f"build_index.minimum_recall: expected 0 to 1, found {minimum_recall}")
 
 
 if __name__ == "__main__":

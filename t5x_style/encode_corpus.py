@@ -26,6 +26,7 @@ JOBS = {
         "version": 1,
         "outputs": ["embeddings"],
         "program": True,
+        "check": "check",
     }
 }
 
@@ -52,6 +53,7 @@ def encode_corpus(
       ContractError: texts were tokenized otherwise than the model's contract says.
       RepresentationError: the model does not offer the kinds, or there is no such function.
     """
+    check(function, kinds)
     side = representation.side_of(function)
     version = embedding_shards.version(
         model.contract,
@@ -78,6 +80,16 @@ def encode_corpus(
     if jax.process_count() > 1:  # no process reports an end that the writer has not reached
         multihost_utils.sync_global_devices("encode_corpus: written")
     return {"embeddings": "."}
+
+
+def check(function: str, kinds: Sequence[str]) -> None:
+    """What can be known to be wrong before `encode_corpus` runs.
+
+    Raises:
+      RepresentationError: there is no such function or kind.
+    """
+    representation.side_of(function)
+    representation.require_kinds(kinds, representation.KINDS, "encode_corpus.kinds")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,14 @@ from typing import Any
 import jax
 
 from t5x_style.distributed import startup
-from t5x_style.evaluation import comparison, query_groups, ranking, retrieval_systems
+from t5x_style.evaluation import (
+    comparison,
+    evaluation_suite,
+    query_groups,
+    ranking,
+    retrieval_systems,
+)
+from t5x_style.retrieval import beir_collection
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
@@ -17,6 +24,7 @@ JOBS = {
         "version": 3,
         "outputs": ["metrics", "per_query", "runs"],
         "program": True,
+        "check": "check",
     }
 }
 
@@ -68,9 +76,8 @@ def evaluate(
       GroupError: a relevant passage lacks what names its group.
       ValueError: names that are not distinct, pairs of systems that do not exist, one group only.
     """
-    ranking.require_depth(metrics, depth, "evaluate.depth")
-    suite = _bench(corpus, systems, depth)
-    comparison.require_names(suite.systems, baseline, compared)
+    check(corpus, systems, split, baseline, depth, samples, metrics, compared)
+    suite = retrieval_systems.EvaluationSuite(corpus, systems, depth)
     folder = Path(model_dir)
     (folder / "runs").mkdir(parents=True, exist_ok=True)
     scores = {}
@@ -98,14 +105,32 @@ def evaluate(
     return {"metrics": "metrics.json", "per_query": "per_query.json", "runs": "runs"}
 
 
-def _bench(
-    corpus: str, chosen: Sequence[retrieval_systems.System], depth: int
-) -> retrieval_systems.EvaluationSuite:
-    suite = retrieval_systems.EvaluationSuite(corpus, chosen, depth)
-    for name in suite.systems:
+def check(
+    corpus: str,
+    systems: Sequence[retrieval_systems.System],
+    split: str,
+    baseline: str,
+    depth: int,
+    samples: int,
+    metrics: Sequence[str],
+    compared: Sequence[tuple[str, str]],
+) -> None:
+    """What can be known to be wrong before `evaluate` runs; reads names of files only.
+
+    Raises:
+      MetricError, ValueError: see `evaluate`.
+      FileNotFoundError: the collection has no such split.
+    """
+    if samples < 1:
+        raise ValueError(f"evaluate.samples: expected at least 1, found {samples}")
+    ranking.require_depth(metrics, depth, "evaluate.depth")
+    names = [system.name for system in systems]
+    evaluation_suite.require_systems(names, depth)
+    for name in names:
         if not name.replace("_", "").replace("-", "").isalnum():
             raise ValueError(f"{name!r} names a file: expected letters, digits, '_' and '-' only")
-    return suite
+    comparison.require_names(names, baseline, compared)
+    beir_collection.find_qrels(corpus, split)
 
 
 def _cut(run: ranking.Run, depth: int) -> ranking.Run:

@@ -19,6 +19,7 @@ JOBS = {
         "version": 3,
         "outputs": ["answers", "metrics", "per_query"],
         "program": True,
+        "check": "check",
     }
 }
 
@@ -57,10 +58,7 @@ def evaluate_answers(
     Raises:
       ValueError: a reader over a retriever that is not there, names that are not distinct.
     """
-    names = [system.name for system in answering]
-    if len(set(names)) != len(names) or not names:
-        raise ValueError(f"answering: expected one or more, of distinct names, found {names}")
-    comparison.require_names(names, baseline, compared)
+    check(answering, baseline, samples, compared)
     depth = max([*depths, *(system.read for system in answering)])
     suite = answer_metrics.QuestionSuite(corpus, key, retrievers, depth)
     scores: dict[str, ranking.Scores] = {}
@@ -89,6 +87,21 @@ def evaluate_answers(
         "per_query": "per_query.json",
         "answers": "answers.jsonl",
     }
+
+
+def check(
+    answering: Sequence[answer_metrics.Answering],
+    baseline: str,
+    samples: int,
+    compared: Sequence[tuple[str, str]],
+) -> None:
+    """What can be known to be wrong before `evaluate_answers` runs; ValueError, see there."""
+    if samples < 1:
+        raise ValueError(f"evaluate_answers.samples: expected at least 1, found {samples}")
+    names = [system.name for system in answering]
+    if len(set(names)) != len(names) or not names:
+        raise ValueError(f"answering: expected one or more, of distinct names, found {names}")
+    comparison.require_names(names, baseline, compared)
 
 
 def _write_answers(

@@ -23,6 +23,7 @@ JOBS = {
         "version": 1,
         "outputs": ["languages", "metrics"],
         "program": True,
+        "check": "check",
     }
 }
 
@@ -77,8 +78,7 @@ def evaluate_bitext(
     Raises:
       ValueError: names that are not distinct or not there.
     """
-    _require_names([one.name for one in systems], "systems")
-    _require_names([one.name for one in tasks], "tasks")
+    check(systems, tasks)
     pictures = _pictures(pictured, systems, tasks)
     report: dict[str, Any] = {"sets": {}, "facts": {one.name: one.facts() for one in systems}}
     for task in tasks:
@@ -124,6 +124,12 @@ def _pictures(
                 f"{sorted(named)}, found {(system, task)}"
             )
     return [(embedders[system], named[task]) for system, task in pictured]
+
+
+def check(systems: Sequence[SentenceSystem], tasks: Sequence[Task]) -> None:
+    """What can be known to be wrong before `evaluate_bitext` runs; ValueError, see there."""
+    _require_names([one.name for one in systems], "systems")
+    _require_names([one.name for one in tasks], "tasks")
 
 
 def _require_names(names: Sequence[str], what: str) -> None:

@@ -23,6 +23,7 @@ JOBS = {
         "version": 1,
         "outputs": ["checkpoint", "model"],
         "program": True,
+        "check": "check",
     }
 }
 
@@ -55,12 +56,7 @@ def initialise_model(
       ValueError: `initialise_from` is empty.
       InitialiseError: the weights do not fit the objective.
     """
-    if not initialise_from:
-        raise ValueError(
-            "initialise_model.initialise_from: expected at least one source of weights, found "
-            "none: a model of fresh parameters is no use. Name the sources, such as "
-            "[@warm_start.Initialise()]."
-        )
+    check(initialise_from)
     folder = Path(model_dir)
     definition, state, shardings = train_state.create(objective, _UNTRAINED, partitioner, seed)
     state = warm_start.apply(state, initialise_from, shardings)
@@ -73,6 +69,16 @@ def initialise_model(
         definition.module(state.params, state.variables).contract().save(folder)
         print(f"model of {', '.join(map(str, initialise_from))}, untrained", flush=True)
     return {"checkpoint": "checkpoints", "model": "."}
+
+
+def check(initialise_from: Sequence[warm_start.Initialise]) -> None:
+    """What can be known to be wrong before `initialise_model` runs; ValueError, see there."""
+    if not initialise_from:
+        raise ValueError(
+            "initialise_model.initialise_from: expected at least one source of weights, found "
+            "none: a model of fresh parameters is no use. Name the sources, such as "
+            "[@warm_start.Initialise()]."
+        )
 
 
 if __name__ == "__main__":

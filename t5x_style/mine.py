@@ -20,13 +20,27 @@ from t5x_style.distributed import startup
 from t5x_style.mining import hard_negatives, provenance
 from t5x_style.mining.candidates import Candidates, MakeCandidates
 from t5x_style.retrieval import resumable_parts, versioned_folder
-from t5x_style.retrieval.beir_collection import Passages, has_judgements, read_qrels, read_queries
+from t5x_style.retrieval.beir_collection import (
+    Passages,
+    find_qrels,
+    has_judgements,
+    read_qrels,
+    read_queries,
+)
 from t5x_style.workflow import fingerprints
 
 NEGATIVES = "negatives.jsonl"
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"mine": {"name": "mine", "version": 1, "outputs": ["negatives"], "program": True}}
+JOBS = {
+    "mine": {
+        "name": "mine",
+        "version": 1,
+        "outputs": ["negatives"],
+        "program": True,
+        "check": "check",
+    }
+}
 
 
 def mine(
@@ -56,6 +70,7 @@ def mine(
     Raises:
       hard_negatives.MiningError: not one query has a negative.
     """
+    check(corpus, split, part_size, most_queries)
     if not has_judgements(corpus, split):
         logging.warning("mine: %s judges no %s queries: nothing to mine for", corpus, split)
         if jax.process_index() == 0:
@@ -90,6 +105,19 @@ def mine(
     if jax.process_count() > 1:  # no process reports an end that the writer has not reached
         multihost_utils.sync_global_devices("mine: written")
     return {"negatives": NEGATIVES}
+
+
+def check(corpus: str, split: str, part_size: int, most_queries: int) -> None:
+    """What can be known to be wrong before `mine` runs; reads names of files only.
+
+    Raises:
+      ValueError: a number below its bound.
+      FileNotFoundError: the collection has no such split.
+    """
+    for name, value, smallest in (("part_size", part_size, 1), ("most_queries", most_queries, 0)):
+        if value < smallest:
+            raise ValueError(f"mine.{name}: expected at least {smallest}, found {value}")
+    find_qrels(corpus, split)
 
 
 def _sample(queries: dict[str, str], max_queries: int) -> dict[str, str]:

@@ -25,7 +25,15 @@ from t5x_style.workflow import fingerprints
 SCORED = "scored.jsonl"
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"score": {"name": "score", "version": 1, "outputs": ["negatives"], "program": True}}
+JOBS = {
+    "score": {
+        "name": "score",
+        "version": 1,
+        "outputs": ["negatives"],
+        "program": True,
+        "check": "check",
+    }
+}
 
 
 def score(
@@ -53,6 +61,7 @@ def score(
       ContractError: the texts were tokenized otherwise than the model's contract says.
       ValueError: a line that does not fit, see `JointTexts.mined`.
     """
+    check(depth, part_size)
     pair_scoring.check_texts(texts, model.contract)
     lines = pair_scoring.read_lines(texts, negatives, depth)
     content = [
@@ -80,6 +89,17 @@ def score(
     if jax.process_count() > 1:  # no process reports an end that the writer has not reached
         multihost_utils.sync_global_devices("score: written")
     return {"negatives": SCORED}
+
+
+def check(depth: int, part_size: int) -> None:
+    """What can be known to be wrong before `score` runs.
+
+    Raises:
+      ValueError: a number below 1.
+    """
+    for name, value in (("depth", depth), ("part_size", part_size)):
+        if value < 1:
+            raise ValueError(f"score.{name}: expected at least 1, found {value}")
 
 
 def _scored(

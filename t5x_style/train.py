@@ -33,6 +33,7 @@ JOBS = {
         "length": ("cadence.steps", "optimizer.total_steps", "optimizer.decay_steps"),
         "outputs": ["checkpoint", "metrics", "model"],
         "program": True,
+        "check": "check",
     }
 }
 
@@ -75,6 +76,7 @@ def train(
       CheckpointError: a checkpoint is damaged, its own or that of the training that it continues.
       stages.Interrupted: SIGTERM came; everything is saved.
     """
+    check(evaluators, development_metric)
     development_metric = measured_development_metric(
         development_metric, {e.name: getattr(e, "metrics", None) for e in evaluators}
     )
@@ -169,13 +171,31 @@ def measured_development_metric(
             "no query to compute %s on: the last checkpoint is kept, not the best", metric
         )
         return None
-    if evaluator not in evaluators or (listed is not None and name not in listed):
-        found = [f"{e}/{m}" for e, names in evaluators.items() for m in names or ("...",)]
-        raise ValueError(
-            f"train.development_metric: expected 'evaluator/metric', found {metric!r}; "
-            f"train.evaluators gives {', '.join(found) or 'nothing: it holds no evaluators'}"
-        )
+    if listed is not None and name not in listed:
+        raise _no_metric(metric, evaluators)
     return metric
+
+
+def check(evaluators: Sequence[hooks.Evaluator], development_metric: str | None) -> None:
+    """What can be known to be wrong before `train` runs.
+
+    Raises:
+      ValueError: no evaluator has the name that the development metric begins with, or two have
+        one name.
+    """
+    names = [evaluator.name for evaluator in evaluators]
+    if len(set(names)) < len(names):
+        raise ValueError(f"train.evaluators: expected distinct names, found {names}")
+    if development_metric is not None and development_metric.partition("/")[0] not in names:
+        raise _no_metric(development_metric, dict.fromkeys(names))
+
+
+def _no_metric(metric: str, evaluators: Mapping[str, Sequence[str] | None]) -> ValueError:
+    found = [f"{e}/{m}" for e, names in evaluators.items() for m in names or ("...",)]
+    return ValueError(
+        f"train.development_metric: expected 'evaluator/metric', found {metric!r}; "
+        f"train.evaluators gives {', '.join(found) or 'nothing: it holds no evaluators'}"
+    )
 
 
 def describe(trainer: Trainer) -> str:

@@ -40,7 +40,7 @@ MACROS = {
     "TOKENIZER": "tokenizer",
     "CHECKPOINT": "checkpoint",
     "LABSE": "labse",
-    "QUESTIONS": "questions",
+    "QUESTION_STORE": "questions",
 }
 # Lists of stages that other recipes include.
 PARTS = {
@@ -49,6 +49,7 @@ PARTS = {
     "labse_data",
     "labse_tatoeba",
     "labse_tests",
+    "pretrained",
     "pretraining_comparison",
     "realm_published",
     "simlm_published",
@@ -94,7 +95,7 @@ def _of(flags: gin_checks.Flags) -> dict[str, Plan]:
     plans = {}
     for item in recipe.stages:
         config = recipe_planning.stage_flags(recipe, item, flags, pending).read()
-        inputs = stages.input_macros(config)
+        inputs = stages.inputs_of(config)
         for macro in inputs:
             config.expand(Macro(macro), item.where)  # an error if it has no value
         gin_checks.check_names(config, (gin_reader.RUN, item.job))

@@ -102,19 +102,12 @@ class Pipeline:
         Raises:
           ValueError, StoreError: a size out of range, or a store that does not fit.
         """
-        packing_plan.check_sizes(
-            "Pipeline", rows=rows, length=length, segments=segments, block=block
-        )
+        self.check_arguments(rows, length, segments, block, weights, temperature)
         self.stores = open_stores(stores, tokenizer)
         parts = _parts(self.stores, by_language)
         if weights is None and temperature != 1:
             weights = packing_plan.mixture_weights(
                 [len(part.lengths) for part in parts], temperature
-            )
-        elif temperature != 1:
-            raise ValueError(
-                f"Pipeline: expected temperature 1 where weights are given, found {temperature}: "
-                "weights are final shares"
             )
         self.plan = packing_plan.Plan(
             [part.lengths for part in parts],
@@ -130,6 +123,28 @@ class Pipeline:
         self.fingerprint = self.plan.fingerprint
         # The parts of a store stand in its order, so that numbers count through stores and parts.
         self._offsets = np.cumsum([0, *map(len, self.stores)])
+
+    @staticmethod
+    def check_arguments(
+        rows: int,
+        length: int,
+        segments: int,
+        block: int,
+        weights: Sequence[float] | None,
+        temperature: float,
+    ) -> None:
+        """Raises ValueError for settings that no stores would make right."""
+        packing_plan.check_sizes(
+            "Pipeline", rows=rows, length=length, segments=segments, block=block
+        )
+        packing_plan.check_temperature(temperature)
+        if weights is not None:
+            packing_plan.check_weights(weights)
+            if temperature != 1:
+                raise ValueError(
+                    f"Pipeline: expected temperature 1 where weights are given, found "
+                    f"{temperature}: weights are final shares"
+                )
 
     def specs(self) -> prefetch.Spec:
         """Group -> feature -> shape and dtype of the global batch."""
@@ -221,12 +236,7 @@ class EncodeSource:
         Raises:
           ValueError: a size out of range, an id that the store does not have.
         """
-        packing_plan.check_sizes("EncodeSource", length=length, segments=segments, rows=rows)
-        if not 2 <= segment_length <= length:
-            raise ValueError(
-                f"EncodeSource.segment_length: expected 2 to {length}, the length of a row, found "
-                f"{segment_length}"
-            )
+        self.check_arguments(length, segments, rows, segment_length, sample)
         (self.store,) = open_stores([store], tokenizer)
         self.rows = _sample(self.store, sample, always_include, seed)
         self.ids = [self.store.ids[row] for row in self.rows.tolist()]
@@ -234,6 +244,20 @@ class EncodeSource:
         # What prepare cut shorter stays shorter: this is what a contract is compared with.
         self._segment_length = min(segment_length, int(self.store.manifest["max_length"]))
         self._slots = self._pack()
+
+    @staticmethod
+    def check_arguments(
+        length: int, segments: int, rows: int, segment_length: int, sample: int | None
+    ) -> None:
+        """Raises ValueError for sizes that no store would make right."""
+        packing_plan.check_sizes("EncodeSource", length=length, segments=segments, rows=rows)
+        if not 2 <= segment_length <= length:
+            raise ValueError(
+                f"EncodeSource.segment_length: expected 2 to {length}, the length of a row, found "
+                f"{segment_length}"
+            )
+        if sample is not None and sample < 0:
+            raise ValueError(f"EncodeSource.sample: expected 0 or more, found {sample}")
 
     def _pack(self) -> np.ndarray:
         """int64 [batches * rows, segments]: which passage is where, NONE where free."""
@@ -343,8 +367,6 @@ def _sample(
         )
     if sample is None:
         return np.arange(len(store))
-    if sample < 0:
-        raise ValueError(f"EncodeSource.sample: expected 0 or more, found {sample}")
     kept = np.unique(np.array([store.row_of[name] for name in always_include], dtype=np.int64))
     others = packing_plan.permutation(seed, 0, 0, len(store))
     others = others[~np.isin(others, kept)]

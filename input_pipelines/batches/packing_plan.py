@@ -127,10 +127,15 @@ def pack_rows(lengths: np.ndarray, length: int, segments: int) -> np.ndarray:
 
 def mixture_weights(sizes: Sequence[int], temperature: float) -> list[float]:
     """Shares in proportion to size^(1/temperature): 1 follows the sizes, large evens them out."""
-    if not temperature > 0:
-        raise ValueError(f"mixture temperature: expected a number above 0, found {temperature}")
+    check_temperature(temperature)
     scaled = np.asarray(sizes, dtype=np.float64) ** (1.0 / temperature)
     return (scaled / scaled.sum()).tolist()
+
+
+def check_temperature(temperature: float) -> None:
+    """Raises ValueError unless `mixture_weights` takes it."""
+    if not temperature > 0:
+        raise ValueError(f"mixture temperature: expected a number above 0, found {temperature}")
 
 
 def temperature_of(exponent: float) -> float:
@@ -336,10 +341,11 @@ def _quotas(sizes: np.ndarray, weights: Sequence[float] | None) -> np.ndarray:
     """Passages of each store in an epoch of sum(sizes): largest remainders, int64 [stores]."""
     if weights is None:
         return sizes
+    check_weights(weights)
     shares = np.asarray(weights, dtype=np.float64)
-    if shares.shape != sizes.shape or not np.all(np.isfinite(shares)) or not np.all(shares > 0):
+    if shares.shape != sizes.shape:
         raise ValueError(
-            f"plan: weights: expected {len(sizes)} positive numbers, one for each store, "
+            f"plan: weights: expected {len(sizes)} numbers, one for each store, "
             f"found {list(weights)}"
         )
     total = int(sizes.sum())
@@ -353,6 +359,12 @@ def _quotas(sizes: np.ndarray, weights: Sequence[float] | None) -> np.ndarray:
             f"an epoch of {total}; leave it out, or give it more"
         )
     return quotas
+
+
+def check_weights(weights: Sequence[float]) -> None:
+    """Raises ValueError unless all are finite and above 0."""
+    if not all(0 < weight < float("inf") for weight in weights):
+        raise ValueError(f"plan: weights: expected positive numbers, found {list(weights)}")
 
 
 def check_sizes(where: str, **sizes: int) -> None:

@@ -21,7 +21,12 @@ SPLITS = ("train", "dev", "test")
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
-    "complete_splits": {"name": "complete_splits", "version": 2, "outputs": ["corpus", "report"]}
+    "complete_splits": {
+        "name": "complete_splits",
+        "version": 2,
+        "outputs": ["corpus", "report"],
+        "check": "check",
+    }
 }
 
 Rows = Sequence[tuple[str, str, int]]  # query, passage, relevance
@@ -50,16 +55,13 @@ def complete_splits(
 
     Raises:
       SourceError: no split is judged at all, or too many malformed lines.
-      ValueError: a share that is not between 0 and 1.
+      ValueError: a share that is not between 0 and 1, or a number below its bound.
     """
-    bad = BadRecords(max_bad_records)
+    check(corpus, dev_share, max_dev, max_bad_records)
+    bad = BadRecords(max_bad_records, "complete_splits.complete_splits")
     found = {split: _rows(corpus, split, bad) for split in SPLITS}
     if not any(found.values()):
-        raise SourceError(
-            f"{corpus}: expected judged queries, qrels/train.tsv, qrels/dev.tsv or qrels/test.tsv, "
-            "found none. To train on text alone and search it, run recipes/text.gin, which needs "
-            "corpus.jsonl only"
-        )
+        raise _unjudged(corpus)
     judged = {split: len({query for query, *_ in rows}) for split, rows in found.items()}
     if not found["dev"] and judged["train"] >= max(min_train, 2):
         share = min(dev_share, max_dev / judged["train"])
@@ -81,6 +83,37 @@ def complete_splits(
     with open(os.path.join(model_dir, "report.json"), "w", encoding="utf-8") as file:
         json.dump(report, file, indent=1)
     return {"corpus": "corpus", "report": "report.json"}
+
+
+def check(corpus: str, dev_share: float, max_dev: int, max_bad_records: int) -> None:
+    """What can be known to be wrong before the job runs; reads names of files only.
+
+    Raises:
+      SourceError, ValueError: see `complete_splits`.
+    """
+    BadRecords(max_bad_records)
+    if not 0 < dev_share < 1:
+        raise ValueError(
+            "complete_splits.dev_share: expected the share of the training queries that is held "
+            f"out, above 0 and below 1, found {dev_share}"
+        )
+    if max_dev < 1:
+        raise ValueError(
+            f"complete_splits.max_dev: expected at least 1, found {max_dev}. To hold nothing out, "
+            "raise complete_splits.min_train"
+        )
+    beir.require_texts(corpus, "corpus.jsonl")
+    if not any(_exists(path) for split in SPLITS for path in _paths(corpus, split)):
+        raise _unjudged(corpus)
+    beir.require_texts(corpus, "queries.jsonl")
+
+
+def _unjudged(corpus: str) -> SourceError:
+    return SourceError(
+        f"{corpus}: expected judged queries, qrels/train.tsv, qrels/dev.tsv or qrels/test.tsv, "
+        "found none. To train on text alone and search it, run recipes/text.gin, which needs "
+        "corpus.jsonl only"
+    )
 
 
 _NAMES = {"train": "training", "dev": "development"}

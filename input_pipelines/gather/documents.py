@@ -31,6 +31,7 @@ JOBS = {
         "name": "gather_documents",
         "version": 1,
         "outputs": ["development", "documents", "languages", "report"],
+        "check": "check",
     }
 }
 
@@ -227,11 +228,8 @@ def gather(
       SourceError: nothing is left, or too many malformed lines.
       ValueError: the share is out of range.
     """
-    if not 0 <= development_share < 1:
-        raise ValueError(
-            f"gather.development_share: expected 0 to below 1, found {development_share}"
-        )
-    bad = BadRecords(max_bad_records)
+    check(development_share, max_bad_records)
+    bad = BadRecords(max_bad_records, "documents.gather")
     dropped: collections.Counter[str] = collections.Counter()
     min_documents = 1 if rules is None else rules.min_documents
     kept = _few_left_out(list(_checked(files, rules, bad, dropped)), min_documents, dropped)
@@ -269,6 +267,15 @@ def gather(
         "languages": LANGUAGES,
         "report": "report.json",
     }
+
+
+def check(development_share: float, max_bad_records: int) -> None:
+    """What can be known to be wrong before `gather` runs; ValueError: a number out of range."""
+    BadRecords(max_bad_records)
+    if not 0 <= development_share < 1:
+        raise ValueError(
+            f"gather.development_share: expected 0 to below 1, found {development_share}"
+        )
 
 
 def trained_on(languages_file: str) -> languages.Among:

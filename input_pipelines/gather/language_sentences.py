@@ -148,7 +148,7 @@ def gather_sentences(
       SourceError: nothing to write, or too many malformed records.
       languages.LanguageError: a code that no language has.
     """
-    bad = BadRecords(max_bad_records)
+    bad = BadRecords(max_bad_records, "language_sentences.gather_sentences")
     files = _Files(os.path.join(model_dir, FOLDER))
     for path in translations:
         for language, text in _sides(path, bad):

@@ -22,7 +22,12 @@ Row = dict[str, Any]
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
-    "make_collection": {"name": "question_collection", "version": 1, "outputs": ["corpus"]},
+    "make_collection": {
+        "name": "question_collection",
+        "version": 1,
+        "outputs": ["corpus"],
+        "check": "check",
+    },
     "gather_questions": {
         "name": "gather_questions",
         "version": 1,
@@ -60,10 +65,8 @@ def make_collection(
       SourceError: see `GoldSet.read`.
       ValueError: no sets, names that will not do; a share outside its bounds.
     """
-    question_sets.require_names([one.name for one in sets] + [ARTICLES] * (articles is not None))
-    if not 0 <= share <= 1:
-        raise ValueError(f"share: expected 0 to 1, found {share}")
-    bad = BadRecords(max_bad_records)
+    check(sets, articles, share, max_bad_records)
+    bad = BadRecords(max_bad_records, "question_collection.make_collection")
     prefixed = len(sets) > 1 or articles is not None
     read = [(f"{one.name}/" if prefixed else "", one.read(bad)) for one in sets]
     folder = os.path.join(model_dir, "corpus")
@@ -75,6 +78,16 @@ def make_collection(
     judged = {split: _write_qrels(folder, split, read) for split in question_sets.SPLITS}
     _log.info("collection: %d passages, questions %s", written, judged)
     return {"corpus": "corpus"}
+
+
+def check(
+    sets: Sequence[GoldSet], articles: TextSource | None, share: float, max_bad_records: int
+) -> None:
+    """What can be known to be wrong before `make_collection` runs; ValueError, see there."""
+    BadRecords(max_bad_records)
+    question_sets.require_names([one.name for one in sets] + [ARTICLES] * (articles is not None))
+    if not 0 <= share <= 1:
+        raise ValueError(f"share: expected 0 to 1, found {share}")
 
 
 Read = Sequence[tuple[str, Sequence[tuple[str, Paragraph]]]]  # sets: prefix, (split, paragraph)s
@@ -155,7 +168,7 @@ def gather_questions(
       SourceError: see `AskedSet.read`; ids without the name of a set; a split that comes out empty.
       ValueError: two sets of one name.
     """
-    bad = BadRecords(max_bad_records)
+    bad = BadRecords(max_bad_records, "question_collection.gather_questions")
     rows = {split: list(_of_collection(collection, split, bad)) for split in question_sets.SPLITS}
     names = [row["set"] for of in rows.values() for row in of]
     question_sets.require_names([*dict.fromkeys(names), *(one.name for one in sets)])

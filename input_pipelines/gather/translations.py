@@ -31,6 +31,7 @@ JOBS = {
         "name": "gather_translations",
         "version": 1,
         "outputs": ["development", "report", "translations"],
+        "check": "check",
     }
 }
 
@@ -186,8 +187,8 @@ def gather(
       languages.LanguageError: a code that no language has.
       ValueError: a share out of range, or bitexts of one name.
     """
-    _check(bitexts, development_share)
-    bad = BadRecords(max_bad_records)
+    check(bitexts, development_share, max_bad_records)
+    bad = BadRecords(max_bad_records, "translations.gather")
     test = _held_out(held_out, bad)
     report: dict[str, Any] = {}
     counts = dict.fromkeys(FILES, 0)
@@ -236,7 +237,9 @@ def trained_on(report: str) -> languages.Among:
     return languages.Among(code for pair in kept for code in pair.split("_"))
 
 
-def _check(bitexts: Sequence[Bitext], development_share: float) -> None:
+def check(bitexts: Sequence[Bitext], development_share: float, max_bad_records: int) -> None:
+    """What can be known to be wrong before `gather` runs; ValueError, see there."""
+    BadRecords(max_bad_records)
     if not 0 <= development_share < 1:
         raise ValueError(
             f"gather.development_share: expected 0 to below 1, found {development_share}"

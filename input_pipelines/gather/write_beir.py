@@ -52,7 +52,7 @@ def write_collection(
     """
     folder = os.path.join(model_dir, "corpus")
     os.makedirs(os.path.join(folder, "qrels"), exist_ok=True)
-    bad = BadRecords(max_bad_records)
+    bad = BadRecords(max_bad_records, "write_beir.write_collection")
     known = _Written(os.path.join(folder, "corpus.jsonl"), passages, bad)
     counts, unanswered = {}, {}
     judged: set[str] = set()

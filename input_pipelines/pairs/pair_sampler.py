@@ -61,7 +61,9 @@ class PairChoice:
         self.pairs, self.batch, self.group_size, self.seed = pairs, batch, group_size, seed
         self._query_lengths, self._passage_lengths = query_lengths, passage_lengths
         self.steps_per_epoch = len(pairs.queries) // batch
-        self._check_enough()
+        require_enough(
+            len(pairs.queries), len(passage_lengths), batch, group_size, pairs.positives.shape[1]
+        )
         self._check_negatives()
         blocks = max(1, round(self.steps_per_epoch * batch / BLOCK))
         self._bounds = np.arange(blocks + 1) * self.steps_per_epoch // blocks
@@ -82,21 +84,6 @@ class PairChoice:
         """Tokens of the queries [B] and of the passages [B, G] of a step."""
         picked, documents = self.choose(step)
         return self._query_lengths[self.pairs.queries[picked]], self._passage_lengths[documents]
-
-    def _check_enough(self) -> None:
-        if not self.steps_per_epoch:
-            raise ValueError(
-                f"pairs: a batch of {self.batch} queries needs as many different ones, found "
-                f"{len(self.pairs.queries)}. Set QUERIES to {len(self.pairs.queries)} or fewer, "
-                f"and PASSAGES to {self.group_size} times as many; "
-                "data/pairs/training_pairs.gin, as in recipes/beir.gin, does it by itself"
-            )
-        needed = self.pairs.positives.shape[1] + self.group_size - 1
-        if len(self._passage_lengths) < needed:
-            raise ValueError(
-                f"pairs: the store holds {len(self._passage_lengths)} passages: expected {needed} "
-                f"or more, all positives of a query and {self.group_size - 1} negatives"
-            )
 
     def _check_negatives(self) -> None:
         """Says how many places random passages fill, and refuses a file that fills none."""
@@ -181,3 +168,31 @@ class PairChoice:
             used = np.concatenate([positives[row], chosen[row]])
             chosen[row, column] = np.setdiff1d(np.arange(len(self._passage_lengths)), used)[0]
         return chosen
+
+
+def require_enough(
+    queries: int, passages: int, batch: int, group_size: int, positives: int = 1
+) -> None:
+    """Refuses a collection that is too small for a batch.
+
+    Args:
+      queries, passages: that there are.
+      batch: queries of a batch.
+      group_size: passages of a query.
+      positives: the most that a query has.
+
+    Raises:
+      ValueError: fewer queries than a batch needs, fewer passages than a query does.
+    """
+    if queries < batch:
+        raise ValueError(
+            f"pairs: a batch of {batch} queries needs as many different ones, found {queries}. Set "
+            f"QUERIES to {queries} or fewer, and PASSAGES to {group_size} times as many; "
+            "data/pairs/training_pairs.gin, as in recipes/beir.gin, does it by itself"
+        )
+    needed = positives + group_size - 1
+    if passages < needed:
+        raise ValueError(
+            f"pairs: the store holds {passages} passages: expected {needed} or more, all positives "
+            f"of a query and {group_size - 1} negatives"
+        )

@@ -10,8 +10,9 @@ from input_pipelines.batches import packing_plan, prefetch, query_passage_concat
 from input_pipelines.batches.negatives import read_pairs
 from input_pipelines.batches.packed_text import PREFETCH, open_stores
 from input_pipelines.pairs.pair_packing import JointPlan
+from input_pipelines.pairs.pair_sampler import require_enough
 from input_pipelines.store.layouts import TEXT
-from input_pipelines.store.token_store import TokenStore
+from input_pipelines.store.token_store import TokenStore, count_of
 
 JOINT_VERSION = 1  # part of every fingerprint: raise it when the same arguments give other pairs
 
@@ -62,13 +63,9 @@ class JointPipeline:
         Raises:
           ValueError, StoreError, PairsError: a size out of range, stores or a file that do not fit.
         """
-        packing_plan.check_sizes("JointPipeline", batch=batch, group_size=group_size)
-        if group_size == 1:
-            raise ValueError(
-                "JointPipeline.group_size: a re-ranker tells a query's passages apart, and the "
-                "loss of one alone would be 0: expected 2 or more, found 1"
-            )
-        query_passage_concat.check_lengths("JointPipeline", query_length, passage_length, pair_rows)
+        self.check_arguments(
+            queries, passages, batch, group_size, query_length, passage_length, pair_rows
+        )
         self.query_store, self.passage_store = open_stores([queries, passages], tokenizer)
         _check_store("query", self.query_store, query_length, query_prefix)
         _check_store("passage", self.passage_store, passage_length, passage_prefix)
@@ -84,6 +81,30 @@ class JointPipeline:
             seed=seed,
         )
         self.fingerprint = self._hash()
+
+    @staticmethod
+    def check_arguments(
+        queries: str | TokenStore,
+        passages: str | TokenStore,
+        batch: int,
+        group_size: int,
+        query_length: int,
+        passage_length: int,
+        pair_rows: token_groups.Rows,
+    ) -> None:
+        """What can be known to be wrong before stores are opened; reads their manifests only.
+
+        Raises:
+          ValueError, StoreError: a size out of range, a store that is too small for a batch.
+        """
+        packing_plan.check_sizes("JointPipeline", batch=batch, group_size=group_size)
+        if group_size == 1:
+            raise ValueError(
+                "JointPipeline.group_size: a re-ranker tells a query's passages apart, and the "
+                "loss of one alone would be 0: expected 2 or more, found 1"
+            )
+        query_passage_concat.check_lengths("JointPipeline", query_length, passage_length, pair_rows)
+        require_enough(count_of(queries), count_of(passages), batch, group_size)
 
     def specs(self) -> prefetch.Spec:
         """Group -> feature -> shape and dtype of the global batch."""

@@ -10,7 +10,8 @@ from input_pipelines.batches import packing_plan, prefetch, token_groups
 from input_pipelines.batches.negatives import NO_SCORE, read_pairs
 from input_pipelines.batches.packed_text import PREFETCH, open_stores
 from input_pipelines.pairs.pair_packing import PairPlan, base_rows, pair_specs, slots_of
-from input_pipelines.store.token_store import TokenStore
+from input_pipelines.pairs.pair_sampler import require_enough
+from input_pipelines.store.token_store import TokenStore, count_of
 
 PAIRS_VERSION = 2  # part of every fingerprint: raise it when the same arguments give other pairs
 
@@ -72,11 +73,18 @@ class PairsPipeline:
         Raises:
           ValueError, StoreError, PairsError: a size out of range, stores or a file that do not fit.
         """
-        packing_plan.check_sizes("PairsPipeline", batch=batch, group_size=group_size)
-        _check_length("query", query_length, query_rows)
-        _check_length("passage", passage_length, passage_rows)
+        self.check_arguments(
+            queries,
+            passages,
+            batch,
+            group_size,
+            query_length,
+            passage_length,
+            query_rows,
+            passage_rows,
+            teacher,
+        )
         self.query_store, self.passage_store = open_stores([queries, passages], tokenizer)
-        _check_group(batch, group_size, teacher)
         self.teacher = teacher
         self.pairs = read_pairs(
             negatives, self.query_store, self.passage_store, teacher=teacher, made_by=made_by
@@ -96,6 +104,29 @@ class PairsPipeline:
             seed=seed,
         )
         self.fingerprint = self._hash()
+
+    @staticmethod
+    def check_arguments(
+        queries: str | TokenStore,
+        passages: str | TokenStore,
+        batch: int,
+        group_size: int,
+        query_length: int,
+        passage_length: int,
+        query_rows: token_groups.Rows,
+        passage_rows: token_groups.Rows,
+        teacher: bool,
+    ) -> None:
+        """What can be known to be wrong before stores are opened; reads their manifests only.
+
+        Raises:
+          ValueError, StoreError: a size out of range, a store that is too small for a batch.
+        """
+        packing_plan.check_sizes("PairsPipeline", batch=batch, group_size=group_size)
+        _check_group(batch, group_size, teacher)
+        _check_length("query", query_length, query_rows)
+        _check_length("passage", passage_length, passage_rows)
+        require_enough(count_of(queries), count_of(passages), batch, group_size)
 
     def specs(self) -> prefetch.Spec:
         """Group -> feature -> shape and dtype of the global batch."""

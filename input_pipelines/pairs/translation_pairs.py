@@ -55,8 +55,7 @@ class TranslationPairs:
         Raises:
           ValueError, StoreError: a size out of range, or a store that does not fit.
         """
-        packing_plan.check_sizes("TranslationPairs", batch=batch)
-        _check(batch, length, exponent, source_rows, target_rows)
+        self.check_arguments(batch, length, exponent, source_rows, target_rows)
         (self.store,) = open_stores([store], tokenizer)
         if (side := translation_rows.side_of(self.store)) < length:
             raise StoreError(
@@ -85,6 +84,36 @@ class TranslationPairs:
         steps = range(min(PROBE, len(self.store) // batch))
         first = (self._lengths(self.chosen(step)) for step in steps)
         require_rows("TranslationPairs", self._rows, first, f"{batch} sentences")
+
+    @staticmethod
+    def check_arguments(
+        batch: int,
+        length: int,
+        exponent: float,
+        source_rows: token_groups.Rows,
+        target_rows: token_groups.Rows,
+    ) -> None:
+        """Raises ValueError for sizes that no store would make right."""
+        packing_plan.check_sizes("TranslationPairs", batch=batch)
+        if batch < 2:
+            raise ValueError(
+                "TranslationPairs.batch: one pair alone has no negative, and its loss would be 0: "
+                "expected 2 or more, found 1"
+            )
+        shortest = min(source_rows.length, target_rows.length)
+        if not 2 <= length <= shortest:
+            raise ValueError(
+                f"TranslationPairs.length: expected 2 to {shortest}, the length of a row, found "
+                f"{length}"
+            )
+        if not 0 <= exponent <= 1:
+            raise ValueError(f"TranslationPairs.exponent: expected 0 to 1, found {exponent}")
+        base, other = sorted((source_rows.rows, target_rows.rows))
+        if other % base:
+            raise ValueError(
+                "TranslationPairs: expected rows of one group to be a multiple of the other's, "
+                f"found {source_rows.rows} and {target_rows.rows}"
+            )
 
     def specs(self) -> prefetch.Spec:
         """Group -> feature -> shape and dtype of the global batch."""
@@ -176,31 +205,3 @@ class TranslationPairs:
             "seed": seed,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def _check(
-    batch: int,
-    length: int,
-    exponent: float,
-    source_rows: token_groups.Rows,
-    target_rows: token_groups.Rows,
-) -> None:
-    if batch < 2:
-        raise ValueError(
-            "TranslationPairs.batch: one pair alone has no negative, and its loss would be 0: "
-            "expected 2 or more, found 1"
-        )
-    shortest = min(source_rows.length, target_rows.length)
-    if not 2 <= length <= shortest:
-        raise ValueError(
-            f"TranslationPairs.length: expected 2 to {shortest}, the length of a row, found "
-            f"{length}"
-        )
-    if not 0 <= exponent <= 1:
-        raise ValueError(f"TranslationPairs.exponent: expected 0 to 1, found {exponent}")
-    base, other = sorted((source_rows.rows, target_rows.rows))
-    if other % base:
-        raise ValueError(
-            f"TranslationPairs: expected rows of one group to be a multiple of the other's, found "
-            f"{source_rows.rows} and {target_rows.rows}"
-        )

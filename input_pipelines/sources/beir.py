@@ -23,8 +23,13 @@ def find(folder: str, *names: str) -> str:
         for path in (os.path.join(folder, name), os.path.join(folder, f"{name}.gz")):
             if os.path.isfile(path):
                 return path
-    there = sorted(os.listdir(folder))[:20] if os.path.isdir(folder) else "no such folder"
-    raise SourceError(f"BEIR folder {folder}: expected {' or '.join(names)}[.gz], found {there}")
+    if os.path.isdir(folder):
+        there = f"found {sorted(os.listdir(folder))[:20]}"
+    else:
+        there = "it is a file" if os.path.exists(folder) else "no such folder"
+    raise SourceError(
+        f"{folder}: expected a folder in BEIR's layout, with {' or '.join(names)} (or .gz); {there}"
+    )
 
 
 def _rows(path: str, max_line_bytes: int, bad: BadRecords, title: bool) -> Iterator[Record]:
@@ -49,12 +54,32 @@ def _rows(path: str, max_line_bytes: int, bad: BadRecords, title: bool) -> Itera
         yield record
 
 
+def require_texts(folder: str, name: str) -> None:
+    """Refuses a folder whose file of texts is absent or empty; reads no text.
+
+    Args:
+      folder: in BEIR's layout.
+      name: corpus.jsonl or queries.jsonl.
+
+    Raises:
+      SourceError: as its summary says.
+    """
+    path = find(folder, name)
+    if not os.path.getsize(path):
+        raise SourceError(
+            f"{path}: expected a line of JSON for each text, with _id and text; found an empty file"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class BeirCorpus:
-    """The passages of a BEIR folder."""
+    """The passages of a BEIR folder, which has to be there."""
 
     folder: str
     max_line_bytes: int
+
+    def __post_init__(self) -> None:
+        require_texts(self.folder, "corpus.jsonl")
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
         """Yields the records in file order, telling `bad` of malformed ones."""
@@ -71,6 +96,11 @@ class BeirQueries:
     folder: str
     splits: tuple[str, ...]
     max_line_bytes: int
+
+    def __post_init__(self) -> None:
+        require_texts(self.folder, "queries.jsonl")
+        for split in self.splits:
+            find_qrels(self.folder, split)
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
         """Yields the records in file order, telling `bad` of malformed ones."""
@@ -94,9 +124,14 @@ class Qrel:
     where: str
 
 
+def find_qrels(folder: str, split: str) -> str:
+    """The file of a split's judgements; SourceError if there is none, see `find`."""
+    return find(folder, f"qrels/{split}.tsv", f"qrels.{split}.tsv")
+
+
 def read_qrels(folder: str, split: str, bad: BadRecords) -> list[Qrel]:
     """The judgements of a split; a line that is not three columns with a whole score is bad."""
-    path = find(folder, f"qrels/{split}.tsv", f"qrels.{split}.tsv")
+    path = find_qrels(folder, split)
     out = []
     for number, line in text_sources.lines(path, 1 << 16, bad):
         columns = line.split("\t")

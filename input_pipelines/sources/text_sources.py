@@ -56,8 +56,20 @@ class BadRecords:
       examples: the first messages, each "file:line: reason: quote".
     """
 
-    def __init__(self, limit: int, quiet: bool = False):
-        self._limit = limit
+    def __init__(self, limit: int, job: str = "", quiet: bool = False):
+        """
+        Args:
+          limit: the most that are skipped.
+          job: whose parameter `max_bad_records` the limit is, as gin files name it, such as
+            'prepare.prepare'; for the message.
+          quiet: whether they are not reported.
+
+        Raises:
+          ValueError: a limit below 0.
+        """
+        if limit < 0:
+            raise ValueError(f"max_bad_records: expected 0 or more, found {limit}")
+        self._limit, self._job = limit, job
         self._quiet = quiet
         self.counts: collections.Counter[str] = collections.Counter()
         self.examples: list[str] = []
@@ -90,9 +102,13 @@ class BadRecords:
             raise SourceError(
                 f"{self.counts.total()} malformed records, and max_bad_records={self._limit}. "
                 f"The last: {message}. By reason: {dict(self.counts)}. "
-                "Correct the file, or raise max_bad_records to skip this many (of a store: "
-                "--gin.prepare.prepare.max_bad_records=NUMBER)"
+                "Correct the file (the original, if a stage copied it), or raise max_bad_records "
+                f"to skip this many{self._flag()}"
             )
+
+    def _flag(self) -> str:
+        """How a user raises the limit, where the job is known."""
+        return f": --gin.{self._job}.max_bad_records=NUMBER" if self._job else ""
 
 
 class TextSource(Protocol):

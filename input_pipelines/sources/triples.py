@@ -114,7 +114,9 @@ def negatives_from_triples(
             f"negatives_from_triples.negatives: expected at least 1, found {negatives}"
         )
     found: dict[str, tuple[Ids, Ids]] = {}
-    for *columns, _ in read_triples(triples, texts, BadRecords(max_bad_records)):
+    for *columns, _ in read_triples(
+        triples, texts, BadRecords(max_bad_records, "triples.negatives_from_triples")
+    ):
         query, positive, negative = map(name_of, columns) if texts else columns
         positives, kept = found.setdefault(query, ({}, {}))
         positives[positive] = None

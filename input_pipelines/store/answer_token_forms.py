@@ -85,7 +85,7 @@ def find_forms(
     loaded = tokenization.Tokenizer(tokenizer)
     asked = TokenStore.open(questions, loaded.fingerprint)
     searched = TokenStore.open(corpus, loaded.fingerprint)
-    bad = BadRecords(max_bad_records)
+    bad = BadRecords(max_bad_records, "answer_token_forms.find_forms")
     answers = beir.find(answers, "queries.jsonl") if os.path.isdir(answers) else answers
     given = _given(answers, asked, bad)
     job = _Job(corpus, questions, answers, tokenizer)

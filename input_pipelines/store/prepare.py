@@ -33,7 +33,9 @@ _log = logging.getLogger(__name__)
 PARTS = "parts"  # folder of unfinished shards and their receipts, inside the store's folder
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"prepare": {"name": "prepare", "version": 1, "outputs": ["report", "store"]}}
+JOBS = {
+    "prepare": {"name": "prepare", "version": 1, "outputs": ["report", "store"], "check": "check"}
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +106,7 @@ def prepare(
       tokenization.TokenizerError: the tokenizer folder is damaged.
     """
     loaded = tokenization.Tokenizer(tokenizer)
-    _check_sizes(length, shard_size, workers)
+    check(name, split, kind, length, shard_size, workers, max_bad_records)
     summary = StoreSummary(
         name, split, kind, loaded.fingerprint, loaded.size, length, prefix, layout.name, 0, 0, {}
     )
@@ -114,7 +116,7 @@ def prepare(
     os.makedirs(parts, exist_ok=True)
     layout = layout.fitted(_titles(source) if layout.wants_titles else None, parts)
     job = _Job(tokenizer, loaded.fingerprint, length, prefix, layout)
-    bad = BadRecords(max_bad_records)
+    bad = BadRecords(max_bad_records, "prepare.prepare")
     empty: collections.Counter[str] = collections.Counter()
     started = time.monotonic()
     chunks = _chunks(_not_empty(source.records(bad), empty), shard_size)
@@ -122,7 +124,8 @@ def prepare(
     if not receipts:
         raise SourceError(
             f"nothing to store: {source} has no record with a title or a text "
-            f"({empty['empty']} empty, {bad.counts.total()} malformed)"
+            f"({empty['empty']} empty, {bad.counts.total()} malformed). Expected at least one; "
+            "correct the file that they come from"
         )
     summary = dataclasses.replace(
         summary,
@@ -149,14 +152,29 @@ def _titles(source: TextSource) -> list[str]:
     return list(dict.fromkeys(record.title for record in records if record.title))
 
 
-def _check_sizes(length: int, shard_size: int, workers: int) -> None:
+def check(
+    name: str,
+    split: str,
+    kind: str,
+    length: int,
+    shard_size: int,
+    workers: int,
+    max_bad_records: int,
+) -> None:
+    """What can be known to be wrong before the job runs.
+
+    Raises:
+      ValueError: a number below its bound, or a name that no store can have.
+    """
+    BadRecords(max_bad_records)
+    store_writer.check_names(name, split, kind)
     for field, value, smallest in (
         ("length", length, 3),  # [CLS], one token, [SEP]
         ("shard_size", shard_size, 1),
         ("workers", workers, 0),
     ):
         if value < smallest:
-            raise ValueError(f"prepare.{field}={value}: expected at least {smallest}")
+            raise ValueError(f"prepare.{field}: expected at least {smallest}, found {value}")
 
 
 def _clear_finished(folder: str) -> None:

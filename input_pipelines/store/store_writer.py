@@ -98,14 +98,19 @@ class StoreSummary:
     dropped: Mapping[str, int]
 
     def __post_init__(self) -> None:
-        for field, value in (("name", self.name), ("split", self.split)):
-            if not _NAME.fullmatch(value):
-                raise ValueError(
-                    f"token store {field}={value!r}: expected lower-case letters, digits and "
-                    "underscores, starting with a letter (TFDS reads it from the file names)"
-                )
-        if self.kind not in KINDS:
-            raise ValueError(f"token store kind={self.kind!r}: expected one of {', '.join(KINDS)}")
+        check_names(self.name, self.split, self.kind)
+
+
+def check_names(name: str, split: str, kind: str) -> None:
+    """Raises ValueError unless these can be those of a store."""
+    for field, value in (("name", name), ("split", split)):
+        if not _NAME.fullmatch(value):
+            raise ValueError(
+                f"token store {field}={value!r}: expected lower-case letters, digits and "
+                "underscores, starting with a letter (TFDS reads it from the file names)"
+            )
+    if kind not in KINDS:
+        raise ValueError(f"token store kind={kind!r}: expected one of {', '.join(KINDS)}")
 
 
 def file_sha256(path: str) -> str:

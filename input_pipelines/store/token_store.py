@@ -226,6 +226,18 @@ def _bytes(manifest: dict[str, Any]) -> int:
     return sum(shard["bytes"] for shard in manifest["shards"])
 
 
+def count_of(store: "str | TokenStore") -> int:
+    """Texts in a store, as its manifest says; no data is read.
+
+    Args:
+      store: a folder, or a store that is open.
+
+    Raises:
+      StoreError: the folder holds no finished store.
+    """
+    return len(store) if isinstance(store, TokenStore) else int(_read_manifest(store)["count"])
+
+
 def _read_manifest(folder: str) -> dict[str, Any]:
     path = os.path.join(folder, MANIFEST)
     if not os.path.isfile(path):

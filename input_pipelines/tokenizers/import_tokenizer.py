@@ -21,7 +21,14 @@ _ROLE_NAMES: Mapping[str, tuple[str, ...]] = {
 }
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"import_tokenizer": {"name": "import_tokenizer", "version": 1, "outputs": ["tokenizer"]}}
+JOBS = {
+    "import_tokenizer": {
+        "name": "import_tokenizer",
+        "version": 1,
+        "outputs": ["tokenizer"],
+        "check": "check",
+    }
+}
 
 
 def import_tokenizer(
@@ -41,17 +48,9 @@ def import_tokenizer(
     Raises:
       TokenizerError: nothing there to read, a special token is missing, or another size.
     """
+    found = check(folder)
     config = _json(folder, "tokenizer_config.json")
-    readers: dict[str, Callable[[str, dict[str, Any]], tokenizers.Tokenizer]] = {
-        "tokenizer.json": lambda path, _: tokenizers.Tokenizer.from_file(path),
-        "vocab.txt": _from_vocab,
-        "sentencepiece.bpe.model": _from_sentencepiece,
-    }
-    found = next((n for n in readers if os.path.isfile(os.path.join(folder, n))), None)
-    if found is None:
-        there = sorted(os.listdir(folder)) if os.path.isdir(folder) else "no such folder"
-        raise TokenizerError(f"{folder}: expected one of {', '.join(readers)}; found {there}")
-    tokenizer = readers[found](os.path.join(folder, found), config)
+    tokenizer = _readers()[found](os.path.join(folder, found), config)
     size = tokenizer.get_vocab_size()
     if vocabulary_size not in (None, size):
         raise TokenizerError(f"{folder}: expected {vocabulary_size} tokens, found {size}")
@@ -60,6 +59,36 @@ def import_tokenizer(
     kept = {k: v for k, v in config.items() if k in ("do_lower_case", "model_max_length")}
     tokenization.write_folder(os.path.join(model_dir, "tokenizer"), tokenizer, specials, kept)
     return {"tokenizer": "tokenizer"}
+
+
+def check(folder: str) -> str:
+    """The file of a folder that a tokenizer is made of; reads names of files only.
+
+    Raises:
+      TokenizerError: there is none.
+    """
+    names = list(_readers())
+    for name in names:
+        if os.path.isfile(os.path.join(folder, name)):
+            return name
+    if os.path.isdir(folder):
+        there = f"found {sorted(os.listdir(folder))}"
+    else:
+        there = "it is a file" if os.path.exists(folder) else "it does not exist"
+    raise TokenizerError(
+        f"{folder}: expected the folder of a published encoder with its tokenizer, one of "
+        f"{', '.join(names)}; {there}. Copy that file of the same encoder into the folder, or name "
+        "another folder"
+    )
+
+
+def _readers() -> dict[str, Callable[[str, dict[str, Any]], tokenizers.Tokenizer]]:
+    """File -> what makes a tokenizer of it, the first that is there counts."""
+    return {
+        "tokenizer.json": lambda path, _: tokenizers.Tokenizer.from_file(path),
+        "vocab.txt": _from_vocab,
+        "sentencepiece.bpe.model": _from_sentencepiece,
+    }
 
 
 def _json(folder: str, name: str) -> dict[str, Any]:

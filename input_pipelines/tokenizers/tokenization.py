@@ -24,7 +24,14 @@ from input_pipelines.tokenizers.wordpiece import BERT_SPECIALS, LONGEST_WORD, tr
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"train_tokenizer": {"name": "train_tokenizer", "version": 1, "outputs": ["tokenizer"]}}
+JOBS = {
+    "train_tokenizer": {
+        "name": "train_tokenizer",
+        "version": 1,
+        "outputs": ["tokenizer"],
+        "check": "check",
+    }
+}
 
 
 class TokenizerError(ValueError):
@@ -215,11 +222,14 @@ def train_tokenizer(
 
     Raises:
       SourceError: no text, or too many malformed records.
-      ValueError: the alphabet alone fills the vocabulary.
+      ValueError: the alphabet alone fills the vocabulary, or a number below its bound.
     """
+    check(vocabulary_size, alphabet_size, min_frequency, longest_word, max_bad_records, sample)
     if sample and not isinstance(source, Mixture):
         raise SourceError(f"train_tokenizer.sample={sample}: only a Mixture is sampled; give 0")
-    strict = [BadRecords(max_bad_records)]  # the first reading counts, later ones repeat it
+    strict = [
+        BadRecords(max_bad_records, "tokenization.train_tokenizer")
+    ]  # the first reading counts, later ones repeat it
 
     def texts() -> Iterator[str]:
         bad = strict.pop() if strict else BadRecords.counted_before()
@@ -239,13 +249,7 @@ def train_tokenizer(
         longest_word,
         split_case,
     )
-    if tokenizer.get_vocab_size() == len(BERT_SPECIALS):
-        raise SourceError(f"no text to train a tokenizer on: {source} has no record with text")
-    if tokenizer.get_vocab_size() > vocabulary_size:
-        raise ValueError(
-            f"train_tokenizer.vocabulary_size={vocabulary_size}, but the characters of the text "
-            f"alone need {tokenizer.get_vocab_size()}; raise it, or lower alphabet_size"
-        )
+    _require_fit(tokenizer, vocabulary_size, source)
     if languages is not None:
         with open(languages, encoding="utf-8") as file:
             tokenizer.add_special_tokens([language_token(code) for code in json.load(file)])
@@ -297,6 +301,45 @@ def write_folder(
     _write(folder, "tokenizer_config.json", json.dumps({**settings, **config}, indent=1))
     _write(folder, "vocabulary.json", json.dumps(value, indent=1))
     return value
+
+
+def _require_fit(tokenizer: tokenizers.Tokenizer, vocabulary_size: int, source: TextSource) -> None:
+    """Refuses a tokenizer of no text, or of too many characters."""
+    if tokenizer.get_vocab_size() == len(BERT_SPECIALS):
+        raise SourceError(
+            f"no text to train a tokenizer on: {source} has no record with text. "
+            "Expected at least one; correct the file that they come from"
+        )
+    if tokenizer.get_vocab_size() > vocabulary_size:
+        raise ValueError(
+            f"train_tokenizer.vocabulary_size={vocabulary_size}, but the characters of the text "
+            f"alone need {tokenizer.get_vocab_size()}; raise it, or lower alphabet_size"
+        )
+
+
+def check(
+    vocabulary_size: int,
+    alphabet_size: int,
+    min_frequency: int,
+    longest_word: int,
+    max_bad_records: int,
+    sample: int,
+) -> None:
+    """What can be known to be wrong before `train_tokenizer` reads a text.
+
+    Raises:
+      ValueError: a number below its bound.
+    """
+    BadRecords(max_bad_records)
+    for name, value, smallest in (
+        ("vocabulary_size", vocabulary_size, len(BERT_SPECIALS) + 1),
+        ("alphabet_size", alphabet_size, 1),
+        ("min_frequency", min_frequency, 0),
+        ("longest_word", longest_word, 1),
+        ("sample", sample, 0),
+    ):
+        if value < smallest:
+            raise ValueError(f"train_tokenizer.{name}: expected at least {smallest}, found {value}")
 
 
 def _write(folder: str, name: str, text: str) -> None:

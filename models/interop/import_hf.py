@@ -64,6 +64,15 @@ class HuggingFace:
         self.ignore = (*self.layout.may_stay, *ignore)
         self._where = _locate(self.path, self.layout)
 
+    @staticmethod
+    def check_arguments(path: str) -> None:
+        """What can be known to be wrong before weights are read: no file of weights.
+
+        Raises:
+            FileNotFoundError, WeightsError: see `HuggingFace`.
+        """
+        _files(Path(path))
+
     def __str__(self) -> str:
         return f"HuggingFace({str(self.path)!r})"
 
@@ -214,7 +223,8 @@ def _files(path: Path) -> list[Path]:
             )
     raise FileNotFoundError(
         f"expected {path} to be a .safetensors file, or a folder with model.safetensors or "
-        "model.safetensors.index.json; found neither."
+        "model.safetensors.index.json; found neither. Copy the weights into the folder "
+        "(docs/weights.md says how to convert others), or name another."
     )
 
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas.ops.tpu import splash_attention as splash
 from jax.sharding import PartitionSpec
 
 from t5x_style.distributed.partitioning import BATCH_AXES
@@ -256,6 +255,8 @@ def on_tpu(
         ids: [B, L] int32.
         interpret: runs the kernel step by step on any platform, for tests.
     """
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash  # for TPUs alone
+
     length, heads, dimension = query.shape[1:]
     block = next(size for size in _BLOCKS if length % size == 0)
     kernel = splash.make_splash_mha(

@@ -42,6 +42,29 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 DTYPES = ("float32", "bfloat16")
 
+
+def mlp_width(hidden: int, times: float) -> int:
+    """Feed-forward width M of layers of any width, so that gin sets one size instead of two.
+
+    Args:
+        hidden: width D of the layers.
+        times: M / D; 4 in BERT, 1.5 in ModernBERT.
+
+    Returns:
+        `times` x `hidden`, rounded to a whole number.
+
+    Raises:
+        ValueError: the result is below 1.
+    """
+    width = round(times * hidden)
+    if width < 1:
+        raise ValueError(
+            f"mlp_width: expected hidden x times to be 1 or more, found {hidden} x {times}. Set "
+            "WIDTH and MLP_TIMES to numbers above 0"
+        )
+    return width
+
+
 KeysAndValues = tuple[jax.Array, jax.Array]
 Visible = attention.Visible
 

@@ -68,6 +68,17 @@ def add_gc(parser: argparse.ArgumentParser) -> None:
     _add_traceback(parser)
 
 
+def add_health(parser: argparse.ArgumentParser) -> None:
+    """Adds those of `t5x_style.health`."""
+    parser.add_argument("runs", nargs="+", metavar="RUN_DIR", help="folder of a run, or a training")
+    parser.add_argument(
+        "--reference", help="what to compare with: a run's folder, a file of --write, or quickstart"
+    )
+    parser.add_argument("--write", metavar="FILE", help="make a reference of these runs")
+    parser.add_argument("--picture", metavar="PNG", help="draw the run's curves and the bands")
+    _add_traceback(parser)
+
+
 def _add_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", help="folder of the store; default: runs/.store")
 

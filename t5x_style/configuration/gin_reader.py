@@ -203,10 +203,7 @@ class _Delegate(config_parser.ParserDelegate):
         self.renamed.clear()
 
     def met(self, where: str) -> list[Import]:
-        """The modules that were named without an import, at the place where they were met.
-
-        Not an old module whose contents are in several now: those are imported as they are used.
-        """
+        """Modules named without an import; not an old one whose contents are in several now."""
         modules = [renames.present(self.symbols[symbol]) for symbol in self.named]
         self.named.clear()
         return [

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,19 +31,22 @@ def path_of(parts: Sequence[str]) -> Path | None:
     root = _search_path(parts[0])
     if root is None:
         return None
-    base = root.joinpath(*parts)
-    for path in (base.with_suffix(".py"), base / "__init__.py"):
-        if path.is_file():
-            return path
+    base = os.path.join(root, *parts)
+    for path in (f"{base}.py", os.path.join(base, "__init__.py")):
+        if os.path.isfile(path):
+            return Path(path)
     return None
 
 
-def _search_path(package: str) -> Path | None:
-    """The folder that holds top-level `package`: the repository's own, or one on sys.path."""
+def _search_path(package: str) -> str | None:
+    """The folder that holds top-level `package`: the repository's own, or one on sys.path.
+
+    Paths are text here: a recipe asks some ten thousand times.
+    """
     for folder in (str(REPOSITORY), *sys.path):
-        root = Path(folder)
-        if (root / package).is_dir() or (root / f"{package}.py").is_file():
-            return root
+        path = os.path.join(folder, package)
+        if os.path.isdir(path) or os.path.isfile(f"{path}.py"):
+            return folder
     return None
 
 

@@ -77,6 +77,8 @@ class Job:
       outputs: names of what it returns.
       program: `python -m` of its module runs it, and starts the devices as it needs them; without
         this `python -m t5x_style.stage` does.
+      check: a function of its module that takes some of the job's parameters by name and raises
+        ValueError for values that the job refuses; called before anything runs, and by the job.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Job:
     knows_size: bool = False
     outputs: tuple[str, ...] = ()
     program: bool = False
+    check: str = ""
 
 
 def job(target: str) -> Job:
@@ -113,10 +116,17 @@ def job(target: str) -> Job:
     name, version = fields.pop("name", None), fields.pop("version", None)
     length, outputs = (tuple(fields.pop(field, ())) for field in ("length", "outputs"))
     knows_size, program = (bool(fields.pop(field, False)) for field in ("knows_size", "program"))
+    check = fields.pop("check", "")
     named = isinstance(name, str) and re.fullmatch("[a-z][a-z0-9_]*", name)
-    if not named or not isinstance(version, int) or version < 1 or fields:
+    if (
+        not named
+        or not isinstance(version, int)
+        or version < 1
+        or fields
+        or not isinstance(check, str)
+    ):
         raise DeclarationError(f"{target}: found {found[function]!r}; expected {expected}.")
-    return Job(name, version, length, knows_size, outputs, program)
+    return Job(name, version, length, knows_size, outputs, program, check)
 
 
 def signature(target: str) -> Signature:

@@ -38,12 +38,7 @@ class EvaluationSuite:
         depth: how many passages each system lists for a query, at least. A fusion may need longer
           lists of the systems that it combines; then all of them are longer.
         """
-        names = [system.name for system in systems]
-        if len(set(names)) != len(names) or not names or depth < 1:
-            raise ValueError(
-                f"expected at least one system, distinct names and a depth of at least 1, "
-                f"found {names} and {depth}"
-            )
+        require_systems([system.name for system in systems], depth)
         self._corpus = Path(corpus)
         self.depth = max([depth, *(int(getattr(one, "list_depth", 0)) for one in systems)])
         self.passages = Passages(corpus)
@@ -127,3 +122,12 @@ class System(Protocol):
     def facts(self) -> dict[str, Any]:
         """What a reader of its numbers should know; written beside them."""
         ...
+
+
+def require_systems(names: Sequence[str], depth: int) -> None:
+    """Raises ValueError unless systems of these names can be compared on lists of this depth."""
+    if len(set(names)) != len(names) or not names or depth < 1:
+        raise ValueError(
+            f"expected at least one system, distinct names and a depth of at least 1, "
+            f"found {list(names)} and {depth}"
+        )

@@ -9,7 +9,7 @@ from t5x_style.evaluation import ranking
 from t5x_style.interfaces.objective import ModelFunction, embedder
 from t5x_style.interfaces.representation import PASSAGE, QUERY, function_name
 from t5x_style.interfaces.texts import EncodeSource
-from t5x_style.retrieval import encoding, exact_index, max_passage
+from t5x_style.retrieval import beir_collection, encoding, exact_index, max_passage
 from t5x_style.retrieval.beir_collection import Qrels, has_judgements, read_qrels
 from t5x_style.retrieval.max_passage import Documents
 
@@ -52,17 +52,28 @@ class RetrievalEvaluator:
           CollectionError: a judgement names a query or passage that the sources do not hold.
         """
         self.name = name
+        self.check_arguments(metrics, depth, corpus, split)
         self.metrics = tuple(metrics)  # known before the first evaluation
-        ranking.require_depth(self.metrics, depth, "RetrievalEvaluator.depth")
         self._queries, self._passages, self._depth = queries, passages, depth
         self._partitioner = partitioner
         self._documents = Documents(passages.ids) if of_blocks else None
         judged = passages.ids if self._documents is None else self._documents.ids
         self._qrels: Qrels = {}
         if has_judgements(corpus, split):
-            self._qrels = read_qrels(corpus, split, set(queries.ids), set(judged))
+            self._qrels = read_qrels(corpus, split, set(queries.ids), set(judged), sampled=True)
         else:
             self.metrics = ()
+
+    @staticmethod
+    def check_arguments(metrics: Sequence[str], depth: int, corpus: str, split: str) -> None:
+        """What can be known to be wrong before texts are read; reads names of files only.
+
+        Raises:
+          MetricError: a metric that looks further than `depth`.
+          FileNotFoundError: the collection has no such split.
+        """
+        ranking.require_depth(metrics, depth, "RetrievalEvaluator.depth")
+        beir_collection.find_qrels(corpus, split)
 
     def evaluate(self, functions: Mapping[str, ModelFunction], step: int) -> dict[str, float]:
         """`metrics`, means over the split's queries.

@@ -232,10 +232,15 @@ class Reranker:
         base: name of the system whose hits are put in order.
         reranked: how many of a query's hits.
         """
-        if reranked < 1:
-            raise ValueError(f"{name}: reranked: expected at least 1, found {reranked}")
+        self.check_arguments(name, reranked)
         self.name = name
         self._model, self._texts, self._base, self._reranked = model, texts, base, reranked
+
+    @staticmethod
+    def check_arguments(name: str, reranked: int) -> None:
+        """Raises ValueError unless there is a hit to put in order."""
+        if reranked < 1:
+            raise ValueError(f"{name}: reranked: expected at least 1, found {reranked}")
 
     def run(self, suite: EvaluationSuite, split: str) -> Run:
         """As `System.run`."""
@@ -309,16 +314,22 @@ class Fusion:
         prior: weight of `first` where little is known; the default is for BM25 as `second`.
         list_depth: how many passages of each of the two are combined, at least.
         """
-        if not 0 <= prior <= 1 or list_depth < 1:
-            raise ValueError(
-                f"{name}: expected a prior in [0, 1] and a list_depth of at least 1, found {prior} "
-                f"and {list_depth}"
-            )
+        self.check_arguments(name, prior, list_depth, metric)
         self.name, self.list_depth, self.tune_split = name, list_depth, tune_split
         self._pair, self._method, self._metric = (first, second), method, metric
         self._pseudo, self._prior = pseudo, prior
         self._weight: float | None = None
         self._facts: dict[str, Any] = {}
+
+    @staticmethod
+    def check_arguments(name: str, prior: float, list_depth: int, metric: str) -> None:
+        """Raises ValueError, MetricError for settings that no systems would make right."""
+        ranking.measure(metric)
+        if not 0 <= prior <= 1 or list_depth < 1:
+            raise ValueError(
+                f"{name}: expected a prior in [0, 1] and a list_depth of at least 1, found {prior} "
+                f"and {list_depth}"
+            )
 
     def run(self, suite: EvaluationSuite, split: str) -> Run:
         """As `System.run`."""

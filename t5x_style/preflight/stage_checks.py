@@ -32,8 +32,8 @@ def problems(flags: Flags, job: str) -> Iterator[str]:
         for binding in config.bindings.values()
         if any(problem.startswith(f"{binding.where}: ") for problem in found)
     }
-    trial = Trial(config, stages.input_macros(config), wrong)
-    trial.check_batch(trial.arguments(job), job)
+    trial = Trial(config, stages.inputs_of(config), wrong)
+    trial.check_job(job)
     yield from dict.fromkeys([*found, *trial.problems])
 
 

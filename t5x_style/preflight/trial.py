@@ -2,8 +2,10 @@
 
 A value has its range where it is used: in the `__post_init__` of a configuration, in the
 constructor of an objective. So these are made, as gin would make them, and what they refuse is
-known before the first stage runs. No file is read but a tokenizer's vocabulary, no array is made,
-and no function is called.
+known before the first stage runs. No array is made, and no function is called but the check that a
+job declares (`signatures.Job.check`) and `check_arguments`, a static method of a class that reads
+files where it is made. These look at names of files and at manifests; only of tokenizers and
+configurations is more read.
 
 What depends on a file that is still to be written is `Unknown`: whoever computes with it ends
 there, without a verdict. A vocabulary of an assumed size takes the place of a tokenizer's.
@@ -18,7 +20,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from t5x_style.configuration import code_checks, gin_types, parameters
+from t5x_style.configuration import code_checks, gin_types, parameters, signatures
 from t5x_style.configuration.gin_reader import (
     FOLDER_MACRO,
     Config,
@@ -54,6 +56,13 @@ class Unknown:
 
 class Refused(Unknown):
     """A value that was refused, as is said elsewhere."""
+
+
+class Named(Unknown):
+    """An object that is not made before the run, of which only the name is known."""
+
+    def __init__(self, name: str):
+        self.name = name
 
 
 def _used(self: Any, *others: Any) -> Any:
@@ -118,7 +127,39 @@ class Trial:
             for name, (value, where) in bound.items()
         }
 
-    def check_batch(self, arguments: Mapping[str, Any], job: str) -> None:
+    def check_job(self, job: str) -> None:
+        """What the job would refuse of its arguments.
+
+        Args:
+          job: the dotted path.
+        """
+        arguments = self.arguments(job)
+        self._check_batch(arguments, job)
+        module, _, name = job.rpartition(".")
+        if check := signatures.job(job).check:
+            declared = code_checks.locate(f"{module}.{check}", job)
+            thing = code_checks.locate(job, job)
+            reference = Reference(f"{module.rpartition('.')[2]}.{name}", "", job, True)
+            self._check(declared, thing, arguments, reference, "", reference.text)
+
+    def _check(
+        self,
+        check: Any,
+        thing: Any,
+        arguments: Mapping[str, Any],
+        reference: Reference,
+        scope: str,
+        where: str,
+    ) -> Any:
+        """What `_try` returns of a check of some of the arguments that a call of `thing` gets."""
+        known = {**_defaults(thing), **arguments}
+        wanted = code_checks.parameters(check)
+        if not wanted.keys() <= known.keys():
+            return Unknown()  # a parameter that nothing sets, which others refuse
+        asked = {name: known[name] for name in wanted}
+        return self._try(lambda: check(**asked), reference, scope, where)
+
+    def _check_batch(self, arguments: Mapping[str, Any], job: str) -> None:
         """Whether the mesh and the micro-batches divide the batch of a training.
 
         Args:
@@ -175,7 +216,13 @@ class Trial:
         if thing in (contract.load_vocabulary, contract.vocabulary_size, contract.special_ids):
             return self._try(lambda: _tokenizer(thing, **arguments), reference, scope, where)
         if not _configures(thing):
-            return Unknown()
+            check = getattr(thing, "check_arguments", None)
+            if check is not None:
+                found = self._check(check, thing, arguments, reference, scope, where)
+                if isinstance(found, Refused):
+                    return found
+            name = {**_defaults(thing), **arguments}.get("name")
+            return Named(name) if isinstance(name, str) else Unknown()
         made = self._try(lambda: thing(**arguments), reference, scope, where)
         if type(made) is not Unknown or not inspect.isclass(thing):
             return made
@@ -229,6 +276,12 @@ class Trial:
                 yield from self._bound_inside(value.target, value.scope or scope, seen)
             else:
                 yield name, to_gin(value), where
+
+
+def _defaults(thing: Any) -> dict[str, Any]:
+    """What a call that passes nothing gets, of the parameters that may be left out."""
+    found = code_checks.parameters(thing)
+    return {name: one.default for name, one in found.items() if one.default is not one.empty}
 
 
 def _names(said: str, parameter: str) -> bool:

@@ -119,7 +119,11 @@ def read_queries(corpus: str | Path) -> dict[str, str]:
 
 
 def read_qrels(
-    corpus: str | Path, split: str, queries: Container[str], passages: Container[str]
+    corpus: str | Path,
+    split: str,
+    queries: Container[str],
+    passages: Container[str],
+    sampled: bool = False,
 ) -> Qrels:
     """The judgements of a split.
 
@@ -127,18 +131,22 @@ def read_qrels(
       corpus: a folder in BEIR's layout.
       split: as its file is called.
       queries, passages: ids that exist.
+      sampled: whether `passages` are a part of the corpus. Judgements that passages are not
+        relevant are then left out where the passage is not in the sample: no metric counts them.
 
     Raises:
       CollectionError: a malformed line, a query or passage that does not exist, a pair judged
         twice, or a query of which nothing is relevant (its every metric would be 0 for any system).
     """
-    path = find(corpus, f"qrels/{split}.tsv", f"qrels.{split}.tsv")
+    path = find_qrels(corpus, split)
     qrels: Qrels = {}
     with _open(path) as file:
         lines = file.read().decode("utf-8").splitlines()
     for number, line in enumerate(lines, start=1):
         if line.strip() and not (number == 1 and line.split("\t") == QRELS_HEADER):
             query, passage, relevance = _judgement(line, f"{path}:{number}")
+            if sampled and relevance < 1 and passage not in passages:
+                continue
             for kind, name, known in (("query", query, queries), ("passage", passage, passages)):
                 if name not in known:
                     raise CollectionError(f"{path}:{number}: no {kind} has the id {name!r}")
@@ -153,13 +161,18 @@ def read_qrels(
     return qrels
 
 
+def find_qrels(corpus: str | Path, split: str) -> Path:
+    """The file of a split's judgements; FileNotFoundError if there is none, see `find`."""
+    return find(corpus, f"qrels/{split}.tsv", f"qrels.{split}.tsv")
+
+
 def has_judgements(corpus: str | Path, split: str) -> bool:
     """Whether a split judges any query: False where its file holds a header alone.
 
     Raises:
       FileNotFoundError: the split has no file.
     """
-    with _open(find(corpus, f"qrels/{split}.tsv", f"qrels.{split}.tsv")) as file:
+    with _open(find_qrels(corpus, split)) as file:
         lines = file.read().decode("utf-8").splitlines()
     return any(
         line.strip() and not (number == 0 and line.split("\t") == QRELS_HEADER)

@@ -7,8 +7,9 @@
 | multi_vector | MaxSim: sum over the query's vectors of the largest inner product with one of the passage's (Khattab and Zaharia, ColBERT, 2020, section 3.3) | either has no vector |
 """  # noqa: E501
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import scipy.sparse
 
 from t5x_style.interfaces.representation import (
     DENSE,
@@ -18,6 +19,9 @@ from t5x_style.interfaces.representation import (
     Representation,
     blocks,
 )
+
+if TYPE_CHECKING:  # it takes 0.15 s, for sparse representations alone
+    import scipy.sparse
 
 # Vectors of queries and of passages that are compared at once: 64 MiB of products
 _QUERY_VECTORS, _PASSAGE_VECTORS = 1_024, 16_384
@@ -66,8 +70,10 @@ def _shared_weights(queries: Entries, passages: Entries) -> np.ndarray:
     return np.asarray(products.toarray(), np.float32)
 
 
-def _matrix(texts: Entries, tokens: np.ndarray) -> scipy.sparse.csr_array:
+def _matrix(texts: Entries, tokens: np.ndarray) -> "scipy.sparse.csr_array":
     """[N, W] float32: the weights that texts have at W ascending tokens."""
+    import scipy.sparse
+
     found = texts.arrays["tokens"]
     columns = np.searchsorted(tokens, found)
     kept = np.isin(found, tokens)

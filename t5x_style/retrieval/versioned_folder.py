@@ -36,8 +36,7 @@ def new_version(folder: str | Path, manifest: dict[str, Any], keep: int) -> Iter
     Raises:
       PublishError: it cannot be written.
     """
-    if keep < 1:
-        raise ValueError(f"keep: expected at least 1 version, found {keep}")
+    require_keep(keep)
     versions = require_writable(folder)
     number = max(published(folder), default=0) + 1
     for stale in versions.glob("*.tmp"):
@@ -53,6 +52,12 @@ def new_version(folder: str | Path, manifest: dict[str, Any], keep: int) -> Iter
         going = versions / f"{old}.tmp"
         (versions / str(old)).rename(going)
         shutil.rmtree(going)
+
+
+def require_keep(keep: int) -> None:
+    """Raises ValueError unless so many versions can be kept."""
+    if keep < 1:
+        raise ValueError(f"keep: expected at least 1 version, found {keep}")
 
 
 class PublishError(ValueError):

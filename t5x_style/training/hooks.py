@@ -61,20 +61,24 @@ class StopWhenNotFinite:
 
     Looks at the step before the one in flight, so that the host never waits for the device, and at
     the step itself where training ends or is asked to stop. The state is safe meanwhile: an
-    unhealthy state applies no update and is never saved.
+    unhealthy state applies no update and is never saved. The metrics of the step are logged,
+    whatever the interval of the log is, so that the log shows why the training ended.
     """
 
-    def __init__(self, explain: Callable[[int, TrainState], str]):
-        self._explain = explain
-        self._previous: jax.Array | None = None
+    def __init__(self, explain: Callable[[int, TrainState], str], log: MetricLog):
+        self._explain, self._log = explain, log
+        self._previous: Mapping[str, MetricSum] | None = None
 
     def __call__(self, moment: StepContext) -> None:
-        healthy = moment.metrics["healthy"].value()
-        ending = healthy if moment.last or moment.stop else None
-        waiting = [h for h in (self._previous, ending) if h is not None]
-        self._previous = healthy
-        if any(float(h) == 0.0 for h in waiting):
+        ending = moment.metrics if moment.last or moment.stop else None
+        waiting = [one for one in (self._previous, ending) if one is not None]
+        self._previous = moment.metrics
+        for metrics in waiting:
+            if float(metrics["healthy"].value()) != 0.0:
+                continue
             bad_step = int(moment.state.step)
+            scalars = {f"train/{k}": v for k, v in metrics_lib.values(metrics).items()}
+            self._log.write(bad_step + 1, scalars)  # a step that a resumed training makes again
             raise NonFiniteError(
                 f"step {bad_step}: the loss or a gradient is not finite. The update was not "
                 f"applied; parameters are those after {bad_step} updates, nothing was saved.\n"

@@ -249,7 +249,7 @@ class Trainer:
         after_step: list[hooks.Hook] = [
             preemption,  # first: the others act differently on the last step before a stop
             # Before saving: of a step that is known to be bad nothing is kept.
-            hooks.StopWhenNotFinite(self._explain_non_finite),
+            hooks.StopWhenNotFinite(self._explain_non_finite, log),
             log_hook,
             diagnose,
             evaluate,

@@ -73,7 +73,7 @@ def plan(store: Store, days: float = DAYS, sizes: bool = True) -> Collection:
         users.setdefault(name, []).append(link)
     making, stays = {}, {}
     for name, version in versions.items():
-        holder = store.leases.holder(_lease_name(version))
+        holder = store.leases.holder(lease_name(version))
         making[name] = str(holder) if holder and version.manifest is None else ""
         if why := _why(version, users.get(name, []), making[name], days):
             stays[name] = why
@@ -125,7 +125,7 @@ def _made(version: Version) -> float:
     return time.time()
 
 
-def _lease_name(version: Version) -> str:
+def lease_name(version: Version) -> str:
     """All revisions of a fingerprint share a lease."""
     name, _, revision = version.id.rpartition(".")
     return name if revision.isdigit() and name else version.id
@@ -147,7 +147,7 @@ def _keep_ancestors(versions: dict[str, Version], stays: dict[str, str]) -> None
 @contextlib.contextmanager
 def _free(store: Store, entry: Entry, days: float) -> Iterator[bool]:
     """Holds the version's lease; whether nothing keeps the version, looked up again."""
-    name = _lease_name(entry.version)
+    name = lease_name(entry.version)
     if entry.stays or store.leases.holder(name) is not None:
         yield False
         return

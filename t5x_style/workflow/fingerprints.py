@@ -203,7 +203,7 @@ def _like(value: Any, found: dict[Any, Any]) -> Any:
 
 
 def check_declared(config: Config, inputs: Sequence[str]) -> None:
-    """Refuses a bound path into a stage's folder that `stage.run.inputs` does not list.
+    """Refuses a bound path into a stage's folder that is no input.
 
     Such a path would count as a mere text: the stage would not run again when what is there
     changes.

@@ -103,6 +103,16 @@ def check(store: Store, link: Path) -> Version | None:
     return None
 
 
+def require_writable(folder: Path) -> None:
+    """Raises StoreError unless a folder, or the one in which it would be made, can be written."""
+    there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise StoreError(
+            f"{folder}: no permission to write in {there}, expected a folder that can be written. "
+            f"Choose {OTHER_FOLDER}, or change the permissions of {there}."
+        )
+
+
 def all_of(store: Store) -> dict[Path, str]:
     """Links that point to a version of this store -> the version's id.
 

@@ -99,13 +99,14 @@ def _reached(
     where = f"{COMMAND_LINE} --gin.{name}"
     scope, selector, parameter = config_parser.parse_binding_key(name)
     stage, _, rest = scope.partition("/")
+    if not parameter:  # `split` leaves only those of a stage
+        if stage not in targets or rest:
+            raise GinError(f"{where}: no stage {scope!r}{closest(scope, targets)}")
+        macro = renames.macro(selector, where)
+        return {stage: _macro(macro, text, targets[stage], where, recipe)}
     chosen, scope = ({stage: targets[stage]}, rest) if stage in targets else (targets, scope)
-    if parameter:
-        prefix = f"{scope}/" if scope else ""
-        return _parameter(f"{prefix}{selector}.{parameter}", text, chosen, where)
-    if scope:
-        raise GinError(f"{where}: no stage {scope!r}{closest(scope, targets)}")
-    return _macro(renames.macro(selector, where), text, chosen, where, recipe)
+    prefix = f"{scope}/" if scope else ""
+    return _parameter(f"{prefix}{selector}.{parameter}", text, chosen, where)
 
 
 def apply(
@@ -172,27 +173,17 @@ def changed(stage: Stage, given: Iterable[Given], paths: Collection[str]) -> Sta
     )
 
 
-def _macro(
-    name: str,
-    text: str,
-    targets: Mapping[str, Target],
-    where: str,
-    recipe: Collection[str],
-) -> dict[str, Given]:
-    """The stages whose gin files or bindings refer to a macro."""
+def _macro(name: str, text: str, target: Target, where: str, recipe: Collection[str]) -> Given:
+    """What a flag gives the stage that it names, whose gin files or bindings refer to the macro."""
     if name == FOLDER_MACRO:
         raise GinError(f"{where}: a recipe's stages write under its folder: set --gin.RUN_DIR=PATH")
-    known = {
-        stage: {*gin_macros.in_use(_of_files(target).read()), *target.bound}
-        for stage, target in targets.items()
-    }
-    found = {stage: Given(name, text, (name,)) for stage, names in known.items() if name in names}
-    if not found:
-        names = {one for one in set().union(*known.values(), recipe) if one.isupper()}
+    known = {*gin_macros.in_use(_of_files(target).read()), *target.bound}
+    if name not in known:
+        names = {one for one in {*known, *recipe} if one.isupper()}
         raise GinError(
             f"{where}: macro {name} is set, but nothing refers to %{name}{closest(name, names)}"
         )
-    return found
+    return Given(name, text, (name,))
 
 
 def _parameter(name: str, text: str, targets: Mapping[str, Target], where: str) -> dict[str, Given]:
@@ -205,13 +196,16 @@ def _parameter(name: str, text: str, targets: Mapping[str, Target], where: str) 
         if path in gin_checks.targets(config, (RUN, target.job)):
             known = signatures.signature(path).parameters
             if known and parameter not in known:
-                hints.append(closest(parameter, known))
+                hints.append(
+                    f"{'.'.join(path.split('.')[-2:])} has no parameter {parameter!r}"
+                    f"{closest(parameter, known)}"
+                )
                 continue
             key = (scope, path, parameter)
             same = tuple(one for one in target.bound if "." in one and _key(one, target) == key)
             found[stage] = _without_lost_macros(Given(name, text, same), target)
     if not found and hints:
-        raise GinError(f"{where}: no such parameter{hints[0]}")
+        raise GinError(f"{where}: {hints[0]}")
     if not found:
         raise GinError(
             f"{where}: {name} is set, but no stage leads to it{closest(name, _names(targets))}"

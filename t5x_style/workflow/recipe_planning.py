@@ -52,7 +52,7 @@ def stage_flags(
     values = {**transform(dict(item.inputs), path), **item.bindings, **scaled}
     values[FOLDER_MACRO] = str(recipe.link(item.name))
     alone = replace(flags, files=item.gin_files, overrides=())
-    inputs = dict.fromkeys([*stages.input_macros(alone.read()), *item.inputs])
+    inputs = dict.fromkeys([*stages.listed_inputs(alone.read()), *item.inputs])
     values[stages.INPUTS] = [Macro(name) for name in inputs]
     values[stages.STORE_SETTING] = str(recipe.store.root)
     if recipe.limit is not None:

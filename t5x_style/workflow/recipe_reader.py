@@ -4,8 +4,9 @@ The gin form is described in `launch.recipe`, which runs recipes; `t5x_style.pre
 A recipe is never executed by gin: `%stage.output` has no meaning there, and nothing is imported.
 """
 
+import functools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from t5x_style.workflow import (
     recipe_order,
     recipe_overrides,
     recipe_planning,
+    recipe_problems,
     recipe_values,
     space,
     stages,
@@ -53,7 +55,7 @@ def load(flags: gin_checks.Flags) -> Recipe:
     """Reads a recipe and checks that its stages fit together.
 
     Raises:
-      GinError: unknown or unused names, wrong types.
+      GinError: unknown or unused names, wrong types; the message has all that were found.
       RecipeError: a reference to a stage or output that does not exist, or in a circle.
     """
     own, overrides = recipe_overrides.split(flags)
@@ -62,7 +64,14 @@ def load(flags: gin_checks.Flags) -> Recipe:
     recipe_values.mark_outputs(config)
     _check_parameters(config)
     names = _names(config)
-    described = [_stage(config, name) for name in names]
+    wrong = _Wrong()
+    root, limit = (None if one is None else one.value for one in set_here.values())
+    wrong.call(lambda: space.limit_of(limit))
+    run_dir = wrong.call(lambda: _run_dir(config))
+    budget = wrong.call(lambda: _budget(config))
+    store = wrong.call(lambda: None if root is None else Path(_typed(root, str, STORE_MACRO)))
+    described = [wrong.call(functools.partial(_stage, config, name)) for name in names]
+    wrong.refuse()  # what follows is about stages that fit their kinds
     settings = {key[2]: one.value for key, one in config.bindings.items() if key[1] == RUN}
     given = recipe_values.Given(
         config,
@@ -72,38 +81,70 @@ def load(flags: gin_checks.Flags) -> Recipe:
         set(_typed(settings.get("paths", []), (list, tuple), "recipe.run.paths")),
     )
     ordered = recipe_order.ordered([_filled(item, given, own) for item in described])
-    run_dir = _setting(config, "run_dir", "RUN_DIR")
-    if run_dir is None:
-        raise GinError("No folder to write to: pass --gin.RUN_DIR=PATH.")
-    run_dir = Path(_typed(run_dir, str, "RUN_DIR"))
-    budget = _setting(config, "budget", "BUDGET")
-    root, limit = (None if one is None else one.value for one in set_here.values())
-    space.limit_of(limit)
     recipe = Recipe(
         tuple(ordered),
         run_dir,
-        1.0 if budget is None else float(_typed(budget, (int, float), "BUDGET")),
+        budget,
         _published(_merged(config, settings.get("publish", {}), "recipe.run.publish"), ordered),
-        Store(Path(_typed(root, str, STORE_MACRO))) if root else links.of_run(run_dir),
+        links.of_run(run_dir) if store is None else Store(store),
         limit,
     )
-    if not 0 < recipe.budget < math.inf:
-        raise RecipeError(f"BUDGET must be above 0, found {recipe.budget}.")
     pending = recipe_planning.all_pending(recipe)
-    wrong = list(given.unused(own.files))
-    try:
-        recipe = recipe_overrides.apply(
+    wrong.texts += given.unused(own.files)
+    changed = wrong.call(
+        lambda: recipe_overrides.apply(
             recipe,
             overrides,
             config.macros,
             given.paths | given.inputs.keys(),
             lambda item: recipe_planning.stage_flags(recipe, item, flags, pending),
         )
-    except GinError as error:
-        wrong += error.args
-    if wrong:
-        raise GinError(*wrong)
-    return recipe
+    )
+    wrong.refuse()
+    return changed
+
+
+class _Wrong:
+    """What is wrong, gathered, so that one message has all of it."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def call(self, make: Callable[[], Any]) -> Any:
+        """What `make` returns; None after an error, which is noted."""
+        try:
+            return make()
+        except (GinError, RecipeError, space.NoRoom) as error:
+            self.texts += map(str, error.args)
+            return None
+
+    def refuse(self) -> None:
+        """Raises GinError if anything was wrong."""
+        if self.texts:
+            raise GinError(*dict.fromkeys(self.texts))
+
+
+def _run_dir(config: Config) -> Path:
+    value = _setting(config, "run_dir", "RUN_DIR")
+    if value is None:
+        raise GinError("No folder to write to: pass --gin.RUN_DIR=PATH.")
+    path = Path(_typed(value, str, "RUN_DIR"))
+    for part in (path, *path.parents):
+        if part.exists() and not part.is_dir():
+            raise GinError(
+                f"RUN_DIR: expected a folder, which is made where there is none, found {path}; "
+                f"{part} is a file. Choose another with --gin.RUN_DIR=PATH."
+            )
+    return path
+
+
+def _budget(config: Config) -> float:
+    value = _setting(config, "budget", "BUDGET")
+    if value is None:
+        return 1.0
+    if not 0 < _typed(value, (int, float), "BUDGET") < math.inf:
+        raise GinError(f"BUDGET must be above 0, found {value}.")
+    return float(value)
 
 
 def _names(config: Config) -> list[str]:
@@ -150,17 +191,19 @@ def _present(defaults: Mapping[str, Any], names: Collection[str]) -> dict[str, A
 def _check_parameters(config: Config) -> None:
     gin_checks.check_resolved(config)
     known = {RUN: RUN_PARAMETERS, STAGE: STAGE_PARAMETERS, KIND: STAGE_PARAMETERS}
+    wrong = _Wrong()
     for (_, target, parameter), binding in config.bindings.items():
         if target not in known:
-            raise GinError(
+            wrong.texts.append(
                 f"{binding.where}: a recipe binds recipe.run, recipe.Stage and recipe.Kind only."
             )
-        if parameter in GONE:
+        elif parameter in GONE:
             renames.gone(binding.where, f"{binding.text}.{parameter}", GONE[parameter])
-            continue
-        if parameter not in known[target]:
+        elif parameter not in known[target]:
             hint = closest(parameter, known[target])
-            raise GinError(f"{binding.where}: {binding.text} has no parameter {parameter!r}{hint}")
+            text = f"{binding.where}: {binding.text} has no parameter {parameter!r}{hint}"
+            wrong.texts.append(text)
+    wrong.refuse()
 
 
 def _typed(value: Any, expected: Any, where: str) -> Any:
@@ -185,12 +228,19 @@ def _stage(config: Config, name: str) -> Stage:
     }
     if not values["gin_files"]:
         raise GinError(f"{where}: stage {name} lacks {name}/recipe.Stage.kind or .gin_files.")
+    wrong = _Wrong()
     for key, value in values["scaled"].items():
-        if _typed(value, int, f"{name}/recipe.Stage.scaled[{key!r}]") < 0:
-            raise GinError(
-                f"{where}: {name}/recipe.Stage.scaled[{key!r}] must be 0 or more, found {value}."
-            )
+        wrong.call(functools.partial(_scaled, config, name, where, key, value))
+    wrong.refuse()
     return Stage(name, where=where, **values)
+
+
+def _scaled(config: Config, stage: str, where: str, name: str, value: Any) -> None:
+    """Raises GinError unless a number can be scaled; the message names the place."""
+    place, macro = recipe_problems.origins(stage, config).get(name, (where, ""))
+    what = f"{place}: {macro or name}"
+    if _typed(value, int, what) < 0:
+        raise GinError(f"{what} must be 0 or more, found {value}.")
 
 
 def _described(
@@ -207,7 +257,7 @@ def _described(
         for key, one in config.bindings.items()
         if key[:2] == (name, target) and key[2] not in GONE
     }
-    kind = found.pop("kind", None)
+    kind = _resolved(config, found.pop("kind", None), label)
     base: dict[str, Any] = {}
     if kind is not None:
         kinds = {key[0] for key in config.bindings if key[1] == KIND}

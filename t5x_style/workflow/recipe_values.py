@@ -89,6 +89,7 @@ class Given:
     _taken: set[str] = field(default_factory=set)
     _asked: set[str] = field(default_factory=set)
     _set_by: dict[str, list[str]] = field(default_factory=dict)
+    _parameters: dict[str, str] = field(default_factory=dict)  # its name alone -> as gin has it
 
     def to(
         self, stage: str, own: Mapping[str, Any], files: Config, flags: gin_checks.Flags
@@ -105,9 +106,11 @@ class Given:
         names = {name for values in given for name in values} - {FOLDER_MACRO}
         needed = gin_macros.needed(flags.read(), names - own.keys())
         self._asked |= needed
+        for binding in files.bindings.values():
+            self._parameters.setdefault(binding.parameter, f"{binding.text}.{binding.parameter}")
         for name in own:
             self._set_by.setdefault(name, []).append(stage)
-        paths = self.paths | set(stages.input_macros(files))
+        paths = self.paths | set(stages.inputs_of(files))
         inputs: dict[str, Any] = {}
         bindings: dict[str, Any] = {}
         for name in sorted((needed & names) - own.keys()):
@@ -124,6 +127,8 @@ class Given:
         if stages_that_set := self._set_by.get(name):
             names, one = ", ".join(stages_that_set), stages_that_set[0]
             return f": {names} set it; for one of them --gin.{one}/{name}=VALUE"
+        if parameter := self._parameters.get(name.lower()):
+            return f"; the parameter of this name is set by --gin.{parameter}=VALUE"
         return closest(name, used | self._asked)
 
     def _value(self, name: str) -> Any:

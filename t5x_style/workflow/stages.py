@@ -9,9 +9,9 @@ module declares it (`configuration.signatures`). An entry point ends with
 
 whose gin file says which: `stage.run.job = @prepare.prepare`.
 
-The gin file names the macros that are paths of inputs, and thereby what a changed input changes:
-
-    stage.run.inputs = [%STORE, %TOKENIZER]          # a recipe adds the inputs it names
+A stage's inputs are the macros of `configuration.input_macros` that its bindings lead to, those
+that a gin file lists besides, `stage.run.inputs = [%MINE]`, and those that a recipe names. What is
+there is part of what identifies a version.
 
 `MODEL_DIR` becomes a link to the version that the configuration describes, see `workflow.store`.
 If that version is finished, nothing runs; if it was stopped, it continues where it was; else it is
@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from t5x_style.configuration import gin_checks, parameters, signatures
+from t5x_style.configuration import gin_checks, input_macros, parameters, signatures
 from t5x_style.configuration.gin_reader import FOLDER_MACRO, RUN, Config, GinError, Macro
 from t5x_style.workflow import fingerprints, links
 from t5x_style.workflow.making import continues as continues
@@ -88,8 +88,13 @@ def job_of(config: Config, entry_job: str = "") -> str:
     return str(target)
 
 
-def input_macros(config: Config) -> list[str]:
-    """Names of the macros listed in `stage.run.inputs`."""
+def inputs_of(config: Config) -> list[str]:
+    """Names of the macros that are paths of inputs: known ones, and those that are listed."""
+    return list(dict.fromkeys([*input_macros.of(config), *listed_inputs(config)]))
+
+
+def listed_inputs(config: Config) -> list[str]:
+    """Names of the macros in `stage.run.inputs`."""
     binding = config.bindings.get(("", RUN, "inputs"))
     if binding is None:
         return []
@@ -128,7 +133,7 @@ def plan(
     config = flags.read()
     job = job_of(config, entry_job)
     gin_checks.check_names(config, (RUN, job))
-    names = input_macros(config)
+    names = inputs_of(config)
     fingerprints.check_declared(config, names)
     values = {name: config.expand(Macro(name), INPUTS) for name in names}
     inputs = fingerprints.of_inputs(values, known)

@@ -23,7 +23,7 @@ def semantic():
         kept = tuple(pair for pair in own.overrides if pair[0] not in overrides)
         texts = tuple((macro, str(value)) for macro, value in overrides.items())
         config = dataclasses.replace(own, overrides=(*kept, *texts)).read()
-        inputs = {macro: f"version of {macro}" for macro in stages.input_macros(config)}
+        inputs = {macro: f"version of {macro}" for macro in stages.inputs_of(config)}
         return parameters.of_job(config, items[name].job, inputs).semantic
 
     return values

@@ -44,19 +44,23 @@ def corpus(folder: Path) -> Path:
     return folder
 
 
-def encoder(folder: Path) -> Path:
-    """A plain Hugging Face folder: a BERT of a few numbers with its tokenizer."""
+def encoder(folder: Path, family: str = "bert") -> Path:
+    """A plain Hugging Face folder: a BERT or ELECTRA of a few numbers with its tokenizer."""
     source = beir.BeirCorpus(str(corpus(folder / "texts")), 1000)
     tokenization.train_tokenizer(str(folder), source, 120, 64, 1, True, True, 0, 0, 0)
     made = folder / "tokenizer"
     size = len((made / "vocab.txt").read_text().splitlines())
-    config = bert.BertConfig(size, 16, 2, 2, 32, 32, initializer_range=0.5, vocab_multiple=1)
+    narrow = 8 if family == "electra" else None
+    config = bert.BertConfig(
+        size, 16, 2, 2, 32, 32, embedding_size=narrow, initializer_range=0.5, vocab_multiple=1
+    )
     module = nnx.Dict(encoder=bert.Encoder(config, rngs=nnx.Rngs(5)))
     arrays = {p: np.asarray(v[...]) for p, v in parity_kit.parameters(module).items()}
     tensors = layout_bert.LAYOUT.export_arrays(arrays, size)
-    plain = {n.removeprefix("bert."): np.ascontiguousarray(a) for n, a in tensors.items()}
+    spelled = {layout_bert.LAYOUT.spelled(n, family): a for n, a in tensors.items()}
+    plain = {n.removeprefix(f"{family}."): np.ascontiguousarray(a) for n, a in spelled.items()}
     save_file(plain, made / "model.safetensors", {"format": "pt"})
-    write(made / "config.json", hf_config.config_to_hf(config, 0, "BertModel"))
+    write(made / "config.json", hf_config.config_to_hf(config, 0, f"{family.capitalize()}Model"))
     return made
 
 

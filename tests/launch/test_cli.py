@@ -77,6 +77,10 @@ def kennel(*argv):
         ("search --run=runs/a -k 3 a=b", ["t5x_style.search", "--run=runs/a", "-k", "3", "a=b"]),
         ("evaluate --gin_file=a X=1", ["t5x_style.evaluate", "--gin_file=a", "--gin.X=1"]),
         ("export --gin_file=a X=1", ["t5x_style.export", "--gin_file=a", "--gin.X=1"]),
+        (
+            "health runs/a --reference=runs/b",
+            ["t5x_style.health", "runs/a", "--reference=runs/b"],
+        ),
         ("runs list runs/a", ["t5x_style.runs", "list", "runs/a"]),
         ("gc --delete --days 3", ["t5x_style.gc", "--delete", "--days", "3"]),
         ("completion bash", ["launch.completion", "bash"]),
@@ -116,7 +120,7 @@ def test_text_that_begins_like_a_gin_value_is_refused(text):
     [
         ("rn quickstart", "no command 'rn'; did you mean run or runs?"),
         ("serach", "no command 'serach'; did you mean search?"),
-        ("help", "did you mean --help?"),
+        ("help", "did you mean --help or health?"),
         ("zzz", "no command 'zzz'; kennel --help lists all"),
         ("quickstart", "did you mean kennel run quickstart?"),
         ("--dry_run run", "the command comes first"),
@@ -143,6 +147,8 @@ def test_text_that_begins_like_a_gin_value_is_refused(text):
         ("search -k many x", "invalid int value: 'many'"),
         ("search --dry_run", "unknown flag --dry_run"),
         ("preflight beir", "required: --topology"),
+        ("health", "required: RUN_DIR"),
+        ("health runs/a --refrence=b", "unknown flag --refrence; did you mean --reference?"),
         ("runs lst", "no action 'lst'; did you mean list?"),
         ("runs runs/quickstart", "no action 'runs/quickstart'; expected list, pin"),
         ("gc --del", "unknown flag --del; did you mean --delete"),

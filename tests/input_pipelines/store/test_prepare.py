@@ -248,9 +248,9 @@ def test_malformed_records_are_counted_in_manifest_and_report(tokenizer, tmp_pat
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"length": 2}, "prepare.length=2: expected at least 3"),
-        ({"shard_size": 0}, "prepare.shard_size=0"),
-        ({"workers": -1}, "prepare.workers=-1"),
+        ({"length": 2}, "prepare.length: expected at least 3, found 2"),
+        ({"shard_size": 0}, "prepare.shard_size: expected at least 1, found 0"),
+        ({"workers": -1}, "prepare.workers: expected at least 0, found -1"),
         ({"name": "My-Docs"}, "name='My-Docs': expected lower-case"),
         ({"kind": "other"}, "expected one of passage, query, text"),
     ],

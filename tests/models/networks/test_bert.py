@@ -299,3 +299,9 @@ def test_each_scale_is_that_of_the_parameters_that_it_names(name: str) -> None:
     assert own
     for path, scale in before.items():
         assert after[path] == pytest.approx(scale * (3 if path in own else 1), rel=1e-5), path
+
+
+def test_one_size_gives_the_width_of_the_feed_forward_part():
+    assert layers.mlp_width(128, 4) == 512 and layers.mlp_width(128, 1.5) == 192
+    with pytest.raises(ValueError, match="expected hidden x times to be 1 or more, found 128 x 0"):
+        layers.mlp_width(128, 0)

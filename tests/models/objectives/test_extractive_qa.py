@@ -265,8 +265,6 @@ def test_by_gin_from_marge(folder, tmp_path):
     macros |= {"DEVELOPMENT_FOLDER": folder, "DEVELOPMENT_NAME": "'{language}.jsonl'"}
     macros |= {"DEVELOPMENT_LANGUAGES": repr(list(LANGUAGES)), "DEVELOPMENT_STRIDE": STRIDE}
     macros |= {f"bert.BertConfig.{name}": size for name, size in sizes.items()}
-    inputs = "[%WINDOWS, %DEVELOPMENT_FOLDER, %TOKENIZER, %PRETRAINED]"
-    macros["stage.run.inputs"] = inputs  # as docs/fine_tuning.md says
     assert fine_tuning_kit.run("t5x_style.train.train", files, **common, **macros) == 0
     found = warm_start.Checkpoint(str(model)).arrays()
     fine_tuning_kit.assert_taken_over(found, given, {"span"})

@@ -189,10 +189,13 @@ def test_by_gin_from_marge(tmp_path):
     sizes = {f"bert.BertConfig.{name}": size for name, size in SIZES.items()}
     model = tmp_path / "model"
     macros = {"ROWS": ROWS, "ROW_LENGTH": LENGTH, "SEGMENTS": SEGMENTS, "SEED": 0, "STEPS": 2}
-    macros |= {"WARMUP_STEPS": 1, "LEARNING_RATE": 1e-12, "MODEL_DIR": model, "PAIRS": store}
+    macros |= {
+        "WARMUP_STEPS": 1,
+        "LEARNING_RATE": 1e-12,
+        "MODEL_DIR": model,
+        "LABELLED_PAIRS": store,
+    }
     macros |= {"DEVELOPMENT_PAIRS": store, "PRETRAINED": tmp_path / "marge", "BY_LANGUAGE": True}
-    inputs = "[%PAIRS, %DEVELOPMENT_PAIRS, %TOKENIZER, %PRETRAINED]"
-    macros["stage.run.inputs"] = inputs  # as docs/fine_tuning.md says
     assert (
         fine_tuning_kit.run(
             "t5x_style.train.train", files, **common, **macros, **sizes, EXPONENT=0.3

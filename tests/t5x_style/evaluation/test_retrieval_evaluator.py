@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -106,6 +107,22 @@ def test_a_sample_without_an_answer_is_refused(corpus):
     with pytest.raises(CollectionError, match="no query has the id 'q3'"):
         queries = helpers.Source(["q2"])
         RetrievalEvaluator("dev", queries, helpers.Source(PASSAGE_IDS), corpus, "dev")
+
+
+def test_a_sample_lacks_passages_that_are_judged_irrelevant(corpus):
+    path = Path(corpus) / "qrels/dev.tsv"
+    path.write_text(path.read_text() + "q2\tp0\t0\n")
+    sample = helpers.Source([one for one in PASSAGE_IDS if one != "p0"])
+    both = [
+        RetrievalEvaluator("dev", helpers.Source(QUERY_IDS), source, corpus, "dev")
+        for source in (sample, helpers.Source(PASSAGE_IDS))
+    ]
+    relevant = [
+        {query: {name for name, grade in judged.items() if grade} for query, judged in one.items()}
+        for one in (both[0]._qrels, both[1]._qrels)
+    ]
+    assert relevant[0] == relevant[1]
+    assert "p0" not in both[0]._qrels["q2"] and both[1]._qrels["q2"]["p0"] == 0
 
 
 def test_an_objective_that_cannot_embed_is_refused(corpus):

@@ -223,6 +223,10 @@ def test_non_finite_stops_before_the_update_and_names_the_row(tmp_path, bad, sav
         train(tmp_path, make=FRAGILE, pipeline=Poisoning(TEXT, 32, poison_step=bad))
     assert f"step {bad}" in str(error.value) and "[3]" in str(error.value)
     assert str(bad * 16 + 3) in str(error.value)
+    logged = metric_writer.read_lines(tmp_path / metric_writer.JSONL)
+    unhealthy = [line for line in logged if line.get("train/healthy") == 0.0]
+    assert {line["step"] for line in unhealthy} == {bad + 1} and logged[-1] is unhealthy[-1]
+    assert not np.isfinite(unhealthy[0]["train/loss"])
     checkpointer = checkpointing.Checkpointer(
         tmp_path / "checkpoints", checkpointing.Checkpointing(keep=2)
     )

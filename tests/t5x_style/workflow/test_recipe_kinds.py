@@ -2,6 +2,7 @@
 
 import pytest
 
+from t5x_style.configuration import gin_reader
 from t5x_style.workflow import recipe_reader
 from tests.kits.recipe_kit import HEAD, RECIPE, make_house  # noqa: F401  a fixture
 
@@ -43,6 +44,17 @@ def test_a_stage_adds_to_its_kind(house, tmp_path):
     (tmp_path / "other.gin").write_text((tmp_path / "make.gin").read_text())
     first = recipe_reader.load(house(with_kinds("  files = {'SIZED': 'other.gin'}\n"))).stages[0]
     assert first.gin_files == ("other.gin",)
+
+
+def test_a_macro_chooses_the_kind_of_a_stage(house):
+    text = with_kinds().replace("  kind = 'wide'\n\nsecond", "  kind = %CHOICE\n\nsecond")
+    assert "%CHOICE" in text
+    first = recipe_reader.load(house("CHOICE = 'sized'\nUNKNOWN = 4\n" + text)).stages[0]
+    assert dict(first.bindings) == {"WIDTH": 4}
+    first = recipe_reader.load(house("CHOICE = 'sized'\n" + text, CHOICE="'wide'")).stages[0]
+    assert dict(first.bindings) == {"WIDTH": 9}
+    with pytest.raises(gin_reader.GinError, match="first/recipe.Stage.kind: no kind 'wid'.*wide"):
+        recipe_reader.load(house("CHOICE = 'wid'\n" + text))
 
 
 @pytest.mark.parametrize(

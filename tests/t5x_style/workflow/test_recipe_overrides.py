@@ -96,7 +96,11 @@ def test_an_input_stays_an_input(house, tmp_path):
         ("REPROT_EVERY", "1", "nothing refers to %REPROT_EVERY; did you mean REPORT_EVERY"),
         ("WIDHT", "1", "nothing refers to %WIDHT; did you mean WIDTH"),
         ("frist/WIDTH", "1", "no stage 'frist'; did you mean first"),
-        ("gin_toys.Size.raet", "1", "gin_toys.Size.raet: no such parameter; did you mean rate"),
+        (
+            "gin_toys.Size.raet",
+            "1",
+            "gin_toys.Size.raet: gin_toys.Size has no parameter 'raet'; did you mean rate",
+        ),
         ("gin_toy.Size.rate", "1", "no stage leads to it; did you mean gin_toys.Size.width"),
         ("second/gin_toys.Size.rate", "1", "gin_toys.Size.rate is set, but no stage leads to it"),
         ("MODEL_DIR", "x", "set --gin.RUN_DIR=PATH"),

@@ -1,0 +1,129 @@
+"""Where the time of a training went: steps, waiting for input, evaluation, start, padding."""
+
+import dataclasses
+import statistics
+from collections.abc import Iterator, Sequence
+
+from t5x_style.reporting.health_checks import MIN_POINTS, Finding, window
+from t5x_style.reporting.health_runs import PADDING, Skipped, Training
+from t5x_style.training import metric_writer
+
+SPEED = f"{metric_writer.TIMING}steps_per_second"
+WAIT = f"{metric_writer.TIMING}input_wait_share"
+
+WAIT_NOTE, WAIT_WRONG = 0.1, 0.5  # share of the time of the steps
+PADDING_NOTE = 0.3  # as `report_advice`
+START_NOTE, START_SECONDS = 0.25, 600.0  # share of a training that is longer than this
+SLOWED = 0.5  # steps per second at the end over the median
+SKIPPED_WRONG = 0.01  # of the records
+
+
+@dataclasses.dataclass(frozen=True)
+class Seconds:
+    """The seconds of a training's log, from the opening of the log to its last line.
+
+    Attributes:
+      total: all of them; pauses between two runs are left out.
+      steps: in steps, waiting for input included.
+      wait: of these, waiting for input.
+      evaluation: in evaluators and figures of embeddings.
+      rest: everything else: compiling, starting the input, saving, starting again.
+    """
+
+    total: float
+    steps: float
+    wait: float
+    evaluation: float
+
+    @property
+    def rest(self) -> float:
+        return max(0.0, self.total - self.steps - self.evaluation)
+
+    @property
+    def goodput(self) -> float:
+        """Share of the time in which a step computed."""
+        return (self.steps - self.wait) / self.total if self.total else 0.0
+
+
+def seconds(training: Training) -> Seconds:
+    """Where the time of a training went, from the lines of its log."""
+    steps = wait = evaluation = before = 0.0
+    last = 0
+    for line in training.lines:
+        now = float(line.get(metric_writer.ELAPSED, before))
+        passed, before = max(0.0, now - before), max(now, before)
+        if SPEED in line:
+            spent = min(passed, (int(line["step"]) - last) / line[SPEED]) if line[SPEED] else 0.0
+            steps += spent
+            wait += spent * line.get(WAIT, 0.0)
+            last = int(line["step"])
+        elif line["step"] > 0:
+            evaluation += passed
+    return Seconds(before, steps, wait, evaluation)
+
+
+def of(training: Training) -> Iterator[Finding]:
+    """Findings about time and padding."""
+    spent = seconds(training)
+    if not spent.steps:
+        return
+    yield _goodput(spent)
+    yield _wait(spent)
+    shares = training.values(PADDING)
+    if shares:
+        mean = statistics.fmean(shares)
+        said = f"{mean:.0%} of the positions of the batches are padding"
+        advice = "; pack more texts into a row (docs/recipes.md)" if mean > PADDING_NOTE else ""
+        yield Finding("note" if advice else "ok", "padding", said + advice)
+    speeds = training.values(SPEED)
+    if len(speeds) >= MIN_POINTS:
+        end, middle = statistics.median(speeds[-window(len(speeds)) :]), statistics.median(speeds)
+        if end < SLOWED * middle:
+            yield Finding(
+                "note", "speed",
+                f"{end:.3g} steps/s at the end, {middle:.3g} in the median: something else uses "
+                "the machine, or its disk, or it is throttled",
+            )  # fmt: skip
+
+
+def _goodput(spent: Seconds) -> Finding:
+    parts = {"input wait": spent.wait, "evaluation": spent.evaluation, "start and rest": spent.rest}
+    said = ", ".join(f"{name} {value / spent.total:.0%}" for name, value in parts.items())
+    long = spent.rest > START_NOTE * spent.total and spent.total > START_SECONDS
+    return Finding(
+        "note" if long else "ok", "goodput",
+        f"{spent.goodput:.0%} of {spent.total:,.0f} s computed steps ({said})"
+        + ("; keep compiled programs with JAX_COMPILATION_CACHE_DIR, save less often" * long),
+    )  # fmt: skip
+
+
+def _wait(spent: Seconds) -> Finding:
+    share = spent.wait / spent.steps
+    said = f"steps waited for input during {share:.1%} of their time"
+    if share <= WAIT_NOTE:
+        return Finding("ok", "input", said)
+    return Finding(
+        "wrong" if share > WAIT_WRONG else "note", "input",
+        f"{said}; expected at most {WAIT_NOTE:.0%}. Other processes on the machine, a slow disk, "
+        "or a corpus that is read over a network: benchmarks/input_pipeline.py measures it.",
+    )  # fmt: skip
+
+
+def skipped(stages: Sequence[Skipped]) -> Iterator[Finding]:
+    """Findings about records that were left out, a stage each."""
+    for stage in stages:
+        if not stage.total:
+            continue
+        of_all = stage.total + (stage.kept or 0)
+        why = ", ".join(f"{count:,} {reason}" for reason, count in sorted(stage.reasons.items()))
+        share = f" of {of_all:,}" if stage.kept is not None else ""
+        much = stage.kept is not None and stage.total > SKIPPED_WRONG * of_all
+        yield Finding(
+            "wrong" if much else "note", "records",
+            f"stage {stage.stage} skipped {stage.total:,}{share} records ({why})"
+            + (f"; expected at most {SKIPPED_WRONG:.0%}: correct the source" if much else ""),
+        )  # fmt: skip
+    if not any(stage.total for stage in stages):
+        names = ", ".join(stage.stage for stage in stages)
+        if names:
+            yield Finding("ok", "records", f"no record was skipped ({names})")
