@@ -17,7 +17,14 @@ from typing import Any
 
 from gin import config as gin_config
 
-from t5x_style.configuration import code_checks, command_flags, gin_macros, gin_text, module_names
+from t5x_style.configuration import (
+    code_checks,
+    command_flags,
+    conventions,
+    gin_macros,
+    gin_text,
+    module_names,
+)
 from t5x_style.configuration.gin_reader import (
     COMMAND_LINE,
     FOLDER_MACRO,
@@ -57,8 +64,13 @@ class Flags:
         return config
 
     def read_all(self) -> Config:
-        """The same with every macro: those of a recipe reach its stages."""
-        return read(self.files, self.overrides, search_paths=self.search_paths, allow=self.allow)
+        """The same with every macro: those of a recipe reach its stages.
+
+        What files leave to conventions is bound in both.
+        """
+        config = read(self.files, self.overrides, search_paths=self.search_paths, allow=self.allow)
+        conventions.add(config)
+        return config
 
     def arguments(self) -> list[str]:
         """The flags as command-line arguments again."""
