@@ -48,7 +48,7 @@ def tokenized(corpus: Path, at: Path, length: int) -> tuple[Path, Path]:
     """(token store, tokenizer) of a folder's passages, cut at `length` tokens; made in `at`."""
     run_stage(["runs/tokenizers/corpus.gin"], at / "t", CORPUS=str(corpus))
     run_stage(
-        ["data/beir_passages.gin", "runs/stores/texts.gin"], at / "p", CORPUS=str(corpus),
+        ["runs/stores/texts.gin", "sources/beir_passages.gin"], at / "p", CORPUS=str(corpus),
         TOKENIZER=str(at / "t/tokenizer"), LENGTH=length,
     )  # fmt: skip
     return at / "p/store", at / "t/tokenizer"
@@ -72,10 +72,13 @@ def squad_pairs(folder: Path, query_length: int, passage_length: int) -> Path:
     corpus = folder / "squad/corpus"
     run_stage(["runs/tokenizers/corpus.gin"], folder / "tokenizer", CORPUS=str(corpus))
     tokenizer = str(folder / "tokenizer/tokenizer")
-    for kind, length in (("queries", query_length), ("passages", passage_length)):
+    for source, length in (
+        ("data/texts/beir_queries.gin", query_length),
+        ("sources/beir_passages.gin", passage_length),
+    ):
         run_stage(
-            [f"data/beir_{kind}.gin", "runs/stores/texts.gin"], folder / kind, CORPUS=str(corpus),
-            TOKENIZER=tokenizer, LENGTH=length,
+            ["runs/stores/texts.gin", source], folder / source.rpartition("_")[2][:-4],
+            CORPUS=str(corpus), TOKENIZER=tokenizer, LENGTH=length,
         )  # fmt: skip
     question: dict[str, str] = {}
     for line in (corpus / "qrels/train.tsv").read_text("utf-8").splitlines()[1:]:

@@ -30,7 +30,12 @@ def seconds_to_first_step(store: Path, tokenizer: Path, folder: Path, cache: Pat
     store_of_runs = folder.with_name("runs")
     shutil.rmtree(store_of_runs, ignore_errors=True)
     folder.unlink(missing_ok=True)
-    files = ["runs/training/train", f"models/{_MODEL.value}", "objectives/retromae", "data/packed"]
+    files = [
+        "runs/training/train",
+        f"models/{_MODEL.value}",
+        "objectives/retromae",
+        "data/pretraining/packed",
+    ]
     macros = {
         "MODEL_DIR": str(folder), "STORE": str(store), "TOKENIZER": str(tokenizer),
         "ROWS": 16, "ROW_LENGTH": 128, "SEGMENTS": 8, "QUERY_LENGTH": 32, "PASSAGE_LENGTH": 128,

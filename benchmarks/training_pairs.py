@@ -52,7 +52,7 @@ def prepared(scratch: Path) -> str:
     corpus = corpora.documentation(scratch)
     corpora.run_stage(["runs/tokenizers/corpus.gin"], scratch / "t", CORPUS=str(corpus))
     corpora.run_stage(
-        ["data/beir_passages.gin", "runs/stores/passages_in_parts.gin"], scratch / "p",
+        ["sources/beir_passages.gin", "runs/stores/passages_in_parts.gin"], scratch / "p",
         CORPUS=str(corpus), TOKENIZER=str(scratch / "t/tokenizer"), LENGTH=LENGTH,
     )  # fmt: skip
     return str(scratch / "p/store")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from t5x_style.configuration import gin_reader, signatures
+from t5x_style.configuration import conventions, gin_reader, signatures
 from t5x_style.configuration.gin_reader import REPOSITORY, Macro, leaves, to_gin
 from t5x_style.workflow.recipe_reader import KIND, STAGE
 from t5x_style.workflow.recipe_reader import RUN as RECIPE
@@ -77,6 +77,7 @@ def entries() -> dict[str, Entry]:
     found: dict[str, Entry] = defaultdict(Entry)
     for path in sorted(GIN.rglob("*.gin")):
         config = gin_reader.read([str(path)])
+        conventions.add(config)
         file = str(path.relative_to(GIN))
         here = f"{path}:"
         own = [b for b in config.bindings.values() if b.where.startswith(here)]

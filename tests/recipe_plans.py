@@ -53,6 +53,8 @@ PARTS = {
     "pretraining_comparison",
     "realm_published",
     "simlm_published",
+    "simlm_rounds",
+    "two_cores",
 }
 Plan = dict[str, Any]
 Plans = dict[str, dict[str, Plan]]  # recipe -> stage -> plan

@@ -188,7 +188,7 @@ def require_enough(
         raise ValueError(
             f"pairs: a batch of {batch} queries needs as many different ones, found {queries}. Set "
             f"QUERIES to {queries} or fewer, and PASSAGES to {group_size} times as many; "
-            "data/training_pairs.gin, as in recipes/beir.gin, does it by itself"
+            "data/pairs/training_pairs.gin, as in recipes/beir.gin, does it by itself"
         )
     needed = positives + group_size - 1
     if passages < needed:

@@ -21,6 +21,7 @@ from t5x_style.configuration import (
     code_checks,
     command_flags,
     compared_systems,
+    conventions,
     gin_macros,
     gin_text,
     module_names,
@@ -74,8 +75,13 @@ class Flags:
         return more.read_all()
 
     def read_all(self) -> Config:
-        """The same with every macro: those of a recipe reach its stages."""
-        return read(self.files, self.overrides, search_paths=self.search_paths, allow=self.allow)
+        """The same with every macro: those of a recipe reach its stages.
+
+        What files leave to conventions is bound in both.
+        """
+        config = read(self.files, self.overrides, search_paths=self.search_paths, allow=self.allow)
+        conventions.add(config)
+        return config
 
     def arguments(self) -> list[str]:
         """The flags as command-line arguments again."""

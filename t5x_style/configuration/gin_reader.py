@@ -18,7 +18,7 @@ from gin import config_parser
 from t5x_style.configuration import gin_parser, module_names, rename_tables, renames
 from t5x_style.configuration.gin_parser import GinError as GinError
 from t5x_style.configuration.python_sources import REPOSITORY as REPOSITORY
-from t5x_style.configuration.renamed_files import FILES, GONE
+from t5x_style.configuration.renamed_files import FILES, GONE, SETTINGS
 from t5x_style.configuration.suggestions import closest as closest
 
 ALLOWED = ("t5x_style", "models", "input_pipelines", "gin_configs", "launch")
@@ -112,8 +112,7 @@ class Config:
             if item.name in _open:
                 chain = " -> ".join(f"%{name}" for name in (*_open, item.name))
                 raise GinError(f"{where}: macros refer to each other in a circle: {chain}.")
-            inside = self.macro(item.name, where)
-            return self.expand(inside, where, keep, (*_open, item.name))
+            return self.expand(self.macro(item.name, where), where, keep, (*_open, item.name))
 
         return transform(value, leaf)
 
@@ -130,8 +129,7 @@ def transform(value: Any, leaf: Callable[[Any], Any]) -> Any:
 def leaves(value: Any) -> Iterator[Any]:
     """Yields every literal, macro and reference inside a gin value."""
     if isinstance(value, dict):
-        for key, item in value.items():
-            yield from leaves(key)
+        for item in (*value, *value.values()):
             yield from leaves(item)
     elif isinstance(value, list | tuple):
         for item in value:
@@ -257,6 +255,8 @@ class _Reader:
         self.open_files += (path,)
         self.config.files.append(path)
         self.read_text(path.read_text(encoding="utf-8"), str(path))
+        if name in SETTINGS and not path.as_posix().endswith(name):
+            self.read_text(SETTINGS[name], f"{path} as {name}")
         self.open_files = self.open_files[:-1]
 
     def read_text(self, text: str, label: str) -> None:
@@ -278,7 +278,6 @@ class _Reader:
     def _import(
         self, statement: config_parser.ImportStatement, delegate: _Delegate, where: str
     ) -> None:
-        symbols = delegate.symbols
         if statement.module == "__gin__.dynamic_registration":
             return
         if statement.module.split(".")[0] not in self.allowed:
@@ -291,7 +290,7 @@ class _Reader:
         whole = statement.is_from or statement.alias
         module = delegate.present(statement.module)
         path = module if whole else statement.module.split(".")[0]
-        symbols[symbol] = path
+        delegate.symbols[symbol] = path
         if whole and symbol == statement.module.rpartition(".")[2]:
             symbol = module.rpartition(".")[2]  # other files know the module by its present name
         self.config.imports.append(Import(module, symbol, path, where))

@@ -238,7 +238,7 @@ def prepare(source, corpus, tokenizer, folder, *more):
     """Runs the prepare stage as a user would; returns its report."""
     command = [
         sys.executable, "-m", "t5x_style.stage",
-        "--gin_file=gin_configs/runs/stores/texts.gin", f"--gin_file=gin_configs/data/{source}.gin",
+        "--gin_file=gin_configs/runs/stores/texts.gin", f"--gin_file=gin_configs/{source}.gin",
         f"--gin.CORPUS={corpus}", f"--gin.TOKENIZER={tokenizer}", f"--gin.MODEL_DIR={folder}",
         "--gin.LENGTH=16", "--gin.prepare.prepare.workers=1", *more,
     ]  # fmt: skip
@@ -256,11 +256,11 @@ def test_jsonl_and_lines_are_prepared_through_gin(tmp_path):
     source = beir.BeirCorpus(str(tmp_path), 1000)
     tokenization.train_tokenizer(str(tmp_path), source, 200, 64, 1, True, True, 0, 0, 0)
     tokenizer = tmp_path / "tokenizer"
-    jsonl = prepare("jsonl", corpus, tokenizer, tmp_path / "a", "--gin.ID_FIELDS=['_id']")
+    jsonl = prepare("sources/jsonl", corpus, tokenizer, tmp_path / "a", "--gin.ID_FIELDS=['_id']")
     assert jsonl["count"] == 9 and not jsonl["bad_records"]
     lines = tmp_path / "lines.txt"
     lines.write_text("sort these words\n\nand these\n")
-    assert prepare("lines", lines, tokenizer, tmp_path / "b")["count"] == 2
+    assert prepare("data/texts/lines", lines, tokenizer, tmp_path / "b")["count"] == 2
 
 
 @pytest.mark.parametrize("name", ["mlm", "retromae", "simlm", "condenser", "autoencoder"])

@@ -27,7 +27,7 @@ def write_bitext(folder, numbers):
 
 
 def gin_of(folder, name, held_out=None):
-    """A file like data/bitext.gin, of a folder."""
+    """A file like data/translations/bitext.gin, of a folder."""
     held = f"[@held/bitext_tables.Keyed()]\nheld/bitext_tables.Keyed.folder = '{held_out}'"
     rules = "translations.gather.rules = None\n" if held_out is None else ""
     path = folder.parent / f"{name}.gin"

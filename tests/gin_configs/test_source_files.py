@@ -47,11 +47,21 @@ def test_it_is_prepared_with_any_layout(name: str, layout: str) -> None:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_the_file_for_stores_reads_the_same(name: str) -> None:
-    data = REPOSITORY / f"gin_configs/data/{name}.gin"
-    assert f"include 'gin_configs/sources/{name}.gin'" in data.read_text()
-    config = check("runs/stores/texts", f"data/{name}", LENGTH="32")
-    assert config.expand(config.macros["KIND"].value, "") in ("passage", "query", "text")
+def test_a_store_of_texts_has_its_kind(name: str) -> None:
+    file = f"data/texts/{name}"
+    data = REPOSITORY / f"gin_configs/{file}.gin"
+    if data.is_file():
+        assert f"include 'gin_configs/sources/{name}.gin'" in data.read_text()
+    config = check("runs/stores/texts", file if data.is_file() else f"sources/{name}", LENGTH="32")
+    expected = {"beir_queries": "query", "lines": "text", "opus": "text"}.get(name, "passage")
+    assert config.expand(config.macros["KIND"].value, "") == expected
+
+
+def test_old_names_of_sides_keep_their_meaning() -> None:
+    for side in ("first", "second"):
+        config = check("runs/stores/texts", f"data/sts_{side}", LENGTH="32", STS_FILE="sts.tsv")
+        target = "input_pipelines.sources.sts.SimilarSentences"
+        assert config.expand(config.bindings["", target, "side"].value, "") == side
 
 
 def test_the_file_for_beir_folders_is_the_general_one() -> None:

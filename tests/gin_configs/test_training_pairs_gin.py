@@ -1,4 +1,4 @@
-"""data/training_pairs.gin: the pipeline and the objective get the same rows, of any collection."""
+"""data/pairs/training_pairs.gin: pipeline and objective get the same rows, of any collection."""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tests.kits.pair_stores import some_texts, write_texts
 from tests.kits.tiny_stores import FINGERPRINT
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FILES = ("runs/training/train", "models/tiny", "objectives/bi_encoder", "data/training_pairs")
+FILES = ("runs/training/train", "models/tiny", "objectives/bi_encoder", "data/pairs/training_pairs")
 
 
 @pytest.fixture(autouse=True)

@@ -223,7 +223,7 @@ def command(folder: Path, tokenizer: Path, store: Path) -> list[str]:
         "bert.BertConfig.hidden": 32, "bert.BertConfig.mlp": 64,
         "bert.BertConfig.max_positions": 64, "retromae.RetroMAE.chunk": 128,
     }  # fmt: skip
-    files = ("runs/training/train", "models/tiny", "objectives/retromae", "data/packed")
+    files = ("runs/training/train", "models/tiny", "objectives/retromae", "data/pretraining/packed")
     return [
         *(sys.executable, "-m", "t5x_style.train"),
         *(f"--gin_file=gin_configs/{name}.gin" for name in files),

@@ -171,7 +171,7 @@ def test_a_batch_is_compared_with_stores_that_are_there(queries, passages, messa
             "gin_configs/runs/training/train.gin",
             "gin_configs/objectives/bi_encoder.gin",
             "gin_configs/models/tiny_pairs.gin",
-            "gin_configs/data/pairs.gin",
+            "gin_configs/data/pairs/pairs.gin",
         ],
         "overrides": [[name, repr(value)] for name, value in values.items()],
         "search_paths": ["."],

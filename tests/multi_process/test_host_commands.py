@@ -27,7 +27,7 @@ def prepared(folder):
     write_collection(folder / "corpus")
     learn = ["runs/tokenizers/corpus"]
     finished(command("t5x_style.stage", learn, CORPUS=corpus, MODEL_DIR=words))
-    cut = ["runs/stores/blocks", "data/beir_passages"]
+    cut = ["runs/stores/blocks", "sources/beir_passages"]
     given = {"CORPUS": corpus, "TOKENIZER": f"{words}/tokenizer", "LENGTH": 48}
     finished(command("t5x_style.stage", cut, **given, MODEL_DIR=blocks))
     return {"STORE": f"{blocks}/store", "TOKENIZER": f"{words}/tokenizer"}
@@ -43,7 +43,12 @@ def test_a_training_sees_what_its_builder_publishes(tmp_path, monkeypatch):
     trained = {"MODEL_DIR": str(training), "SEED": 1, "STEPS": 12, "WARMUP_STEPS": 2}
     trained |= {"LEARNING_RATE": 1e-4, "EVALUATE_EVERY": 4, "LOG_EVERY": 2}
     trained |= {"HOST_STALENESS_STEPS": 8, "WHEN_STALE": "pause", "AHEAD": 1}
-    files = ["runs/training/train", *objective, "data/sentences", "runs/training/retrieve_on_host"]
+    files = [
+        "runs/training/train",
+        *objective,
+        "data/pretraining/sentences",
+        "runs/training/retrieve_on_host",
+    ]
     watched = {"TRAINING": str(training), "CORPUS_TABLE": None, "POLL_SECONDS": 0.2}
     _, builder = finished(
         command("t5x_style.train", files, **shared, **trained),

@@ -311,7 +311,8 @@ def test_tfds_and_msmarco_through_gin(prepared, marco, tmp_path):
     tokenization.train_tokenizer(str(tmp_path), source, 200, 64, 1, True, True, 0, 0, 0)
     run_stage(
         tmp_path / "store", "--gin_file=gin_configs/runs/stores/texts.gin",
-        "--gin_file=gin_configs/data/tfds_articles.gin", f"--gin.TOKENIZER={tmp_path}/tokenizer",
+        "--gin_file=gin_configs/sources/tfds_articles.gin",
+        f"--gin.TOKENIZER={tmp_path}/tokenizer",
         "--gin.DATASET=tiny", f"--gin.DATA_DIR={prepared}", "--gin.TEXT_FIELD=body/text",
         "--gin.LENGTH=16", "--gin.prepare.prepare.workers=1",
     )  # fmt: skip

@@ -109,9 +109,9 @@ def test_triples_of_texts_as_published(shared):
     [
         (["runs/negatives/triples"], {"TRIPLES": "triples.tsv"}),
         (["runs/collections/triples"], {"TRIPLES": "triples.tsv"}),
-        (["runs/stores/texts", "data/msmarco"], {"CORPUS": "collection.tsv"}),
-        (["runs/stores/texts", "data/msmarco"], {"CORPUS": "queries.tsv", "KIND": "'query'"}),
-        (["runs/stores/texts", "data/ir_datasets"], {"DATASET": "msmarco-passage"}),
+        (["runs/stores/texts", "sources/msmarco"], {"CORPUS": "collection.tsv"}),
+        (["runs/stores/texts", "sources/msmarco"], {"CORPUS": "queries.tsv", "KIND": "'query'"}),
+        (["runs/stores/texts", "sources/ir_datasets"], {"DATASET": "msmarco-passage"}),
     ],
 )
 def test_shipped_configurations_are_whole(tmp_path, files, macros):

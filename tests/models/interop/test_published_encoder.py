@@ -84,8 +84,8 @@ def test_pretraining_continues_from_a_published_encoder(which: str, tmp_path: Pa
     command = [
         sys.executable, "-m", "t5x_style.train",
         *(f"--gin_file=gin_configs/{name}.gin" for name in (
-            "runs/training/train", "models/from_hf", "objectives/retromae", "data/packed",
-            "runs/initialise/published",
+            "runs/training/train", "models/from_hf", "objectives/retromae",
+            "data/pretraining/packed", "runs/initialise/published",
         )),
         f"--gin.PUBLISHED={published}", f"--gin.TOKENIZER={tokenizer}",
         f"--gin.STORE={tmp_path}/store", f"--gin.MODEL_DIR={tmp_path}/train",

@@ -235,7 +235,7 @@ def test_the_shipped_configuration_compiles_sharded_for_tpus(monkeypatch) -> Non
         "runs/training/train",
         "models/tiny",
         "objectives/autoencoder",
-        "data/packed",
+        "data/pretraining/packed",
         "hardware/mesh",
     )
     values = {"STORE": "/nowhere", "TOKENIZER": "/nowhere", "SEED": 1, "FSDP": 2, "TENSOR": 2}

@@ -256,7 +256,7 @@ def test_by_gin_from_marge(folder, tmp_path):
     prepared |= {"prepare.prepare.workers": 1}
     assert fine_tuning_kit.run("", ["runs/stores/question_windows"], **common, **prepared) == 0
     files = ["runs/training/train", "models/marge_tiny_encoder", "objectives/extractive_qa"]
-    files += ["data/question_windows"]
+    files += ["data/questions/question_windows"]
     files += ["runs/development/question_windows", "runs/initialise/fine_tuning"]
     model = tmp_path / "model"
     macros = {"ROWS": ROWS, "ROW_LENGTH": LENGTH, "SEGMENTS": SEGMENTS, "SEED": 0, "STEPS": 2}

@@ -174,7 +174,7 @@ def test_by_gin_from_marge(tmp_path):
     common = {"TOKENIZER": tokenizer, "CLASSES": repr(CLASSES), "SIDE_LENGTH": SIDE}
     prepared = {"PAIR_FILE": folder / "pairs.jsonl", "LENGTH": 2 * SIDE - 1}
     prepared |= {"MODEL_DIR": tmp_path / "pairs", "prepare.prepare.workers": 1}
-    files = ["runs/stores/labelled_pairs", "data/pair_lines"]
+    files = ["runs/stores/labelled_pairs", "data/pairs/pair_lines"]
     assert fine_tuning_kit.run("", files, **common, **prepared) == 0
     store = tmp_path / "pairs" / "store"
     labels = TokenStore.open(str(store)).table(classifier_batches.LABEL)
@@ -183,7 +183,7 @@ def test_by_gin_from_marge(tmp_path):
         "runs/training/train",
         "models/tiny",
         "objectives/pair_classifier",
-        "data/labelled_pairs",
+        "data/pairs/labelled_pairs",
     ]
     files += ["runs/development/labelled_pairs", "runs/initialise/fine_tuning"]
     sizes = {f"bert.BertConfig.{name}": size for name, size in SIZES.items()}

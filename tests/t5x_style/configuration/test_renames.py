@@ -10,6 +10,7 @@ from gin import config as gin_config
 
 from t5x_style.configuration import (
     code_checks,
+    conventions,
     gin_checks,
     gin_reader,
     gin_text,
@@ -242,11 +243,12 @@ def test_fingerprints_hold_host_retrieval_as_when_it_was_an_argument_of_training
         "objectives/realm",
         "objectives/mask_salient_span",
     ]
-    files += ["data/sentences", "runs/training/retrieve_on_host"]
+    files += ["data/pretraining/sentences", "runs/training/retrieve_on_host"]
     values = {"STORE": "s", "TOKENIZER": "t", "INDEX_VERSIONS": "v", "MODEL_DIR": "m"}
     values |= {"QUERIES": "4", "QUERY_LENGTH": "32", "PASSAGE_LENGTH": "48", "SEED": "1"}
     values |= {"LEARNING_RATE": "1e-4", "STEPS": "12", "WARMUP_STEPS": "2"}
     config = gin_reader.read([f"gin_configs/{name}.gin" for name in files], tuple(values.items()))
+    conventions.add(config)
     inputs = {"STORE": "store-1", "TOKENIZER": "tokenizer-1"}
     found = parameters.of_job(config, "t5x_style.train.train", inputs)
     source = {
@@ -330,6 +332,7 @@ def test_the_table_names_things_that_exist() -> None:
         assert wrapper.source in signatures.signature(wrapper.target).parameters, old
     for file in renamed_files.FILES.values():
         assert (gin_reader.REPOSITORY / file).is_file()
+    assert renamed_files.SETTINGS.keys() <= renamed_files.FILES.keys()
     assert not set(rename_tables.MACROS) & set(rename_tables.MACROS.values())
 
 

@@ -35,7 +35,12 @@ def clean_gin(monkeypatch):
 
 def flags(*more, objective="mlm", **changed):
     """An objective with one layer of width 32, bfloat16."""
-    files = ["runs/training/train", "models/tiny", f"objectives/{objective}", "data/packed"]
+    files = [
+        "runs/training/train",
+        "models/tiny",
+        f"objectives/{objective}",
+        "data/pretraining/packed",
+    ]
     values = {
         "STORE": "/nowhere/store",
         "TOKENIZER": "/nowhere/tokenizer",

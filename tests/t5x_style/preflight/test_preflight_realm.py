@@ -17,8 +17,8 @@ FILES = (
     "models/tiny_joint",
     "objectives/realm",
     "objectives/mask_salient_span",
-    "data/sentences",
-    "data/planned_wikipedia",
+    "data/pretraining/sentences",
+    "data/pretraining/planned_wikipedia",
 )
 VALUES = {
     "STORE": "/nowhere/store",
@@ -68,7 +68,7 @@ def test_what_comes_corrupted_is_not_corrupted_in_the_step(resolve):
     in_step = resolve(FILES, VALUES)
     drawn = random(in_step)
     on_host = resolve(
-        [name for name in FILES if name != "data/planned_wikipedia"]
+        [name for name in FILES if name != "data/pretraining/planned_wikipedia"]
         + ["runs/training/retrieve_on_host"],
         {name: value for name, value in VALUES.items() if not name.startswith("corpus_table.")}
         | {"INDEX_VERSIONS": "/nowhere/versions"},
