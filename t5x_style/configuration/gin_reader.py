@@ -230,11 +230,12 @@ def find_file(name: str, search_paths: Sequence[Path], where: str) -> Path:
         if path.is_file():
             return path
     around = {str(p.relative_to(f)) for f in search_paths for p in f.glob("gin_configs/**/*.gin")}
-    if name in FILES:
-        renames.note(where, name, FILES[name])
-        return find_file(FILES[name], search_paths, where)
-    if name in GONE:
-        raise GinError(f"{where}: {name} is gone: {GONE[name]}.")
+    for old in (name, f"gin_configs/{name}"):
+        if old in FILES:
+            renames.note(where, name, FILES[old])
+            return find_file(FILES[old], search_paths, where)
+        if old in GONE:
+            raise GinError(f"{where}: {name} is gone: {GONE[old]}.")
     raise GinError(
         f"{where}: no gin file {name!r} under {', '.join(str(p) for p in search_paths)}"
         f"{closest(name, around)}. Give a path from there, or add --gin_search_paths."

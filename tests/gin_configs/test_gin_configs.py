@@ -222,7 +222,7 @@ def test_texts_fit_the_rows_that_they_are_encoded_in(name, tmp_path):
 
 
 def test_the_vectors_of_wikipedia_fit_together(tmp_path):
-    macros = {name: str(tmp_path / name) for name in ("CHECKPOINT", "TOKENIZER", "QUESTIONS")}
+    macros = {name: str(tmp_path / name) for name in ("CHECKPOINT", "TOKENIZER", "QUESTION_STORE")}
     recipe = recipe_reader.load(
         gin_checks.parse_flags(
             [
@@ -271,7 +271,7 @@ def test_fine_tuning_takes_the_encoder_of_any_pretraining(name):
 
     from models.objectives import autoencoder, condenser, mlm, retromae, simlm
     from t5x_style.interfaces.objective import GroupShape
-    from tests.kits import tiny_models
+    from tests.kits import shipped_gin, tiny_models
     from tests.parity import parity_kit
 
     made = {
@@ -285,13 +285,8 @@ def test_fine_tuning_takes_the_encoder_of_any_pretraining(name):
     common = (tiny_models.CONFIG, tiny_models.EMBEDDING, tiny_models.VOCABULARY)
     shape = GroupShape(rows=8, length=16, segments=1)
     module = nnx.eval_shape(lambda: factory(*common, shape, *settings, rngs=nnx.Rngs(0)))
-    gin.clear_config()
-    try:
-        with gin.unlock_config():
-            gin.parse_config_file(str(REPOSITORY / "gin_configs/runs/initialise/encoder.gin"))
-            unused = gin.query_parameter("t5x_style.training.warm_start.Initialise.unused")
-    finally:
-        gin.clear_config()
+    with shipped_gin.parsed("runs/initialise/encoder.gin"):
+        unused = gin.query_parameter("t5x_style.training.warm_start.Initialise.unused")
     rest = [p for p in parity_kit.parameters(module) if not p.startswith("encoder/")]
     assert rest and all(any(re.search(pattern, p) for pattern in unused) for p in rest)
 

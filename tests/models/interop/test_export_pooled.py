@@ -21,7 +21,7 @@ from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.interfaces.objective import GroupShape, embedder
 from t5x_style.step import optimizers, train_state
 from t5x_style.training import warm_start
-from tests.kits import tiny_models
+from tests.kits import shipped_gin, tiny_models
 from tests.kits.interop import needs_interop
 from tests.parity import parity_kit
 
@@ -94,15 +94,10 @@ def vectors(module: labse.LaBSE, tokenizer: str, texts=TEXTS) -> np.ndarray:
 def taken_over(module: labse.LaBSE, folder: Path, tokenizer: str) -> labse.LaBSE:
     """Another one of its sizes that takes a folder's weights, by initialise/labse_published.gin."""
     fresh = make(module.config, tokenizer, seed=4)
-    with gin.unlock_config():
-        gin.clear_config()
-        gin.parse_config_files_and_bindings(
-            [str(REPOSITORY / "gin_configs/runs/initialise/labse_published.gin")],
-            [f"PUBLISHED = '{folder}'", f"TOKENIZER = '{tokenizer}'"],
-        )
+    files = {"PUBLISHED": str(folder), "TOKENIZER": tokenizer}
+    with shipped_gin.parsed("runs/initialise/labse_published.gin", **files):
         initialisers = gin.query_parameter("train.train.initialise_from")
         sources = [one.scoped_configurable_fn() for one in initialisers]
-    gin.clear_config()
     _, state, shardings = train_state.create(
         lambda rngs: make(module.config, tokenizer, seed=4), optimizers.AdamW(1e-3, 1, 2),
         Partitioner(MeshShape(1, 1, 1), devices=jax.devices()[:1]), 0,

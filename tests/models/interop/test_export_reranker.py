@@ -23,7 +23,7 @@ from models.objectives import cross_encoder, retromae
 from t5x_style.interfaces import contract, objective
 from t5x_style.step import train_state
 from t5x_style.training import warm_start
-from tests.kits import tiny_models
+from tests.kits import shipped_gin, tiny_models
 from tests.kits.interop import needs_interop
 from tests.parity import parity_kit
 
@@ -283,11 +283,8 @@ def test_transformers_gives_the_same_scores(exported: Given) -> None:
 
 def taken(module: nnx.Module, published: Path, tokenizer: str) -> dict[str, np.ndarray]:
     """The parameters of a state with this objective's after runs/initialise/published.gin."""
-    gin.clear_config()
-    try:
-        with gin.unlock_config():
-            gin.parse_config_file(str(REPOSITORY / "gin_configs/runs/initialise/published.gin"))
-            gin.parse_config(f"PUBLISHED = '{published}'\nTOKENIZER = '{tokenizer}'")
+    files = {"PUBLISHED": str(published), "TOKENIZER": tokenizer}
+    with shipped_gin.parsed("runs/initialise/published.gin", **files):
         source = gin.get_configurable(warm_start.Initialise)()
         params, variables = nnx.split_state(nnx.state(module), nnx.Param, ...)
         key, healthy = jax.random.key(0), jnp.ones((), bool)
@@ -295,8 +292,6 @@ def taken(module: nnx.Module, published: Path, tokenizer: str) -> dict[str, np.n
         device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         shardings = jax.tree.map(lambda _: device, state)
         flat = nnx.to_flat_state(warm_start.apply(state, [source], shardings).params)
-    finally:
-        gin.clear_config()
     return {"/".join(map(str, path)): np.asarray(variable[...]) for path, variable in flat}
 
 

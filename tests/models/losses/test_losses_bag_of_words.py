@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from pathlib import Path
 
 import gin
 import jax
@@ -17,7 +16,7 @@ from models.objectives import retromae
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.objective import GroupShape
 from t5x_style.step import optimizers, train_state, train_step
-from tests.kits import packed_rows, tiny_models
+from tests.kits import packed_rows, shipped_gin, tiny_models
 from tests.kits.interop import needs_interop
 
 IGNORED = cross_entropy.IGNORED
@@ -313,12 +312,6 @@ def test_vectors_cannot_be_added_to_narrower_tables():
 
 
 def test_the_shipped_configuration_sets_both_options():
-    folder = Path(__file__).resolve().parents[3]
-    try:
-        with gin.unlock_config():
-            gin.add_config_file_search_path(str(folder))
-            gin.parse_config_file("gin_configs/objectives/dupmae.gin", skip_unknown=False)
-            assert gin.query_parameter("retromae.RetroMAE.bow_weight") == 0.1
-            assert gin.query_parameter("retromae.RetroMAE.decoder_query") == "embedded"
-    finally:
-        gin.clear_config()
+    with shipped_gin.parsed("objectives/dupmae.gin"):
+        assert gin.query_parameter("retromae.RetroMAE.bow_weight") == 0.1
+        assert gin.query_parameter("retromae.RetroMAE.decoder_query") == "embedded"

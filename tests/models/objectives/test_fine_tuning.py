@@ -16,7 +16,7 @@ from t5x_style.distributed import partitioning
 from t5x_style.interfaces.objective import GroupShape
 from t5x_style.step import optimizers, train_state
 from t5x_style.training import warm_start
-from tests.kits import fine_tuning_kit, tiny_models
+from tests.kits import shipped_gin, tiny_models
 from tests.parity import parity_kit
 
 TEXT = GroupShape(rows=8, length=16, segments=1)
@@ -35,16 +35,11 @@ TUNED = {
 
 def settings(file):
     """paths, unused and missing of a gin file that initialises."""
-    gin.clear_config()
-    try:
-        with gin.unlock_config():
-            gin.parse_config_file(f"{fine_tuning_kit.REPOSITORY}/gin_configs/runs/{file}.gin")
-            return {
-                name: gin.query_parameter(f"t5x_style.training.warm_start.Initialise.{name}")
-                for name in ("paths", "unused", "missing")
-            }
-    finally:
-        gin.clear_config()
+    with shipped_gin.parsed(f"runs/{file}.gin"):
+        return {
+            name: gin.query_parameter(f"t5x_style.training.warm_start.Initialise.{name}")
+            for name in ("paths", "unused", "missing")
+        }
 
 
 def created(name):
@@ -92,7 +87,7 @@ def below(arrays, prefix):
 def test_from_what_was_pretrained(name, pretrained):
     factory, arguments = MADE[pretrained]
     arrays = arrays_of(factory(*arguments, rngs=nnx.Rngs(1)))
-    assert_begins_as(name, Arrays(arrays), "initialise_encoder", below(arrays, "encoder/"))
+    assert_begins_as(name, Arrays(arrays), "initialise/fine_tuning", below(arrays, "encoder/"))
 
 
 @pytest.mark.parametrize("name", TUNED)
@@ -101,7 +96,7 @@ def test_from_labse(name):
     network = pooled_encoder.PooledEncoder(CONFIG, rngs=nnx.Rngs(1))
     arrays = {f"embedder/{path}": array for path, array in arrays_of(network).items()}
     encoder = below(arrays, "embedder/encoder/")
-    assert_begins_as(name, Arrays(arrays), "initialise_encoder_labse", encoder)
+    assert_begins_as(name, Arrays(arrays), "initialise/fine_tuning_labse", encoder)
 
 
 @pytest.mark.parametrize("name", TUNED)
@@ -115,4 +110,4 @@ def test_from_a_published_folder(name, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(fields))
     source = import_hf.HuggingFace(str(tmp_path), CONFIG.vocab_size)
     encoder = below(source.arrays(), "encoder/")
-    assert_begins_as(name, source, "initialise_encoder_hf", encoder)
+    assert_begins_as(name, source, "initialise/fine_tuning_published", encoder)

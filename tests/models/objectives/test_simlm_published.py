@@ -14,7 +14,7 @@ from t5x_style.distributed import partitioning
 from t5x_style.interfaces.objective import GroupShape
 from t5x_style.step import optimizers, train_state
 from t5x_style.training import warm_start
-from tests.kits import hf_folders, tiny_models
+from tests.kits import hf_folders, shipped_gin, tiny_models
 from tests.parity import parity_kit
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -41,15 +41,8 @@ def published(tmp_path):
 
 def initialisers(file, **macros):
     """What `train.train.initialise_from` is in a gin file."""
-    gin.clear_config()
-    try:
-        with gin.unlock_config():
-            gin.parse_config_file(str(REPOSITORY / "gin_configs/runs" / file))
-            lines = [f"{name} = {value!r}" for name, value in macros.items()]
-            gin.parse_config("\n".join(lines))
+    with shipped_gin.parsed(file, **macros):
         return copy.deepcopy(gin.query_parameter("t5x_style.train.train.initialise_from"))
-    finally:
-        gin.clear_config()
 
 
 def begun(make, found):

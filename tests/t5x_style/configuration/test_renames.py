@@ -330,6 +330,10 @@ def test_the_table_names_things_that_exist() -> None:
         assert code_checks.locate(renames.present(new), old)
     for old, wrapper in rename_tables.WRAPPERS.items():
         assert wrapper.source in signatures.signature(wrapper.target).parameters, old
+    for old in renamed_files.FILES:  # as a search path gives it, too
+        assert gin_reader.find_file(
+            old.removeprefix("gin_configs/"), gin_reader.search_folders([]), "here"
+        )
     for file in renamed_files.FILES.values():
         assert (gin_reader.REPOSITORY / file).is_file()
     assert renamed_files.SETTINGS.keys() <= renamed_files.FILES.keys()
