@@ -12,32 +12,12 @@ from launch import cli
 from t5x_style import gc, health, runs
 from t5x_style.configuration.gin_reader import REPOSITORY
 from t5x_style.reporting import health_checks, health_reference, health_time
-from tests.kits import training_logs
+from tests.kits import pages, training_logs
 from tests.kits.training_logs import healthy
 
-PAGES = {name: (REPOSITORY / f"docs/{name}.md") for name in ("healthy", "troubleshooting")}
+PAGES = ("docs/healthy.md", "docs/troubleshooting.md")
 SOURCES = ("t5x_style", "launch", "models", "input_pipelines")
-BLOCK = re.compile(
-    r"(<!-- not run: (?P<reason>[^\n]+) -->\n)?^```\w*\n(?P<text>.*?)^```$", re.M | re.S
-)
 GAP = "…"
-
-
-def text_of(name):
-    return PAGES[name].read_text(encoding="utf-8")
-
-
-def blocks(name):
-    """(reason not to run it or None, lines) of each code block that holds a command."""
-    for block in BLOCK.finditer(text_of(name)):
-        lines = [line.partition("#")[0].strip() for line in block["text"].splitlines()]
-        if any(re.match(r"(kennel|make|python|\.venv/bin)\b", line) for line in lines):
-            yield block["reason"], lines
-
-
-def commands(name):
-    """Each command that is not marked."""
-    return [line for reason, lines in blocks(name) if reason is None for line in lines]
 
 
 @functools.cache
@@ -60,7 +40,7 @@ def messages():
 def quoted():
     """Each message of the first column of a table whose head is `message` or `what you see`."""
     head = ""
-    for line in text_of("troubleshooting").splitlines():
+    for line in pages.text_of("docs/troubleshooting.md").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("| ") and cells[0] in ("message", "what you see"):
             head = cells[0]
@@ -90,7 +70,7 @@ def test_a_quoted_message_is_in_the_sources(fragment):
 
 
 def test_what_jax_says_is_marked_and_little():
-    assert len(re.findall(r"\(JAX\)", text_of("troubleshooting"))) == 2
+    assert len(re.findall(r"\(JAX\)", pages.text_of("docs/troubleshooting.md"))) == 2
 
 
 @pytest.fixture(name="place", scope="module")
@@ -104,7 +84,7 @@ def make_place(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("command", [*commands("healthy"), *commands("troubleshooting")])
+@pytest.mark.parametrize("command", [line for page in PAGES for line in pages.commands(page)])
 def test_a_command_of_the_pages_runs(command, place, monkeypatch, capsys):
     """`run` is checked in its words only: `--dry_run` of the main job is another test's."""
     monkeypatch.chdir(place)
@@ -122,13 +102,13 @@ def test_a_command_of_the_pages_runs(command, place, monkeypatch, capsys):
 
 
 def test_commands_that_are_not_run_say_why():
-    reasons = [reason for name in PAGES for reason, _ in blocks(name) if reason is not None]
+    reasons = [reason for page in PAGES for reason in pages.reasons(page)]
     assert reasons and all(len(reason) > 5 for reason in reasons)
 
 
 def test_the_table_of_checks_has_their_names_and_thresholds():
     rows = {}
-    for line in text_of("healthy").splitlines():
+    for line in pages.text_of("docs/healthy.md").splitlines():
         if found := re.match(r"\| `(\w+)` \|", line):
             rows[found[1]] = line
     numbers = {
