@@ -91,13 +91,11 @@ RUNS: Mapping[str, str] = {
     "search_published": "indexes/search_published",
     "evaluate": "evaluation/fusion",
     "evaluate_dense": "evaluation/dense",
-    "evaluate_pair": "evaluation/pair",
     "evaluate_by_source": "evaluation/by_source",
     "evaluate_by_title": "evaluation/by_title",
     "evaluate_answers": "evaluation/answers",
     "answers_by_set": "evaluation/answers_by_set",
     "evaluate_bitext": "evaluation/bitext",
-    "evaluate_comparison": "evaluation/pretraining",
     "evaluate_evidence": "evaluation/evidence",
     "evaluate_generation": "evaluation/generation",
     "evaluate_marge": "evaluation/marge",
@@ -189,17 +187,13 @@ FILES: Mapping[str, str] = {
 # Names in gin_configs/runs of files that are gone -> what their systems are compared with now
 COMPARED: Mapping[str, str] = {
     "evaluate_ablation": "exact_search",
-    "evaluation/simlm_ablation": "exact_search",
+    "evaluate_comparison": "exact_search",
+    "evaluate_pair": "fusion",
     "evaluate_poolings": "exact_search",
-    "evaluation/poolings": "exact_search",
     "evaluate_realm_ablation": "realm",
-    "evaluation/realm_ablation": "realm",
     "evaluate_labse_ablation": "translations_ntrex",
-    "evaluation/labse_ablation": "translations_ntrex",
     "evaluate_labse_starts": "translations",
-    "evaluation/labse_starts": "translations",
     "evaluate_labse_starts_tests": "bitext",
-    "evaluation/labse_starts_tests": "bitext",
 }
 # path of a gin file that is gone -> what to write instead
 GONE: Mapping[str, str] = {
