@@ -228,7 +228,7 @@ def test_a_name_that_a_dictionary_says_twice_is_refused(tmp_path):
     assert nested.macros["SYSTEMS"].value == {"a": {"K": 1}, "b": {"K": 1}}
 
 
-@pytest.mark.parametrize("name", ["evaluate_ablation", "evaluate_pair"])
+@pytest.mark.parametrize("name", ["evaluate_ablation", "evaluate_comparison"])
 def test_a_file_that_is_gone_says_what_to_write(name):
     with pytest.raises(GinError, match="systems = .*exact_search.gin"):
         gin_reader.read([f"gin_configs/runs/{name}.gin"])
