@@ -18,7 +18,7 @@ FOLDER = "gin_configs/recipes"
 SETTING = re.compile(r"(?P<name>[A-Za-z_][\w./]*)=(?P<value>.*)", re.DOTALL)
 # A recipe describes stages, or includes one that does; kinds.gin, which others include, does not.
 DESCRIBES = re.compile(
-    rf"^(\w+/recipe\.Stage\b|include ['\"]{FOLDER}/(?!kinds\.gin))", re.MULTILINE
+    r"^(\w+/recipe\.Stage\b|include ['\"](?:gin_configs/)?recipes/(?!kinds\.gin))", re.MULTILINE
 )
 RULE = """words:
   NAME=VALUE sets a macro or a parameter; it is the same as --gin.NAME=VALUE. VALUE is a gin

@@ -20,7 +20,7 @@ def test_every_recipe_has_a_plan() -> None:
         part
         for part in recipe_plans.PARTS
         for path in recipe_plans.RECIPES.glob("*.gin")
-        if f"include 'gin_configs/recipes/{part}.gin'" in path.read_text()
+        if f"include 'recipes/{part}.gin'" in path.read_text()
     }
     assert included == recipe_plans.PARTS
 

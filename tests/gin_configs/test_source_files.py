@@ -51,7 +51,7 @@ def test_a_store_of_texts_has_its_kind(name: str) -> None:
     file = f"data/texts/{name}"
     data = REPOSITORY / f"gin_configs/{file}.gin"
     if data.is_file():
-        assert f"include 'gin_configs/sources/{name}.gin'" in data.read_text()
+        assert f"include 'sources/{name}.gin'" in data.read_text()
     config = check("runs/stores/texts", file if data.is_file() else f"sources/{name}", LENGTH="32")
     expected = {"beir_queries": "query", "lines": "text", "opus": "text"}.get(name, "passage")
     assert config.expand(config.macros["KIND"].value, "") == expected

@@ -199,9 +199,9 @@ def test_stores_have_to_hold_something() -> None:
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ([1.0], "expected 2 positive numbers"),
-        ([1.0, -1.0], "expected 2 positive numbers"),
-        ([1.0, float("nan")], "expected 2 positive numbers"),
+        ([1.0], "expected 2 numbers, one for each store"),
+        ([1.0, -1.0], "expected positive numbers"),
+        ([1.0, float("nan")], "expected positive numbers"),
         ([1.0, 1e-9], "give store 1 not one passage"),
     ],
 )

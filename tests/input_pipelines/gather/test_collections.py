@@ -322,7 +322,7 @@ def test_tfds_and_msmarco_through_gin(prepared, marco, tmp_path):
 def test_the_shipped_configuration_for_ir_datasets_is_whole(tmp_path):
     command = [
         sys.executable, "-m", "t5x_style.stage", f"--gin.MODEL_DIR={tmp_path}/out",
-        "--gin_file=gin_configs/runs/collections/ir_datasets.gin", "--gin.DOCUMENTS=no-such",
+        "--gin_file=gin_configs/runs/collections/ir_datasets.gin", "--gin.DOCUMENT_DATASET=no-such",
         "--gin.TRAIN=no-such", "--gin.DEV=no-such", "--gin.TEST=no-such",
     ]  # fmt: skip
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)

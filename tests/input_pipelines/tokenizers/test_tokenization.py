@@ -242,7 +242,9 @@ def test_import_of_another_family_finds_roles_by_name(tmp_path):
 
 
 def test_import_says_what_is_missing(tmp_path):
-    with pytest.raises(TokenizerError, match=r"expected one of tokenizer\.json, vocab\.txt"):
+    with pytest.raises(
+        TokenizerError, match=r"with its tokenizer, one of tokenizer\.json, vocab\.txt"
+    ):
         import_tokenizer.import_tokenizer(str(tmp_path), str(tmp_path))
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\nfox\n")
     with pytest.raises(TokenizerError, match=r"missing \['\[CLS\]', '\[SEP\]', '\[MASK\]'\]"):
