@@ -36,24 +36,27 @@ def commands(run: Run, longer: bool) -> Iterator[str]:
       run: what the page is about.
       longer: whether its trainings were still learning when they ended.
     """
-    python = _python()
+    kennel = _kennel()
     if run.searchable and run.folder is not None:
-        yield f'{python} -m t5x_style.search --run={shlex.quote(run.folder)} "your question"'
+        yield f'{kennel} search --run={shlex.quote(run.folder)} "your question"'
     if longer and run.recipe is not None and run.folder is not None:
-        flags = {"RUN_DIR": run.folder, **run.settings, "BUDGET": f"{3 * run.budget:g}"}
-        said = " ".join(f"--gin.{name}={shlex.quote(value)}" for name, value in flags.items())
-        yield f"{python} -m launch.recipe --gin_file={shlex.quote(run.recipe)} {said}"
+        settings = {"RUN_DIR": run.folder, **run.settings, "BUDGET": f"{3 * run.budget:g}"}
+        said = " ".join(f"{name}={shlex.quote(value)}" for name, value in settings.items())
+        yield f"{kennel} run {shlex.quote(_named(run.recipe))} {said}"
     if run.recipe is not None and run.recipe != OWN_FOLDER:
-        yield (
-            f"{python} -m launch.recipe --gin_file={OWN_FOLDER} --gin.CORPUS=path/to/your/folder "
-            "--gin.RUN_DIR=runs/mine"
-        )
+        yield f"{kennel} run {_named(OWN_FOLDER)} CORPUS=path/to/your/folder RUN_DIR=runs/mine"
 
 
-def _python() -> str:
-    """How to call this interpreter from the current folder, as '.venv/bin/python'."""
-    path = Path(os.path.abspath(sys.executable))
+def _named(recipe: str) -> str:
+    """A recipe as `kennel run` takes it: the name of one of ours, or its path."""
+    path = Path(recipe)
+    return path.stem if path.parent == Path(OWN_FOLDER).parent else recipe
+
+
+def _kennel() -> str:
+    """How to call the command from the current folder, as '.venv/bin/kennel'."""
+    path = Path(os.path.abspath(sys.executable)).with_name("kennel")
     try:
         return shlex.quote(str(path.relative_to(Path.cwd())))
     except ValueError:
-        return "python"
+        return "kennel"

@@ -102,7 +102,9 @@ def test_unit_vectors_of_an_encoder_for_inner_products_are_one(tmp_path):
 
 def test_a_plain_folder_says_nothing(tmp_path, capsys):
     folder = folders.encoder(tmp_path)
-    with pytest.raises(PublishedContractError, match=r"modules.json, found none, and \w+.* is not bound"):
+    with pytest.raises(
+        PublishedContractError, match=r"modules.json, found none, and \w+.* is not bound"
+    ):
         contract_of(folder)
     bound = ["--gin.POOLING=mean", "--gin.NORMALISE=True", "--gin.SIMILARITY=cosine"]
     bound += ["--gin.QUERY_PREFIX=''", "--gin.PASSAGE_PREFIX=''", "--gin.QUERY_LENGTH=8"]

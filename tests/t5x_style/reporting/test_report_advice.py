@@ -200,10 +200,8 @@ def test_the_page_and_the_screen_end_with_advice(tmp_path, capsys):
     for text in (page, screen):
         assert "## What this means" in text and "## What to try next" in text
         assert all(f"- {step}" in text for step in summary["advice"])
-        assert 'python -m t5x_style.search --run=runs/mine "your question"' in text
-        assert (
-            "--gin_file=my.gin --gin.RUN_DIR=runs/mine --gin.CORPUS='my texts' --gin.BUDGET=1.5"
-        ) in text
+        assert 'kennel search --run=runs/mine "your question"' in text
+        assert "kennel run my.gin RUN_DIR=runs/mine CORPUS='my texts' BUDGET=1.5" in text
     assert len(summary["claims"]) == 5 and summary["groups"] == 300
     with pytest.raises(ValueError, match="none of the trainings .'retriever'. logged 'eval/x'"):
         report.report(

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from launch import cli
 from t5x_style.configuration import gin_checks
 from t5x_style.reporting import report_commands
 from t5x_style.workflow import recipe_planning, recipe_reader
@@ -31,12 +32,13 @@ def test_commands_of_recipes_plan(name, tmp_path, monkeypatch):
     settings = {"CORPUS": str(corpus)} if name == "beir" else {}
     monkeypatch.chdir(REPOSITORY)
     search, again, *others = advised(run_of(name, **settings))
-    assert "-m t5x_style.search --run=runs/mine" in search
+    assert "kennel search --run=runs/mine" in search
     assert len(others) == (name != "beir")
     for command in (again, *others):
         argv = shlex.split(command.replace("path/to/your/folder", f"'{corpus}'"))
-        assert argv[1:3] == ["-m", "launch.recipe"]
-        flags = gin_checks.parse_flags(argv[3:])
+        _, module, *words = cli.python_arguments(argv[1:])
+        assert module == "launch.recipe"
+        flags = gin_checks.parse_flags(words)
         planned = recipe_reader.load(flags)
         pending = recipe_planning.all_pending(planned)
         for stage in planned.stages:
@@ -50,12 +52,12 @@ def test_nothing_is_advised_that_is_not_known():
         f"{RECIPES}/quickstart_comparison.gin", "runs/q", {}, False, 1.0
     )
     (command,) = advised(no_search, longer=False)
-    assert f"--gin_file={RECIPES}/beir.gin" in command
+    assert "kennel run beir CORPUS=" in command
 
 
-def test_python_is_named_as_it_is_called(monkeypatch, tmp_path):
+def test_the_command_is_named_as_it_is_called(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv/bin/python"))
-    assert advised(run_of("beir"))[0].startswith(".venv/bin/python -m")
+    assert advised(run_of("beir"))[0].startswith(".venv/bin/kennel search")
     monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
-    assert advised(run_of("beir"))[0].startswith("python -m")
+    assert advised(run_of("beir"))[0].startswith("kennel search")
