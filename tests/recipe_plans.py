@@ -42,27 +42,14 @@ MACROS = {
     "LABSE": "labse",
     "QUESTION_STORE": "questions",
 }
-# Lists of stages that other recipes include.
-PARTS = {
-    "comparison",
-    "kinds",
-    "labse_data",
-    "labse_tatoeba",
-    "labse_tests",
-    "pretrained",
-    "pretraining_comparison",
-    "realm_published",
-    "simlm_published",
-    "simlm_rounds",
-    "two_cores",
-}
+KINDS = "kinds"  # included by all recipes, and none itself; other parts are in a folder
 Plan = dict[str, Any]
 Plans = dict[str, dict[str, Plan]]  # recipe -> stage -> plan
 
 
 def names() -> list[str]:
     """The recipes that run on their own."""
-    return sorted(path.stem for path in RECIPES.glob("*.gin") if path.stem not in PARTS)
+    return sorted(path.stem for path in RECIPES.glob("*.gin") if path.stem != KINDS)
 
 
 def of_recipe(name: str, settings: Sequence[str] = ()) -> dict[str, Plan]:

@@ -2,7 +2,16 @@
 
 from collections.abc import Mapping
 
-# Names in gin_configs/runs before it had folders
+# Names in gin_configs/recipes before its folder of parts; then in gin_configs/runs before its own
+PARTS = (
+    "comparison",
+    "labse_data",
+    "labse_tatoeba",
+    "labse_tests",
+    "pretraining_comparison",
+    "realm_published",
+    "simlm_published",
+)
 RUNS: Mapping[str, str] = {
     "blocks_as_passages": "collections/blocks_as_passages",
     "collect_ir_datasets": "collections/ir_datasets",
@@ -176,6 +185,9 @@ DATA: Mapping[str, str] = {
 }
 # path of a gin file -> the present one
 FILES: Mapping[str, str] = {
+    **{
+        f"gin_configs/recipes/{name}.gin": f"gin_configs/recipes/parts/{name}.gin" for name in PARTS
+    },
     "gin_configs/data/requests.gin": "gin_configs/data/documents/generation_requests.gin",
     "gin_configs/data/asked.gin": "gin_configs/data/texts/jsonl_queries.gin",
     "gin_configs/data/mined_by.gin": "gin_configs/data/pairs/require_miner.gin",

@@ -12,8 +12,9 @@ from launch import cli
 from t5x_style import gc, health, runs
 from t5x_style.configuration.gin_reader import REPOSITORY
 from t5x_style.reporting import health_checks, health_reference, health_time
-from tests.kits import pages, training_logs
+from tests.kits import training_logs
 from tests.kits.training_logs import healthy
+from tests.launch import pages
 
 PAGES = ("docs/healthy.md", "docs/troubleshooting.md")
 SOURCES = ("t5x_style", "launch", "models", "input_pipelines")

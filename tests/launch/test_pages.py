@@ -11,7 +11,8 @@ from launch import cli
 from t5x_style import runs
 from t5x_style.configuration import gin_checks, gin_reader
 from t5x_style.workflow import recipe_planning, recipe_reader
-from tests.kits import pages, published_folders
+from tests.kits import published_folders
+from tests.launch import pages
 
 PAGES = ("README.md", "docs/start_here.md", "docs/change_one_thing.md")
 TABLE = re.compile(r"^\| .*\| `(\w+ [A-Z]+=[^`]+)` \|$", re.MULTILINE)
