@@ -29,5 +29,12 @@ NAMES = frozenset(_GIVEN.split()) | frozenset(_MADE.split())  # from outside, an
 
 
 def of(config: Config) -> list[str]:
-    """Those that a stage's configuration leads to, in alphabetical order."""
-    return sorted(NAMES & gin_macros.needed(config))
+    """Those that a stage's configuration leads to, in alphabetical order.
+
+    A macro of a user that has one of these names, and a number, is none.
+    """
+    return sorted(
+        name
+        for name in NAMES & gin_macros.needed(config)
+        if name not in config.macros or not isinstance(config.macros[name].value, int | float)
+    )

@@ -185,7 +185,7 @@ def test_a_query_alone_with_its_positive_is_told(
 
 def test_texts_and_models_that_do_not_fit(stores: tuple[str, str], tmp_path: Path) -> None:
     negatives = write(tmp_path / "n.jsonl")
-    with pytest.raises(ValueError, match="depth: expected at least 1 negative of a query, found 0"):
+    with pytest.raises(ValueError, match="depth: expected at least 1, found 0"):
         run(stores, negatives, tmp_path / "out", depth=0)
     with pytest.raises(ContractError, match="passage_length: expected 16, found 12"):
         run(stores, negatives, tmp_path / "out", texts=texts(stores, passage_length=12))

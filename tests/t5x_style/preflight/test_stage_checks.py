@@ -47,7 +47,8 @@ def test_nothing_is_wrong_with_our_recipes(name):
             ["PASSAGE_LENGTH=500"],
             {"mlm": True, "retriever_1": True},
             "EmbeddingConfig.passage_length must be at most BertConfig.max_positions, 192, found "
-            "500. (max_positions = 192 at ",
+            "500. (passage_length = 500 at command line --gin.PASSAGE_LENGTH, max_positions = 192 "
+            "at ",
         ),
         (
             "simlm_squad",

@@ -257,7 +257,7 @@ def test_profile_of_a_resumed_run(tmp_path):
 
 def test_development_metric_of_no_evaluator():
     with pytest.raises(ValueError, match="found 'dev/MRR'; train.evaluators gives nothing"):
-        train_entry.measured_development_metric("dev/MRR", {})
+        train_entry.check([], "dev/MRR")
     with pytest.raises(ValueError, match=r"found 'dev/MRR'; .* gives dev/MRR@10, dev/nDCG@10"):
         train_entry.measured_development_metric("dev/MRR", {"dev": ("MRR@10", "nDCG@10")})
     train_entry.measured_development_metric("dev/MRR@10", {"dev": ("MRR@10",), "other": None})
