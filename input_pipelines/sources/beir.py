@@ -23,12 +23,9 @@ def find(folder: str, *names: str) -> str:
         for path in (os.path.join(folder, name), os.path.join(folder, f"{name}.gz")):
             if os.path.isfile(path):
                 return path
-    if os.path.isdir(folder):
-        there = f"found {sorted(os.listdir(folder))[:20]}"
-    else:
-        there = "it is a file" if os.path.exists(folder) else "no such folder"
     raise SourceError(
-        f"{folder}: expected a folder in BEIR's layout, with {' or '.join(names)} (or .gz); {there}"
+        f"{folder}: expected a folder in BEIR's layout, with {' or '.join(names)} (or .gz); "
+        f"{text_sources.found_in(folder)}"
     )
 
 

@@ -339,3 +339,10 @@ class Lines:
                 if line.strip():
                     place = f"{name}:{number}"
                     yield Record(place, "", line.strip(), place)
+
+
+def found_in(folder: str) -> str:
+    """What is where a folder with certain files was expected, for messages: its first 20 names."""
+    if os.path.isdir(folder):
+        return f"found {sorted(os.listdir(folder))[:20]}"
+    return "it is a file" if os.path.exists(folder) else "no such folder"

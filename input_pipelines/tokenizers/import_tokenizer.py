@@ -8,6 +8,7 @@ from typing import Any
 import tokenizers
 from tokenizers import models
 
+from input_pipelines.sources import text_sources
 from input_pipelines.tokenizers import sentencepiece_model, tokenization, wordpiece
 from input_pipelines.tokenizers.tokenization import TokenizerError
 
@@ -71,14 +72,10 @@ def check(folder: str) -> str:
     for name in names:
         if os.path.isfile(os.path.join(folder, name)):
             return name
-    if os.path.isdir(folder):
-        there = f"found {sorted(os.listdir(folder))}"
-    else:
-        there = "it is a file" if os.path.exists(folder) else "it does not exist"
     raise TokenizerError(
         f"{folder}: expected the folder of a published encoder with its tokenizer, one of "
-        f"{', '.join(names)}; {there}. Copy that file of the same encoder into the folder, or name "
-        "another folder"
+        f"{', '.join(names)}; {text_sources.found_in(folder)}. Copy that "
+        "file of the same encoder into the folder, or name another folder"
     )
 
 
