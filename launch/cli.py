@@ -103,10 +103,10 @@ def overview() -> str:
 def epilog(command: Command) -> str:
     """What the help of a command ends with: the rule of settings, and the recipes."""
     parts = [words.RULE] if command.takes_settings else []
-    if command.takes_recipe:
-        lines = (f"  {name:<26} {about}" for name, about in words.recipes().items())
+    if kind := command.first_word:
+        lines = (f"  {name:<26} {about}" for name, about in words.recipes(kind).items())
         short = [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in lines]
-        parts += ["\n".join(["recipes, of which any gin file may be one:", *short])]
+        parts += ["\n".join([f"{kind}s, of which any gin file may be one:", *short])]
     return "\n\n".join(parts)
 
 

@@ -33,8 +33,8 @@ class Command:
       help: one line.
       module: what `python -m` runs.
       flags: functions that add flags to a parser.
-      usage: what follows its name. RECIPE there is the name of a recipe or a gin file, and
-        NAME=VALUE a setting; see `launch.words`.
+      usage: what follows its name. RECIPE or SWEEP first there is the name of one of Kennel's, or
+        a gin file, and NAME=VALUE a setting; see `launch.words`.
     """
 
     name: str
@@ -44,9 +44,10 @@ class Command:
     usage: str
 
     @property
-    def takes_recipe(self) -> bool:
-        """Whether its first word is a recipe."""
-        return self.usage.startswith("RECIPE")
+    def first_word(self) -> str:
+        """'recipe' or 'sweep' where its first word names one, else ''."""
+        word = self.usage.partition(" ")[0]
+        return word.lower() if word in ("RECIPE", "SWEEP") else ""
 
     @property
     def takes_settings(self) -> bool:
@@ -64,6 +65,13 @@ _RECIPE, _STAGE = "RECIPE [NAME=VALUE ...] [flags]", "[NAME=VALUE ...] [flags]"
 
 _TABLE = (
     Command("run", "Run a recipe, or say what would run.", "launch.recipe", _STAGE_FLAGS, _RECIPE),
+    Command(
+        "sweep",
+        "Run a recipe many times with other settings, and compare.",
+        "launch.sweep",
+        (command_flags.add_sweep, command_flags.add_stage),
+        "SWEEP [NAME=VALUE ...] [flags]",
+    ),
     Command(
         "search",
         "Ask a trained retriever.",

@@ -77,8 +77,8 @@ def _settings(command: Command, parser: Parser, before: Sequence[str]) -> list[s
     """Recipes, or after one the macros that it has, but for those that are set already."""
     try:
         recipe, _ = words.split(command, parser, before)
-        if command.takes_recipe and recipe is None:
-            return list(words.recipes())
+        if command.first_word and recipe is None:
+            return list(words.recipes(command.first_word))
         flags = words.translate(command, parser, before)
     except UsageError:
         return []
@@ -93,7 +93,7 @@ def _macros(flags: Sequence[str]) -> list[str]:
 
     try:
         config = gin_checks.parse_flags(flags).read()
-    except ValueError:  # the command itself says what is wrong
+    except (ValueError, SystemExit):  # the command itself says what is wrong
         return []
     names = {*config.macros, *gin_macros.in_use(config)}
     of_all = (STORE_MACRO, LIMIT_MACRO) if is_recipe(config) else ()

@@ -310,6 +310,7 @@ def run(flags: gin_checks.Flags) -> int:
 
 def main() -> None:
     """The command `python -m launch.recipe`."""
+    stage_runner.die_with_parent()
     sys.exit(stage_runner.guarded(run, sys.argv[1:]))
 
 

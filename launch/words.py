@@ -1,6 +1,7 @@
 """What the words after `kennel run` become: a recipe and settings, as flags of gin.
 
-The first word is the recipe: a name of gin_configs/recipes, or a path that ends in `.gin`. Every
+The first word is the recipe: a name of gin_configs/recipes, or a path that ends in `.gin`; after
+`kennel sweep` a sweep, in the same way. Every
 other word is a setting: `NAME=VALUE` is `--gin.NAME=VALUE`, in the same order. Flags go on as they
 are. What VALUE means is decided by `t5x_style.configuration.gin_reader.override_value`: one gin
 value, or else the text itself.
@@ -14,12 +15,16 @@ from launch.commands import Command, Parser, UsageError
 from t5x_style.configuration.python_sources import REPOSITORY
 from t5x_style.configuration.suggestions import did_you_mean
 
-FOLDER = "gin_configs/recipes"
+FOLDERS = {"recipe": "gin_configs/recipes", "sweep": "gin_configs/sweeps"}
 SETTING = re.compile(r"(?P<name>[A-Za-z_][\w./]*)=(?P<value>.*)", re.DOTALL)
 # A recipe describes stages, or includes one that does; kinds.gin, which others include, does not.
-DESCRIBES = re.compile(
-    r"^(\w+/recipe\.Stage\b|include ['\"](?:gin_configs/)?recipes/(?!kinds\.gin))", re.MULTILINE
-)
+DESCRIBES = {
+    "recipe": re.compile(
+        r"^(\w+/recipe\.Stage\b|include ['\"](?:gin_configs/)?recipes/(?!kinds\.gin))",
+        re.MULTILINE,
+    ),
+    "sweep": re.compile(r"^sweep\.run\b", re.MULTILINE),
+}
 RULE = """words:
   NAME=VALUE sets a macro or a parameter; it is the same as --gin.NAME=VALUE. VALUE is a gin
   value (3, 1e-4, True, None, [1, 2], %MACRO) or else text, without quotes: CORPUS=path/to/folder.
@@ -27,33 +32,34 @@ RULE = """words:
   within those of the shell: NAME="'2024'". See docs/cli.md."""
 
 
-def recipes() -> dict[str, str]:
-    """Names of the recipes that Kennel has, with the first line of each."""
+def recipes(kind: str = "recipe") -> dict[str, str]:
+    """Names of the recipes, or sweeps, that Kennel has, with the first line of each."""
     found = {}
-    for path in sorted((REPOSITORY / FOLDER).glob("*.gin")):
+    for path in sorted((REPOSITORY / FOLDERS[kind]).glob("*.gin")):
         text = path.read_text(encoding="utf-8")
-        if DESCRIBES.search(text):
+        if DESCRIBES[kind].search(text):
             found[path.stem] = text.partition("\n")[0].strip("# ")
     return found
 
 
-def find_recipe(word: str) -> str:
-    """The gin file that a word names, as `--gin_file` takes it.
+def find_recipe(word: str, kind: str = "recipe") -> str:
+    """The gin file of a recipe or sweep that a word names, as `--gin_file` takes it.
 
     Raises:
       UsageError: a folder, or a name that no recipe has.
     """
     path, name = Path(word), word.removesuffix(".gin")
-    known = recipes()
+    known = recipes(kind)
     if name in known and not (word.endswith(".gin") and path.is_file()):
-        return f"{FOLDER}/{name}.gin"
+        return f"{FOLDERS[kind]}/{name}.gin"
     if word and path.is_dir():
-        raise UsageError(f"{word} is a folder; expected a recipe's name, or its gin file")
+        raise UsageError(f"{word} is a folder; expected a {kind}'s name, or its gin file")
     if word.endswith(".gin") or path.is_file():
         return word  # a file that is missing is reported with the folders in which it was sought
     files = [str(one) for one in path.parent.glob("*.gin")]
-    hint = did_you_mean(word, [*known, *files]) or "; `kennel run --help` lists all"
-    raise UsageError(f"no recipe {word!r}{hint}")
+    command = {"recipe": "run", "sweep": "sweep"}[kind]
+    hint = did_you_mean(word, [*known, *files]) or f"; `kennel {command} --help` lists all"
+    raise UsageError(f"no {kind} {word!r}{hint}")
 
 
 def translate(command: Command, parser: Parser, words: Sequence[str]) -> list[str]:
@@ -69,11 +75,13 @@ def translate(command: Command, parser: Parser, words: Sequence[str]) -> list[st
     """
     recipe, flags = split(command, parser, words)
     named = any(word.partition("=")[0] == "--gin_file" for word in flags)
-    if not command.takes_recipe or (recipe is None and named):
+    kind = command.first_word
+    if not kind or (recipe is None and named):
         return flags
     if recipe is None:
-        raise UsageError(f"name a recipe: `kennel {command.name} quickstart`, or --help lists all")
-    return [f"--gin_file={find_recipe(recipe)}", *flags]
+        example = next(iter(recipes(kind))) if kind == "sweep" else "quickstart"
+        raise UsageError(f"name a {kind}: `kennel {command.name} {example}`, or --help lists all")
+    return [f"--gin_file={find_recipe(recipe, kind)}", *flags]
 
 
 def split(command: Command, parser: Parser, words: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -89,12 +97,12 @@ def split(command: Command, parser: Parser, words: Sequence[str]) -> tuple[str |
             flags.append(word)
             is_value = not is_value and takes_value.get(word, False)
         elif setting := SETTING.fullmatch(word):
-            if command.takes_recipe and recipe is None:
+            if (kind := command.first_word) and recipe is None:
                 raise UsageError(
-                    f"{word} comes before the recipe: kennel {command.name} RECIPE {word}"
+                    f"{word} comes before the {kind}: kennel {command.name} {kind.upper()} {word}"
                 )
             flags.append(_flag(**setting.groupdict()))
-        elif command.takes_recipe and recipe is None:
+        elif command.first_word and recipe is None:
             recipe = word
         else:
             raise UsageError(_no_setting(word))

@@ -26,7 +26,18 @@ def add_stage(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rerun", action="append", default=[], help="make this stage again; repeatable"
     )
+    parser.add_argument("--until", help="of a recipe: only this stage and those that it reads")
     launch_flags.add_flags(parser)
+
+
+def add_sweep(parser: argparse.ArgumentParser) -> None:
+    """Adds those of `launch.sweep`, next to `add_stage`."""
+    parser.add_argument(
+        "--retry_failed", action="store_true", help="run failed trials again, as they were"
+    )
+    parser.add_argument(
+        "--report", action="store_true", help="write the report of what is done; run nothing"
+    )
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:

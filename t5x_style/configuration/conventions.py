@@ -16,9 +16,8 @@ from t5x_style.configuration.gin_reader import Binding, Config, GinError, Refere
 
 FILE = "gin_configs/conventions.gin"
 ANY = "any"  # what conventions bind the parameters of
-RECIPE = (
-    "launch.recipe."  # what recipes bind: they hold references for their stages, which fill them
-)
+# What recipes and sweeps bind: they hold references for their stages, which fill them.
+RECIPES = ("launch.recipe.", "launch.sweep.")
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,9 @@ def add(config: Config) -> None:
 
     A mention is a binding or a reference; it sees the bindings of its scope and of those around
     it. An added binding has no scope, and the file and line of the first mention that lacks it,
-    which messages about its value then name. A recipe is left as it is.
+    which messages about its value then name. A recipe or a sweep is left as it is.
     """
-    if any(key[1].startswith(RECIPE) for key in config.bindings):
+    if any(key[1].startswith(RECIPES) for key in config.bindings):
         return
     todo = list(_mentions(config))
     seen: set[tuple[str, str]] = set()

@@ -58,6 +58,7 @@ class Flags:
     dry_run: bool = False
     strict_code: bool = False
     rerun: tuple[str, ...] = ()
+    until: str | None = None
 
     def read(self) -> Config:
         """Reads the gin files and overrides of a stage, statically, systems to compare expanded.
@@ -93,6 +94,7 @@ class Flags:
             *(["--traceback"] if self.traceback else []),
             *(["--strict_code"] if self.strict_code else []),
             *(f"--rerun={name}" for name in self.rerun),
+            *([f"--until={self.until}"] if self.until else []),
         ]
 
     def without_links(self) -> "Flags":
@@ -129,6 +131,7 @@ def parse_flags(argv: Sequence[str], description: str = "") -> Flags:
         dry_run=options.dry_run,
         strict_code=options.strict_code,
         rerun=tuple(options.rerun),
+        until=options.until,
     )
 
 

@@ -98,6 +98,9 @@ class Leases(Protocol):
           lost: called in another thread when a heartbeat finds that the lease was lost.
         """
 
+    def claim(self, name: str, lost: Callable[[], None]) -> Lease | None:
+        """The same at once: None where somebody else holds the lease, or may still hold it."""
+
     def holder(self, name: str) -> Holder | None:
         """Who holds the lease, as far as can be known at once; None for nobody."""
 
@@ -137,13 +140,27 @@ class FileLeases:
                     seen, since = now, self._clock()
                 before = _before(state, self._clock() - since >= self.expiry)
                 if before is not None:
-                    token = self._last_token(name, state) + 1
-                    self._write(name, {"token": token, "holder": vars(_myself()), "beat": 0})
-                    return FileLease(self, name, token, before, lost)
+                    return self._take(name, state, before, lost)
             if not announced:
                 waiting(Holder(**state["holder"]))
                 announced = True
             self._sleep(min(POLL_SECONDS, self.expiry / 4))
+
+    def claim(self, name: str, lost: Callable[[], None]) -> "FileLease | None":
+        """See `Leases.claim`; a silent holder counts as one until ten times the expiry."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._locked(name):
+            state = self._read(name)
+            before = _before(state, expired=self.holder(name) is None)
+            return None if before is None else self._take(name, state, before, lost)
+
+    def _take(
+        self, name: str, state: dict[str, Any], before: Before, lost: Callable[[], None]
+    ) -> "FileLease":
+        """Makes the lease ours; the caller holds the lock."""
+        token = self._last_token(name, state) + 1
+        self._write(name, {"token": token, "holder": vars(_myself()), "beat": 0})
+        return FileLease(self, name, token, before, lost)
 
     def holder(self, name: str) -> Holder | None:
         """See `Leases.holder`; a holder that was silent for ten times the expiry is none."""

@@ -23,6 +23,7 @@ from t5x_style.workflow.recipe_problems import Problems
 from t5x_style.workflow.recipe_stage import Recipe, RecipeError
 
 PROGRAM = "t5x_style.preflight.stage_checks"
+CHECKED = "KENNEL_CHECKED"  # set by a sweep, which has asked PROGRAM of all its trials at once
 
 
 def survey(recipe: Recipe, flags: gin_checks.Flags) -> dict[str, Decision]:
@@ -35,11 +36,11 @@ def survey(recipe: Recipe, flags: gin_checks.Flags) -> dict[str, Decision]:
     problems = Problems(flags.read_all())
     known, decisions = recipe_planning.look_up(recipe, flags, problems)
     commands = [
-        _command(recipe, name, flags, known)
+        command(recipe, name, flags, known)
         for name in decisions
         if name in known.pending and name not in problems.without_plan
     ]
-    for stage, text in _problems(commands) if commands else ():
+    for stage, text in problems_of([] if os.environ.get(CHECKED) else commands):
         problems.add(stage, [text])
     problems.refuse()
     return decisions
@@ -56,8 +57,8 @@ def budget_note(recipe: Recipe) -> str:
     return f"note: the budget {recipe.budget} leaves 1 of {said}" if said else ""
 
 
-def _command(recipe: Recipe, name: str, flags: gin_checks.Flags, known: Known) -> dict[str, Any]:
-    """The command line of a stage, as the program reads it."""
+def command(recipe: Recipe, name: str, flags: gin_checks.Flags, known: Known) -> dict[str, Any]:
+    """The command line of a stage, as `problems_of` takes it."""
     item = next(one for one in recipe.stages if one.name == name)
     own = recipe_planning.stage_flags(recipe, item, flags, known)
     return {
@@ -70,12 +71,14 @@ def _command(recipe: Recipe, name: str, flags: gin_checks.Flags, known: Known) -
     }
 
 
-def _problems(commands: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """(stage, what is wrong with it) of command lines.
+def problems_of(commands: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """(name, what is wrong with it) of command lines, each with a name; one process for all.
 
     Raises:
       RecipeError: the check itself failed.
     """
+    if not commands:
+        return
     path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))))
     done = subprocess.run(
         [sys.executable, "-m", PROGRAM],

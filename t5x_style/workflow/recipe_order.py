@@ -1,10 +1,11 @@
 """The order in which the stages of a recipe run: that in which they read of each other."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from t5x_style.configuration import signatures
 from t5x_style.configuration.gin_reader import closest
-from t5x_style.workflow.recipe_stage import RecipeError, Stage
+from t5x_style.workflow.recipe_stage import Recipe, RecipeError, Stage
 from t5x_style.workflow.recipe_values import Output
 
 
@@ -39,6 +40,31 @@ def _circle(waiting: Sequence[Stage]) -> str:
     while path[-1] not in path[:-1]:
         path.append(next(one.stage for one in by_name[path[-1]].needs() if one.stage in by_name))
     return " reads ".join(path[path.index(path[-1]) :])
+
+
+def until(recipe: Recipe, name: str | None) -> Recipe:
+    """The recipe with one stage as its last, and those that it reads; None: all of it.
+
+    Raises:
+      RecipeError: no stage has that name.
+    """
+    if name is None:
+        return recipe
+    by_name = {item.name: item for item in recipe.stages}
+    if name not in by_name:
+        raise RecipeError(f"--until={name}: no such stage{closest(name, by_name)}")
+    kept: set[str] = set()
+    waiting = [name]
+    while waiting:
+        one = waiting.pop()
+        if one not in kept:
+            kept.add(one)
+            waiting += [output.stage for output in by_name[one].needs()]
+    return replace(
+        recipe,
+        stages=tuple(item for item in recipe.stages if item.name in kept),
+        publish={file: one for file, one in recipe.publish.items() if one.stage in kept},
+    )
 
 
 def check_outputs(outputs: Iterable[Output], described: Sequence[Stage], where: str) -> None:

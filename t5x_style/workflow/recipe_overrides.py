@@ -1,8 +1,10 @@
-"""Flags of a recipe's command line that are for its stages.
+"""What a recipe's command line or its file sets for stages, by their names.
 
     --gin.prepare.prepare.max_bad_records=1  a parameter: for every stage that leads to it
     --gin.retriever/LOG_EVERY=10             either, for one stage
     --gin.retriever/query/token_groups.Rows.segments=8    the same with a scope of gin
+
+A recipe's file may say the same: `retriever/LOG_EVERY = 10`; the command line wins.
 
 A stage gets such a value as if the recipe had bound it: whatever the recipe says of that name in a
 dictionary of the stage gives way. A macro without a stage, `--gin.LOG_EVERY=10`, is the recipe's:
@@ -19,14 +21,17 @@ from t5x_style.configuration.gin_reader import (
     COMMAND_LINE,
     FOLDER_MACRO,
     RUN,
+    Config,
     GinError,
     closest,
     override_value,
+    to_gin,
 )
 from t5x_style.workflow.recipe_stage import Recipe, Stage
 
 Override = tuple[str, str]  # NAME and VALUE of --gin.NAME=VALUE
 RECIPE = "recipe"  # the module that recipes bind
+RECIPE_PATH = f"launch.{RECIPE}."
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,21 @@ class Given:
     instead_of: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class InFile:
+    """What a recipe's file sets for stages by their names.
+
+    Attributes:
+      overrides: as those of a command line, macros in their values expanded.
+      places: name -> file and line.
+      macros: that the values refer to.
+    """
+
+    overrides: list[Override]
+    places: Mapping[str, str]
+    macros: Collection[str]
+
+
 def split(flags: gin_checks.Flags) -> tuple[gin_checks.Flags, list[Override]]:
     """The flags of the recipe itself, and those that can only be for its stages."""
     recipe: list[Override] = []
@@ -64,8 +84,26 @@ def split(flags: gin_checks.Flags) -> tuple[gin_checks.Flags, list[Override]]:
     return replace(flags, overrides=tuple(recipe)), others
 
 
+def of_file(config: Config) -> InFile:
+    """What a recipe's file sets for stages, which is taken out of `config`, the recipe as read."""
+    of_stages = [name for name in config.macros if "/" in name]
+    parameters = [key for key in config.bindings if not key[1].startswith(RECIPE_PATH)]
+    found = [
+        *(config.macros.pop(name) for name in of_stages),
+        *(config.bindings.pop(key) for key in parameters),
+    ]
+    return InFile(
+        [(one.name, to_gin(config.expand(one.value, one.where))) for one in found],
+        {one.name: one.where for one in found},
+        gin_macros.in_bindings(found),
+    )
+
+
 def spread(
-    overrides: Iterable[Override], targets: Mapping[str, Target], recipe: Collection[str]
+    overrides: Iterable[Override],
+    targets: Mapping[str, Target],
+    recipe: Collection[str],
+    places: Mapping[str, str],
 ) -> dict[str, list[Given]]:
     """Stage -> what the flags give it.
 
@@ -73,6 +111,7 @@ def spread(
       overrides: of the command line, those that the recipe does not take.
       targets: all stages by name.
       recipe: the macros of the recipe, for suggestions.
+      places: name -> where a file sets it, for messages.
 
     Raises:
       GinError: a flag reaches no stage.
@@ -82,7 +121,8 @@ def spread(
     now = dict(targets)  # a flag may lead to what a later one is about
     for name, text in overrides:
         try:
-            for reached, one in _reached(name, text, now, recipe).items():
+            where = places.get(name, f"{COMMAND_LINE} --gin.{name}")
+            for reached, one in _reached(name, text, now, recipe, where).items():
                 found[reached].append(one)
                 now[reached] = _with(now[reached], one)
         except GinError as error:
@@ -93,10 +133,9 @@ def spread(
 
 
 def _reached(
-    name: str, text: str, targets: Mapping[str, Target], recipe: Collection[str]
+    name: str, text: str, targets: Mapping[str, Target], recipe: Collection[str], where: str
 ) -> dict[str, Given]:
     """The stages that one flag reaches."""
-    where = f"{COMMAND_LINE} --gin.{name}"
     scope, selector, parameter = config_parser.parse_binding_key(name)
     stage, _, rest = scope.partition("/")
     if not parameter:  # `split` leaves only those of a stage
@@ -115,15 +154,17 @@ def apply(
     macros: Collection[str],
     paths: Collection[str],
     command: Callable[[Stage], gin_checks.Flags],
+    places: Mapping[str, str],
 ) -> Recipe:
     """A recipe with what the command line gives its stages.
 
     Args:
       recipe: as it was read.
-      overrides: of the command line, those that the recipe does not take.
+      overrides: of the file and the command line, those that the recipe does not take.
       macros: those of the recipe, for suggestions.
       paths: macros that are inputs.
       command: the command line of a stage, without the overrides.
+      places: name -> where a file sets it, for messages.
 
     Raises:
       GinError: all flags that reach no stage, or whose value cannot be scaled.
@@ -138,22 +179,26 @@ def apply(
         )
         for item in recipe.stages
     }
-    given = spread(overrides, targets, macros)
-    made = tuple(changed(item, given[item.name], paths) for item in recipe.stages)
+    given = spread(overrides, targets, macros, places)
+    made = tuple(changed(item, given[item.name], paths, places) for item in recipe.stages)
     return replace(recipe, stages=made)
 
 
-def changed(stage: Stage, given: Iterable[Given], paths: Collection[str]) -> Stage:
+def changed(
+    stage: Stage, given: Iterable[Given], paths: Collection[str], places: Mapping[str, str]
+) -> Stage:
     """A stage of a recipe with what the command line gives it.
 
     Args:
       stage: as the recipe describes it.
       given: of `spread`.
       paths: macros that are inputs.
+      places: name -> where a file sets it, for messages.
     """
     tables = {name: dict(getattr(stage, name)) for name in ("inputs", "scaled", "bindings")}
     for one in given:
-        where = f"{COMMAND_LINE} --gin.{one.name}"
+        places_of = (places.get(name) for name in (one.name, f"{stage.name}/{one.name}"))
+        where = next(filter(None, places_of), f"{COMMAND_LINE} --gin.{one.name}")
         value = override_value(one.text, None, where)
         table = next((name for name in tables if one.name in tables[name]), "bindings")
         whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0

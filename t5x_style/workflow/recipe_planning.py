@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +14,9 @@ from t5x_style.workflow.recipe_problems import Problems
 from t5x_style.workflow.recipe_stage import Recipe, RecipeError, Stage
 from t5x_style.workflow.recipe_values import Output
 from t5x_style.workflow.store import Version
+
+Chain = dict[str, stages.Plan]
+PlanOf = Callable[..., stages.Plan]
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,28 @@ def plan(recipe: Recipe, item: Stage, flags: gin_checks.Flags, known: Known) -> 
         if output.stage in known.pending
     }
     return stages.plan(command, known=pending)
+
+
+def chained(recipe: Recipe, flags: gin_checks.Flags, plan_of: PlanOf = stages.plan) -> Chain:
+    """Stage -> its plan as if nothing had been made yet: an identity of what it will make.
+
+    What a stage reads of another counts by that one's fingerprint. Recipes whose plans of a stage
+    have one fingerprint share its version, whatever their folders are called.
+
+    Args:
+      recipe: the whole recipe.
+      flags: its command line.
+      plan_of: `stages.plan`, or what remembers its results.
+    """
+    known = all_pending(recipe)
+    found: Chain = {}
+    for item in recipe.stages:
+        identities = {
+            output_path(recipe, one, known): f"{found[one.stage].fingerprint}/{one.name}"
+            for one in item.needs()
+        }
+        found[item.name] = plan_of(stage_flags(recipe, item, flags, known), known=identities)
+    return found
 
 
 def look_up(

@@ -78,16 +78,16 @@ def in_recipe(text: str, stage: str, config: Config) -> str:
       config: the recipe, read.
     """
     known = origins(stage, config)
-    by_hand = {
-        one.where
+    by_name = {
+        one.name: one.where
         for one in (*config.macros.values(), *config.bindings.values())
-        if one.where.startswith(COMMAND_LINE)
+        if one.where.startswith(COMMAND_LINE) or "/" in one.name or one.text
     }
 
     def place(found: re.Match[str]) -> str:
-        for flag in (found[0], f"{COMMAND_LINE} --gin.{stage}/{found[1]}"):
-            if flag in by_hand:
-                return flag
+        for name in (found[1], f"{stage}/{found[1]}"):
+            if name in by_name:
+                return by_name[name]
         return known.get(found[1], (found[0], ""))[0]
 
     def flag(found: re.Match[str]) -> str:

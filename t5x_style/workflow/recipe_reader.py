@@ -61,6 +61,7 @@ def load(flags: gin_checks.Flags) -> Recipe:
     """
     own, overrides = recipe_overrides.split(flags)
     config = own.read_all()
+    in_file = recipe_overrides.of_file(config)
     set_here = {name: config.macros.pop(name, None) for name in (STORE_MACRO, LIMIT_MACRO)}
     recipe_values.mark_outputs(config)
     recipe_values.rename_files(config)
@@ -92,18 +93,21 @@ def load(flags: gin_checks.Flags) -> Recipe:
         limit,
     )
     pending = recipe_planning.all_pending(recipe)
+    for name in in_file.macros:
+        given.taken(name)
     wrong.texts += given.unused(own.files)
     changed = wrong.call(
         lambda: recipe_overrides.apply(
             recipe,
-            overrides,
+            [*in_file.overrides, *overrides],
             config.macros,
             given.paths | given.inputs.keys(),
             lambda item: recipe_planning.stage_flags(recipe, item, flags, pending),
+            in_file.places,
         )
     )
     wrong.refuse()
-    return changed
+    return recipe_order.until(changed, flags.until)
 
 
 class _Wrong:

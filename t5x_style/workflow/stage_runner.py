@@ -32,7 +32,7 @@ from t5x_style.workflow.leases import Holder, Lease
 if TYPE_CHECKING:  # imports JAX
     from t5x_style.distributed.peer_watch import Peers
 
-PARENT = "KENNEL_PARENT"  # process id of the recipe that started this stage
+PARENT = "KENNEL_PARENT"  # process id of the recipe or sweep that started this process
 PR_SET_PDEATHSIG = 1
 
 # What a process that computes on CPU is best started with; malloc reads it before Python runs. XLA
@@ -106,7 +106,7 @@ def is_users(error: Exception) -> bool:
 
 def run_stage(flags: gin_checks.Flags, job: str) -> int:
     """Plans, decides, and runs what is not done yet; returns the exit code."""
-    _die_with_parent()
+    die_with_parent()
     peers = _join()
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)
@@ -316,11 +316,11 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise stages.Signalled(signal.Signals(number).name)
 
 
-def _die_with_parent() -> None:
-    """A recipe that is killed takes its stage along: two writers in a folder would be worse."""
+def die_with_parent() -> None:
+    """A recipe that is killed takes its stage along, a sweep its recipes: two writers are worse."""
     parent = os.environ.pop(PARENT, "")
     if not parent or not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):  # it died before we could ask
-        sys.exit(f"the recipe (process {parent}) that started this stage is gone")
+        sys.exit(f"process {parent}, which started this one, is gone")

@@ -1,0 +1,223 @@
+"""Runs a sweep: a recipe many times, with what varies said in a gin file.
+
+    python -m launch.sweep --gin_file=gin_configs/sweeps/rates.gin [--dry_run] [--gin.X=...]
+
+A sweep file is read, never executed:
+
+    sweep.run:
+      recipe = 'finetune'                       # a name of gin_configs/recipes, or a gin file
+      metric = 'retriever/eval/dev/MRR@10'      # STAGE/METRIC: trials run up to this stage
+      seeds = [1, 2, 3]                         # of each configuration; set SEED of the recipe
+
+    CORPUS = 'path/to/folder'                   # all else is set in the recipe of every trial,
+    retriever/LOG_EVERY = 10                    # as on its command line
+
+    LEARNING_RATE/sweep.Axis.values = [1e-5, 2e-5, 5e-5]
+    WARMUP_STEPS/sweep.Axis.integer = (0, 20)   # or uniform, log_uniform, log_integer
+
+What an axis may say is in `t5x_style.sweeps.axes`. Lists alone are a grid; with a range among them,
+`sweep.run.trials` quasi-random points are drawn; `sampler = 'tpe'` asks Optuna. The recipe's own
+configuration is always among the trials, as `default`. Further parameters of `sweep.run`:
+
+    direction = 'max'         # or 'min'
+    at = 'best'               # the best evaluation of a training, or the 'last'
+    pruner = 'halving'        # stops trials early; 'median', 'none'; pruner_options = {...}
+    trial_steps, trial_minutes, steps, minutes    # limits of one trial, and of all together
+    workers = 2               # trials at once, each with its part of the cores, or `cores`
+    topology = 'v5e:8x8'      # trials that do not fit into its memory are impossible
+    skip_impossible = True    # leave out what is impossible, rather than refuse the sweep
+    seed_macro, sampler_seed
+
+Everything is in SWEEP_DIR (by default runs/NAME): `trials/NAME/` has a trial's record, log and run,
+`report.md` what came out, `best.gin` the winner as a recipe. Trials share one store: a stage that
+an axis does not touch runs once. Stop the command anywhere, start it again, start it twice: each
+trial is trained once. Nothing is deleted: a trial that the file describes no more keeps its record.
+
+Exit code: 0 done, or stopped as asked; 1 an error, a failed trial or a changed file; 2 wrong flags.
+"""
+
+import argparse
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from types import FrameType
+
+from rich.console import Console
+from rich.table import Table
+
+from t5x_style.configuration import command_flags, gin_checks
+from t5x_style.configuration.gin_reader import GinError
+from t5x_style.sweeps import (
+    best,
+    driver,
+    estimates,
+    points,
+    pruning,
+    report,
+    results,
+    sources,
+    standings,
+    sweep_reader,
+    trial_checks,
+)
+from t5x_style.sweeps.driver import Driver
+from t5x_style.sweeps.launchers import LocalLauncher
+from t5x_style.sweeps.planning import Planner
+from t5x_style.sweeps.trials import Configuration, Record, Results, Trial
+from t5x_style.workflow import stage_runner
+from t5x_style.workflow.store import Store
+
+CONSOLE = Console(highlight=False, soft_wrap=True)
+SHOWN = 60  # trials of a table
+
+
+def main() -> None:
+    """The command `python -m launch.sweep`."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    command_flags.add_sweep(parser)
+    options, rest = parser.parse_known_args(sys.argv[1:])
+    sys.exit(stage_runner.guarded(lambda flags: run(flags, options), rest))
+
+
+def run(flags: gin_checks.Flags, options: argparse.Namespace) -> int:
+    """Runs a sweep, or says what would run; returns the exit code."""
+    if not flags.files:
+        raise GinError("No sweep file: kennel sweep FILE.gin, or --gin_file=FILE.gin")
+    sweep = sweep_reader.load(flags)
+    planner = Planner(sweep, flags)
+    pruner = pruning.pruner(sweep.pruner[0], **sweep.pruner[1])
+    trial_checks.check_recipes(planner)
+    store = planner.bound({}).recipe.store
+    source, left_out = _source(planner, store)
+    launcher = LocalLauncher(sweep.workers, sweep.cores)
+    worker = Driver(planner, source, pruner, launcher, store.leases, CONSOLE.print)
+    if left_out:
+        CONSOLE.print(f"{left_out} impossible configurations are left out (skip_impossible)")
+    if flags.dry_run:
+        _say_what_would_run(planner, source.trials(), worker.view())
+        return 0
+    if not options.report:
+        _work(worker, options.retry_failed)
+    found = results.gather(planner, source.trials(), worker.view(), launcher.devices)
+    _write(planner, found)
+    return _exit_code(worker, found)
+
+
+def _source(planner: Planner, store: Store) -> tuple[driver.Source, int]:
+    """Where trials come from, and how many configurations are left out."""
+    sweep = planner.sweep
+    no_change, recipes = planner.no_change()
+    known = points.configurations(
+        sweep.axes, sweep.sampler, sweep.trials, sweep.sampler_seed, no_change, recipes
+    )
+    trials = trial_checks.first_trials(known, sweep.seeds)
+    problems = trial_checks.impossible(planner, trials)
+    if not sweep.skip_impossible or len(problems) == len(trials):
+        trial_checks.refuse(problems, trials)
+    possible = [one.configuration for one in trials if one.name not in problems]
+    if sweep.sampler not in sources.ADAPTIVE:
+        distinct = _distinct(planner, possible)
+        return sources.Known(sources.by_seed(distinct, sweep.seeds)), len(problems)
+
+    def can_run(one: Configuration) -> bool:
+        return not trial_checks.impossible(planner, trial_checks.first_trials([one], sweep.seeds))
+
+    lease = f"sweep-{driver.folder_key(sweep.folder)}-asks"
+    asked = sources.Asked(sweep, possible, no_change, store.leases, lease, can_run)
+    return asked, len(problems)
+
+
+def _distinct(planner: Planner, known: Sequence[Configuration]) -> list[Configuration]:
+    """Configurations that differ in what they would make; of equal ones, the first."""
+    found: dict[str, Configuration] = {}
+    for one in known:
+        (trial,) = trial_checks.first_trials([one], planner.sweep.seeds)
+        first = found.setdefault(planner.of(trial).last.fingerprint, one)
+        if first is not one:
+            CONSOLE.print(
+                f"note: {trial_checks.described(trial)} makes the same as {first.name}: left out"
+            )
+    return list(found.values())
+
+
+def _work(worker: Driver, retry_failed: bool) -> None:
+    """Runs trials until nothing is left to do, or somebody stops this process."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        worker.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+    if retry_failed:
+        CONSOLE.print(f"{worker.retry_failed()} failed trials run again")
+    worker.run()
+
+
+def _say_what_would_run(
+    planner: Planner, trials: Sequence[Trial], view: Mapping[str, Record]
+) -> None:
+    """Prints trials, the stages that they share, and an estimate."""
+    sweep = planner.sweep
+    axes = [axis.name for axis in sweep.axes]
+    table = Table(title=f"{sweep.folder}: what would run (nothing was)", title_justify="left")
+    for column in ("trial", *axes, "seed", "status"):
+        table.add_column(column)
+    for trial in trials[:SHOWN]:
+        values = [str(trial.configuration.values.get(axis, "")) for axis in axes]
+        seed = "" if trial.seed is None else str(trial.seed)
+        table.add_row(trial.name, *values, seed, driver.in_words(view[trial.name]))
+    CONSOLE.print(table)
+    if len(trials) > SHOWN:
+        CONSOLE.print(f"and {len(trials) - SHOWN} more trials")
+    if sweep.sampler in sources.ADAPTIVE:
+        CONSOLE.print(f"{sweep.sampler} names {sweep.trials} configurations as results come in")
+    left = [one for one in trials if view[one.name].status not in ("done", "pruned")]
+    _say_stages(estimates.shared_stages(planner, [planner.of(one) for one in left]), len(left))
+
+
+def _say_stages(shared: Sequence[estimates.Shared], trials: int) -> None:
+    table = Table(title=f"stages of the {trials} trials that are left", title_justify="left")
+    for column in ("stage", "versions", "trials", "done", "seconds (estimate)"):
+        table.add_column(column, justify="left" if column == "stage" else "right")
+    for stage in dict.fromkeys(one.stage for one in shared):
+        ones = [one for one in shared if one.stage == stage]
+        todo = [one.seconds for one in ones if not one.done]
+        known = [seconds for seconds in todo if seconds is not None]
+        said = f"{sum(known):.0f}" if len(known) == len(todo) else "not known"
+        users, done = sum(one.trials for one in ones), sum(one.done for one in ones)
+        table.add_row(stage, str(len(ones)), str(users), str(done), said)
+    CONSOLE.print(table)
+    open_ = [one for one in shared if not one.done]
+    known = [one.seconds for one in open_ if one.seconds is not None]
+    unknown = len(open_) - len(known)
+    without = f", without {unknown} versions of which the store has no example" if unknown else ""
+    CONSOLE.print(f"estimate: {sum(known) / 60:.1f} minutes of one worker{without}")
+
+
+def _write(planner: Planner, found: Results) -> None:
+    """Writes the report and best.gin, and prints where they are."""
+    folder = planner.sweep.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    winner = standings.best(found)
+    command = ""
+    if winner is not None:
+        path = folder / best.FILE
+        report.write_text(path, best.text(planner, winner.trial))
+        command = f"kennel run {path} RUN_DIR={folder / 'best'}"
+    report.write(found, folder, command)
+    CONSOLE.print(f"{folder / 'report.md'}: {report.sentence(found)}")
+
+
+def _exit_code(worker: Driver, found: Results) -> int:
+    failed = [one for one in found.records.values() if one.status == "failed"]
+    if failed:
+        CONSOLE.print(
+            f"error: {len(failed)} trials failed: {failed[0].reason}. --retry_failed runs them "
+            "again with the same parameters."
+        )
+    return 1 if failed or worker.changed else 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""`best.gin`: the recipe with what the winner binds, to be run as any recipe."""
+
+from t5x_style.configuration.gin_reader import to_gin
+from t5x_style.sweeps.planning import Planner
+from t5x_style.sweeps.trials import Trial
+
+FILE = "best.gin"
+
+
+def text(planner: Planner, trial: Trial) -> str:
+    """A recipe file that makes what a trial made, and the stages after it.
+
+    Args:
+      planner: of the sweep.
+      trial: the winner, with the seed that is repeated.
+    """
+    sweep = planner.sweep
+    lines = [
+        f"# The best configuration of {sweep.title} by {sweep.stage}/{sweep.metric}.",
+        f"include '{sweep.recipe}'",
+        "",
+        *(f"{name} = {value}" for name, value in sweep.settings),
+        *(f"{name} = {to_gin(value)}" for name, value in planner.bindings(trial).items()),
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,141 @@
+"""Where trials run: an interface, and the machine at hand."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Protocol
+
+from t5x_style.configuration.gin_reader import REPOSITORY
+from t5x_style.workflow import recipe_checks, stage_runner
+
+MODULE = "launch.recipe"
+
+
+class Job(Protocol):
+    """A trial that was started."""
+
+    def ended(self) -> int | None:
+        """The exit code of its recipe, see `launch.recipe`; None while it runs."""
+
+    def stop(self) -> None:
+        """Asks it to save and end; may be called again."""
+
+
+class Launcher(Protocol):
+    """Starts recipes, a few at a time.
+
+    Attributes:
+      devices: accelerators of each trial, for the account of device-seconds.
+    """
+
+    devices: int
+
+    def free(self) -> int:
+        """How many more trials can be started now."""
+
+    def start(self, arguments: Sequence[str], log: Path) -> Job:
+        """Runs a recipe.
+
+        Args:
+          arguments: of `launch.recipe`.
+          log: its output is appended there.
+        """
+
+
+class LocalJob:
+    """A process of this machine, with the cores that it has."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: IO[bytes]):
+        self._process, self._log = process, log
+
+    def ended(self) -> int | None:
+        """See `Job.ended`."""
+        code = self._process.poll()
+        if code is not None and not self._log.closed:
+            self._log.close()
+        return code
+
+    def stop(self) -> None:
+        """See `Job.stop`."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+
+class LocalLauncher:
+    """Processes of this machine, each with cores that no other trial of it has.
+
+    A driver that dies takes its trials along: two of them would write to one place.
+    """
+
+    def __init__(self, workers: int, cores: int | None = None):
+        """Args:
+        workers: trials at once.
+        cores: of each; None: an equal part of those that this process may use, at least one.
+          More than there are: trials share them all.
+        """
+        self.devices = 1
+        there = _cores()
+        each = cores or max(1, len(there) // workers)
+        parts = [there[one * each : (one + 1) * each] for one in range(workers)]
+        self._parts = [part if len(part) == each else there for part in parts]
+        self._jobs: dict[int, LocalJob] = {}
+
+    def free(self) -> int:
+        """See `Launcher.free`."""
+        return len(self._free_places())
+
+    def _free_places(self) -> list[int]:
+        ended = [place for place, job in self._jobs.items() if job.ended() is not None]
+        for place in ended:
+            del self._jobs[place]
+        return [place for place in range(len(self._parts)) if place not in self._jobs]
+
+    def start(self, arguments: Sequence[str], log: Path) -> LocalJob:
+        """See `Launcher.start`."""
+        place = self._free_places()[0]
+        log.parent.mkdir(parents=True, exist_ok=True)
+        file = open(log, "ab")  # noqa: SIM115  the job closes it
+        file.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
+        file.flush()
+        with _on(self._parts[place]):
+            process = subprocess.Popen(
+                [sys.executable, "-m", MODULE, *arguments],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=_environment(),
+                start_new_session=True,  # Ctrl-C reaches the trials through the driver
+            )
+        self._jobs[place] = LocalJob(process, file)
+        return self._jobs[place]
+
+
+def _environment() -> Mapping[str, str]:
+    path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))))
+    mine = {stage_runner.PARENT: str(os.getpid()), recipe_checks.CHECKED: "1"}
+    return os.environ | {"PYTHONPATH": path} | mine
+
+
+def _cores() -> list[int]:
+    """Numbers of the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+@contextlib.contextmanager
+def _on(cores: Sequence[int]) -> Iterator[None]:
+    """What starts meanwhile runs on these cores alone, where the system can do that."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

@@ -1,0 +1,140 @@
+"""Configurations and trials of a sweep, and what became of them.
+
+A configuration gives each axis a value; a trial is a configuration with one seed. Both are named by
+a hash of what they bind, so that a name says what was run whatever the sweep file looks like later.
+A value that is an axis's default binds nothing: an axis that is added later leaves old names alone.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from t5x_style.configuration.gin_reader import to_gin
+
+DIGITS = 10  # of the hash, in a name
+DEFAULT = "default"  # the configuration that binds nothing
+
+# queued: no record. preempted: stopped, and goes on when the driver runs again. done, failed and
+# pruned are final; failed ones run again on request.
+Status = Literal["queued", "running", "preempted", "failed", "pruned", "done"]
+Curve = tuple[tuple[int, float], ...]  # (step, value) of the metric, steps rising
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What the axes are set to.
+
+    Attributes:
+      number: its place in the sweep, from 0.
+      values: axis -> value, of the axes that apply (`when`), defaults included.
+      bindings: macro or parameter -> value, without defaults.
+    """
+
+    number: int
+    values: Mapping[str, Any]
+    bindings: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """`default`, or a hash of the bindings."""
+        return name_of(self.bindings)
+
+
+def name_of(bindings: Mapping[str, Any]) -> str:
+    """What a configuration with these bindings is called, in whatever order they come.
+
+    >>> name_of({"A": 1, "B": 2}) == name_of({"B": 2, "A": 1}), name_of({})
+    (True, 'default')
+    """
+    if not bindings:
+        return DEFAULT
+    text = "\n".join(f"{name} = {to_gin(value)}" for name, value in sorted(bindings.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A configuration with a seed.
+
+    Attributes:
+      seed: None where the sweep has no seeds: the recipe's own.
+    """
+
+    configuration: Configuration
+    seed: int | None = None
+
+    @property
+    def name(self) -> str:
+        """That of the configuration, and the seed."""
+        own = self.configuration.name
+        return own if self.seed is None else f"{own}-seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What became of a trial.
+
+    Attributes:
+      status: see `Status`.
+      value: of the metric, once it is done; of a pruned one, where it was pruned.
+      step: of the training at which the metric had the value; None where it has no steps.
+      curve: the metric at each evaluation so far.
+      reason: why it failed or was pruned, in words.
+      attempts: how often it was started.
+      seconds: of all its attempts, waiting for stages of other trials included.
+    """
+
+    status: Status = "queued"
+    value: float | None = None
+    step: int | None = None
+    curve: Curve = ()
+    reason: str = ""
+    attempts: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Device-seconds of stage versions that trials made, each version counted once.
+
+    Attributes:
+      shared: of those that more than one trial reads.
+      own: trial -> of those that are its alone.
+    """
+
+    shared: float = 0.0
+    own: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that a report is made from.
+
+    Attributes:
+      title: of the sweep file.
+      metric: as the sweep file names it.
+      larger_is_better: which way it is compared.
+      axes: names in the file's order.
+      logarithmic: axes that a picture shows on a logarithmic scale.
+      seeds: of each configuration; () where the sweep has none.
+      trials: in the order of the sweep; those of an earlier file last.
+      records: trial's name -> record; a trial without one is queued.
+      earlier: names of trials that the sweep file describes no more.
+      seconds: of stages, see `Stages`.
+    """
+
+    title: str
+    metric: str
+    larger_is_better: bool
+    axes: tuple[str, ...]
+    logarithmic: frozenset[str]
+    seeds: tuple[int, ...]
+    trials: tuple[Trial, ...]
+    records: Mapping[str, Record]
+    earlier: frozenset[str] = frozenset()
+    seconds: Stages = field(default_factory=Stages)
+
+    def record(self, trial: Trial) -> Record:
+        """What became of a trial."""
+        return self.records.get(trial.name, Record())
