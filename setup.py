@@ -51,10 +51,12 @@ EXTRAS = {
     # them, and takes PyTorch for CPUs.
     "interop": ["torch==2.13.0", "sentence-transformers==6.2.0", "faiss-cpu==1.15.1"],
     "beam": ["apache-beam==2.77.0"],
+    "sweeps": ["optuna==5.0.0"],  # samplers and pruners; grids and quasi-random points need none
     "test": [
         "pytest==9.2.0",
         "pytest-xdist==3.8.0",
         "hypothesis==6.170.15",
+        "optuna==5.0.0",
         "ruff==0.17.5",
         "mypy==2.4.1",
         # Compiles for TPUs on any x86 Linux machine, which is all that it has wheels for.

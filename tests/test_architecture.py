@@ -21,7 +21,7 @@ LAYERS = {
     "t5x_style": (
         *("interfaces", "distributed", "configuration", "step", "retrieval", "mining"),
         *("model_dependent_data", "checkpoints", "evaluation", "multilingual", "workflow"),
-        *("serving", "training", "reporting", "", "preflight"),
+        *("serving", "training", "sweeps", "reporting", "", "preflight"),
     ),
     "models": ("losses", "corruption", "networks", "interop", "objectives"),
     "input_pipelines": ("sources", "tokenizers", "store", "batches", "pairs", "gather", "marge"),
@@ -52,6 +52,7 @@ ALLOWED = {
     "launch": (
         "t5x_style.configuration",
         "t5x_style.workflow",
+        "t5x_style.sweeps",
         "t5x_style.distributed.launch_flags",
     ),
 }

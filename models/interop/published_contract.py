@@ -133,8 +133,10 @@ def similarity(folder: str, override: str | None = None) -> str:
     return _require(folder, "similarity").similarity if override is None else override
 
 
-def max_length(folder: str) -> int:
-    """`PublishedContract.max_length` of a folder."""
+def max_length(folder: str, override: int | None = None) -> int:
+    """`PublishedContract.max_length` of a folder, or `override` unless that is None."""
+    if override is not None:
+        return override
     return _require(folder, "query_length and passage_length").max_length
 
 

@@ -246,6 +246,7 @@ ADDED: Mapping[str, str] = {
     "systems.exact_dense.kind": "'dense'",
     "encoding.load_embeddings.kind": "'dense'",
     "exact.load.kind": "'dense'",
+    "published_contract.max_length.override": "None",
     "tokenization.train_tokenizer.split_case": "False",
     "bert.BertConfig.table_stddev": "None",
     "bert.BertConfig.position_stddev": "None",

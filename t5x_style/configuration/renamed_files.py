@@ -137,7 +137,7 @@ DATA: Mapping[str, str] = {
     "sts": "data/texts/sts",
     "published_passages": "data/texts/published_passages",
     "published_queries": "data/texts/published_queries",
-    "published_length": "data/texts/published_length",
+    "published_length": "data/texts/published_passage_length",
     "packed": "data/pretraining/packed",
     "packed_mixture": "data/pretraining/packed_mixture",
     "languages_packed": "data/pretraining/languages_packed",
@@ -194,6 +194,10 @@ FILES: Mapping[str, str] = {
     "gin_configs/objectives/four_blocks.gin": "gin_configs/objectives/simlm_contrastive.gin",
     "gin_configs/objectives/packed_text.gin": "gin_configs/objectives/parts/packed_text.gin",
     **{f"gin_configs/data/{old}.gin": f"gin_configs/{new}.gin" for old, new in DATA.items()},
+    **{
+        f"gin_configs/data/texts/{old}.gin": f"gin_configs/data/texts/{new}.gin"
+        for old, new in (("published_length", "published_passage_length"),)
+    },
     **{f"gin_configs/runs/{old}.gin": f"gin_configs/runs/{new}.gin" for old, new in RUNS.items()},
 }
 # Names in gin_configs/runs of files that are gone -> what their systems are compared with now
