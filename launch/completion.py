@@ -89,6 +89,7 @@ def _settings(command: Command, parser: Parser, before: Sequence[str]) -> list[s
 def _macros(flags: Sequence[str]) -> list[str]:
     """The macros that the gin files of a command line set or refer to."""
     from t5x_style.configuration import gin_checks, gin_macros
+    from t5x_style.sweeps.sweep_reader import FOLDER_MACRO, is_sweep
     from t5x_style.workflow.recipe_reader import LIMIT_MACRO, STORE_MACRO, is_recipe
 
     try:
@@ -96,8 +97,11 @@ def _macros(flags: Sequence[str]) -> list[str]:
     except (ValueError, SystemExit):  # the command itself says what is wrong
         return []
     names = {*config.macros, *gin_macros.in_use(config)}
-    of_all = (STORE_MACRO, LIMIT_MACRO) if is_recipe(config) else ()
-    return sorted(name for name in (*names, *of_all) if name.isidentifier())
+    if is_recipe(config):
+        names |= {STORE_MACRO, LIMIT_MACRO}
+    if is_sweep(config):
+        names.add(FOLDER_MACRO)
+    return sorted(name for name in names if name.isidentifier())
 
 
 def main(argv: Sequence[str]) -> int:

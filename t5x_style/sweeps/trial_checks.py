@@ -82,7 +82,7 @@ def _of_code(plans: Mapping[str, Planned]) -> Problems:
             commands[key] = command | {"name": key}
             users.setdefault(key, []).append((trial, item.name))
     found: Problems = {}
-    for key, text in recipe_checks.problems_of(list(commands.values())):
+    for key, text in recipe_checks.problems_of(list(commands.values())) if commands else ():
         for trial, stage in users[key]:
             said = in_recipe(text, stage, plans[trial].flags.read_all())
             found.setdefault(trial, []).append(f"stage {stage}: {said}")

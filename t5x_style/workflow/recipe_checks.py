@@ -40,7 +40,8 @@ def survey(recipe: Recipe, flags: gin_checks.Flags) -> dict[str, Decision]:
         for name in decisions
         if name in known.pending and name not in problems.without_plan
     ]
-    for stage, text in problems_of([] if os.environ.get(CHECKED) else commands):
+    unchecked = [] if os.environ.get(CHECKED) else commands
+    for stage, text in problems_of(unchecked) if unchecked else ():
         problems.add(stage, [text])
     problems.refuse()
     return decisions
@@ -77,8 +78,6 @@ def problems_of(commands: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     Raises:
       RecipeError: the check itself failed.
     """
-    if not commands:
-        return
     path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))))
     done = subprocess.run(
         [sys.executable, "-m", PROGRAM],

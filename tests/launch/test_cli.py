@@ -71,6 +71,17 @@ def kennel(*argv):
             ["launch.recipe", BEIR, "--gin.prepare/prepare.prepare.max_bad_records=1"],
         ),
         (
+            "sweep rates CORPUS=a/b --dry_run sweep.run.workers=2",
+            [
+                "launch.sweep",
+                "--gin_file=gin_configs/sweeps/rates.gin",
+                "--gin.CORPUS=a/b",
+                "--dry_run",
+                "--gin.sweep.run.workers=2",
+            ],
+        ),
+        ("sweep mine/my.gin --report", ["launch.sweep", "--gin_file=mine/my.gin", "--report"]),
+        (
             "preflight beir --topology v5e:8x8 QUERIES=32",
             ["t5x_style.preflight", BEIR, "--topology", "v5e:8x8", "--gin.QUERIES=32"],
         ),

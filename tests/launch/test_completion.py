@@ -33,6 +33,8 @@ from t5x_style.configuration.gin_reader import REPOSITORY
         ("kennel run beir CORPUS=a", []),
         ("kennel run unknown STE", []),
         ("kennel evaluate --gin_file=gin_configs/runs/evaluation/fusion.gin CORP", ["CORPUS="]),
+        ("kennel sweep ", list(words.recipes("sweep"))),
+        ("kennel sweep rates SWEEP_D", ["SWEEP_DIR="]),
         ("kennel search --an", ["--answer"]),
         ("kennel search wha", []),
         ("kennel runs ", ["list", "pin", "unpin", "verify", "adopt", "forget"]),

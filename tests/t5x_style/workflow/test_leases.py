@@ -99,6 +99,21 @@ def test_a_dead_holder_is_followed_at_once(tmp_path, holder):
     lease.release()
 
 
+def test_a_claim_never_waits(tmp_path, holder):
+    process = holder()
+    mine = FileLeases(tmp_path)
+    assert mine.claim(NAME, ignore) is None and mine.holder(NAME) is not None
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    lease = mine.claim(NAME, ignore)
+    assert lease is not None and lease.before == "dead"
+    assert FileLeases(tmp_path).claim(NAME, ignore) is None
+    lease.release()
+    again = FileLeases(tmp_path).claim(NAME, ignore)
+    assert again is not None and (again.token, again.before) == (lease.token + 1, "released")
+    again.release()
+
+
 def test_a_reused_process_id_is_not_the_holder(tmp_path):
     state = {"token": 4, "beat": 1, "holder": vars(leases._myself()) | {"started": "1"}}
     records.write_json(tmp_path / f"{NAME}.json", state)

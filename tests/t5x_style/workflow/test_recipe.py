@@ -24,7 +24,7 @@ from tests.kits.recipe_kit import COUNT, HEAD, MAKE, RECIPE, make_house  # noqa:
 @pytest.fixture(autouse=True)
 def without_imports(monkeypatch):
     """What recipes say of types and ranges is in test_recipe_checks.py."""
-    monkeypatch.setattr(recipe_checks, "_problems", lambda commands: ())
+    monkeypatch.setattr(recipe_checks, "problems_of", lambda commands: ())
 
 
 def survey(flags):

@@ -64,7 +64,7 @@ def test_a_recipe_that_is_done_is_not_checked_again(house, monkeypatch):
     def never(commands):
         raise AssertionError("no stage is left to check")
 
-    monkeypatch.setattr(recipe_checks, "_problems", never)
+    monkeypatch.setattr(recipe_checks, "problems_of", never)
     loaded = recipe_reader.load(house())
 
     class Done:

@@ -7,6 +7,7 @@ import pytest
 from t5x_style.configuration import gin_checks
 from t5x_style.configuration.gin_reader import GinError
 from t5x_style.workflow import recipe_planning, recipe_reader
+from t5x_style.workflow.recipe_stage import RecipeError
 from tests.kits.recipe_kit import COUNT, RECIPE, make_house  # noqa: F401  a fixture
 
 
@@ -82,6 +83,45 @@ def test_a_macro_of_the_recipe_for_all_stages_can_be_set_for_one(house):
     flags = dataclasses.replace(house(text), overrides=(("first/WIDTH", "4"),))
     assert recipe_reader.load(flags).stages[0].bindings == {"WIDTH": 4}
     assert plans(flags)["first"] == plans(house(WIDTH="4"))["first"]
+
+
+def test_a_recipe_file_may_say_what_a_flag_may(house):
+    text = RECIPE + "NARROW = 2\nfirst/WIDTH = %NARROW\nsecond/REPORT_EVERY = 9\n"
+    text += "gin_toys.Size.rate = 0.25\n"
+    by_flags = {"first/WIDTH": "2", "second/REPORT_EVERY": "9", "gin_toys.Size.rate": "0.25"}
+    flags = house(RECIPE)
+    assert plans(house(text)) == plans(dataclasses.replace(flags, overrides=(*by_flags.items(),)))
+    # the command line wins
+    over = dataclasses.replace(house(text), overrides=(("first/WIDTH", "7"),))
+    assert (
+        plans(over)["first"]
+        == plans(house(text.replace("%NARROW", "7").replace("NARROW = 2\n", "")))["first"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("first/WIDHT = 2", "recipe.gin:.*: macro WIDHT is set, but nothing refers.*mean WIDTH"),
+        ("frist/WIDTH = 2", "recipe.gin:.*: no stage 'frist'; did you mean first"),
+        ("gin_toys.Size.rat = 2", "recipe.gin:.*: gin_toys.Size has no parameter 'rat'"),
+    ],
+)
+def test_a_line_of_a_recipe_that_reaches_nothing_is_refused_with_its_place(house, line, message):
+    with pytest.raises(GinError, match=message):
+        plans(house(f"{RECIPE}{line}\n"))
+
+
+def test_a_recipe_may_end_with_a_stage(house):
+    flags = house(RECIPE)
+    whole = recipe_reader.load(flags)
+    part = recipe_reader.load(dataclasses.replace(flags, until="second"))
+    assert [item.name for item in part.stages] == ["first", "second"]
+    assert part.stages == whole.stages[:2] and part.publish == whole.publish
+    part = recipe_reader.load(dataclasses.replace(flags, until="third"))
+    assert [item.name for item in part.stages] == ["third"] and not part.publish
+    with pytest.raises(RecipeError, match="--until=thrid: no such stage; did you mean third"):
+        recipe_reader.load(dataclasses.replace(flags, until="thrid"))
 
 
 def test_an_input_stays_an_input(house, tmp_path):
