@@ -88,7 +88,7 @@ def run(flags: gin_checks.Flags, options: argparse.Namespace) -> int:
     pruner = pruning.pruner(sweep.pruner[0], **sweep.pruner[1])
     trial_checks.check_recipes(planner)
     store = planner.bound({}).recipe.store
-    source, left_out = _source(planner, store)
+    source, left_out = _source(planner, store, check=not options.report)
     launcher = LocalLauncher(sweep.workers, sweep.cores)
     worker = Driver(planner, source, pruner, launcher, store.leases, CONSOLE.print)
     if left_out:
@@ -103,15 +103,23 @@ def run(flags: gin_checks.Flags, options: argparse.Namespace) -> int:
     return _exit_code(worker, found)
 
 
-def _source(planner: Planner, store: Store) -> tuple[driver.Source, int]:
-    """Where trials come from, and how many configurations are left out."""
+def _source(planner: Planner, store: Store, check: bool) -> tuple[driver.Source, int]:
+    """Where trials come from, and how many configurations are left out.
+
+    Args:
+      planner: of the sweep.
+      store: of its trials.
+      check: whether trials that cannot run are looked for; a report of what was run needs it only
+        where such trials are left out.
+    """
     sweep = planner.sweep
     no_change, recipes = planner.no_change()
     known = points.configurations(
         sweep.axes, sweep.sampler, sweep.trials, sweep.sampler_seed, no_change, recipes
     )
     trials = trial_checks.first_trials(known, sweep.seeds)
-    problems = trial_checks.impossible(planner, trials)
+    check = check or sweep.skip_impossible
+    problems = trial_checks.impossible(planner, trials) if check else {}
     if not sweep.skip_impossible or len(problems) == len(trials):
         trial_checks.refuse(problems, trials)
     possible = [one.configuration for one in trials if one.name not in problems]

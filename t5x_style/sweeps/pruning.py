@@ -5,6 +5,7 @@ the order and time of events must not decide anything.
 """
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +17,12 @@ from t5x_style.sweeps.trials import Curve
 # Pruner -> its options with their defaults.
 #   trials: so many before it are needed for a judgement.
 #   first_step: no judgement before this step of the training.
-#   keep: share that goes on, at each evaluation (median) or at each rung (halving), of which the
-#     first is at first_step and each further one 1 / keep times as late.
+#   keep: share that goes on at each evaluation.
+#   factor: at each rung one of so many goes on; a rung is so many times as late as the one before.
 OPTIONS: Mapping[str, Mapping[str, float]] = {
     "none": {},
     "median": {"trials": 4, "first_step": 1, "keep": 0.5},
-    "halving": {"first_step": 1, "keep": 0.5},
+    "halving": {"first_step": 1, "factor": 2},
 }
 
 
@@ -50,6 +51,8 @@ def pruner(name: str, **options: Any) -> Pruner:
             raise ValueError(f"{where}: expected a number, found {value!r}")
         if option == "keep" and not 0 < value < 1:
             raise ValueError(f"{where}: expected a number between 0 and 1, found {value}")
+        if option == "factor" and (type(value) is not int or value < 2):
+            raise ValueError(f"{where}: expected an integer above 1, found {value}")
         if option != "keep" and (type(value) is not int or value < 1):
             raise ValueError(f"{where}: expected an integer above 0, found {value}")
     if name != "none":
@@ -63,9 +66,9 @@ def _median(optuna: Any, trials: int, first_step: int, keep: float) -> Any:
     )
 
 
-def _halving(optuna: Any, first_step: int, keep: float) -> Any:
+def _halving(optuna: Any, first_step: int, factor: int) -> Any:
     return optuna.pruners.SuccessiveHalvingPruner(
-        min_resource=first_step, reduction_factor=round(1 / keep), min_early_stopping_rate=0
+        min_resource=first_step, reduction_factor=factor, min_early_stopping_rate=0
     )
 
 
@@ -80,13 +83,20 @@ def pruned_at(
 
     Args:
       pruner: judges.
-      before: curves of the trials with lower numbers, in order. What they have after the last
-        step of `own` changes nothing.
+      before: curves of the trials with lower numbers, in order; each has reached the last step of
+        `own`, or has ended. What it has after its first evaluation from there on changes nothing.
       own: the trial's curve so far.
       larger_is_better: which way the metric is compared.
+
+    Raises:
+      ValueError: a value of a curve is NaN.
     """
     if pruner.name == "none":
         return None
+    for curve in (*before, own):
+        for step, value in curve:
+            if math.isnan(value):
+                raise ValueError(f"step {step}: expected a number to compare, found NaN")
     study = _study(pruner, larger_is_better)
     study.add_trials([_recorded(pruner, curve, larger_is_better) for curve in before if curve])
     trial = study.ask()

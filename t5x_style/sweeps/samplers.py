@@ -4,6 +4,7 @@ Its study is made from our records each time, and the sampler is seeded by the n
 the same records give the same point. `sources` keeps what was named.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,13 +43,13 @@ def suggest(
     """
     optuna = optuna_extra.load()
     assert sampler == "tpe", sampler
-    known = [one for one in before if one[1] is not None]
+    known = [one for one in before if one[1] is not None and not math.isnan(one[1])]
     if len(known) < FIRST:
         return quasi_random.points(axes, number, seed)
     study = optuna.create_study(
         direction="maximize" if larger_is_better else "minimize",
         sampler=optuna.samplers.TPESampler(
-            seed=seed + number, n_startup_trials=1, multivariate=True, group=True
+            seed=_seed(seed, number), n_startup_trials=1, multivariate=True, group=True
         ),
     )
     for values, value in known:
@@ -60,6 +61,13 @@ def suggest(
         if axis.applies(found):
             found[axis.name] = _asked(asked, axis)
     return found
+
+
+def _seed(seed: int, number: int) -> int:
+    """One seed of two."""
+    import numpy as np
+
+    return int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
 
 
 def _asked(trial: Any, axis: Axis) -> Any:
@@ -86,10 +94,18 @@ def _trial(optuna: Any, axes: Sequence[Axis], values: Mapping[str, Any], value: 
             if to_gin(inside) not in texts:
                 return None
             inside = texts.index(to_gin(inside))
-        elif not axis.low <= inside <= axis.high:
+        elif not _is_inside(axis, inside):
             return None
         parameters[axis.name], distributions[axis.name] = inside, distribution
     return optuna.trial.create_trial(params=parameters, distributions=distributions, value=value)
+
+
+def _is_inside(axis: Axis, value: Any) -> bool:
+    """Whether a value of an earlier file is one of a range."""
+    whole = axis.scale in ("integer", "log_integer")
+    if type(value) is not int and (whole or type(value) is not float):
+        return False
+    return axis.low <= value <= axis.high
 
 
 def _distribution(optuna: Any, axis: Axis) -> Any:
