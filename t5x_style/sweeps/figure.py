@@ -22,7 +22,7 @@ COLUMNS = 3  # of panels with an axis
 STRIPS = 15  # configurations whose spread is shown
 FEW = 12  # different numbers of an axis that may be a list
 DECADES = 100.0  # ratio of the ends of a list that is drawn on a logarithmic scale
-MISSING = -0.16  # height of axes that do not apply
+MISSING = -0.16  # height of axes that are not set: the recipe's value, or they do not apply
 TEXT = 8  # points
 
 
@@ -336,7 +336,7 @@ def _parallel(axis: Any, results: Results, found: Sequence[Row]) -> None:
         style = _line(row, place == 0, colour_of(share))
         axis.plot(range(len(heights) + 1), [*heights, share], **style)
     if any(name not in one for one in values for name in results.axes):
-        axis.text(-0.02, MISSING, "does not apply", fontsize=TEXT - 1, va="center", ha="right")
+        axis.text(-0.02, MISSING, "not set", fontsize=TEXT - 1, va="center", ha="right")
     _columns(axis, results, [scales.get(name) for name in results.axes] + [of_means])
     return None
 

@@ -108,11 +108,17 @@ class Best:
 def shown(value: Any, length: int) -> str:
     """A value of an axis for people to read: strings without quotes, long ones cut in the middle.
 
+    Of a dictionary that is too long, the values alone: those of an axis have the same keys.
+
     >>> shown("a/long/path", 8), shown((1, None), 20), shown("", 20)
     ("a/l…path", '(1, None,)', "''")
+    >>> shown({"crops": 0.6, "titles": 0.4}, 14)
+    '0.6, 0.4'
     """
     plain = isinstance(value, str) and value != "" and value.isprintable()
     text = value if plain else to_gin(value)
+    if len(text) > length and isinstance(value, dict):
+        text = ", ".join(shown(one, length) for one in value.values())
     if len(text) <= length:
         return text
     return text[: (length - 1) // 2] + "…" + text[-(length // 2) :]
