@@ -86,9 +86,9 @@ def read(path: str, half: str) -> list[Curve]:
 def made(name: str, options: Mapping[str, Any], skipped: int, curves: Sequence[Curve]) -> Any:
     """The pruner of a setting, its first step a multiple of the usual distance of evaluations."""
     if not skipped:
-        return pruning.pruner(name, **options)
+        return pruning.pruner(name, options)
     apart = statistics.median_low(curve[0][0] for curve in curves)
-    return pruning.pruner(name, **options, first_step=max(apart, 1) * (skipped + 1))
+    return pruning.pruner(name, {**options, "first_step": max(apart, 1) * (skipped + 1)})
 
 
 def replay(pruner: pruning.Pruner, curves: Sequence[Curve]) -> Outcome:

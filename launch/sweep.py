@@ -83,9 +83,14 @@ def run(flags: gin_checks.Flags, options: argparse.Namespace) -> int:
     """Runs a sweep, or says what would run; returns the exit code."""
     if not flags.files:
         raise GinError("No sweep file: kennel sweep FILE.gin, or --gin_file=FILE.gin")
+    if flags.until or flags.rerun:
+        raise GinError(
+            "--until and --rerun are of one recipe: trials run up to the stage of "
+            "sweep.run.metric; a stage is made again by kennel run best.gin --rerun=STAGE"
+        )
     sweep = sweep_reader.load(flags)
     planner = Planner(sweep, flags)
-    pruner = pruning.pruner(sweep.pruner[0], **sweep.pruner[1])
+    pruner = pruning.pruner(*sweep.pruner)
     trial_checks.check_recipes(planner)
     store = planner.bound({}).recipe.store
     source, left_out = _source(planner, store, check=not options.report)
@@ -100,6 +105,7 @@ def run(flags: gin_checks.Flags, options: argparse.Namespace) -> int:
         _work(worker, options.retry_failed)
     found = results.gather(planner, source.trials(), worker.view(), launcher.devices)
     _write(planner, found)
+    _say_what_is_left(worker, found)
     return _exit_code(worker, found)
 
 
@@ -113,6 +119,7 @@ def _source(planner: Planner, store: Store, check: bool) -> tuple[driver.Source,
         where such trials are left out.
     """
     sweep = planner.sweep
+    CONSOLE.print(f"plans and checks the trials of {sweep.title}")
     no_change, recipes = planner.no_change()
     known = points.configurations(
         sweep.axes, sweep.sampler, sweep.trials, sweep.sampler_seed, no_change, recipes
@@ -212,9 +219,18 @@ def _write(planner: Planner, found: Results) -> None:
     if winner is not None:
         path = folder / best.FILE
         report.write_text(path, best.text(planner, winner.trial))
-        command = f"kennel run {path} RUN_DIR={folder / 'best'}"
+        command = f"kennel run {path} RUN_DIR={folder}-best"  # next to it: in the same store
     report.write(found, folder, command)
     CONSOLE.print(f"{folder / 'report.md'}: {report.sentence(found)}")
+
+
+def _say_what_is_left(worker: Driver, found: Results) -> None:
+    statuses = [found.record(trial).status for trial in found.trials]
+    left = sum(one in ("queued", "running", "preempted") for one in statuses)
+    if left:
+        stopped = worker.stopping or worker.changed
+        why = "" if stopped else " (what sweep.run.minutes and steps allow is used up, or --report)"
+        CONSOLE.print(f"{left} trials have not ended{why}; the same command continues with them")
 
 
 def _exit_code(worker: Driver, found: Results) -> int:

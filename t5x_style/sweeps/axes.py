@@ -134,7 +134,7 @@ def problems(axes: Sequence[Axis]) -> Iterator[str]:
 def _range(axis: Axis) -> Iterator[str]:
     if axis.is_list:
         return
-    ends = f"({axis.low}, {axis.high})"
+    ends = f"({axis.low:.6g}, {axis.high:.6g})"
     whole = axis.scale in ("integer", "log_integer")
     if not all(math.isfinite(end) for end in (axis.low, axis.high)):
         yield f"{axis.scale}: expected two finite numbers, found {ends}"
@@ -213,12 +213,12 @@ def ordered(axes: Sequence[Axis]) -> list[Axis]:
 def bindings(
     axes: Sequence[Axis], values: Mapping[str, Any], no_change: Mapping[str, Set[str]]
 ) -> dict[str, Any]:
-    """What a configuration binds: macro -> value, without what changes nothing.
+    """What a configuration binds: macro -> value.
 
     Args:
       axes: of the sweep.
       values: axis -> value.
-      no_change: axis -> its values, as gin has them, that are the recipe's.
+      no_change: axis -> values, as gin has them, that are left out.
     """
     return {
         axis.macro: values[axis.name]

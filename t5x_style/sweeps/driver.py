@@ -17,11 +17,15 @@ from t5x_style.sweeps.launchers import Job, Launcher
 from t5x_style.sweeps.outcomes import Outcomes
 from t5x_style.sweeps.planning import Planner
 from t5x_style.sweeps.pruning import Pruner
-from t5x_style.sweeps.trial_records import Kept, TrialRecords
+from t5x_style.sweeps.trial_records import LOG, Kept, TrialRecords
 from t5x_style.sweeps.trials import Record, Trial
 from t5x_style.workflow.leases import Lease, LeaseLost, Leases
 
 POLL_SECONDS = 0.5
+LONGEST_POLL = 5.0  # seconds
+BUSY_SHARE = 0.2  # of a core, that the driver takes at most while nothing happens
+GRACE_SECONDS = 300.0  # after which a trial that does not save and end is killed
+STOPS = 5  # times that somebody else may stop a trial; then it has failed
 Records = dict[str, Record]
 
 
@@ -46,6 +50,7 @@ class Running:
       kept: its record.
       began: by the driver's clock.
       stopped: the record that it gets once it has ended, because the driver stopped it.
+      asked: when it was asked to end, by the driver's clock.
       lost: another driver has taken it over, since this process was suspended for long.
     """
 
@@ -55,6 +60,7 @@ class Running:
     job: Job
     began: float
     stopped: Record | None = None
+    asked: float = 0.0
     lost: bool = False
 
 
@@ -88,7 +94,9 @@ class Driver:
         self._outcomes = Outcomes(planner, self.records)
         self._running: dict[str, Running] = {}
         self._retried: set[str] = set()
-        self._files = _digest(planner.files())
+        self._stops: dict[str, int] = {}  # trial -> how often somebody else has stopped it
+        self._files = planner.files()
+        self._read = _digest(self._files)
         self.stopping = False
         self.changed = False
 
@@ -105,13 +113,15 @@ class Driver:
     def run(self) -> None:
         """Returns when every trial has ended, or none of the others may be started."""
         while True:
+            began = self._clock()
             self._collect()
             view = self.view()
             self._stop_early(view)
-            waits = self._start(view)
-            if not self._running and not waits:
+            started = self._start(view)
+            if not self._running and not started and not self._others_run(view):
                 return
-            self._sleep(POLL_SECONDS)
+            busy = (self._clock() - began) / BUSY_SHARE
+            self._sleep(min(max(POLL_SECONDS, busy), LONGEST_POLL))
 
     def view(self) -> Records:
         """Trial's name -> its record, running ones with their curves, pruned where judged so."""
@@ -133,7 +143,7 @@ class Driver:
                 continue
             del self._running[name]
             seconds = round(one.kept.record.seconds + self._clock() - one.began, 3)
-            record = one.stopped or self._outcomes.of(one.trial, code)
+            record = one.stopped or self._outcome(one.trial, one.kept.record, code)
             record = replace(record, attempts=one.kept.record.attempts, seconds=seconds)
             try:
                 with one.lease.guard():
@@ -144,20 +154,34 @@ class Driver:
             one.lease.release()
             self._say(f"{name}: {in_words(record)}")
 
+    def _outcome(self, trial: Trial, record: Record, code: int) -> Record:
+        """What became of a trial that ended by itself; stopped again and again, it has failed."""
+        found = self._outcomes.of(trial, record, code)
+        if found.status == "preempted" and not self.changed:
+            self._stops[trial.name] = self._stops.get(trial.name, 0) + 1
+            if self._stops[trial.name] > STOPS:
+                reason = f"it was stopped {STOPS + 1} times, by nobody known"
+                return replace(found, status="failed", reason=reason)
+        return found
+
     def _stop_early(self, view: Records) -> None:
         """Asks trials to end that were pruned, have no usable value, or used up their minutes."""
         self._watch_files()
         for name, one in self._running.items():
+            if one.stopped is not None:
+                if self._clock() - one.asked > GRACE_SECONDS:
+                    one.job.kill()
+                continue
             seen = view[name]
-            if one.stopped is None:
-                if seen.status == "pruned" or seen.status == "failed":
-                    one.stopped = seen
-                elif self._is_over_time(seen):
-                    one.stopped = self._out_of_time(seen)
-                elif self.stopping:
-                    one.stopped = replace(seen, status="preempted")
-                if one.stopped is not None:
-                    one.job.stop()
+            if seen.status in ("pruned", "failed"):
+                one.stopped = seen
+            elif self._is_over_time(seen):
+                one.stopped = self._out_of_time(seen)
+            elif self.stopping:
+                one.stopped = replace(seen, status="preempted")
+            if one.stopped is not None:
+                one.asked = self._clock()
+                one.job.stop()
 
     def _is_over_time(self, seen: Record) -> bool:
         minutes = self._sweep.limits.trial_minutes
@@ -169,7 +193,7 @@ class Driver:
         return replace(seen, status="pruned", step=last[0], value=last[1], reason=reason)
 
     def _watch_files(self) -> None:
-        if not self.changed and _digest(self._planner.files()) != self._files:
+        if not self.changed and _digest(self._files) != self._read:
             self.changed = True
             self._say(
                 f"{self._sweep.title}: the sweep file or a gin file of its recipe changed since "
@@ -178,89 +202,110 @@ class Driver:
             )
 
     def _start(self, view: Records) -> bool:
-        """Starts what may start; whether there is something to wait for that this driver lacks."""
+        """Starts what may start, or asks for another trial; whether it did."""
         if self.stopping or self.changed:
             return False
-        waits = False
+        did = spent = False
         for trial in self._source.trials():
+            if not self._launcher.free():
+                return did
             record = view[trial.name]
             again = record.status == "failed" and trial.name in self._retried
-            if trial.name in self._running or (record.status in settling.ENDED and not again):
+            ended = record.status in settling.ENDED and not again
+            if trial.name in self._running or ended or self._must_wait(trial, view):
                 continue
-            if self._must_wait(trial, view):
-                waits = True
+            # those after it are no shorter way to use up what is left
+            spent = spent or self._is_spent(trial, view)
+            if spent and (record.status == "queued" or self._is_out_of_minutes(view)):
                 continue
-            if self._is_spent(trial, view):
-                return waits or self._others_run(view)
-            if not self._launcher.free():
-                return True
-            if self._claim(trial, again):
+            if self._claim(trial, record, again):
                 view[trial.name] = replace(record, status="running")
-            else:
-                waits = True
-        if self._launcher.free() and not self._source.is_complete():
-            return self._source.more(view) or waits or self._others_run(view)
-        return waits
+                did = True
+        if self._launcher.free() and not spent and not self._source.is_complete():
+            return self._source.more(view) or did
+        return did
 
     def _others_run(self, view: Records) -> bool:
+        """Whether another driver works on a trial that this one could wait for."""
         return any(
-            one.status == "running" and name not in self._running for name, one in view.items()
+            one.status not in settling.ENDED
+            and trial.name not in self._running
+            and self._leases.holder(self.lease_name(trial)) is not None
+            for trial in self._source.trials()
+            for one in [view[trial.name]]
         )
 
     def _must_wait(self, trial: Trial, view: Records) -> bool:
-        """Whether an earlier seed of its configuration may still be pruned."""
+        """Whether the trial's configuration may still be pruned with an earlier seed."""
         if self._pruner.name == "none":
             return False
+        open_seeds: set[int | None] = set()  # with trials before this one that have not ended
         for one in self._source.trials():
             if one.name == trial.name:
-                break
-            same = one.configuration.name == trial.configuration.name
-            if same and view[one.name].status not in settling.ENDED:
+                return False
+            if view[one.name].status not in settling.ENDED:
+                open_seeds.add(one.seed)
+            if one.configuration.name == trial.configuration.name and one.seed in open_seeds:
                 return True
         return False
 
     def _is_spent(self, trial: Trial, view: Records) -> bool:
         """Whether the trial would go beyond the limits of the sweep."""
-        limits = self._sweep.limits
-        seconds = sum(one.seconds for one in view.values())
-        if limits.minutes is not None and seconds >= 60 * limits.minutes:
+        if self._is_out_of_minutes(view):
             return True
-        if limits.steps is None or view[trial.name].status != "queued":
+        limit = self._sweep.limits.steps
+        if limit is None or view[trial.name].status != "queued":
             return False
         used = 0
-        for name, one in view.items():
-            if one.status == "pruned":
-                used += one.step or 0
-            elif one.status != "queued":
-                used += self._steps(name)
-        return used + self._steps(trial.name) > limits.steps
+        for one in self._source.trials():
+            record = view[one.name]
+            if record.status == "pruned":
+                used += record.step or 0
+            elif record.status != "queued":
+                used += self._steps(one)
+        return used + self._steps(trial) > limit
 
-    def _steps(self, name: str) -> int:
-        trial = next(one for one in self._source.trials() if one.name == name)
+    def _is_out_of_minutes(self, view: Records) -> bool:
+        limit = self._sweep.limits.minutes
+        return limit is not None and sum(one.seconds for one in view.values()) >= 60 * limit
+
+    def _steps(self, trial: Trial) -> int:
         return measures.steps(self._planner.of(trial).last) or 0
 
-    def _claim(self, trial: Trial, again: bool) -> bool:
-        """Starts a trial that no other driver has; whether this one has it now."""
+    def _claim(self, trial: Trial, viewed: Record, again: bool) -> bool:
+        """Starts a trial that no other driver has; whether this one has it now.
+
+        Args:
+          trial: to start.
+          viewed: its record in the view by which it was chosen, which may be old by now.
+          again: it has failed, and is retried.
+        """
         found: list[Running] = []
         lease = self._leases.claim(self.lease_name(trial), lambda: _lose(found))
         if lease is None:
             return False
-        before = self._outcomes.seen(trial)  # another driver may have ended it meanwhile
-        if before.status in settling.ENDED and not again and not settling.by_pruner(before):
-            lease.release()
+        before = self._outcomes.seen(trial)
+        retried = again and before.status == "failed"
+        resumed = viewed.status == "preempted" and settling.by_pruner(before)
+        if before.status in settling.ENDED and not retried and not resumed:
+            lease.release()  # another driver has ended it meanwhile
             return False
         self._retried.discard(trial.name)
-        record = replace(
-            before, status="running", attempts=before.attempts + 1, reason="", value=None, step=None
-        )
+        seconds = before.seconds
+        if before.status == "running":  # its driver was killed
+            seconds = round(seconds + self._outcomes.unrecorded_seconds(trial), 3)
+        if before.status in ("queued", "failed"):
+            # until the stage begins, a link of before would lead to another log
+            self._outcomes.stage(trial).unlink(missing_ok=True)
+        attempts = before.attempts + 1
+        record = Record("running", curve=before.curve, attempts=attempts, seconds=seconds)
         kept = Kept(trial, self._planner.of(trial).last.fingerprint, record)
         with lease.guard():
             self.records.write(kept)
         run_dir = str(self.records.run_dir(trial.name))
         flags = self._planner.command(self._planner.bindings(trial), run_dir)
-        job = self._launcher.start(
-            flags.arguments(), self.records.folder_of(trial.name) / "log.txt"
-        )
+        log = self.records.folder_of(trial.name) / LOG
+        job = self._launcher.start(flags.arguments(), log)
         one = Running(trial, kept, lease, job, self._clock())
         found.append(one)
         self._running[trial.name] = one

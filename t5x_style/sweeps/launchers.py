@@ -25,6 +25,9 @@ class Job(Protocol):
     def stop(self) -> None:
         """Asks it to save and end; may be called again."""
 
+    def kill(self) -> None:
+        """Ends it at once."""
+
 
 class Launcher(Protocol):
     """Starts recipes, a few at a time.
@@ -65,9 +68,14 @@ class LocalJob:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
+    def kill(self) -> None:
+        """See `Job.kill`; its stage dies with it."""
+        if self._process.poll() is None:
+            self._process.kill()
+
 
 class LocalLauncher:
-    """Processes of this machine, each with cores that no other trial of it has.
+    """Processes of this machine, each with cores that no other trial of this launcher has.
 
     A driver that dies takes its trials along: two of them would write to one place.
     """

@@ -20,6 +20,7 @@ TRAINING = "train"  # name of the job that has curves
 OUTPUT = "metrics"  # of stages with numbers
 STEPS = "cadence.steps"  # parameter of a training: its length
 EVALUATIONS = "eval/"
+QUOTE = "'"  # around texts in parameters
 
 
 class MeasureError(ValueError):
@@ -46,8 +47,11 @@ def problem(plan: Plan, stage: str, metric: str) -> str | None:
       metric: of it.
     """
     if is_training(plan):
-        given = _evaluations(plan.values.semantic)
-        if metric.startswith(EVALUATIONS) and metric not in given:
+        evaluators = _evaluators(plan.values.semantic)
+        evaluator = metric.removeprefix(EVALUATIONS).rpartition("/")[0]
+        unlisted = evaluator in evaluators and not evaluators[evaluator]
+        given = [f"{EVALUATIONS}{one}/{its}" for one, all_ in evaluators.items() for its in all_]
+        if metric.startswith(EVALUATIONS) and metric not in given and not unlisted:
             listed = ", ".join(given) or "nothing: it has no evaluators"
             return (
                 f"no evaluator of {stage} gives {metric!r}{closest(metric, given)}; "
@@ -62,42 +66,43 @@ def problem(plan: Plan, stage: str, metric: str) -> str | None:
     return None
 
 
-def _evaluations(parameters: Mapping[str, str]) -> list[str]:
-    """`eval/EVALUATOR/METRIC` of a training's parameters; evaluators that list none give all."""
-    found = []
+def _evaluators(parameters: Mapping[str, str]) -> dict[str, list[str]]:
+    """Evaluator of a training -> names of its metrics, [] where it lists none."""
+    found = {}
     for path, name in parameters.items():
-        if match := re.fullmatch(r"evaluators\[(\d+)\]\.name", path):
-            listed = parameters.get(f"evaluators[{match[1]}].metrics", "")
-            found += [
-                f"{EVALUATIONS}{name.strip(chr(39))}/{one}"
-                for one in re.findall(r"'(.+?)'", listed)
-            ]
+        if match := re.fullmatch(r"(evaluators\[\d+\])\.name", path):
+            listed = parameters.get(f"{match[1]}.metrics", "")
+            found[name.strip(QUOTE)] = re.findall(f"{QUOTE}(.+?){QUOTE}", listed)
     return found
 
 
-def curve(folder: Path, metric: str) -> Curve:
-    """The metric at each step of a training's log; () where there is no log yet.
+def curve(folder: Path, metric: str) -> tuple[Curve, str]:
+    """The metric at each step of a training's log, up to the first value that is no number.
 
     Args:
       folder: of the stage; it may be running.
       metric: of it.
 
-    Raises:
-      MeasureError: a value is no number, or the log holds evaluations without the metric.
+    Returns:
+      the curve, () where there is no log yet; and what is wrong with the log, or "".
     """
-    path = folder / metric_writer.JSONL
-    if not path.is_file():
-        return ()
-    lines = metric_writer.read_lines(path)
-    found = tuple((int(line["step"]), float(line[metric])) for line in lines if metric in line)
-    for step, value in found:
-        if not math.isfinite(value):
-            raise MeasureError(f"{metric} is {value} at step {step}")
+    try:
+        lines = metric_writer.read_lines(folder / metric_writer.JSONL)
+    except OSError:
+        return (), ""
+    except ValueError as error:
+        return (), str(error)
+    found: list[tuple[int, float]] = []
+    for line in lines:
+        if metric in line:
+            if not _is_number(line[metric]):
+                return tuple(found), f"{metric} is {line[metric]} at step {line['step']}"
+            found.append((int(line["step"]), float(line[metric])))
     if not found and metric.startswith(EVALUATIONS):
         others = {name for line in lines for name in line if name.startswith(EVALUATIONS)}
         if others:
-            raise MeasureError(f"no {metric!r} in its log, which has {', '.join(sorted(others))}")
-    return found
+            return (), f"no {metric!r} in its log, which has {', '.join(sorted(others))}"
+    return tuple(found), ""
 
 
 def chosen(points: Curve, at: str, larger_is_better: bool) -> tuple[int, float]:
@@ -124,7 +129,10 @@ def number(path: Path, metric: str) -> float:
     Raises:
       MeasureError: there is none, or it is not finite.
     """
-    value = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise MeasureError(f"{path}: expected JSON: {error}") from error
     rest = metric
     while rest:
         keys = [str(key) for key in value] if isinstance(value, dict) else []

@@ -7,9 +7,9 @@ from pathlib import Path
 from t5x_style.sweeps import measures
 from t5x_style.sweeps.measures import MeasureError
 from t5x_style.sweeps.planning import Planner
-from t5x_style.sweeps.trial_records import LOG, TrialRecords
+from t5x_style.sweeps.trial_records import FILE, LOG, TrialRecords
 from t5x_style.sweeps.trials import Curve, Record, Trial
-from t5x_style.workflow.store import Version, version_at
+from t5x_style.workflow.store import Version
 
 STOPPED = 143  # exit code of a recipe whose stage was stopped by somebody else, and saved
 
@@ -31,35 +31,37 @@ class Outcomes:
             return Record()
         if kept.record.status not in ("running", "preempted"):
             return kept.record
-        try:
-            curve = self._curve(trial)
-        except MeasureError as error:
-            return replace(kept.record, status="failed", reason=str(error))
-        return replace(kept.record, curve=curve or kept.record.curve)
+        return self._with_curve(trial, kept.record)
 
-    def _stage(self, trial: Trial) -> Path:
+    def _with_curve(self, trial: Trial, record: Record) -> Record:
+        if not measures.is_training(self._planner.of(trial).last):
+            return record
+        curve, wrong = measures.curve(self.stage(trial), self._sweep.metric)
+        if wrong:
+            return replace(record, status="failed", curve=curve, reason=wrong)
+        return replace(record, curve=curve or record.curve)
+
+    def stage(self, trial: Trial) -> Path:
+        """The link to the measured stage of a trial's run."""
         return self._records.run_dir(trial.name) / self._sweep.stage
 
-    def _curve(self, trial: Trial) -> Curve:
-        if not measures.is_training(self._planner.of(trial).last):
-            return ()
-        return measures.curve(self._stage(trial), self._sweep.metric)
-
-    def of(self, trial: Trial, code: int) -> Record:
+    def of(self, trial: Trial, record: Record, code: int) -> Record:
         """What became of a trial whose recipe ended by itself.
 
         Args:
           trial: whose.
-          code: its exit code, see `launch.recipe`.
+          record: from its start.
+          code: the recipe's exit code, see `launch.recipe`.
         """
-        seen = self.seen(trial)
+        if code not in (0, STOPPED):
+            seen = self._with_curve(trial, record)
+            return replace(seen, status="failed", reason=seen.reason or self._error(trial, code))
+        version = self._planner.made(trial, str(self._records.run_dir(trial.name)))
+        if version is None:
+            return replace(self._with_curve(trial, record), status="preempted", reason="")
+        seen = self._with_curve(trial, record)
         if seen.status == "failed":
             return seen
-        if code not in (0, STOPPED):
-            return replace(seen, status="failed", reason=self._error(trial, code))
-        version = version_at(self._stage(trial))
-        if version is None or version.manifest is None:
-            return replace(seen, status="preempted")
         try:
             step, value = self._measured(trial, version, seen.curve)
         except MeasureError as error:
@@ -71,6 +73,14 @@ class Outcomes:
         if measures.is_training(self._planner.of(trial).last):
             return measures.chosen(curve, sweep.at, sweep.larger_is_better)
         return None, measures.number(version.output(measures.OUTPUT), sweep.metric)
+
+    def unrecorded_seconds(self, trial: Trial) -> float:
+        """How long an attempt ran whose driver was killed, as far as its log says."""
+        folder = self._records.folder_of(trial.name)
+        try:
+            return max(0.0, (folder / LOG).stat().st_mtime - (folder / FILE).stat().st_mtime)
+        except OSError:
+            return 0.0
 
     def _error(self, trial: Trial, code: int) -> str:
         """Why a recipe failed: the first error of the last attempt that its log holds."""

@@ -21,6 +21,7 @@ from t5x_style.workflow.fingerprints import InputError
 from t5x_style.workflow.plans import Decision, Plan
 from t5x_style.workflow.recipe_planning import Known
 from t5x_style.workflow.recipe_stage import Recipe, RecipeError
+from t5x_style.workflow.store import Version
 
 Bindings = Mapping[str, Any]
 WRONG = (GinError, RecipeError, InputError)
@@ -140,14 +141,40 @@ class Planner:
         plan = recipe_planning.plan(planned.recipe, item, planned.flags, known)
         return stages.decide(plan)
 
+    def made(self, trial: Trial, run_dir: str) -> Version | None:
+        """The finished version of the measured stage, as gin files say now.
+
+        None where it is not finished, or where they no longer say what was planned.
+
+        Args:
+          trial: whose.
+          run_dir: where it ran.
+        """
+        flags = self.command(self.bindings(trial), run_dir)
+        try:
+            recipe = recipe_reader.load(flags)
+            chain = recipe_planning.chained(recipe, flags)
+            if chain[self.sweep.stage].fingerprint != self.of(trial).last.fingerprint:
+                return None
+            known = Known()
+            for item in recipe.stages:
+                decision = stages.decide(recipe_planning.plan(recipe, item, flags, known))
+                if decision.status != "done" or decision.version is None:
+                    return None
+                known.done[item.name] = decision.version
+        except WRONG:
+            return None
+        return known.done[self.sweep.stage]
+
     def no_change(self) -> tuple[NoChange, dict[str, Any]]:
-        """Values of axes that bind nothing, since the recipe has them.
+        """Values of axes that are the recipe's, and not part of a trial's name.
 
         Returns:
           axis -> such values, as gin has them; and axis -> the value, of axes that always apply.
 
         Raises:
-          GinError: axes that the recipe does not know; defaults that are not the recipe's.
+          GinError: axes that the recipe does not know, or that change nothing; defaults that are
+            not the recipe's.
         """
         same: dict[str, set[str]] = {}
         recipes: dict[str, Any] = {}
@@ -181,10 +208,15 @@ class Planner:
                     "trials, or name the recipe's value"
                 )
             return [axis.default]
-        if not axis.is_list:
-            self.bound(around | {axis.macro: axis.at(0.5)})  # a macro that no stage uses
-            return []
-        return [value for value in axis.values if not changes(value)]
+        values = axis.values if axis.is_list else (axis.at(0.25), axis.at(0.75))
+        same = [value for value in values if not changes(value)]
+        if len(same) == len(values) > 1:
+            raise GinError(
+                f"{axis.where}: axis {axis.name}: {axis.macro} changes nothing of stage "
+                f"{self.sweep.stage}, which is measured, nor of what that reads. A stage that sets "
+                f"{axis.macro} itself is named: macro = 'STAGE/{axis.macro}'"
+            )
+        return same if axis.is_list else []
 
     def _around(self, axis: Axis) -> dict[str, Any]:
         """What makes an axis apply: the first value of each condition, and of theirs."""

@@ -1,6 +1,7 @@
 """The configurations of a sweep that are known before it runs: grids and quasi-random points."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 from t5x_style.sweeps import quasi_random
@@ -56,9 +57,9 @@ def configurations(
     elif sampler == "quasi_random":
         points = [quasi_random.points(axes, place, seed) for place in range(number or 0)]
     found: dict[str, Configuration] = {}
-    for values in (dict(recipes), *points):
-        made = of(axes, values, len(found), no_change)
-        found.setdefault(made.name, made)
+    own = Configuration(0, dict(recipes), {}, {})
+    for made in (own, *(of(axes, values, 0, no_change) for values in points)):
+        found.setdefault(made.name, replace(made, number=len(found)))
     return list(found.values())
 
 
@@ -73,4 +74,6 @@ def of(
       number: its place.
       no_change: values that are the recipe's.
     """
-    return Configuration(number, dict(values), bindings(axes, values, no_change))
+    return Configuration(
+        number, dict(values), bindings(axes, values, {}), bindings(axes, values, no_change)
+    )

@@ -34,19 +34,23 @@ class Pruner:
     options: tuple[tuple[str, float], ...] = ()
 
 
-def pruner(name: str, **options: Any) -> Pruner:
+def pruner(name: str, options: Mapping[Any, Any] | None = None) -> Pruner:
     """A pruner with its options checked.
+
+    Args:
+      name: of OPTIONS.
+      options: those of it that are not as in OPTIONS; None for none.
 
     Raises:
       ValueError: no such pruner or option, a value out of range, or no Optuna.
     """
     if name not in OPTIONS:
         raise ValueError(f"sweep.run.pruner: no pruner {name!r}{closest(name, OPTIONS)}")
-    known = OPTIONS[name]
+    known, options = OPTIONS[name], options or {}
     for option, value in options.items():
         where = f"sweep.run.pruner_options: {option}"
         if option not in known:
-            raise ValueError(f"{where}: {name} has no such option{closest(option, known)}")
+            raise ValueError(f"{where}: {name} has no such option{closest(str(option), known)}")
         if type(value) not in (int, float):
             raise ValueError(f"{where}: expected a number, found {value!r}")
         if option == "keep" and not 0 < value < 1:

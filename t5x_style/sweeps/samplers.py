@@ -44,7 +44,7 @@ def suggest(
     optuna = optuna_extra.load()
     assert sampler == "tpe", sampler
     known = [one for one in before if one[1] is not None and not math.isnan(one[1])]
-    if len(known) < FIRST:
+    if len(before) < FIRST or len(known) < 2:
         return quasi_random.points(axes, number, seed)
     study = optuna.create_study(
         direction="maximize" if larger_is_better else "minimize",

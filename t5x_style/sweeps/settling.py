@@ -39,11 +39,11 @@ def settled(
         record = records.get(trial.name, Record())
         first = pruned.get(trial.configuration.name)
         if first is not None:
-            reason = f"its configuration was pruned with seed {first.seed}"
+            reason = f"{REASON}: its configuration was pruned with seed {first.seed}"
             record = replace(
                 record, status="pruned", value=None, step=None, curve=(), reason=reason
             )
-        elif pruner.name != "none" and (record.status != "pruned" or by_pruner(record)):
+        elif record.status != "pruned" or by_pruner(record):
             before = [found[one.name] for one in trials[:place] if one.seed == trial.seed]
             record = _judged(record, before, pruner, larger_is_better)
             if record.status == "pruned":
@@ -76,8 +76,10 @@ def _judged(
             )
     if known != record.curve:
         return record
+    if record.status != "pruned":
+        return record
     # another pruner, or another order of trials, had stopped it: it may go on
-    return replace(record, status="preempted") if record.status == "pruned" else record
+    return replace(record, status="preempted", value=None, step=None, reason="")
 
 
 def _has_reached(record: Record, step: int) -> bool:

@@ -18,6 +18,7 @@ from t5x_style.workflow.leases import Leases
 
 ADAPTIVE = ("tpe",)
 ATTEMPTS = 20  # points that are possible and new are asked for so often
+AGAIN = 1_000_000  # added to a point's number for each further attempt
 
 
 def by_seed(configurations: Sequence[Configuration], seeds: Sequence[int]) -> list[Trial]:
@@ -77,12 +78,15 @@ class Asked:
         self._folder = sweep.folder / "asked"
         self._configurations = list(first)
         self._given = len(self._configurations)
+        self._is_exhausted = False
         self._read()
 
     def trials(self) -> Sequence[Trial]:
         """See `driver.Source`."""
         self._read()
-        return by_configuration(self._configurations, self._sweep.seeds)
+        distinct = {one.name: one for one in reversed(self._configurations)}  # the first of equals
+        known = sorted(distinct.values(), key=lambda one: one.number)
+        return by_configuration(known, self._sweep.seeds)
 
     def is_complete(self) -> bool:
         """See `driver.Source`."""
@@ -91,6 +95,8 @@ class Asked:
 
     def more(self, records: Mapping[str, Record]) -> bool:
         """Asks for one configuration; see `driver.Source`."""
+        if self._is_exhausted:
+            return False
         lease = self._leases.claim(self._lease, lambda: None)
         if lease is None:
             return True
@@ -111,7 +117,7 @@ class Asked:
                 self._sweep.sampler,
                 self._sweep.axes,
                 [(one.values, self._mean(one, results)) for one in self._configurations],
-                number * ATTEMPTS + attempt,
+                number - self._given + attempt * AGAIN,
                 self._sweep.sampler_seed,
                 self._sweep.larger_is_better,
             )
@@ -123,7 +129,8 @@ class Asked:
                     records.write_json(self._path(number), {"values": text})
                 self._read()
                 return True
-        return False  # the axes have hardly any point left
+        self._is_exhausted = True  # the axes have hardly any point left
+        return False
 
     def _mean(self, one: Configuration, results: Mapping[str, Record]) -> float | None:
         """Over its seeds; None where one of them has failed, was pruned, or is not done yet."""

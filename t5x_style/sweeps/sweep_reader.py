@@ -28,9 +28,7 @@ FOLDER_MACRO = "SWEEP_DIR"
 SAMPLERS = ("grid", "quasi_random", "tpe")
 DIRECTIONS = {"max": True, "min": False}
 SMALL_IS_GOOD = ("loss", "perplexity", "error")  # of a metric's name: the direction must be said
-OF_TRIALS = {  # settings of a recipe that a sweep gives each trial, and what to set instead
-    "RUN_DIR": f"each trial has its own folder below {FOLDER_MACRO}; set that",
-}
+PLACES = ("RUN_DIR", "STORE", "STORE_LIMIT")  # of results: no axes
 
 
 @dataclass(frozen=True)
@@ -239,15 +237,19 @@ def _axis(name: str, values: dict[str, Any], where: str) -> Axis:
     rest = {"when": _when(values.get("when", {})), "default": values.get("default", UNSET)}
     if scale == "values":
         return Axis(name, macro, scale, values=tuple(given), where=where, **rest)
-    numbers = [type(one) in (int, float) for one in given]
-    if numbers != [True, True]:
+    if len(given) != 2 or not all(map(_is_end, given)):
         raise GinError(f"{scale}: expected (low, high), two numbers, found {given!r}")
     return Axis(name, macro, scale, low=given[0], high=given[1], where=where, **rest)
 
 
+def _is_end(value: Any) -> bool:
+    """Whether it is a number that a float can hold."""
+    return type(value) is float or (type(value) is int and abs(value) < 1 << 63)
+
+
 def _when(value: Any) -> dict[str, tuple[Any, ...]]:
     if not isinstance(value, dict) or not all(
-        isinstance(one, list | tuple) for one in value.values()
+        isinstance(name, str) and isinstance(one, list | tuple) for name, one in value.items()
     ):
         raise GinError(f"when: expected {{'AXIS': [value, ...]}}, found {value!r}")
     return {name: tuple(values) for name, values in value.items()}
@@ -286,8 +288,8 @@ def _clashes(
 ) -> Iterator[str]:
     by_macro = {axis.macro: axis for axis in axes}
     for one in settings:
-        if one.name in OF_TRIALS:
-            yield f"{one.where}: {one.name}: {OF_TRIALS[one.name]}"
+        if one.name == "RUN_DIR":
+            yield f"{one.where}: RUN_DIR: each trial has its own, below {FOLDER_MACRO}; set that"
         if one.name == values["seed_macro"] and values["seeds"]:
             yield f"{one.where}: {one.name} is set, and by sweep.run.seeds; keep one of them"
         if axis := by_macro.get(one.name):
@@ -295,6 +297,11 @@ def _clashes(
                 f"{one.where}: {one.name} is set, and varied by axis {axis.name} ({axis.where}); "
                 "keep one of them"
             )
+    for name in PLACES:
+        if axis := by_macro.get(name):
+            yield f"{axis.where}: axis {axis.name}: {name} says where results are; it is no axis"
+    if not isinstance(values["seed_macro"], str):
+        return
     seed = by_macro.get(values["seed_macro"])
     if seed is not None and values["seeds"]:
         yield f"{seed.where}: axis {seed.name} clashes with sweep.run.seeds: both set {seed.macro}"

@@ -38,6 +38,13 @@ def check_recipes(planner: Planner) -> None:
     sweep = planner.sweep
     if wrong := measures.problem(planned.last, sweep.stage, sweep.metric):
         raise GinError(f"sweep.run.metric: {wrong}")
+    made = {planner.bound({sweep.seed_macro: seed}).last.fingerprint for seed in sweep.seeds}
+    if len(made) < len(sweep.seeds):
+        raise GinError(
+            f"sweep.run.seeds: {sweep.seed_macro} changes nothing of stage {sweep.stage}, so that "
+            "all seeds would be one. Name what sets its seed: sweep.run.seed_macro = "
+            f"'{sweep.stage}/SEED'"
+        )
 
 
 def impossible(planner: Planner, trials: Sequence[Trial]) -> Problems:
@@ -101,28 +108,32 @@ def _of_memory(planner: Planner, plans: Mapping[str, Planned]) -> Problems:
             known[key] = _preflight(planned, topology)
             path.parent.mkdir(parents=True, exist_ok=True)
             records.write_json(path, known)
-        if known[key]:
-            found[name] = [known[key]]
+        if not known[key]:
+            found[name] = [f"preflight: its trainings do not fit into {topology}"]
     return found
 
 
-def _preflight(planned: Planned, topology: str) -> str:
-    """Why the trainings of a recipe do not fit into a slice; "" where they do."""
+def _preflight(planned: Planned, topology: str) -> bool:
+    """Whether the trainings of a recipe fit into a slice.
+
+    Raises:
+      GinError: that could not be found out.
+    """
     path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))))
     done = subprocess.run(
         [
-            *(sys.executable, "-m", PREFLIGHT, f"--topology={topology}"),
-            *replace(planned.flags, traceback=False).arguments(),
+            *(sys.executable, "-m", PREFLIGHT, f"--topology={topology}", "--json"),
+            *replace(planned.flags, traceback=False, until=None).arguments(),
         ],
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": path},
     )
-    if done.returncode == 0:
-        return ""
-    said = [line for line in (done.stderr + done.stdout).splitlines() if line.startswith("error:")]
-    reason = said[0].removeprefix("error: ") if said else "it does not fit"
-    return f"preflight on {topology}: {reason}"
+    try:
+        return bool(json.loads(done.stdout.splitlines()[-1])["fits"])
+    except (IndexError, ValueError, KeyError, TypeError) as error:
+        said = "\n".join(done.stderr.splitlines()[-5:])
+        raise GinError(f"sweep.run.topology = {topology!r}: preflight failed: {said}") from error
 
 
 def refuse(problems: Problems, trials: Sequence[Trial]) -> None:
@@ -153,8 +164,8 @@ def refuse(problems: Problems, trials: Sequence[Trial]) -> None:
 
 def described(trial: Trial) -> str:
     """A configuration in words: what it binds."""
-    bindings = trial.configuration.bindings
-    return ", ".join(f"{name}={value}" for name, value in bindings.items()) or "the recipe's own"
+    named = trial.configuration.named
+    return ", ".join(f"{name}={value}" for name, value in named.items()) or "the recipe's own"
 
 
 def _some(names: Sequence[str]) -> str:

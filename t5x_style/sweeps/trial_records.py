@@ -93,6 +93,7 @@ def _value(kept: Kept) -> dict[str, Any]:
         "format": FORMAT,
         "values": _as_gin(configuration.values),
         "bindings": _as_gin(configuration.bindings),
+        "named": _as_gin(configuration.named),
         "seed": kept.trial.seed,
         "plan": kept.plan,
         **vars(record),
@@ -108,11 +109,11 @@ def _as_gin(values: Mapping[str, Any]) -> dict[str, str]:
 def _read(value: Mapping[str, Any]) -> Kept:
     if value["format"] != FORMAT:
         raise ValueError(f"found format {value['format']}")
-    values, bindings = (
+    parts = [
         {name: parse_value(text) for name, text in value[part].items()}
-        for part in ("values", "bindings")
-    )
+        for part in ("values", "bindings", "named")
+    ]
     fields = {name: value[name] for name in Record.__dataclass_fields__ if name != "curve"}
     curve = tuple((int(step), float(one)) for step, one in value["curve"])
-    trial = Trial(Configuration(EARLIER, values, bindings), value["seed"])
+    trial = Trial(Configuration(EARLIER, *parts), value["seed"])
     return Kept(trial, value["plan"], Record(curve=curve, **fields))

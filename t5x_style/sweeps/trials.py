@@ -2,9 +2,10 @@
 
 A configuration gives each axis a value; a trial is a configuration with one seed. Both are named by
 a hash of what they bind, so that a name says what was run whatever the sweep file looks like later.
-A value that is an axis's default binds nothing: an axis that is added later leaves old names alone.
+The recipe's own values are left out of it: an axis that is added later leaves old names alone.
 """
 
+import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,18 +28,20 @@ class Configuration:
 
     Attributes:
       number: its place in the sweep, from 0.
-      values: axis -> value, of the axes that apply (`when`), defaults included.
-      bindings: macro or parameter -> value, without defaults.
+      values: axis -> value, of the axes that apply (`when`).
+      bindings: macro or parameter -> value, of the same; none of the recipe's own configuration.
+      named: those of the bindings that are not the recipe's values.
     """
 
     number: int
     values: Mapping[str, Any]
     bindings: Mapping[str, Any]
+    named: Mapping[str, Any]
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
-        """`default`, or a hash of the bindings."""
-        return name_of(self.bindings)
+        """`default`, or a hash of what is not the recipe's."""
+        return name_of(self.named)
 
 
 def name_of(bindings: Mapping[str, Any]) -> str:
@@ -64,7 +67,7 @@ class Trial:
     configuration: Configuration
     seed: int | None = None
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         """That of the configuration, and the seed."""
         own = self.configuration.name

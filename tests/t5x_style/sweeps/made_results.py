@@ -12,7 +12,7 @@ def configuration(number, values, default=None):
     """A configuration that binds what differs from the default's values."""
     default = default or {}
     bound = {k: v for k, v in values.items() if k not in default or repr(default[k]) != repr(v)}
-    return Configuration(number, values, bound)
+    return Configuration(number, values, bound, bound)
 
 
 def done(value, step=None, curve=(), **others):

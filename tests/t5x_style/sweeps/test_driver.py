@@ -1,5 +1,6 @@
 """The driver with real recipes of a toy training: what runs, what stops, what is kept."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -145,6 +146,27 @@ def test_a_trial_that_writes_nan_has_failed(sweep_house):
     )
 
 
+def test_a_correction_of_what_failed_is_judged_by_its_own_log(sweep_house):
+    sweep_house.write(SWEEP + "NAN_AT = 3\n")
+    run(code=1)
+    assert {one.status for one in kept().values()} == {"failed"}
+    sweep_house.write(SWEEP)
+    run()
+    assert {one.status for one in kept().values()} == {"done"}
+
+
+def test_a_limit_of_minutes_ends_the_driver_also_after_a_kill(sweep_house):
+    sweep_house.write(SWEEP + "sweep.run.minutes = 0.001\n")
+    output = run()
+    assert [one.status for one in kept().values()] == ["done"]
+    assert "2 trials have not ended" in output and "used up" in output
+    records = TrialRecords(Path("runs/mine"))
+    one = records.read("default")
+    killed = dataclasses.replace(one.record, status="running", seconds=60.0)
+    records.write(dataclasses.replace(one, record=killed))
+    assert "3 trials have not ended" in run()
+
+
 def test_a_limit_of_steps_leaves_trials_out_in_order(sweep_house):
     sweep_house.write(SWEEP + "sweep.run.steps = 13\n")  # two trials of 6
     run()
@@ -195,7 +217,8 @@ def test_a_stopped_driver_continues_a_trial_from_its_checkpoint(sweep_house):
     assert record.status == "running"
     assert "default: continues" in run()
     steps = steps_of("default")
-    assert sorted(set(steps)) == list(range(2000)) and len(steps) <= 2001
+    assert steps == sorted(steps) and 1999 <= len(set(steps)) <= len(steps) <= 2001
+    assert kept()["default"].curve[-1] == (1999, kept()["default"].value)
     assert kept()["default"].attempts == 2
 
 

@@ -25,7 +25,7 @@ def names(planner):
 
 def test_the_recipes_value_is_found_and_binds_nothing(sweep_house):
     found = configurations(sweep_house.planner(SWEEP))
-    assert [one.bindings for one in found] == [{}, {"RATE": 0.1}, {"RATE": 0.001}]
+    assert [one.named for one in found] == [{}, {"RATE": 0.1}, {"RATE": 0.001}]
     assert found[0].name == DEFAULT and found[0].values == {"RATE": 0.01}
 
 
@@ -90,8 +90,43 @@ def test_conditional_axes_are_planned_where_they_apply(sweep_house):
         + "KIND/sweep.Axis.values = ['plain', 'fancy']\n"
         + "RATE/sweep.Axis:\n  values = [0.1, 0.01]\n  when = {'KIND': ['fancy']}\n"
     )
-    found = [one.bindings for one in configurations(planner)]
-    assert found == [{}, {"KIND": "fancy", "RATE": 0.1}, {"KIND": "fancy"}]
+    found = configurations(planner)
+    assert [one.named for one in found] == [{}, {"KIND": "fancy", "RATE": 0.1}, {"KIND": "fancy"}]
+    assert found[2].bindings == {"KIND": "fancy", "RATE": 0.01}
+
+
+def test_a_value_counts_where_another_axis_changes_the_recipes(sweep_house):
+    """EVALUATE_EVERY follows STEPS in the recipe: 6 is its value only where STEPS is."""
+    recipe = sweep_house.folder / "recipe.gin"
+    recipe.write_text(recipe.read_text() + "EVALUATE_EVERY = %STEPS\n")
+    planner = sweep_house.planner(
+        HEAD + "STEPS/sweep.Axis.values = [6, 12]\nEVALUATE_EVERY/sweep.Axis.values = [6, 12]\n"
+    )
+    found = {one.name: one for one in configurations(planner)}
+    assert len(found) == 4
+    for one in found.values():
+        plan = planner.of(Trial(one)).last.values.semantic
+        assert plan["cadence.evaluate_every"] == str(one.values["EVALUATE_EVERY"])
+
+
+@pytest.mark.parametrize("name", ["after/WIDTH", "WIDTH"])
+def test_an_axis_that_changes_nothing_is_refused(sweep_house, name):
+    """`after` runs after the measured stage; a stage that sets SEED itself hears of no seed."""
+    recipe = sweep_house.folder / "recipe.gin"
+    recipe.write_text(
+        recipe.read_text().replace(
+            "['make.gin']\ntuned", "['make.gin']\n  bindings = {'WIDTH': 3}\ntuned"
+        )
+    )
+    planner = sweep_house.planner(HEAD + f"w/sweep.Axis:\n  macro = '{name}'\n  values = [3, 4]\n")
+    with pytest.raises(GinError, match="changes nothing of stage tuned|nothing refers to"):
+        planner.no_change()
+
+
+def test_seeds_that_change_nothing_are_refused(sweep_house):
+    planner = sweep_house.planner(SWEEP + "sweep.run.seeds = [1, 2]\ntuned/SEED = 5\n")
+    with pytest.raises(GinError, match="SEED changes nothing of stage tuned.*'tuned/SEED'"):
+        trial_checks.check_recipes(planner)
 
 
 def edited(axes, chance):

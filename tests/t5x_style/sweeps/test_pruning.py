@@ -11,7 +11,7 @@ from t5x_style.sweeps.trials import Configuration, Record, Trial
 
 pytest.importorskip("optuna", reason="the extra `sweeps` is not installed")
 
-PRUNERS = [pruning.pruner("median", first_step=2), pruning.pruner("halving", first_step=2)]
+PRUNERS = [pruning.pruner(one, {"first_step": 2}) for one in ("median", "halving")]
 VALUES = st.floats(0, 1).map(lambda x: round(x, 3))
 CURVES = st.lists(VALUES, min_size=1, max_size=8).map(
     lambda values: tuple((2 * place, value) for place, value in enumerate(values))
@@ -54,6 +54,8 @@ def test_what_lags_is_pruned_and_what_leads_is_not():
     [
         ("medain", {}, "no pruner 'medain'; did you mean median"),
         ("median", {"trails": 3}, "trails: median has no such option; did you mean trials"),
+        ("median", {1: 2}, "1: median has no such option"),
+        ("median", {"name": 2}, "name: median has no such option"),
         ("none", {"keep": 0.5}, "keep: none has no such option"),
         ("median", {"keep": 1.0}, "expected a number between 0 and 1, found 1.0"),
         ("halving", {"factor": 1}, "expected an integer above 1, found 1"),
@@ -64,7 +66,7 @@ def test_what_lags_is_pruned_and_what_leads_is_not():
 )
 def test_wrong_options_are_refused(name, options, message):
     with pytest.raises(ValueError, match=message):
-        pruning.pruner(name, **options)
+        pruning.pruner(name, options)
 
 
 def made(chance, count, seeds):
@@ -72,7 +74,7 @@ def made(chance, count, seeds):
     trials, curves = [], {}
     for seed in seeds:
         for number in range(count):
-            trial = Trial(Configuration(number, {"A": number}, {"A": number}), seed)
+            trial = Trial(Configuration(number, {"A": number}, {"A": number}, {"A": number}), seed)
             top, rate = chance.uniform(0.3, 0.8), chance.uniform(0.2, 1)
             curve = [(10 * n, round(top * (1 - 0.9 ** (n * rate)), 6)) for n in range(1, 9)]
             trials.append(trial)
