@@ -16,7 +16,7 @@ A sweep file is read, never executed:
     WARMUP_STEPS/sweep.Axis.integer = (0, 20)   # or uniform, log_uniform, log_integer
 
 What an axis may say is in `t5x_style.sweeps.axes`. Lists alone are a grid; with a range among them,
-`sweep.run.trials` quasi-random points are drawn; `sampler = 'tpe'` asks Optuna. The recipe's own
+`sweep.run.trials` quasi-random points are drawn; `sampler = 'tpe'` asks Optuna; `points = [{...}]` names configurations one by one. The recipe's own
 configuration is always among the trials, as `default`. Further parameters of `sweep.run`:
 
     direction = 'max'         # or 'min'
@@ -121,9 +121,7 @@ def _source(planner: Planner, store: Store, check: bool) -> tuple[driver.Source,
     sweep = planner.sweep
     CONSOLE.print(f"plans and checks the trials of {sweep.title}")
     no_change, recipes = planner.no_change()
-    known = points.configurations(
-        sweep.axes, sweep.sampler, sweep.trials, sweep.sampler_seed, no_change, recipes
-    )
+    known = points.configurations(sweep, no_change, recipes)
     trials = trial_checks.first_trials(known, sweep.seeds)
     check = check or sweep.skip_impossible
     problems = trial_checks.impossible(planner, trials) if check else {}

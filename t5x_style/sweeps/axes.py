@@ -77,6 +77,15 @@ class Axis:
             for other, wanted in self.when.items()
         )
 
+    def holds(self, value: Any) -> bool:
+        """Whether it has a value."""
+        if self.is_list:
+            return is_among(value, self.values)
+        whole = self.scale in ("integer", "log_integer")
+        if type(value) is not int and (whole or type(value) is not float):
+            return False
+        return self.low <= value <= self.high
+
     def at(self, share: float) -> Any:
         """The value at a share of the way through the axis.
 
@@ -144,14 +153,8 @@ def _range(axis: Axis) -> Iterator[str]:
         yield f"{axis.scale}: expected numbers above 0, which have a logarithm, found {ends}"
     elif whole and not all(isinstance(end, int) for end in (axis.low, axis.high)):
         yield f"{axis.scale}: expected two integers, found {ends}"
-    elif not isinstance(axis.default, Unset) and not _is_between(axis, axis.default):
+    elif not isinstance(axis.default, Unset) and not axis.holds(axis.default):
         yield f"default: expected a number of {axis.scale} = {ends}, found {axis.default!r}"
-
-
-def _is_between(axis: Axis, value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return axis.low <= value <= axis.high
 
 
 def _values(axis: Axis) -> Iterator[str]:

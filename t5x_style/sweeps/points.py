@@ -6,6 +6,7 @@ from typing import Any
 
 from t5x_style.sweeps import quasi_random
 from t5x_style.sweeps.axes import Axis, bindings, ordered
+from t5x_style.sweeps.sweep_reader import Sweep
 from t5x_style.sweeps.trials import Configuration
 
 NoChange = Mapping[str, Set[str]]  # axis -> its values, as gin has them, that the recipe has
@@ -34,28 +35,22 @@ def _combined(axes: Sequence[Axis], chosen: dict[str, Any]) -> Iterator[dict[str
 
 
 def configurations(
-    axes: Sequence[Axis],
-    sampler: str,
-    number: int | None,
-    seed: int,
-    no_change: NoChange,
-    recipes: Mapping[str, Any],
+    sweep: Sweep, no_change: NoChange, recipes: Mapping[str, Any]
 ) -> list[Configuration]:
-    """The recipe's configuration, and those of a grid or of quasi-random points, each once.
+    """The configurations that are known before a sweep runs, each once, the recipe's first.
 
     Args:
-      axes: of the sweep.
-      sampler: 'grid', 'quasi_random', or another, of which only the recipe's is known.
-      number: of quasi-random points.
-      seed: of the points.
+      sweep: its axes, and the points that it names, of a grid, or quasi-random.
       no_change: values that are the recipe's.
       recipes: axis -> the recipe's value, where it is known.
     """
-    points: list[dict[str, Any]] = []
-    if sampler == "grid":
-        points = list(grid(axes))
-    elif sampler == "quasi_random":
-        points = [quasi_random.points(axes, place, seed) for place in range(number or 0)]
+    axes = sweep.axes
+    points = [dict(one) for one in sweep.points]
+    if sweep.sampler == "grid":
+        points += grid(axes)
+    elif sweep.sampler == "quasi_random":
+        count = sweep.trials or 0
+        points += [quasi_random.points(axes, place, sweep.sampler_seed) for place in range(count)]
     found: dict[str, Configuration] = {}
     own = Configuration(0, dict(recipes), {}, {})
     for made in (own, *(of(axes, values, 0, no_change) for values in points)):

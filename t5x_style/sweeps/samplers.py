@@ -94,18 +94,10 @@ def _trial(optuna: Any, axes: Sequence[Axis], values: Mapping[str, Any], value: 
             if to_gin(inside) not in texts:
                 return None
             inside = texts.index(to_gin(inside))
-        elif not _is_inside(axis, inside):
+        elif not axis.holds(inside):
             return None
         parameters[axis.name], distributions[axis.name] = inside, distribution
     return optuna.trial.create_trial(params=parameters, distributions=distributions, value=value)
-
-
-def _is_inside(axis: Axis, value: Any) -> bool:
-    """Whether a value of an earlier file is one of a range."""
-    whole = axis.scale in ("integer", "log_integer")
-    if type(value) is not int and (whole or type(value) is not float):
-        return False
-    return axis.low <= value <= axis.high
 
 
 def _distribution(optuna: Any, axis: Axis) -> Any:

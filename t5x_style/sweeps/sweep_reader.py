@@ -25,7 +25,8 @@ from t5x_style.sweeps.axes import KINDS, UNSET, Axis, Scale
 
 RUN, AXIS = "launch.sweep.run", "launch.sweep.Axis"
 FOLDER_MACRO = "SWEEP_DIR"
-SAMPLERS = ("grid", "quasi_random", "tpe")
+SAMPLERS = ("grid", "quasi_random", "tpe", "points")
+WHOLE = ("grid", "points")  # samplers whose number of configurations follows
 DIRECTIONS = {"max": True, "min": False}
 SMALL_IS_GOOD = ("loss", "perplexity", "error")  # of a metric's name: the direction must be said
 PLACES = ("RUN_DIR", "STORE", "STORE_LIMIT")  # of results: no axes
@@ -65,6 +66,7 @@ class Sweep:
       seeds: of each configuration; () for the recipe's own.
       seed_macro: what the seeds set.
       sampler: see SAMPLERS.
+      points: configurations that are named one by one, axis -> value, before those of the sampler.
       trials: number of configurations, apart from the recipe's own; None for a whole grid.
       sampler_seed: of points that are drawn.
       pruner: name and options, see `pruning.pruner`.
@@ -89,6 +91,7 @@ class Sweep:
     seeds: tuple[int, ...]
     seed_macro: str
     sampler: str
+    points: tuple[Mapping[str, Any], ...]
     trials: int | None
     sampler_seed: int
     pruner: tuple[str, Mapping[str, Any]]
@@ -111,6 +114,7 @@ PARAMETERS: dict[str, tuple[tuple[type, ...], Any, str, Check]] = {
     "seeds": ((list, tuple), (), "a list of different integers", lambda one: _are_seeds(one)),
     "seed_macro": ((str,), "SEED", "NAME of --gin.NAME=SEED", bool),
     "sampler": ((str,), None, f"one of {', '.join(SAMPLERS)}", lambda one: one in SAMPLERS),
+    "points": ((list, tuple), (), "a list of {AXIS: value}", lambda one: _are_points(one)),
     "trials": ((int,), None, "a number above 0", lambda one: one > 0),
     "sampler_seed": ((int,), 0, "an integer", lambda one: True),
     "pruner": ((str,), "none", "the name of a pruner", bool),
@@ -128,6 +132,10 @@ PARAMETERS: dict[str, tuple[tuple[type, ...], Any, str, Check]] = {
 
 def _are_seeds(value: Sequence[Any]) -> bool:
     return all(type(one) is int for one in value) and len(set(value)) == len(value)
+
+
+def _are_points(value: Sequence[Any]) -> bool:
+    return all(isinstance(one, dict) for one in value)
 
 
 def is_sweep(config: Config) -> bool:
@@ -153,6 +161,7 @@ def load(flags: gin_checks.Flags) -> Sweep:
     wrong += _clashes(axes, settings, values)
     wrong += _needed(values, config)
     wrong += _samplers(values, axes)
+    wrong += _points(values["points"], axes)
     if wrong:
         raise GinError(*dict.fromkeys(wrong))
     stage, _, metric = values["metric"].partition("/")
@@ -167,7 +176,8 @@ def load(flags: gin_checks.Flags) -> Sweep:
         larger_is_better=DIRECTIONS[values["direction"] or "max"],
         axes=axes,
         seeds=tuple(values["seeds"]),
-        sampler=values["sampler"] or _sampler(axes),
+        sampler=values["sampler"] or _sampler(axes, values["points"]),
+        points=tuple(values["points"]),
         pruner=(values["pruner"], values["pruner_options"]),
         limits=Limits(*(values[n] for n in ("trial_steps", "trial_minutes", "steps", "minutes"))),
         files=tuple(config.files),
@@ -179,7 +189,9 @@ def load(flags: gin_checks.Flags) -> Sweep:
     )
 
 
-def _sampler(axes: Sequence[Axis]) -> str:
+def _sampler(axes: Sequence[Axis], points: Sequence[Any]) -> str:
+    if points:
+        return "points"
     return "grid" if all(axis.is_list for axis in axes) else "quasi_random"
 
 
@@ -322,16 +334,18 @@ def _needed(values: Mapping[str, Any], config: Config) -> Iterator[str]:
 
 
 def _samplers(values: Mapping[str, Any], axes: Sequence[Axis]) -> Iterator[str]:
-    sampler = values["sampler"] or _sampler(axes)
+    sampler = values["sampler"] or _sampler(axes, values["points"])
     ranges = [axis for axis in axes if not axis.is_list]
     if sampler == "grid" and ranges:
         yield (
             f"{ranges[0].where}: axis {ranges[0].name}: a grid has lists of values; write "
             "`values`, or sweep.run.sampler = 'quasi_random'"
         )
-    if sampler == "grid" and values["trials"] is not None:
-        yield "sweep.run.trials: a grid runs all its points; leave it out, or name a sampler"
-    if sampler != "grid" and values["trials"] is None:
+    if sampler in WHOLE and values["trials"] is not None:
+        yield f"sweep.run.trials: {sampler} runs all its points; leave it out, or name a sampler"
+    if sampler == "points" and not values["points"]:
+        yield "sweep.run.points is not set: which configurations are to run?"
+    if sampler not in WHOLE and values["trials"] is None:
         yield f"sweep.run.trials is not set: how many configurations is {sampler} to draw?"
     minutes, of_trial = values["minutes"], values["trial_minutes"]
     for name, whole, one in (
@@ -343,6 +357,20 @@ def _samplers(values: Mapping[str, Any], axes: Sequence[Axis]) -> Iterator[str]:
                 f"sweep.run.{name} = {whole} is less than one trial may use "
                 f"(trial_{name} = {one}); raise it, or lower the other"
             )
+
+
+def _points(points: Any, axes: Sequence[Axis]) -> Iterator[str]:
+    """What is wrong with points that are named one by one."""
+    by_name = {axis.name: axis for axis in axes}
+    for point in points if _is(points, (list, tuple), _are_points) else ():
+        for name, value in point.items():
+            axis = by_name.get(name)
+            if axis is None:
+                yield f"sweep.run.points: no axis {name!r}{closest(str(name), by_name)}"
+            elif not axis.holds(value):
+                yield f"sweep.run.points: {value!r} is no value of axis {name} ({axis.where})"
+            elif not axis.applies(point):
+                yield f"sweep.run.points: {name} = {value!r} does not apply by its `when`: {point}"
 
 
 def _recipe(name: str, flags: gin_checks.Flags) -> str:

@@ -23,9 +23,7 @@ def planner(name, tmp_path, monkeypatch, *more):
 def trials_of(made):
     sweep = made.sweep
     no_change, recipes = made.no_change()
-    known = points.configurations(
-        sweep.axes, sweep.sampler, sweep.trials, sweep.sampler_seed, no_change, recipes
-    )
+    known = points.configurations(sweep, no_change, recipes)
     return sources.by_seed(known, sweep.seeds)
 
 

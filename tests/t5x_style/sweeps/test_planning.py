@@ -1,6 +1,7 @@
 """Trials as recipes: which values are the recipe's, what trials share, what cannot run."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,9 +15,7 @@ from tests.kits.toys.sweep_house import HEAD, SWEEP, make_sweep_house  # noqa: F
 def configurations(planner):
     sweep = planner.sweep
     no_change, recipes = planner.no_change()
-    return points.configurations(
-        sweep.axes, sweep.sampler, sweep.trials, sweep.sampler_seed, no_change, recipes
-    )
+    return points.configurations(sweep, no_change, recipes)
 
 
 def names(planner):
@@ -109,6 +108,17 @@ def test_a_value_counts_where_another_axis_changes_the_recipes(sweep_house):
         assert plan["cadence.evaluate_every"] == str(one.values["EVALUATE_EVERY"])
 
 
+def test_points_that_are_named_run_alone_or_before_others(sweep_house):
+    named = (
+        SWEEP
+        + "sweep.run.points = [{'RATE': 0.1}, {}]\nKIND/sweep.Axis.values = ['plain', 'fancy']\n"
+    )
+    found = configurations(sweep_house.planner(named))
+    assert [one.named for one in found] == [{}, {"RATE": 0.1}]
+    found = configurations(sweep_house.planner(named + "sweep.run.sampler = 'grid'\n"))
+    assert len(found) == 6 and found[1].named == {"RATE": 0.1}
+
+
 @pytest.mark.parametrize("name", ["after/WIDTH", "WIDTH"])
 def test_an_axis_that_changes_nothing_is_refused(sweep_house, name):
     """`after` runs after the measured stage; a stage that sets SEED itself hears of no seed."""
@@ -159,7 +169,8 @@ def test_two_hundred_edits_keep_every_trials_name():
             made = [Axis(name, name, "values", tuple(values)) for name, values in axes.items()]
             same = {name: {"0.5"} for name in axes}
             recipes = dict.fromkeys(axes, 0.5)
-            found = points.configurations(made, "grid", None, 0, same, recipes)
+            sweep = SimpleNamespace(axes=made, sampler="grid", points=())
+            found = points.configurations(sweep, same, recipes)
             assert len({one.name for one in found}) == len(found)
             assert known <= {one.name for one in found}
             known = {one.name for one in found}

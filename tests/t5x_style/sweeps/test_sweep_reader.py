@@ -89,7 +89,11 @@ AXIS = "RATE/sweep.Axis.values = [0.1, 0.01, 0.001]\n"
         (AXIS, AXIS + "sweep.run.seeds = [True]\n", "seeds: expected a list of different integers"),
         (AXIS, AXIS + "sweep.run.workers = 0\n", "mine.gin:6: workers: expected a number above 0"),
         (AXIS, AXIS + "sweep.run.wokers = 2\n", "no parameter 'wokers'; did you mean workers"),
-        (AXIS, AXIS + "sweep.run.trials = 2\n", "a grid runs all its points"),
+        (AXIS, AXIS + "sweep.run.trials = 2\n", "grid runs all its points"),
+        (AXIS, AXIS + "sweep.run.points = [{'RAET': 0.1}]\n", "points: no axis 'RAET'; did you"),
+        (AXIS, AXIS + "sweep.run.points = [{'RATE': 1}]\n", "points: 1 is no value of axis RATE"),
+        (AXIS, AXIS + "sweep.run.points = [0.1]\n", "points: expected a list of {AXIS: value}"),
+        (AXIS, AXIS + "sweep.run.sampler = 'points'\n", "sweep.run.points is not set"),
         (AXIS, AXIS + "sweep.run.sampler = 'tpe'\n", "sweep.run.trials is not set"),
         ("values = [0.1, 0.01, 0.001]", "uniform = (0, 1)", "sweep.run.trials is not set"),
         (
