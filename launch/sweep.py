@@ -16,8 +16,9 @@ A sweep file is read, never executed:
     WARMUP_STEPS/sweep.Axis.integer = (0, 20)   # or uniform, log_uniform, log_integer
 
 What an axis may say is in `t5x_style.sweeps.axes`. Lists alone are a grid; with a range among them,
-`sweep.run.trials` quasi-random points are drawn; `sampler = 'tpe'` asks Optuna; `points = [{...}]` names configurations one by one. The recipe's own
-configuration is always among the trials, as `default`. Further parameters of `sweep.run`:
+`sweep.run.trials` quasi-random points are drawn; `sampler = 'tpe'` asks Optuna; `points = [{...}]`
+names configurations one by one. The recipe's own configuration is always among the trials, as
+`default`. Further parameters of `sweep.run`:
 
     direction = 'max'         # or 'min'
     at = 'best'               # the best evaluation of a training, or the 'last'
