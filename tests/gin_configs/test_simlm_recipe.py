@@ -23,7 +23,7 @@ AFTER_RETRIEVER_1 = {
 @pytest.fixture(autouse=True)
 def without_imports(monkeypatch):
     """What stages would read is pretended here: they are not tried."""
-    monkeypatch.setattr(recipe_checks, "_problems", lambda commands: ())
+    monkeypatch.setattr(recipe_checks, "problems_of", lambda commands: ())
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,7 @@ def refused(name, place, *settings):
     except (ValueError, recipe_stage.RecipeError) as error:
         return str(error)
     pending = recipe_planning.all_pending(loaded)
-    commands = [recipe_checks._command(loaded, item.name, flags, pending) for item in loaded.stages]
+    commands = [recipe_checks.command(loaded, item.name, flags, pending) for item in loaded.stages]
     return "\n".join(text for one in commands for text in stage_checks.of_stage(one))
 
 

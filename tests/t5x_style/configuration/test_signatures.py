@@ -7,6 +7,7 @@ import textwrap
 import pytest
 
 from t5x_style.configuration import code_checks, gin_reader, renames, signatures
+from t5x_style.configuration.conventions import RECIPES
 from t5x_style.configuration.gin_reader import Reference, leaves
 
 ALL = sorted(gin_reader.REPOSITORY.glob("gin_configs/**/*.gin"))
@@ -20,7 +21,7 @@ def targets():
         for binding in (*config.bindings.values(), *config.macros.values()):
             found.add(binding.target)
             found |= {x.target for x in leaves(binding.value) if isinstance(x, Reference)}
-    return sorted(name for name in found if name and not name.startswith("launch.recipe"))
+    return sorted(name for name in found if name and not name.startswith(RECIPES))
 
 
 def real_parameters(thing):

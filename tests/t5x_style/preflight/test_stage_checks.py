@@ -20,7 +20,7 @@ def found(name, *overrides):
     recipe = recipe_reader.load(flags)
     pending = recipe_planning.all_pending(recipe)
     wrong = {
-        item.name: stage_checks.of_stage(recipe_checks._command(recipe, item.name, flags, pending))
+        item.name: stage_checks.of_stage(recipe_checks.command(recipe, item.name, flags, pending))
         for item in recipe.stages
     }
     return {stage: problems for stage, problems in wrong.items() if problems}
