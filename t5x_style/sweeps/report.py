@@ -150,7 +150,7 @@ def _one_line(text: str) -> str:
 def _page(results: Results, found: Sequence[Row], best_command: str) -> Iterator[str]:
     """The lines of the page."""
     yield from (f"# Sweep {results.title}", "", *_measured(results, found), "")
-    yield from (f"**{sentence(results)}**", "", *_warnings(found), "")
+    yield from (f"**{sentence(results)}**", "", *_warnings(found), *_edges(results), "")
     yield from (*_table(results, found), "", f"![]({PICTURE})", "")
     yield from _listed(results, "failed", "Failed trials")
     yield from _listed(results, "pruned", "Pruned trials")
@@ -245,6 +245,21 @@ def _warnings(found: Sequence[Row]) -> Iterator[str]:
         "distinguishable does not mean equal: few seeds show large differences only. Intervals are "
         "not corrected."
     )
+
+
+def _edges(results: Results) -> Iterator[str]:
+    """Axes whose largest or smallest number won: what lies beyond was not tried."""
+    winner = standings.best(results)
+    if winner is None:
+        return
+    for axis in results.axes:
+        tried = [one.configuration.values.get(axis) for one in results.trials]
+        numbers: list[float] = sorted({x for x in tried if isinstance(x, int | float)})
+        value = winner.row.configuration.values.get(axis)
+        if len(numbers) > 2 and axis not in results.drawn and value in (numbers[0], numbers[-1]):
+            end = "largest" if value == numbers[-1] else "smallest"
+            yield ""
+            yield f"The winner has the {end} `{axis}` that was tried: add values beyond {value!r}."
 
 
 def _table(results: Results, found: Sequence[Row]) -> Iterator[str]:

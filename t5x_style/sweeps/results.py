@@ -34,6 +34,7 @@ def gather(
         larger_is_better=sweep.larger_is_better,
         axes=tuple(axis.name for axis in sweep.axes),
         logarithmic=frozenset(axis.name for axis in sweep.axes if axis.is_logarithmic),
+        drawn=frozenset(axis.name for axis in sweep.axes if not axis.is_list),
         seeds=sweep.seeds,
         trials=everything,
         records=records,

@@ -120,6 +120,7 @@ class Results:
       larger_is_better: which way it is compared.
       axes: names in the file's order.
       logarithmic: axes that a picture shows on a logarithmic scale.
+      drawn: axes that are ranges, whose ends are no values of trials.
       seeds: of each configuration; () where the sweep has none.
       trials: in the order of the sweep; those of an earlier file last.
       records: trial's name -> record; a trial without one is queued.
@@ -136,6 +137,7 @@ class Results:
     trials: tuple[Trial, ...]
     records: Mapping[str, Record]
     earlier: frozenset[str] = frozenset()
+    drawn: frozenset[str] = frozenset()
     seconds: Stages = field(default_factory=Stages)
 
     def record(self, trial: Trial) -> Record:

@@ -162,6 +162,18 @@ def test_a_page_without_a_winner_says_so():
     assert "No configuration was tested" in text
 
 
+@pytest.mark.parametrize(("best", "said"), [(0.1, "largest"), (0.001, "smallest"), (0.01, "")])
+def test_a_winner_at_the_end_of_its_axis_is_said(best, said):
+    table = [
+        ({"RATE": rate, "KIND": {"a": 1}}, [0.5 + 0.2 * (rate == best)] * 3)
+        for rate in (0.001, 0.01, 0.1)
+    ]
+    page = report.texts(made.results(table), "")["report.md"]
+    assert (f"the {said} `RATE` that was tried: add values beyond {best}" in page) == bool(said)
+    drawn = report.texts(made.results(table, drawn=frozenset({"RATE"})), "")["report.md"]
+    assert "that was tried" not in drawn
+
+
 def test_one_seed_is_no_test():
     text = page([({"RATE": 1}, [0.5]), ({"RATE": 2}, [0.75])], seeds=())
     assert "(RATE = 2), with 0.7500: it was not tested against the default (one seed)" in text
