@@ -97,6 +97,7 @@ class Driver:
         self._stops: dict[str, int] = {}  # trial -> how often somebody else has stopped it
         self._files = planner.files()
         self._read = _digest(self._files)
+        self._said = False
         self.stopping = False
         self.changed = False
 
@@ -203,7 +204,7 @@ class Driver:
 
     def _start(self, view: Records) -> bool:
         """Starts what may start, or asks for another trial; whether it did."""
-        if self.stopping or self.changed:
+        if self.stopping or self.changed or self._is_unmeasured(view):
             return False
         did = spent = False
         for trial in self._source.trials():
@@ -224,6 +225,19 @@ class Driver:
         if self._launcher.free() and not spent and not self._source.is_complete():
             return self._source.more(view) or did
         return did
+
+    def _is_unmeasured(self, view: Records) -> bool:
+        """Whether a trial has failed for a reason that would be that of all others."""
+        found = any(
+            one.status == "failed"
+            and one.reason.startswith(measures.UNMEASURED)
+            and name not in self._retried
+            for name, one in view.items()
+        )
+        if found and not self._said:
+            self._say(f"{measures.UNMEASURED} in a trial that ended: no further one starts")
+            self._said = True
+        return found
 
     def _others_run(self, view: Records) -> bool:
         """Whether another driver works on a trial that this one could wait for."""

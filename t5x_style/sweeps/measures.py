@@ -20,6 +20,7 @@ TRAINING = "train"  # name of the job that has curves
 OUTPUT = "metrics"  # of stages with numbers
 STEPS = "cadence.steps"  # parameter of a training: its length
 EVALUATIONS = "eval/"
+UNMEASURED = "the metric was never measured"  # which is so for all trials of a sweep
 QUOTE = "'"  # around texts in parameters
 
 
@@ -101,7 +102,7 @@ def curve(folder: Path, metric: str) -> tuple[Curve, str]:
     if not found and metric.startswith(EVALUATIONS):
         others = {name for line in lines for name in line if name.startswith(EVALUATIONS)}
         if others:
-            return (), f"no {metric!r} in its log, which has {', '.join(sorted(others))}"
+            return (), f"{UNMEASURED}: its log has {', '.join(sorted(others))}"
     return tuple(found), ""
 
 
@@ -112,7 +113,10 @@ def chosen(points: Curve, at: str, larger_is_better: bool) -> tuple[int, float]:
       MeasureError: the curve is empty.
     """
     if not points:
-        raise MeasureError("the metric was never measured: the training has no evaluation")
+        raise MeasureError(
+            f"{UNMEASURED}: the training has no evaluation; has it development queries "
+            "(QUERY_SPLITS=divided_queries), and are its steps enough for EVALUATE_EVERY?"
+        )
     if at == "last":
         return points[-1]
     sign = 1.0 if larger_is_better else -1.0

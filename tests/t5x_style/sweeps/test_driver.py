@@ -146,6 +146,17 @@ def test_a_trial_that_writes_nan_has_failed(sweep_house):
     )
 
 
+def test_trials_without_an_evaluation_end_the_sweep_with_the_first(sweep_house):
+    sweep_house.write(SWEEP + "EVALUATE_EVERY = 99\n")
+    output = run(code=1)
+    assert "no further one starts" in output and "2 trials have not ended" in output
+    (record,) = kept().values()
+    assert record.status == "failed" and "the metric was never measured" in record.reason
+    sweep_house.write(SWEEP)
+    run()
+    assert {one.status for one in kept().values()} == {"done"}
+
+
 def test_a_correction_of_what_failed_is_judged_by_its_own_log(sweep_house):
     sweep_house.write(SWEEP + "NAN_AT = 3\n")
     run(code=1)
