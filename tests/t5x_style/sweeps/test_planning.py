@@ -83,6 +83,32 @@ def test_impossible_trials_are_found_before_anything_runs(sweep_house):
     assert not (sweep_house.folder / "runs").exists()
 
 
+def test_trials_that_do_not_fit_into_memory_are_impossible(sweep_house, monkeypatch):
+    """Each different training is asked about once, whatever became of the sweep since."""
+    asked = []
+
+    def fits(planned, topology):
+        asked.append(topology)
+        return planned.last.values.semantic["cadence.steps"] == "6"
+
+    monkeypatch.setattr(trial_checks, "_preflight", fits)
+    text = HEAD + "  topology = 'v5e:2x2'\nSTEPS/sweep.Axis.values = [6, 12]\n"
+    for _ in range(2):
+        planner = sweep_house.planner(text)
+        trials = trial_checks.first_trials(configurations(planner), ())
+        problems = trial_checks.impossible(planner, trials)
+        assert problems == {trials[1].name: ["preflight: its trainings do not fit into v5e:2x2"]}
+    assert asked == ["v5e:2x2"] * 2
+
+
+def test_a_preflight_that_fails_is_no_answer(sweep_house):
+    """The toy is no training of ours, so that preflight has nothing to say."""
+    planner = sweep_house.planner(SWEEP + "sweep.run.topology = 'v5e:2x2'\n")
+    trials = trial_checks.first_trials(configurations(planner), ())
+    with pytest.raises(GinError, match="sweep.run.topology = 'v5e:2x2': preflight failed: "):
+        trial_checks.impossible(planner, trials[:1])
+
+
 def test_conditional_axes_are_planned_where_they_apply(sweep_house):
     planner = sweep_house.planner(
         HEAD
