@@ -298,6 +298,8 @@ def _marginal(
 def _name_values(panel: Any, of_axis: Scale) -> None:
     """Labels the values of a list below a panel."""
     ticks = of_axis.ticks(0.08, 18)
+    if of_axis.is_numeric:  # so far apart that no label is over another
+        ticks = of_axis.ticks(max(0.08, 0.022 * max(len(label) for _, label in ticks)), 18)
     long = sum(len(label) for _, label in ticks) > 40
     panel.minorticks_off()
     panel.set_xticks([of_axis.place(value) for value, _ in ticks], [label for _, label in ticks])
