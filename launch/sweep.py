@@ -22,7 +22,7 @@ names configurations one by one. The recipe's own configuration is always among 
 
     direction = 'max'         # or 'min'
     at = 'best'               # the best evaluation of a training, or the 'last'
-    pruner = 'halving'        # stops trials early; 'median', 'none'; pruner_options = {...}
+    pruner = 'median'         # stops trials early; or 'halving'; pruner_options = {...}
     trial_steps, trial_minutes, steps, minutes    # limits of one trial, and of all together
     workers = 2               # trials at once, each with its part of the cores, or `cores`
     topology = 'v5e:8x8'      # trials that do not fit into its memory are impossible
