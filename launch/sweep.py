@@ -17,7 +17,7 @@ A sweep file is read, never executed:
 
 What an axis may say is in `t5x_style.sweeps.axes`. Lists alone are a grid; with a range among them,
 `sweep.run.trials` quasi-random points are drawn; `sampler = 'tpe'` asks Optuna; `points = [{...}]`
-names configurations one by one. The recipe's own configuration is always among the trials, as
+names configurations one by one. The recipe's configuration is always among the trials, as
 `default`. Further parameters of `sweep.run`:
 
     direction = 'max'         # or 'min'

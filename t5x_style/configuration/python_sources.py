@@ -30,7 +30,7 @@ class Module:
 def path_of(parts: Sequence[str]) -> Path | None:
     """The file of a module given as its dotted parts; None if there is none.
 
-    Our own files are looked for once in a process: a recipe asks ten thousand times, a sweep more.
+    Our files are looked for once in a process: a recipe asks ten thousand times, a sweep more.
     """
     return _of_ours(tuple(parts)) if parts[0] in OURS else _found(parts)
 

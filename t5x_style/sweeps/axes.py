@@ -21,8 +21,8 @@ from typing import Any, Literal
 from t5x_style.configuration.gin_reader import closest, to_gin
 
 Scale = Literal["values", "uniform", "log_uniform", "integer", "log_integer"]
-RANGES = ("uniform", "log_uniform", "integer", "log_integer")
-KINDS = ("values", *RANGES)
+RANGES: tuple[Scale, ...] = ("uniform", "log_uniform", "integer", "log_integer")
+KINDS: tuple[Scale, ...] = ("values", *RANGES)
 
 
 class Unset:
@@ -46,7 +46,7 @@ class Axis:
       values: of a list.
       low, high: ends of a range, included.
       when: axis -> values of it with which this one applies; all must hold.
-      default: value that binds nothing, since the recipe has it.
+      default: the recipe's value, where the file says it.
       where: file and line.
     """
 

@@ -2,7 +2,7 @@
 
 A trial belongs to whoever holds its lease, so that any number of drivers work on one sweep. What a
 killed driver leaves is a record that says `running` and a lease whose holder is dead: the next one
-starts the trial's recipe again, which continues from its own checkpoint.
+starts the trial's recipe again, which continues from its checkpoint.
 """
 
 import hashlib

@@ -5,7 +5,7 @@ the stage that is measured identifies a trial's result: a record of a trial with
 before the recipe was changed, does not count.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -70,12 +70,12 @@ class Planner:
           run_dir: its folder.
         """
         store = str(links.of_run(self.sweep.folder).root)
-        own = {"RUN_DIR": run_dir} | {name: to_gin(value) for name, value in bindings.items()}
+        given = {"RUN_DIR": run_dir} | {name: to_gin(value) for name, value in bindings.items()}
         if all(name != recipe_reader.STORE_MACRO for name, _ in self.sweep.settings):
-            own[recipe_reader.STORE_MACRO] = store
+            given[recipe_reader.STORE_MACRO] = store
         return gin_checks.Flags(
             files=(self.sweep.recipe,),
-            overrides=(*self.sweep.settings, *own.items()),
+            overrides=(*self.sweep.settings, *given.items()),
             search_paths=self._flags.search_paths,
             allow=self._flags.allow,
             strict_code=self._flags.strict_code,
@@ -85,6 +85,17 @@ class Planner:
     def of(self, trial: Trial) -> Planned:
         """The recipe of a trial; see `bound` for errors."""
         return self.bound(self.bindings(trial))
+
+    def gathered(self, trials: Iterable[Trial]) -> tuple[dict[str, Planned], dict[str, list[str]]]:
+        """Plans of trials, and the problems of those that cannot be planned, by name."""
+        plans: dict[str, Planned] = {}
+        wrong: dict[str, list[str]] = {}
+        for trial in trials:
+            try:
+                plans[trial.name] = self.of(trial)
+            except WRONG as error:
+                wrong[trial.name] = [self.in_words(str(text)) for text in error.args]
+        return plans, wrong
 
     def bindings(self, trial: Trial) -> dict[str, Any]:
         """What a trial sets, its seed among them."""
@@ -247,17 +258,3 @@ def _different(was: Planned, now: Planned) -> str:
         if stage in was.chain and was.chain[stage].values.semantic.get(name) != value
     ]
     return ", ".join(found[:3]) or "its stages"
-
-
-def gathered(
-    trials: Iterable[Trial], make: Callable[[Trial], Planned], in_words: Callable[[str], str]
-) -> tuple[dict[str, Planned], dict[str, list[str]]]:
-    """Plans of trials, and the problems of those that cannot be planned, by name."""
-    plans: dict[str, Planned] = {}
-    wrong: dict[str, list[str]] = {}
-    for trial in trials:
-        try:
-            plans[trial.name] = make(trial)
-        except WRONG as error:
-            wrong[trial.name] = [in_words(str(text)) for text in error.args]
-    return plans, wrong

@@ -52,8 +52,8 @@ def configurations(
         count = sweep.trials or 0
         points += [quasi_random.points(axes, place, sweep.sampler_seed) for place in range(count)]
     found: dict[str, Configuration] = {}
-    own = Configuration(0, dict(recipes), {}, {})
-    for made in (own, *(of(axes, values, 0, no_change) for values in points)):
+    of_recipe = Configuration(0, dict(recipes), {}, {})
+    for made in (of_recipe, *(of(axes, values, 0, no_change) for values in points)):
         found.setdefault(made.name, replace(made, number=len(found)))
     return list(found.values())
 

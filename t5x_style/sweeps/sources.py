@@ -68,7 +68,7 @@ class Asked:
         """Args:
         sweep: whose.
         first: configurations that are not asked for: the recipe's.
-        no_change: values of axes that bind nothing.
+        no_change: values of axes that are the recipe's.
         leases: of the store.
         lease: name of that for asking.
         possible: whether a configuration can run.

@@ -21,7 +21,7 @@ from t5x_style.configuration.gin_reader import (
     to_gin,
 )
 from t5x_style.sweeps import axes as axes_of
-from t5x_style.sweeps.axes import KINDS, UNSET, Axis, Scale
+from t5x_style.sweeps.axes import KINDS, UNSET, Axis
 
 RUN, AXIS = "launch.sweep.run", "launch.sweep.Axis"
 FOLDER_MACRO = "SWEEP_DIR"
@@ -239,7 +239,7 @@ def _axis(name: str, values: dict[str, Any], where: str) -> Axis:
     if len(kinds) != 1:
         found = " and ".join(kinds) or "none"
         raise GinError(f"expected one of {', '.join(KINDS)}, found {found}")
-    scale: Scale = kinds[0]  # type: ignore[assignment]
+    scale = kinds[0]
     macro = values.get("macro", name)
     if not isinstance(macro, str) or not macro:
         raise GinError(f"macro: expected NAME of --gin.NAME=VALUE, found {macro!r}")

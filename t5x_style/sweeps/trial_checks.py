@@ -49,7 +49,7 @@ def check_recipes(planner: Planner) -> None:
 
 def impossible(planner: Planner, trials: Sequence[Trial]) -> Problems:
     """What is wrong with trials; those that can run are left out."""
-    plans, wrong = planning.gathered(trials, planner.of, planner.in_words)
+    plans, wrong = planner.gathered(trials)
     for name, texts in _of_code(plans).items():
         wrong.setdefault(name, []).extend(map(planner.in_words, texts))
     for name, planned in plans.items():
