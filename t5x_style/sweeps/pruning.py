@@ -81,15 +81,15 @@ _MADE_BY: Mapping[str, Callable[..., Any]] = {"median": _median, "halving": _hal
 
 @functools.lru_cache(maxsize=1 << 16)
 def pruned_at(
-    pruner: Pruner, before: tuple[Curve, ...], own: Curve, larger_is_better: bool
+    pruner: Pruner, before: tuple[Curve, ...], judged: Curve, larger_is_better: bool
 ) -> int | None:
     """The first step at which a trial is stopped; None where it goes on.
 
     Args:
       pruner: judges.
-      before: curves of the trials with lower numbers, in order; each has reached the last step of
-        `own`, or has ended. What it has after its first evaluation from there on changes nothing.
-      own: the trial's curve so far.
+      before: curves of the trials with lower numbers, in order; each has ended, or has reached the
+        last step of `judged`. What it has after its first evaluation from there on changes nothing.
+      judged: the trial's curve so far.
       larger_is_better: which way the metric is compared.
 
     Raises:
@@ -97,14 +97,14 @@ def pruned_at(
     """
     if pruner.name == "none":
         return None
-    for curve in (*before, own):
+    for curve in (*before, judged):
         for step, value in curve:
             if math.isnan(value):
                 raise ValueError(f"step {step}: expected a number to compare, found NaN")
     study = _study(pruner, larger_is_better)
     study.add_trials([_recorded(pruner, curve, larger_is_better) for curve in before if curve])
     trial = study.ask()
-    for step, value in own:
+    for step, value in judged:
         trial.report(value, step)
         if trial.should_prune():
             return step

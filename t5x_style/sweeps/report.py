@@ -88,7 +88,7 @@ def times(results: Results) -> str:
     lines: list[Cells] = [("trial", "seconds", "attempts", "device_seconds")]
     for trial in standings.ordered(results):
         record = results.record(trial)
-        alone = results.seconds.own.get(trial.name, 0.0)
+        alone = results.seconds.alone.get(trial.name, 0.0)
         lines.append((trial.name, record.seconds, record.attempts, alone))
     return _csv([*lines, ("shared stages", None, None, results.seconds.shared)])
 

@@ -77,9 +77,9 @@ def stage_seconds(kept: TrialRecords, names: Sequence[str], devices: int) -> Sta
             if version is not None:
                 users.setdefault(version.id, set()).add(name)
                 seconds[version.id] = devices * float(version.record.get("seconds", 0.0))
-    own: dict[str, float] = {}
+    alone: dict[str, float] = {}
     for version_id, by in users.items():
         if len(by) == 1:
-            own[min(by)] = own.get(min(by), 0.0) + seconds[version_id]
+            alone[min(by)] = alone.get(min(by), 0.0) + seconds[version_id]
     shared = sum(seconds[one] for one, by in users.items() if len(by) > 1)
-    return Stages(round(shared, 1), {name: round(value, 1) for name, value in own.items()})
+    return Stages(round(shared, 1), {name: round(value, 1) for name, value in alone.items()})

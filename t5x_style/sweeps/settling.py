@@ -68,11 +68,11 @@ def _judged(
         curves = [one.curve for one in before if one.curve and one.curve[0][0] <= known[0][0]]
         step = pruning.pruned_at(pruner, tuple(curves), known, larger_is_better)
         if step is not None:
-            own = tuple(point for point in known if point[0] <= step)
-            value = own[-1][1]
+            seen = tuple(point for point in known if point[0] <= step)
+            value = seen[-1][1]
             reason = f"{REASON} {pruner.name} at step {step}"
             return replace(
-                record, status="pruned", value=value, step=step, curve=own, reason=reason
+                record, status="pruned", value=value, step=step, curve=seen, reason=reason
             )
     if known != record.curve:
         return record

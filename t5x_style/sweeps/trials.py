@@ -70,8 +70,8 @@ class Trial:
     @functools.cached_property
     def name(self) -> str:
         """That of the configuration, and the seed."""
-        own = self.configuration.name
-        return own if self.seed is None else f"{own}-seed{self.seed}"
+        name = self.configuration.name
+        return name if self.seed is None else f"{name}-seed{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,11 @@ class Stages:
 
     Attributes:
       shared: of those that more than one trial reads.
-      own: trial -> of those that are its alone.
+      alone: trial -> of those that only it reads.
     """
 
     shared: float = 0.0
-    own: Mapping[str, float] = field(default_factory=dict)
+    alone: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
