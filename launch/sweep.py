@@ -52,6 +52,7 @@ from t5x_style.sweeps import (
     best,
     driver,
     estimates,
+    journal,
     points,
     pruning,
     report,
@@ -210,7 +211,7 @@ def _say_stages(shared: Sequence[estimates.Shared], trials: int) -> None:
 
 
 def _write(planner: Planner, found: Results) -> None:
-    """Writes the report and best.gin, and prints where they are."""
+    """Writes the report, best.gin and the journal, and prints where they are."""
     folder = planner.sweep.folder
     folder.mkdir(parents=True, exist_ok=True)
     winner = standings.best(found)
@@ -220,6 +221,7 @@ def _write(planner: Planner, found: Results) -> None:
         report.write_text(path, best.text(planner, winner.trial))
         command = f"kennel run {path} RUN_DIR={folder}-best"  # next to it: in the same store
     report.write(found, folder, command)
+    journal.write(found, folder)
     CONSOLE.print(f"{folder / 'report.md'}: {report.sentence(found)}")
 
 

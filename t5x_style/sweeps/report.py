@@ -40,18 +40,18 @@ def write(results: Results, folder: Path, best_command: str) -> None:
     for name, text in texts(results, best_command).items():
         write_text(folder / name, text)
     write_text(folder / TIMES, times(results))
-    with _whole(folder / PICTURE) as temporary:
+    with whole(folder / PICTURE) as temporary:
         figure.draw(results, temporary)
 
 
 def write_text(path: Path, text: str) -> None:
     """Writes so that a reader, or a crash, sees the old file or the new one, never a part."""
-    with _whole(path) as temporary:
+    with whole(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 @contextmanager
-def _whole(path: Path) -> Iterator[Path]:
+def whole(path: Path) -> Iterator[Path]:
     """A temporary path; what is written there replaces the file, unless something fails."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
