@@ -19,7 +19,15 @@ FILE_LINES, FUNCTION_LINES, FOLDER_FILES = 400, 80, 26  # 25 and __init__
 # files of the top folder itself; a file that no layer names fails the test.
 LAYERS = {
     "t5x_style": (
-        *("interfaces", "distributed", "configuration", "step", "retrieval", "mining"),
+        *(
+            "interfaces",
+            "accelerators",
+            "distributed",
+            "configuration",
+            "step",
+            "retrieval",
+            "mining",
+        ),
         *("model_dependent_data", "checkpoints", "evaluation", "multilingual", "workflow"),
         *("serving", "training", "sweeps", "reporting", "", "preflight"),
     ),
@@ -53,6 +61,7 @@ ALLOWED = {
         "t5x_style.configuration",
         "t5x_style.workflow",
         "t5x_style.sweeps",
+        "t5x_style.accelerators",
         "t5x_style.distributed.launch_flags",
     ),
 }
@@ -60,6 +69,7 @@ ALLOWED = {
 WITHOUT_JAX = (
     "t5x_style.configuration",
     "t5x_style.workflow",
+    "t5x_style.accelerators",
     "t5x_style.distributed.launch_flags",
 )
 # How a stage joins the other processes, imported when there are some.

@@ -24,11 +24,11 @@ from collections.abc import Sequence
 
 import jax
 
+from t5x_style.accelerators.slices import Slices
 from t5x_style.configuration import command_flags, gin_checks
 from t5x_style.configuration.gin_reader import closest
 from t5x_style.preflight import configuration, program, report, topology
 from t5x_style.preflight.configuration import VocabularySize
-from t5x_style.preflight.topology import Topology
 from t5x_style.workflow import fingerprints, recipe_planning, recipe_reader, stage_runner, stages
 from t5x_style.workflow.plans import StageError
 from t5x_style.workflow.store import StoreError
@@ -69,16 +69,16 @@ def run(flags: gin_checks.Flags, options: argparse.Namespace) -> int:
 
 
 def _check(
-    flags: gin_checks.Flags, slice_: Topology, vocabulary: VocabularySize | None, vary: str | None
+    flags: gin_checks.Flags, slice_: Slices, vocabulary: VocabularySize | None, vary: str | None
 ) -> report.Record:
-    training, assumed = configuration.resolve(flags, slice_.name, vocabulary)
+    training, assumed = configuration.resolve(flags, str(slice_), vocabulary)
     cost = program.examine(training, slice_)
     print(report.text(cost, assumed), flush=True)
     return report.record(cost, assumed) | _varied(flags, slice_, vocabulary, vary)
 
 
 def _varied(
-    flags: gin_checks.Flags, slice_: Topology, vocabulary: VocabularySize | None, vary: str | None
+    flags: gin_checks.Flags, slice_: Slices, vocabulary: VocabularySize | None, vary: str | None
 ) -> report.Record:
     """{"varied": {value: FLOPs}} of what `--vary` says, told on the way."""
     if vary is None:
@@ -90,7 +90,7 @@ def _varied(
     for value in values.split(","):
         others = tuple(one for one in flags.overrides if one[0] != name)
         changed = dataclasses.replace(flags, overrides=(*others, (name, value)))
-        training, _ = configuration.resolve(changed, slice_.name, vocabulary)
+        training, _ = configuration.resolve(changed, str(slice_), vocabulary)
         total, after_update = program.products(training)
         found[value] = {"flops_per_step": total, "after_update_flops_per_step": after_update}
         share = f", {after_update / total:.1%} of them after the update" if after_update else ""
@@ -107,7 +107,7 @@ def _require_used(stated: VocabularySize | None, records: Sequence[report.Record
 
 def _check_recipe(
     flags: gin_checks.Flags,
-    slice_: Topology,
+    slice_: Slices,
     stated: VocabularySize | None,
     options: argparse.Namespace,
 ) -> report.Record:
@@ -122,8 +122,8 @@ def _check_recipe(
     _require_used(stated, list(stages.values()))
     fits = all(one["fits"] for one in stages.values())
     return {
-        "topology": slice_.name,
-        "devices": slice_.size,
+        "topology": str(slice_),
+        "devices": slice_.all_devices,
         "fits": fits,
         "stages": stages,
     }

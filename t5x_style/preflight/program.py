@@ -8,10 +8,10 @@ from typing import Any
 
 import jax
 
+from t5x_style.accelerators.slices import Slices
 from t5x_style.interfaces import objective
 from t5x_style.preflight import collectives, flops, hlo, largest, traffic
 from t5x_style.preflight.configuration import Training
-from t5x_style.preflight.topology import Topology
 from t5x_style.step import compiled_step, train_state, train_step
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -81,7 +81,7 @@ class Cost:
       seconds: that compilation took.
     """
 
-    topology: Topology
+    topology: Slices
     mesh: dict[str, int]
     parameters: int
     rows: dict[str, int]
@@ -125,7 +125,7 @@ class Traced:
     argument_bytes: int
 
 
-def examine(training: Training, topology: Topology) -> Cost:
+def examine(training: Training, topology: Slices) -> Cost:
     """Checks, traces and compiles the step for every bucket of shapes; returns the costliest.
 
     Raises:
@@ -200,8 +200,8 @@ def products(training: Training) -> tuple[float, float]:
     )
 
 
-def _cost(traced: Traced, training: Training, topology: Topology) -> Cost:
-    chip = topology.chip
+def _cost(traced: Traced, training: Training, topology: Slices) -> Cost:
+    chip = topology.generation.chip
     counted = flops.count(traced.step.jaxpr)
     begin = time.perf_counter()
     said: list[collectives.Collective] | None = None
@@ -216,7 +216,7 @@ def _cost(traced: Traced, training: Training, topology: Topology) -> Cost:
     else:
         memory = _memory(compiled.memory_analysis(), chip.hbm)
         program = hlo.parse(compiled.as_text())
-        said = collectives.collect(program, topology.size)
+        said = collectives.collect(program, topology.all_devices)
         moved = traffic.hbm_bytes(program)
         made = largest.largest(program)
     sent = None if said is None else sum(one.sent_bytes for one in said)
@@ -232,7 +232,7 @@ def _cost(traced: Traced, training: Training, topology: Topology) -> Cost:
         model_flops=3 * flops.count(traced.loss).flops,
         unknown_loops=counted.unknown_loops,
         roofline=Roofline(
-            compute=counted.flops / topology.size / chip.flops,
+            compute=counted.flops / topology.all_chips / chip.flops,
             hbm=None if moved is None else moved / chip.hbm_bandwidth,
             ici=None if sent is None else sent / chip.ici_bandwidth,
         ),

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any
 
+from t5x_style.accelerators.generations import GIB
 from t5x_style.preflight import collectives
 from t5x_style.preflight.program import Cost, Memory
-from t5x_style.preflight.topology import GIB
 
 Record = dict[str, Any]
 SHOWN = 5  # collectives, by bytes
@@ -15,8 +15,8 @@ def record(cost: Cost, assumed: list[str]) -> Record:
     """The JSON object of one training; sizes in bytes, times in seconds."""
     memory, roofline = cost.memory, cost.roofline
     return {
-        "topology": cost.topology.name,
-        "devices": cost.topology.size,
+        "topology": cost.topology,
+        "devices": cost.topology.all_devices,
         "mesh": cost.mesh,
         "rows": cost.rows,
         "assumptions": assumed,
@@ -58,7 +58,7 @@ def text(cost: Cost, assumed: list[str]) -> str:
     mesh = ", ".join(f"{name} {size}" for name, size in cost.mesh.items())
     rows = ", ".join(f"{count:,} of {group}" for group, count in cost.rows.items())
     lines = [
-        f"{cost.topology.name}: {cost.topology.size} devices, mesh {mesh}; rows: {rows}",
+        f"{cost.topology}: {cost.topology.all_devices} devices, mesh {mesh}; rows: {rows}",
         *(f"assumed: {one}" for one in assumed),
         f"parameters: {cost.parameters:,}",
         *_memory(cost),

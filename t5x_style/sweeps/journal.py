@@ -58,8 +58,11 @@ def _trial(optuna: Any, trial: Trial, record: Record, distributions: Mapping[str
         distributions=applying,
         intermediate_values=dict(record.curve),
         user_attrs={
-            **{"trial": trial.name, "configuration": trial.configuration.name},
-            **{"seed": trial.seed, "step": record.step, "reason": record.reason},
+            "trial": trial.name,
+            "configuration": trial.configuration.name,
+            "seed": trial.seed,
+            "step": record.step,
+            "reason": record.reason,
         },
     )
 

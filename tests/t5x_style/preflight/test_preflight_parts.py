@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from t5x_style.accelerators.generations import GIB
 from t5x_style.distributed import partitioning
 from t5x_style.preflight import collectives, flops, hlo, largest, program, topology, traffic
 
@@ -155,10 +156,10 @@ def test_a_misspelt_topology_gets_the_nearest_names():
     for name, near in (
         ("v5e:8x9", "v5e:8x8"),
         ("v5:8x8", "v5e:8x8"),
-        ("v4:4x4", "v4:4x4x4"),
-        ("V6E:8x8", "v6e:8x8"),
-        ("v5e-64", "v5e:"),
-        ("", "chips: v4, v5e"),
+        ("v4:4x4", "v4:2x2x4"),
+        ("V6E:8x9", "v6e:8x8"),
+        ("v5e-65", "v5e-64"),
+        ("", "generations: v4, v5e"),
     ):
         with pytest.raises(topology.TopologyError, match=near):
             topology.parse(name)
@@ -167,8 +168,8 @@ def test_a_misspelt_topology_gets_the_nearest_names():
 @pytest.mark.parametrize("name", ["v4:4x4x4", "v5e:8x8", "v5p:4x4x4", "v6e:8x8"])
 def test_known_slices(name):
     found = topology.parse(name)
-    assert found.size == 64
-    assert found.chip.hbm > 15 * topology.GIB
+    assert found.all_devices == 64
+    assert found.generation.chip.hbm > 15 * GIB
 
 
 @pytest.mark.parametrize("shape", [(16, 1, 1), (4, 4, 1), (2, 8, 1), (2, 4, 2)])
