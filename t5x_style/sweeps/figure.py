@@ -21,7 +21,7 @@ WIDE, DPI = 14.0, 100  # inches of the page; dots per inch
 COLUMNS = 3  # of panels with an axis
 STRIPS = 15  # configurations whose spread is shown
 FEW = 12  # different numbers of an axis that may be a list
-DECADES = 100.0  # ratio of the ends of a list that is drawn on a logarithmic scale
+DECADE = 10.0  # ratio of the ends of a list that is drawn on a logarithmic scale
 MISSING = -0.16  # height of axes that are not set: the recipe's value, or they do not apply
 TEXT = 8  # points
 
@@ -80,14 +80,14 @@ def scale(values: Iterable[Any], logarithmic: bool) -> Scale:
 
     Args:
       values: that it has, at least one.
-      logarithmic: whether the sweep draws from it on such a scale. A list that covers two decades
-        gets one as well.
+      logarithmic: whether the sweep draws from it on such a scale. A short list whose
+        ends are a decade apart gets one as well.
     """
     different = {to_gin(value): value for value in values}
     if not all(_is_number(value) for value in different.values()):
         return Scale(tuple(different[text] for text in sorted(different)), False, False)
     numbers = tuple(sorted(set(different.values())))
-    wide = len(numbers) <= FEW and numbers[-1] >= DECADES * numbers[0]
+    wide = len(numbers) <= FEW and numbers[-1] >= DECADE * numbers[0]
     return Scale(numbers, True, numbers[0] > 0 and (logarithmic or wide))
 
 
