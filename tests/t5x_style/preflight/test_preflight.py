@@ -273,7 +273,7 @@ def fake_cost(training, slice_):
         model_flops=1.0,
         after_update_flops=0.0,
         unknown_loops=0,
-        roofline=program.Roofline(1.0, None, None),
+        roofline=program.Roofline(1.0, None, None, None),
         collectives=None,
         hbm_traffic=None,
         largest_arrays=None,
