@@ -4,12 +4,12 @@ Sources: docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e,tpu7x} and
 docs.cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus, read 2026-11. These pages give ICI
 in both directions (v5e 400, v5p 1200, v6e 800, tpu7x 1200 GB/s a chip); half of it leaves the chip.
 v4: 2400 Gbit/s. HBM is what libtpu 0.0.42 lets a program use; the chips have 32, 16, 95, 32 and
-192 GiB in all. DCN, the network
-between slices, is given for whole pods or for hosts: v5e 6.4 Tbit/s for 256 chips, v6e 25.6 Tbit/s
-for 256; the others from a host's card divided by its chips (v4 and v5p 200, tpu7x 400 Gbit/s).
+192 GiB in all. DCN, the network between slices, in each direction: v5p 50 and tpu7x 100 Gbit/s a
+chip; v5e 6.4 and v6e 25.6 Tbit/s for 256 chips, that is 25 and 100 Gbit/s a chip. The page of v4
+has no such figure; v5p's is assumed, whose hosts have as many chips.
 """
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Literal
 
 Provisioning = Literal["on_demand", "spot", "reserved", "flex_start"]
@@ -26,12 +26,14 @@ class Chip:
       flops: bfloat16 products, FLOP/s.
       hbm_bandwidth: bytes/s.
       ici_bandwidth: bytes/s that leave the chip over all of its links together.
+      dcn_bandwidth: bytes/s that leave it for other slices.
     """
 
     hbm: float
     flops: float
     hbm_bandwidth: float
     ici_bandwidth: float
+    dcn_bandwidth: float
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,6 @@ class Generation:
       name: ours, as in `v5e:8x8`.
       spellings: other names in use, in lower case.
       chip: see `Chip`.
-      dcn_bandwidth: bytes/s a chip, to other slices.
       topologies: of the slices on offer, smallest first.
       chips_per_host: of slices with more than one host.
       one_host: topology -> chips, of those that one host holds.
@@ -60,7 +61,6 @@ class Generation:
     name: str
     spellings: tuple[str, ...]
     chip: Chip
-    dcn_bandwidth: float
     topologies: tuple[str, ...]
     chips_per_host: int
     one_host: dict[str, int]
@@ -72,6 +72,11 @@ class Generation:
     gke_machine: str
     provisioning: tuple[Provisioning, ...]
     has_groups: bool
+
+    @property
+    def device(self) -> Chip:
+        """The share of a chip that one device has, as JAX counts them."""
+        return Chip(*(figure / self.devices_per_chip for figure in astuple(self.chip)))
 
 
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
@@ -90,8 +95,7 @@ GENERATIONS = {
         Generation(
             name="v4",
             spellings=("tpu-v4", "tpu-v4-podslice", "v4-podslice", "ct4p"),
-            chip=Chip(30.75 * GIB, 275e12, 1.2e12, 300e9),
-            dcn_bandwidth=6.25e9,
+            chip=Chip(30.75 * GIB, 275e12, 1.2e12, 300e9, 6.25e9),
             topologies=_CUBES,
             chips_per_host=4,
             one_host={"2x2x1": 4},
@@ -110,8 +114,7 @@ GENERATIONS = {
                 *("v5litepod", "v5lite", "v5-lite", "v5-litepod", "tpu-v5e", "tpu-v5-lite"),
                 *("tpu-v5-lite-podslice", "tpu-v5-lite-device", "ct5lp"),
             ),
-            chip=Chip(15.75 * GIB, 197e12, 819e9, 200e9),
-            dcn_bandwidth=3.125e9,
+            chip=Chip(15.75 * GIB, 197e12, 819e9, 200e9, 3.125e9),
             topologies=_FLAT,
             chips_per_host=4,
             one_host=_FLAT_ONE_HOST,
@@ -127,8 +130,7 @@ GENERATIONS = {
         Generation(
             name="v5p",
             spellings=("tpu-v5p", "tpu-v5p-slice", "ct5p"),
-            chip=Chip(95.74 * GIB, 459e12, 2765e9, 600e9),
-            dcn_bandwidth=6.25e9,
+            chip=Chip(95.74 * GIB, 459e12, 2765e9, 600e9, 6.25e9),
             topologies=(*_CUBES, "16x16x24"),
             chips_per_host=4,
             one_host={"2x2x1": 4},
@@ -144,8 +146,7 @@ GENERATIONS = {
         Generation(
             name="v6e",
             spellings=("trillium", "tpu-v6e", "tpu-v6e-slice", "ct6e"),
-            chip=Chip(31.25 * GIB, 918e12, 1640e9, 400e9),
-            dcn_bandwidth=12.5e9,
+            chip=Chip(31.25 * GIB, 918e12, 1640e9, 400e9, 12.5e9),
             topologies=_FLAT,
             chips_per_host=4,
             one_host=_FLAT_ONE_HOST,
@@ -161,8 +162,7 @@ GENERATIONS = {
         Generation(
             name="tpu7x",
             spellings=("v7x", "ironwood", "tpu7"),
-            chip=Chip(189.0 * GIB, 2307e12, 7380e9, 600e9),
-            dcn_bandwidth=12.5e9,
+            chip=Chip(189.5 * GIB, 2307e12, 7380e9, 600e9, 12.5e9),
             topologies=(*_SMALL_CUBES, "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16"),
             chips_per_host=4,
             one_host={"2x2x1": 4},

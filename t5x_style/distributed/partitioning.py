@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
 from flax import nnx
-from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from t5x_style.distributed import device_grid
 
 # Variables are created abstractly and placed by `out_shardings`; flax's eager placement would fail
 # outside a mesh and for devices that are not attached.
@@ -39,28 +40,49 @@ class PartitioningError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class MeshShape:
-    """How many devices each axis has; `data` = -1 takes all that the others leave."""
+    """How many devices each axis has; `data` = -1 takes all that the others leave.
+
+    Slices are joined along `data` only, so that `fsdp` and `tensor` never cross their network.
+    """
 
     data: int = -1
     fsdp: int = 1
     tensor: int = 1
 
-    def resolve(self, devices: int) -> tuple[int, int, int]:
-        """The three sizes for a number of devices.
+    def resolve(self, devices: int, slices: int = 1) -> tuple[int, int, int]:
+        """The three sizes.
+
+        Args:
+          devices: of all slices together.
+          slices: equal ones, between which only `data` may be split.
 
         Raises:
-          PartitioningError: the product is not the number of devices.
+          PartitioningError: the product is not the number of devices, or fsdp and tensor do not
+            fit into a slice. It names the nearest meshes that do.
         """
         fixed = self.fsdp * self.tensor
         if self.fsdp < 1 or self.tensor < 1 or self.data == 0 or self.data < -1:
             raise PartitioningError(f"expected mesh axes of at least 1, found {self}")
         data = devices // fixed if self.data == -1 else self.data
+        inside = devices // slices
         if data * fixed != devices:
-            raise PartitioningError(
-                f"mesh data={self.data}, fsdp={self.fsdp}, tensor={self.tensor}: expected "
-                f"a product of {devices}, the number of devices. Set partitioning.MeshShape in gin."
+            self._refuse(f"expected a product of {devices}, the number of devices", devices, slices)
+        if inside % fixed:
+            self._refuse(
+                f"expected fsdp x tensor to divide {inside}, the devices of each of {slices} "
+                f"slices, found {fixed}; slices are joined along data only",
+                devices,
+                slices,
             )
         return data, self.fsdp, self.tensor
+
+    def _refuse(self, problem: str, devices: int, slices: int) -> NoReturn:
+        near = device_grid.nearest(self.fsdp, self.tensor, devices, slices)
+        meshes = "; ".join(f"data={one[0]}, fsdp={one[1]}, tensor={one[2]}" for one in near)
+        raise PartitioningError(
+            f"mesh data={self.data}, fsdp={self.fsdp}, tensor={self.tensor}: {problem}. "
+            f"Nearest meshes: {meshes}. Set partitioning.MeshShape in gin."
+        )
 
 
 class Partitioner:
@@ -76,12 +98,16 @@ class Partitioner:
         mesh_shape: sizes of the axes ('data', 'fsdp', 'tensor').
         rules: (logical name, mesh axis, tuple of axes or None); every name in use needs one.
         devices: all devices by default; a topology's devices to compile for a pod not at hand.
+          Of several slices, each gets its own part of the data axis, in the order of their numbers.
+
+        Raises:
+          PartitioningError: the mesh does not divide the devices or a slice's; a rule is wrong.
+          UnequalSlicesError: slices of different sizes.
         """
         devices = jax.devices() if devices is None else devices
-        shape = mesh_shape.resolve(len(devices))
         # Data outermost: gradients cross the slow network between slices, the rest stays inside.
-        # Axes that do not match a pod's physical ones are cut across them; others are unaffected.
-        grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+        slices = device_grid.by_slice(devices)
+        grid = device_grid.arrange(mesh_shape.resolve(len(devices), len(slices)), slices)
         self.mesh = Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
         self.rules = tuple((name, _axes(axis)) for name, axis in rules)
         self._check_rules()

@@ -1,13 +1,16 @@
 """What devices say to each other in a compiled program: kinds, counts, bytes, least time."""
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from t5x_style.preflight import hlo
+from t5x_style.preflight import hlo, slice_transfers
 
+Link = Literal["ici", "dcn"]  # between the chips of a slice, and between slices
+LINKS: tuple[Link, ...] = ("ici", "dcn")
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
 
@@ -15,8 +18,11 @@ KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective
 class Collective:
     """All collectives of a kind with arrays of the same size.
 
+    One that crosses slices is cut in two: what it sends inside each slice and between them.
+
     Attributes:
       kind: one of KINDS.
+      link: what it goes over.
       count: runs in a step.
       bytes: per device and step: of the whole arrays, before they are cut up or after they are put
         together, times `count`.
@@ -26,6 +32,7 @@ class Collective:
     """
 
     kind: str
+    link: Link
     count: int
     bytes: int
     sent_bytes: int
@@ -33,37 +40,69 @@ class Collective:
     at_least: bool
 
 
+class _Run(NamedTuple):
+    """One collective, of `members` devices or slices; `size` as in `Collective.bytes`."""
+
+    kind: str
+    link: Link
+    size: int
+    members: int
+
+
 def collect(module: hlo.Module, devices: int) -> list[Collective]:
-    """The collectives of a program, the most bytes first."""
-    found: dict[tuple[str, int, str, bool], Collective] = {}
+    """The collectives of a program, the most bytes first.
+
+    Args:
+      module: the program of one device.
+      devices: that take part where the program does not say how many.
+    """
+    found: dict[tuple[Any, ...], Collective] = {}
     for visit in hlo.walk(module, into_fusions=True):
-        item = visit.instruction
-        kind = item.op.removesuffix("-start")
-        if kind not in KINDS:
+        run = _run(visit, devices)
+        if run is None:
             continue
-        operands = "".join(visit.computation[name].type for name in item.operands)
-        size = max(hlo.bytes_of(operands), hlo.bytes_of(_result(item)))
-        sent = _sent(kind, size, group_size(item.attributes, devices))
-        key = (kind, size, item.label(), visit.unknown)
-        old = found.get(key, Collective(kind, 0, 0, 0, item.label(), visit.unknown))
+        label = hlo.origin(visit.computation, visit.instruction)
+        key = (run.kind, run.link, run.size, label, visit.unknown)
+        old = found.get(key, Collective(run.kind, run.link, 0, 0, 0, label, visit.unknown))
         found[key] = dataclasses.replace(
             old,
             count=old.count + visit.times,
-            bytes=old.bytes + visit.times * size,
-            sent_bytes=old.sent_bytes + visit.times * sent,
+            bytes=old.bytes + visit.times * run.size,
+            sent_bytes=old.sent_bytes + visit.times * _sent(run.kind, run.size, run.members),
         )
     return sorted(found.values(), key=lambda one: -one.bytes)
 
 
+def _run(visit: hlo.Visit, devices: int) -> _Run | None:
+    """The collective that an instruction begins, if it does."""
+    item = visit.instruction
+    size = hlo.bytes_of("".join(visit.computation[name].type for name in item.operands))
+    kind = item.op.removesuffix("-start")
+    if kind in KINDS:
+        size = max(size, hlo.bytes_of(_result(item)))
+        return _Run(kind, "ici", size, group_size(item.attributes, devices))
+    across = slice_transfers.kind(item.attributes) if item.op == "send" else None
+    if across is None:
+        return None
+    slices = slice_transfers.slices(item.attributes)
+    return _Run(across, "dcn", size * slices if across == "all-gather" else size, slices)
+
+
+def sent_bytes(collectives: Sequence[Collective], link: Link) -> int:
+    """What a device must send over a kind of link in a step, at the least."""
+    return sum(one.sent_bytes for one in collectives if one.link == link)
+
+
 def by_kind(collectives: Sequence[Collective]) -> list[dict[str, Any]]:
-    """One record for each kind."""
+    """One record for each kind and link."""
     records: list[dict[str, Any]] = []
-    for kind in KINDS:
-        same = [one for one in collectives if one.kind == kind]
+    for link, kind in itertools.product(LINKS, KINDS):
+        same = [one for one in collectives if (one.link, one.kind) == (link, kind)]
         if same:
             records.append(
                 {
                     "kind": kind,
+                    "link": link,
                     "count": sum(one.count for one in same),
                     "bytes": sum(one.bytes for one in same),
                     "sent_bytes": sum(one.sent_bytes for one in same),
@@ -82,7 +121,7 @@ def _result(item: hlo.Instruction) -> str:
 
 
 def _sent(kind: str, size: int, members: int) -> int:
-    """Bytes that a device of a group of `members` sends, at the least, for an array of `size`."""
+    """Bytes that each of `members` devices, or slices, must send for an array of `size`."""
     if kind == "collective-permute":
         return size
     return (2 if kind == "all-reduce" else 1) * size * (members - 1) // members

@@ -65,6 +65,16 @@ class Module:
     entry: str
 
 
+def origin(computation: Computation, item: Instruction) -> str:
+    """The label of an instruction, or of the nearest one that its first operand comes from.
+
+    What the compiler makes of a collective that crosses slices has no label.
+    """
+    while not (label := item.label()) and item.operands:
+        item = computation[item.operands[0]]
+    return label
+
+
 def parse(text: str) -> Module:
     """Reads what `compiled.as_text()` returns."""
     computations: dict[str, Computation] = {}

@@ -25,13 +25,13 @@ class Made:
 def largest(module: hlo.Module, count: int = COUNT) -> list[Made]:
     """The types with the most bytes in HBM, the largest first.
 
-    What stays inside a fusion is never an array, and arguments are not made. A new state that takes
-    the place of the old one is among them.
+    What stays inside a fusion is never an array; arguments and what is sent are not made here. A
+    new state that takes the place of the old one is among them.
     """
     found: dict[str, Made] = {}
     for visit in hlo.walk(module):
         item = visit.instruction
-        if item.op in traffic.FREE or item.op.endswith("-done"):
+        if item.op in traffic.FREE or item.op == "send" or item.op.endswith("-done"):
             continue
         for array in hlo.arrays(item.type):
             if array.in_hbm and array.type not in found:

@@ -8,9 +8,11 @@ from typing import Any
 
 import jax
 
+from t5x_style.accelerators.generations import Chip
 from t5x_style.accelerators.slices import Slices
 from t5x_style.interfaces import objective
 from t5x_style.preflight import collectives, flops, hlo, largest, traffic
+from t5x_style.preflight.collectives import LINKS
 from t5x_style.preflight.configuration import Training
 from t5x_style.step import compiled_step, train_state, train_step
 
@@ -30,7 +32,7 @@ class Memory:
       temporaries: everything between, at the worst moment.
       outputs: results beside the new state, which takes the place of the old one.
       program: the code itself.
-      limit: what the chip has for programs.
+      limit: what a device has for programs.
     """
 
     arguments: int
@@ -46,22 +48,24 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class Roofline:
-    """Least seconds of a step by each of three peaks; None where no program was compiled.
+    """Least seconds of a step by each of four peaks; None where no program was compiled.
 
     Attributes:
       compute: products over the bfloat16 peak.
       hbm: the program's own traffic over the HBM's bandwidth.
-      ici: bytes that a device must send over all of its links.
+      ici: bytes that a device must send inside its slice, over all of its links.
+      dcn: bytes that a device must send to other slices; 0 for a single slice.
     """
 
     compute: float
     hbm: float | None
     ici: float | None
+    dcn: float | None
 
     @property
     def bound(self) -> float:
         """No step is faster, if each overlaps with the others entirely."""
-        return max(self.compute, self.hbm or 0.0, self.ici or 0.0)
+        return max(self.compute, self.hbm or 0.0, self.ici or 0.0, self.dcn or 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,8 +205,8 @@ def products(training: Training) -> tuple[float, float]:
 
 
 def _cost(traced: Traced, training: Training, topology: Slices) -> Cost:
-    chip = topology.generation.chip
     counted = flops.count(traced.step.jaxpr)
+    device = topology.generation.device
     begin = time.perf_counter()
     said: list[collectives.Collective] | None = None
     moved: int | None = None
@@ -210,16 +214,15 @@ def _cost(traced: Traced, training: Training, topology: Slices) -> Cost:
     try:
         compiled = traced.step.lower().compile()
     except jax.errors.JaxRuntimeError as error:
-        memory = _refused(str(error), traced.argument_bytes, chip.hbm)
+        memory = _refused(str(error), traced.argument_bytes, device.hbm)
         if memory is None:
             raise
     else:
-        memory = _memory(compiled.memory_analysis(), chip.hbm)
+        memory = _memory(compiled.memory_analysis(), device.hbm)
         program = hlo.parse(compiled.as_text())
-        said = collectives.collect(program, topology.all_devices)
+        said = collectives.collect(program, topology.all_devices // topology.count)
         moved = traffic.hbm_bytes(program)
         made = largest.largest(program)
-    sent = None if said is None else sum(one.sent_bytes for one in said)
     return Cost(
         topology=topology,
         mesh={name: int(size) for name, size in training.partitioner.mesh.shape.items()},
@@ -231,16 +234,29 @@ def _cost(traced: Traced, training: Training, topology: Slices) -> Cost:
         after_update_flops=flops.count(traced.after_update).flops,
         model_flops=3 * flops.count(traced.loss).flops,
         unknown_loops=counted.unknown_loops,
-        roofline=Roofline(
-            compute=counted.flops / topology.all_chips / chip.flops,
-            hbm=None if moved is None else moved / chip.hbm_bandwidth,
-            ici=None if sent is None else sent / chip.ici_bandwidth,
-        ),
+        roofline=_roofline(counted.flops / topology.all_devices, moved, said, device),
         collectives=said,
         hbm_traffic=moved,
         largest_arrays=made,
         seconds=time.perf_counter() - begin,
     )
+
+
+def _roofline(
+    products: float, moved: int | None, said: list[collectives.Collective] | None, device: Chip
+) -> Roofline:
+    """Of one device: FLOPs, bytes between it and its HBM, and collectives."""
+    sent = {link: None if said is None else collectives.sent_bytes(said, link) for link in LINKS}
+    return Roofline(
+        compute=products / device.flops,
+        hbm=_seconds(moved, device.hbm_bandwidth),
+        ici=_seconds(sent["ici"], device.ici_bandwidth),
+        dcn=_seconds(sent["dcn"], device.dcn_bandwidth),
+    )
+
+
+def _seconds(size: int | None, bandwidth: float) -> float | None:
+    return None if size is None else size / bandwidth
 
 
 def _memory(analysis: Any, limit: float) -> Memory:

@@ -8,14 +8,15 @@ from t5x_style.preflight import collectives
 from t5x_style.preflight.program import Cost, Memory
 
 Record = dict[str, Any]
-SHOWN = 5  # collectives, by bytes
+SHOWN = 5  # collectives of a kind of link, by bytes
+_WHERE = {"ici": "", "dcn": " between slices"}
 
 
 def record(cost: Cost, assumed: list[str]) -> Record:
     """The JSON object of one training; sizes in bytes, times in seconds."""
     memory, roofline = cost.memory, cost.roofline
     return {
-        "topology": cost.topology,
+        "topology": str(cost.topology),
         "devices": cost.topology.all_devices,
         "mesh": cost.mesh,
         "rows": cost.rows,
@@ -36,14 +37,27 @@ def record(cost: Cost, assumed: list[str]) -> Record:
         "after_update_flops_per_step": cost.after_update_flops,
         "model_flops_per_step": cost.model_flops,
         "hbm_traffic_bytes": cost.hbm_traffic,
-        "collectives": None if cost.collectives is None else collectives.by_kind(cost.collectives),
+        **_sent(cost),
         "roofline_seconds": roofline.bound,
         "roofline_terms_seconds": {
             "compute": roofline.compute,
             "hbm": roofline.hbm,
             "ici": roofline.ici,
+            "dcn": roofline.dcn,
         },
         "compile_seconds": round(cost.seconds, 1),
+    }
+
+
+def _sent(cost: Cost) -> Record:
+    """Collectives, in sums and those between slices; null where there is no program."""
+    found = cost.collectives
+    if found is None:
+        return dict.fromkeys(("collectives", "sent_bytes", "between_slices"))
+    return {
+        "collectives": collectives.by_kind(found),
+        "sent_bytes": {link: collectives.sent_bytes(found, link) for link in collectives.LINKS},
+        "between_slices": [dataclasses.asdict(one) for one in found if one.link == "dcn"],
     }
 
 
@@ -125,15 +139,19 @@ def _flops(cost: Cost) -> list[str]:
 def _collectives(cost: Cost) -> list[str]:
     if cost.collectives is None:
         return ["collectives: unknown, the compiler made no program"]
-    lines = [
-        f"{one['kind']}: {one['count']} times, arrays of {one['bytes'] / 1e6:,.1f} MB a device in "
-        f"all, {one['sent_bytes'] / 1e6:,.1f} MB sent"
-        for one in collectives.by_kind(cost.collectives)
-    ]
-    for one in cost.collectives[:SHOWN]:
+    lines = []
+    for one in collectives.by_kind(cost.collectives):
         lines.append(
-            f"  {one.count} x {one.bytes / one.count / 1e6:,.1f} MB {one.kind} {one.label}"
+            f"{one['kind']}{_WHERE[one['link']]}: {one['count']} times, arrays of "
+            f"{one['bytes'] / 1e6:,.1f} MB a device in all, {one['sent_bytes'] / 1e6:,.1f} MB sent"
         )
+    for link in collectives.LINKS:
+        largest = [one for one in cost.collectives if one.link == link][:SHOWN]
+        lines += [
+            f"  {one.count} x {one.bytes / one.count / 1e6:,.1f} MB {one.kind}{_WHERE[link]} "
+            f"{one.label}"
+            for one in largest
+        ]
     if any(one.at_least for one in cost.collectives):
         lines.append("  (those in loops that end when data say so are counted once)")
     return lines or ["collectives: none"]
@@ -146,6 +164,8 @@ def _roofline(cost: Cost) -> list[str]:
         terms.append(f"HBM {roofline.hbm * 1e3:.2f} ms for {cost.hbm_traffic / 1e9:.1f} GB")
     if roofline.ici is not None:
         terms.append(f"ICI {roofline.ici * 1e3:.2f} ms")
+    if roofline.dcn is not None and cost.topology.count > 1:
+        terms.append(f"DCN {roofline.dcn * 1e3:.2f} ms")
     return [
         f"roofline: {', '.join(terms)}: no step under {roofline.bound * 1e3:.2f} ms "
         "(a bound from peak figures, not a measurement)"

@@ -47,6 +47,9 @@ class _Reader:
             parts = hlo.arrays(item.type)
             moved = min(part.size for part in parts[:2])
             return moved * sum(part.in_hbm for part in parts[:2])
+        if item.op in ("send", "recv"):  # of the array, which comes first, and two marks
+            array = hlo.arrays(item.type)[0]
+            return array.size * array.in_hbm
         operands = [computation[name] for name in item.operands]
         read = sum(
             min(_in_hbm(operand.type), self._read(item, at)) for at, operand in enumerate(operands)

@@ -13,7 +13,7 @@ import pytest
 from models.losses import contrastive
 from models.networks import bag
 from models.objectives import autoencoder, bi_encoder, cross_encoder, retromae, simlm
-from t5x_style.distributed import partitioning
+from t5x_style.distributed import device_grid, partitioning
 from t5x_style.interfaces.objective import GroupShape
 from t5x_style.preflight import collectives, hlo
 from t5x_style.step import compiled_step, optimizers, train_state, train_step
@@ -158,6 +158,14 @@ def run(make, batch_of, mesh, steps=5):
     return losses, jax.tree.leaves(first), jax.tree.leaves(jax.device_get(state.params))
 
 
+def require_equal(found, expected):
+    """Compares what `run` returns."""
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
+    for part in (1, 2):  # gradients, parameters
+        for a, b in zip(found[part], expected[part], strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5)
+
+
 @functools.cache
 def one_device(name):
     return run(*OBJECTIVES[name], (1, 1, 1))
@@ -185,11 +193,15 @@ CASES = [pytest.param(*case, marks=[] if case in FAST else pytest.mark.slow) for
 
 @pytest.mark.parametrize("name, mesh", CASES, ids=str)
 def test_five_steps_equal_one_device(name, mesh):
-    expected, found = one_device(name), run(*OBJECTIVES[name], mesh)
-    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
-    for part in (1, 2):  # gradients, parameters
-        for a, b in zip(found[part], expected[part], strict=True):
-            np.testing.assert_allclose(a, b, atol=1e-5)
+    require_equal(run(*OBJECTIVES[name], mesh), one_device(name))
+
+
+def test_two_slices_equal_one_device(monkeypatch):
+    monkeypatch.setattr(device_grid, "slice_of", lambda device: device.id % 2)
+    (first, second) = partitioner_of((2, 2, 2)).mesh.devices
+    assert [device.id for device in first.flat] == [0, 2, 4, 6]
+    assert [device.id for device in second.flat] == [1, 3, 5, 7]
+    require_equal(run(*OBJECTIVES["retromae"], (2, 2, 2)), one_device("retromae"))
 
 
 @pytest.mark.parametrize("mesh", [(1, 8, 1), (2, 2, 2)], ids=str)

@@ -1,7 +1,5 @@
 """Preflight as a command, on slices of four chips and models of a few thousand parameters."""
 
-import contextlib
-import io
 import json
 import re
 import types
@@ -14,11 +12,12 @@ from gin import config as gin_config
 from models.objectives import mlm, retromae
 from t5x_style.configuration import gin_checks
 from t5x_style.interfaces.metrics import MetricSum
-from t5x_style.preflight import command, configuration, program
+from t5x_style.preflight import configuration, program
 from t5x_style.step import compiled_step, train_step
 from t5x_style.training.trainer import Cadence, Trainer
 from t5x_style.workflow import recipe_planning, recipe_reader
 from tests.kits import store_kit
+from tests.t5x_style.preflight.preflight_runs import flags, run
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 SLICE = "v5e:2x2"
@@ -31,52 +30,6 @@ def clean_gin(monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     yield
     gin_config.clear_config()
-
-
-def flags(*more, objective="mlm", **changed):
-    """An objective with one layer of width 32, bfloat16."""
-    files = [
-        "runs/training/train",
-        "models/tiny",
-        f"objectives/{objective}",
-        "data/pretraining/packed",
-    ]
-    values = {
-        "STORE": "/nowhere/store",
-        "TOKENIZER": "/nowhere/tokenizer",
-        "ROWS": 16,
-        "ROW_LENGTH": 32,
-        "SEGMENTS": 2,
-        "QUERY_LENGTH": 16,
-        "PASSAGE_LENGTH": 32,
-        "SEED": 1,
-        "LEARNING_RATE": 1e-3,
-        "STEPS": 10,
-        "WARMUP_STEPS": 1,
-        "bert.BertConfig.hidden": 32,
-        "bert.BertConfig.mlp": 64,
-        "bert.BertConfig.layers": 1,
-        "bert.BertConfig.unroll": 1,
-        "bert.BertConfig.dtype": "bfloat16",
-        **changed,
-    }
-    return [
-        *(f"--gin_file=gin_configs/{name}.gin" for name in files),
-        *(f"--gin.{name}={value}" for name, value in values.items()),
-        *more,
-    ]
-
-
-def run(*words):
-    """The command in this process: (exit code, standard output, standard error)."""
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        pytest.raises(SystemExit) as ended,
-    ):
-        command.main(list(words))
-    return ended.value.code, out.getvalue(), err.getvalue()
 
 
 def vocabulary(size):
@@ -273,7 +226,7 @@ def fake_cost(training, slice_):
         model_flops=1.0,
         after_update_flops=0.0,
         unknown_loops=0,
-        roofline=program.Roofline(1.0, None, None),
+        roofline=program.Roofline(1.0, None, None, None),
         collectives=None,
         hbm_traffic=None,
         largest_arrays=None,
