@@ -1,5 +1,6 @@
-"""The account of a training as a table and as a line."""
+"""The account of a training as a table and as a line, and a table of the stages of a run."""
 
+import dataclasses
 from collections.abc import Mapping
 
 from t5x_style.goodput.attempts import LOST, PARTS, Spent
@@ -54,17 +55,35 @@ def restarts(spent: Spent) -> str:
     )
 
 
-def compact(rows: Mapping[str, Spent]) -> tuple[list[str], list[list[str]]]:
-    """A table of several trainings: column names, and a row of cells each; empty columns left out.
+@dataclasses.dataclass(frozen=True)
+class StageTime:
+    """What a stage took in one command.
+
+    Attributes:
+      now: seconds of its process; 0 where its result was there already.
+      spent: the account of a training that ran now, all its attempts; None for other stages.
+    """
+
+    now: float
+    spent: Spent | None = None
+
+
+def of_stages(stages: Mapping[str, StageTime]) -> list[list[str]]:
+    """Rows of cells: a head, a row for each stage, their sum; without parts that no training has.
 
     Args:
-      rows: name -> account.
+      stages: name -> its time.
     """
-    parts = [part for part in PARTS if any(one.seconds.get(part, 0.0) for one in rows.values())]
-    head = ["training", "wall s", "goodput", *(PARTS[part] for part in parts)]
-    cells = [
-        [name, f"{one.wall:.1f}", f"{one.goodput:.0%}"]
-        + [f"{one.seconds.get(part, 0.0):.1f}" for part in parts]
-        for name, one in rows.items()
-    ]
-    return head, cells
+    accounts = [one.spent for one in stages.values() if one.spent is not None]
+    parts = [part for part in PARTS if any(one.seconds[part] for one in accounts)]
+    width = 2 + len(parts) if accounts else 0
+    head = ["goodput", "training", *(PARTS[part] for part in parts)][:width]
+    rows = [["stage", "now", *head]]
+    for name, one in stages.items():
+        cells = [""] * width
+        if one.spent is not None:
+            seconds = [one.spent.wall, *(one.spent.seconds[part] for part in parts)]
+            cells = [f"{one.spent.goodput:.0%}", *(f"{value:.1f}" for value in seconds)]
+        rows.append([name, f"{one.now:.1f}", *cells])
+    whole = sum(one.now for one in stages.values())
+    return [*rows, ["sum", f"{whole:.1f}", *[""] * width]]
