@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from t5x_style.goodput import attempts
 from t5x_style.goodput.attempts import Attempt, Spent
@@ -51,7 +52,7 @@ class Account:
         self._kept: dict[str, float] = {}
         self._lost: dict[str, float] = {}
         self._book = self._lost if self._earlier else self._kept
-        self._names = ["start"]
+        self._open: list[list[Any]] = [["start", 0.0]]  # name, its seconds since it was opened
         self._thread = threading.get_ident()
         self._book["start"] = present - self._begun
 
@@ -62,19 +63,19 @@ class Account:
             yield
             return
         self._settle()
-        self._names.append(name)
+        self._open.append([name, 0.0])
         try:
             yield
         finally:
             self._settle()
-            self._names.pop()
+            self._open.pop()
 
     @contextlib.contextmanager
     def loop(self) -> Iterator[None]:
         """The loop: what no part claims inside is `step`, and after it `other`."""
         with self.part("step"):
             yield
-        self._names[0] = "other"
+        self._open[0] = ["other", 0.0]
 
     def begin_step(self, step: int) -> None:
         """Called before each step; the first that no earlier attempt did ends what is lost.
@@ -87,20 +88,22 @@ class Account:
         if self._book is self._lost and step >= self._reached:
             self._settle()
             self._book = self._kept
+            self._open = [[name, 0.0] for name, _ in self._open]
 
     def charge(self, name: str, seconds: float) -> None:
-        """Moves seconds that have just passed from the current part to another one.
+        """Moves seconds from the current part to another one.
 
         Args:
           name: of the part that they belong to.
-          seconds: at most what the current part has; the rest is left where it is.
+          seconds: of them as many are moved as the current part has had since it was opened.
         """
         if threading.get_ident() != self._thread:
             return
         self._settle()
-        current = self._names[-1]
-        moved = max(0.0, min(seconds, self._book[current]))
-        self._book[current] -= moved
+        current = self._open[-1]
+        moved = max(0.0, min(seconds, current[1]))
+        current[1] -= moved
+        self._book[current[0]] -= moved
         self._book[name] = self._book.get(name, 0.0) + moved
 
     def seconds(self) -> tuple[dict[str, float], dict[str, float]]:
@@ -128,7 +131,7 @@ class Account:
 
     def _settle(self) -> None:
         """Adds what has passed to the current part."""
-        present = self._clock()
-        name = self._names[-1]
-        self._book[name] = self._book.get(name, 0.0) + present - self._since
-        self._since = present
+        present, current = self._clock(), self._open[-1]
+        passed, self._since = present - self._since, present
+        current[1] += passed
+        self._book[current[0]] = self._book.get(current[0], 0.0) + passed

@@ -22,6 +22,7 @@ from t5x_style.step import compiled_step, jitted_functions, static_tables, train
 from t5x_style.step.optimizers import AdamW
 from t5x_style.step.train_state import MakeObjective, TrainState
 from t5x_style.training import hooks, warm_start
+from t5x_style.training.device_watch import DeviceWatch
 from t5x_style.training.metric_writer import MetricLog
 from t5x_style.training.model_view import TrainingView
 from t5x_style.training.progress import TrainingProgress
@@ -321,15 +322,17 @@ class Trainer:
         compiled = self._compiled
         assert compiled is not None
         read_ahead = contextlib.closing(self.pipeline.batches(first, self._local_rows))
-        with read_ahead as batches, self.account.loop():
+        with read_ahead as batches, DeviceWatch() as device, self.account.loop():
             log_hook.restart_clock()
             for step in range(first, last):
                 self.account.begin_step(step)
-                waited = time.perf_counter()
                 with self.account.part("input"):
+                    asked = device.now()
                     batch = self.partitioner.place_batch(next(batches), self._rows)
-                waited = time.perf_counter() - waited
+                    waited = device.now() - asked
+                    self.account.charge("step", device.busy(asked))
                 self.state, metrics = compiled(self.state, batch)  # donates the old state
+                device.step(metrics["healthy"])
                 moment = hooks.StepContext(
                     step + 1, self.state, metrics, waited, last=step + 1 == last
                 )

@@ -70,7 +70,23 @@ def test_compiling_is_taken_from_the_part_in_which_it_happened():
         clock.time += 10
         opened.charge("compile", 4)
         opened.charge("compile", 99)  # more than there is
-    assert opened.seconds()[0] == {"start": 0, "evaluation": 0, "compile": 10}
+    with opened.part("evaluation"):
+        clock.time += 5
+        with opened.part("checkpoint"):
+            clock.time += 2
+        opened.charge("compile", 1)
+    assert opened.seconds()[0] == {"start": 0, "evaluation": 4, "compile": 11, "checkpoint": 2}
+
+
+def test_what_an_earlier_part_of_the_same_name_had_stays_there():
+    clock = Clock()
+    opened = account(clock)
+    for seconds in (5, 2):
+        with opened.part("input"):
+            clock.time += seconds
+            if seconds == 2:
+                opened.charge("step", 4)
+    assert opened.seconds()[0] == {"start": 0, "input": 5, "step": 2}
 
 
 def test_other_threads_take_no_time():

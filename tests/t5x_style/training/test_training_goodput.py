@@ -7,7 +7,7 @@ import pytest
 
 from t5x_style.goodput import attempts
 from t5x_style.goodput.account import Account
-from t5x_style.training import metric_writer, progress
+from t5x_style.training import device_watch, metric_writer, progress
 from tests.kits.toys.toy_objective import Toy, ToyPipeline
 from tests.t5x_style.model_dependent_data import test_plan_refresh
 from tests.t5x_style.training import test_trainer
@@ -120,8 +120,9 @@ AROUND = {"input": 12 * 100.0, "checkpoint": 3 * 3.0}
     ("evaluators", "expected"),
     [([], AROUND), ([SlowEvaluator()], AROUND | {"evaluation": 3 * 7.0})],
 )
-def test_each_part_is_that_of_its_hook(tmp_path, evaluators, expected):
+def test_each_part_is_that_of_its_hook(tmp_path, monkeypatch, evaluators, expected):
     """On a clock that only batches, evaluation and saving move."""
+    monkeypatch.setattr(device_watch.DeviceWatch, "busy", lambda self, since: 0.0)
     account = Account(None, None, CLOCK, CLOCK)
     run = test_trainer.build(tmp_path, pipeline=Slow(TEXT, 32), account=account)
     save = run.checkpointer.save
