@@ -241,7 +241,7 @@ def summary(
     return (
         f"# {name}\n\n{describe(trainer)}.\n\n{kept}![curves](curves.png)\n\n"
         "Last values:\n\n| metric | value |\n|---|---|\n" + "\n".join(rows) + "\n\n"
-        "Time:\n\n" + "\n".join(table.markdown(spent))
+        "Time:\n\n" + "\n".join(table.markdown(spent, attempts.slowest_input(jsonl.parent)))
     )
 
 

@@ -1,7 +1,7 @@
 """The time of one attempt, every second of it in exactly one part.
 
 The account belongs to the thread that made it, the one that runs the loop. What other threads do
-goes on next to the loop and takes none of its time.
+runs next to the loop and takes none of its time.
 
 The host is ahead of the device: calling a step returns at once, and its time appears where the host
 waits for it. That is in the loop, outside of all parts, and counts as `step`.
@@ -28,7 +28,7 @@ class Account:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ):
-        """Begins an attempt; time counts as `start` until the loop.
+        """Starts an attempt; time counts as `start` until the loop.
 
         Args:
           path: file of the account, which may hold earlier attempts; None keeps nothing.

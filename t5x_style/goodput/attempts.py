@@ -107,7 +107,7 @@ def read(path: Path) -> list[Attempt]:
         names = ", ".join(field.name for field in dataclasses.fields(Attempt))
         raise GoodputError(
             f"{path}: expected attempts with {names}, found {error}. Move the file away: the "
-            "training does not need it, and begins another account of its time."
+            "training does not need it, and starts another account of its time."
         ) from error
 
 

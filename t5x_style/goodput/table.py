@@ -9,8 +9,13 @@ SHOWN = 0.005  # share from which a line names a part
 DRIFT = 0.01  # of the sum: clocks that differ by more are reported
 
 
-def markdown(spent: Spent) -> list[str]:
-    """Lines of Markdown: part, seconds, share; the sum and the wall time."""
+def markdown(spent: Spent, slowest: tuple[int, float] | None = None) -> list[str]:
+    """Lines of Markdown: part, seconds, share; the sum and the wall time.
+
+    Args:
+      spent: the account of process 0.
+      slowest: see `attempts.slowest_input`.
+    """
     rows = [
         f"| {words} | {spent.seconds.get(part, 0.0):.1f} | {spent.share(part):.1%} |"
         for part, words in PARTS.items()
@@ -18,6 +23,8 @@ def markdown(spent: Spent) -> list[str]:
     said = [f"Goodput, the share of steps: {spent.goodput:.1%}. {_wall(spent)}"]
     if spent.restarts:
         said.append(f"{restarts(spent)}.")
+    if slowest is not None:
+        said.append(f"Process {slowest[0]} waited longest for input: {slowest[1]:.1f} s.")
     return [
         "| part | seconds | share |",
         "|---|---|---|",
@@ -37,10 +44,9 @@ def _wall(spent: Spent) -> str:
 
 
 def line(spent: Spent) -> str:
-    """One line: goodput, then the other parts by size."""
-    others = {part: spent.share(part) for part in PARTS if part != "step"}
-    shown = sorted((p for p in others if others[p] >= SHOWN), key=lambda p: -others[p])
-    said = ", ".join(f"{PARTS[part]} {others[part]:.0%}" for part in shown)
+    """One line: goodput, then the other parts that are not nearly nothing."""
+    shown = [part for part in PARTS if part != "step" and spent.share(part) >= SHOWN]
+    said = ", ".join(f"{PARTS[part]} {spent.share(part):.0%}" for part in shown)
     text = f"{spent.goodput:.0%} of {spent.total:,.0f} s computed steps" + f" ({said})" * bool(said)
     return f"{text}; {restarts(spent)}" if spent.restarts else text
 

@@ -14,12 +14,12 @@ RESTARTED = total(
 )
 
 
-def test_the_line_has_goodput_then_parts_by_size():
+def test_the_line_has_goodput_then_the_other_parts():
     said = "75% of 200 s computed steps (input wait 10%, start-up 10%, compile 5%)"
     assert table.line(PLAIN) == said
     assert table.line(Spent({"step": 3.0}, 3.0)) == "100% of 3 s computed steps"
     assert table.line(RESTARTED) == (
-        "60% of 100 s computed steps (lost to restarts 30%, start-up 10%); 1 restart: 10.0 s "
+        "60% of 100 s computed steps (start-up 10%, lost to restarts 30%); 1 restart: 10.0 s "
         "without a process, 20.0 s to the first new step (5 steps twice)"
     )
 
@@ -31,6 +31,12 @@ def test_the_table_has_every_part_their_sum_and_the_wall_time():
     assert rows[2] == ["step", "150.0", "75.0%"] and rows[-1] == ["**sum**", "200.0", "100.0%"]
     assert lines[-2] == "Goodput, the share of steps: 75.0%. Wall time 200.0 s."
     assert table.markdown(RESTARTED)[-2].endswith("to the first new step (5 steps twice).")
+
+
+def test_the_process_that_waited_longest_is_named():
+    assert table.markdown(PLAIN, (3, 31.25))[-2].endswith(
+        "Process 3 waited longest for input: 31.2 s."
+    )
 
 
 def test_a_clock_that_was_set_is_reported():

@@ -9,11 +9,8 @@ from t5x_style.goodput import attempts
 from t5x_style.goodput.account import Account
 from t5x_style.training import device_watch, metric_writer, progress
 from tests.kits.toys.toy_objective import Toy, ToyPipeline
-from tests.t5x_style.model_dependent_data import test_plan_refresh
 from tests.t5x_style.training import test_trainer
 from tests.t5x_style.training.test_trainer import CADENCE, TEXT, Killed, killed_at
-
-made = test_plan_refresh.made  # a fixture
 
 
 def train(folder, evaluators=(), **settings):
@@ -150,9 +147,3 @@ def test_a_refresh_before_the_first_step(tmp_path):
     run = test_trainer.build(tmp_path, functools.partial(Embedding, TEXT, 32, 8, 16))
     run.start()
     assert run.account.seconds()[0]["refresh"] > 0
-
-
-def test_replanning_is_a_refresh(tmp_path, made):
-    run = test_plan_refresh._fit(tmp_path, made)
-    seconds = run.account.seconds()[0]
-    assert seconds["refresh"] > 0 and seconds["input"] > 0
