@@ -117,11 +117,7 @@ def train(
     if not finished:
         raise stages.Interrupted(f"stopped at step {int(trainer.state.step)}, having saved")
     if main:
-        metric_writer.draw_curves(folder / metric_writer.JSONL, folder / "curves.png", folder.name)
-    spent = account.save()
-    if main:
-        log.text("summary.md", summary(folder.name, trainer, best, development_metric, spent))
-        print(f"[{shown}] {table.line(spent)}", flush=True)
+        _write_summary(folder, shown, trainer, best, development_metric)
     return {"checkpoint": "checkpoints", "model": ".", "metrics": metric_writer.JSONL}
 
 
@@ -222,6 +218,21 @@ def describe(trainer: Trainer) -> str:
     parameters = sum(leaf.size for leaf in jax.tree.leaves(trainer.state.params))
     mesh = dict(trainer.partitioner.mesh.shape)
     return f"{parameters:,} trainable parameters, {trainer.cadence.steps:,} steps, mesh {mesh}"
+
+
+def _write_summary(
+    folder: Path,
+    shown: str,
+    trainer: Trainer,
+    best: tuple[int, float] | None,
+    metric: str | None,
+) -> None:
+    """Draws the curves, ends the account and writes the page; process 0 alone."""
+    metric_writer.draw_curves(folder / metric_writer.JSONL, folder / "curves.png", folder.name)
+    spent = trainer.account.save()
+    page = summary(folder.name, trainer, best, metric, spent)
+    (folder / "summary.md").write_text(page, encoding="utf-8")
+    print(f"[{shown}] {table.line(spent)}", flush=True)
 
 
 def summary(
