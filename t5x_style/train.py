@@ -117,7 +117,7 @@ def train(
     if not finished:
         raise stages.Interrupted(f"stopped at step {int(trainer.state.step)}, having saved")
     if main:
-        _write_summary(folder, shown, trainer, best, development_metric)
+        _write_summary(log, shown, trainer, best, development_metric)
     return {"checkpoint": "checkpoints", "model": ".", "metrics": metric_writer.JSONL}
 
 
@@ -221,17 +221,17 @@ def describe(trainer: Trainer) -> str:
 
 
 def _write_summary(
-    folder: Path,
+    log: metric_writer.MetricLog,
     shown: str,
     trainer: Trainer,
     best: tuple[int, float] | None,
     metric: str | None,
 ) -> None:
     """Draws the curves, ends the account and writes the page; process 0 alone."""
+    folder = log.folder
     metric_writer.draw_curves(folder / metric_writer.JSONL, folder / "curves.png", folder.name)
     spent = trainer.account.save()
-    page = summary(folder.name, trainer, best, metric, spent)
-    (folder / "summary.md").write_text(page, encoding="utf-8")
+    log.text("summary.md", summary(folder.name, trainer, best, metric, spent))
     print(f"[{shown}] {table.line(spent)}", flush=True)
 
 
