@@ -11,6 +11,7 @@ share its cores.
 """
 
 import argparse
+import contextlib
 import functools
 import json
 import shutil
@@ -162,6 +163,7 @@ def on_host(
         save_every=1,
         functions=dict,
         snapshot=lambda: None,  # the index is built here
+        refreshing=contextlib.nullcontext,
         stop_asked=lambda: False,
     )
     made = source.bind(view).batches(0, np.arange(arguments.queries))

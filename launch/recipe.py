@@ -58,15 +58,18 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, replace
 from types import FrameType
 
 from rich.console import Console
 from rich.table import Table
 
+from launch import recipe_times
 from t5x_style.configuration import gin_checks
 from t5x_style.configuration.gin_reader import REPOSITORY, closest
 from t5x_style.distributed import launch_flags
+from t5x_style.goodput.table import StageTime
 from t5x_style.workflow import (
     files,
     fingerprints,
@@ -167,6 +170,7 @@ def execute(recipe: Recipe, flags: gin_checks.Flags) -> int:
     children = Children()
     children.watch()
     rows: list[Row] = []
+    times: dict[str, StageTime] = {}
     known = recipe_planning.Known()
     for number, item in enumerate(recipe.stages, start=1):
         planned = recipe_planning.plan(recipe, item, flags, known)
@@ -181,16 +185,20 @@ def execute(recipe: Recipe, flags: gin_checks.Flags) -> int:
         version = decision.version
         if decision.status == "done" and version is not None:
             making.use(planned, version)
+            times[item.name] = StageTime(0.0)
         else:
+            begun = time.monotonic()
             found = _run(children, recipe, item, flags, planned, known)
             if isinstance(found, int):
                 return found
             version = found
+            times[item.name] = recipe_times.of_stage(version, time.monotonic() - begun)
         known.done[item.name] = version
         rows.append(_row(item.name, decision, version))
     described = launch_flags.read(sys.argv[1:], os.environ)
     if described is None or not described.number:  # one of several is enough
         publish(recipe, known)
+        recipe_times.write(recipe.run_dir, times, CONSOLE)
     show(rows, f"{recipe.run_dir}: all {len(rows)} stages done")
     return 0
 

@@ -67,7 +67,9 @@ def _print(entry: Entry, current: Entry) -> None:
     keeps = "pinned" if (version.folder / collection.PINNED).exists() else ""
     if entry.making:
         state = f"being made by {entry.making}"
-    parts = [version.id, state, in_words(entry.bytes), f"used {_ago(entry.used)}", runs, keeps]
+    took = f"took {manifest['seconds']:,.0f} s" if manifest else ""
+    used = f"used {_ago(entry.used)}"
+    parts = [version.id, state, took, in_words(entry.bytes), used, runs, keeps]
     print(f"{mark} " + "  ".join(part for part in parts if part))
     if entry is not current:
         old, new = current.version.record, version.record

@@ -1,9 +1,10 @@
 """Trains an objective: `python -m t5x_style.train --gin_file=... --gin.MODEL_DIR=...`.
 
 Leaves in MODEL_DIR: `checkpoints/`, `contract.json`, `metrics.jsonl`, `tensorboard/`, `curves.png`,
-`summary.md` and the operative configuration. Run again, it resumes where it was; the result is the
-same, bit for bit, as if it had never stopped. If a shorter training with the same settings has
-finished, this one continues from it where the learning rate allows that: see `longer_training`.
+`goodput.json`, `summary.md` and the operative configuration. Run again, it resumes where it was;
+the result is the same, bit for bit, as if it had never stopped. If a shorter training with the same
+settings has finished, this one continues from it where the learning rate allows that: see
+`longer_training`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,10 +16,12 @@ from absl import logging
 from t5x_style.checkpoints import checkpoint_directory
 from t5x_style.checkpoints.checkpointing import Checkpointer, Checkpointing, together
 from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.goodput import attempts, table
+from t5x_style.goodput.account import Account
 from t5x_style.interfaces.batch_source import BatchSource, ModelDependentSource, as_model_dependent
 from t5x_style.step.optimizers import AdamW
 from t5x_style.step.train_state import MakeObjective
-from t5x_style.training import hooks, longer_training, metric_writer, warm_start
+from t5x_style.training import compile_events, hooks, longer_training, metric_writer, warm_start
 from t5x_style.training.progress import TrainingProgress
 from t5x_style.training.trainer import Cadence, Trainer
 from t5x_style.workflow import stages
@@ -83,12 +86,14 @@ def train(
     folder = Path(model_dir)
     shown = stages.name_of(model_dir)
     main = jax.process_index() == 0
+    account = _account(model_dir)
     source = as_model_dependent(pipeline)
     together(lambda: continue_parent(folder, optimizer, cadence, source))
     checkpointer = Checkpointer(folder / "checkpoints", checkpointing)
     trainer = Trainer(
-        objective, source, optimizer, partitioner, checkpointer, cadence, seed, micro_batches
-    )
+        objective, source, optimizer, partitioner, checkpointer, cadence, seed, micro_batches,
+        account,
+    )  # fmt: skip
     together(lambda: _require_room(model_dir, checkpointer.bytes_of_run(trainer.state)))
     how = trainer.start(initialise_from)
     first = int(trainer.state.step)
@@ -100,18 +105,28 @@ def train(
     seconds = trainer.compile() if first < cadence.steps else 0.0
     if main and seconds:
         print(f"[{shown}] compiled the step in {seconds:.1f} s", flush=True)
+    account.save(first)
     progress = TrainingProgress(shown, first, cadence.steps, main)
     finished = trainer.fit(log, progress, {}, evaluators, development_metric)
     best = checkpointer.best()
-    checkpointer.close()
+    with account.part("checkpoint"):
+        checkpointer.close()
+        if finished:
+            checkpointer.thin()
+    account.save()
     if not finished:
         raise stages.Interrupted(f"stopped at step {int(trainer.state.step)}, having saved")
-    checkpointer.thin()
     if main:
-        jsonl = folder / metric_writer.JSONL
-        metric_writer.draw_curves(jsonl, folder / "curves.png", folder.name)
-        log.text("summary.md", summary(folder.name, trainer, best, development_metric))
+        _write_summary(log, shown, trainer, best, development_metric)
     return {"checkpoint": "checkpoints", "model": ".", "metrics": metric_writer.JSONL}
+
+
+def _account(model_dir: str) -> Account:
+    """Of the time of this process, from its start on."""
+    path = Path(model_dir) / attempts.file_name(jax.process_index())
+    account = Account(path, stages.process_start(model_dir))
+    compile_events.charge_to(account)
+    return account
 
 
 def _require_room(model_dir: str, needed: int) -> int:
@@ -205,7 +220,28 @@ def describe(trainer: Trainer) -> str:
     return f"{parameters:,} trainable parameters, {trainer.cadence.steps:,} steps, mesh {mesh}"
 
 
-def summary(name: str, trainer: Trainer, best: tuple[int, float] | None, metric: str | None) -> str:
+def _write_summary(
+    log: metric_writer.MetricLog,
+    shown: str,
+    trainer: Trainer,
+    best: tuple[int, float] | None,
+    metric: str | None,
+) -> None:
+    """Draws the curves, ends the account and writes the page; process 0 alone."""
+    folder = log.folder
+    metric_writer.draw_curves(folder / metric_writer.JSONL, folder / "curves.png", folder.name)
+    spent = trainer.account.save()
+    log.text("summary.md", summary(folder.name, trainer, best, metric, spent))
+    print(f"[{shown}] {table.line(spent)}", flush=True)
+
+
+def summary(
+    name: str,
+    trainer: Trainer,
+    best: tuple[int, float] | None,
+    metric: str | None,
+    spent: attempts.Spent,
+) -> str:
     """One page about the run, in Markdown."""
     jsonl = trainer.checkpointer.folder.parent / metric_writer.JSONL
     last: dict[str, float] = {}
@@ -215,7 +251,8 @@ def summary(name: str, trainer: Trainer, best: tuple[int, float] | None, metric:
     kept = f"Best {metric}: {best[1]:.4f} at step {best[0]}.\n\n" if best else ""
     return (
         f"# {name}\n\n{describe(trainer)}.\n\n{kept}![curves](curves.png)\n\n"
-        "Last values:\n\n| metric | value |\n|---|---|\n" + "\n".join(rows) + "\n"
+        "Last values:\n\n| metric | value |\n|---|---|\n" + "\n".join(rows) + "\n\n"
+        "Time:\n\n" + "\n".join(table.markdown(spent, attempts.slowest_input(jsonl.parent)))
     )
 
 

@@ -28,7 +28,14 @@ LAYERS = {
             "retrieval",
             "mining",
         ),
-        *("model_dependent_data", "checkpoints", "evaluation", "multilingual", "workflow"),
+        *(
+            "model_dependent_data",
+            "checkpoints",
+            "evaluation",
+            "multilingual",
+            "workflow",
+            "goodput",
+        ),
         *("serving", "training", "sweeps", "reporting", "", "preflight"),
     ),
     "models": ("losses", "corruption", "networks", "interop", "objectives"),
@@ -60,6 +67,7 @@ ALLOWED = {
     "launch": (
         "t5x_style.configuration",
         "t5x_style.workflow",
+        "t5x_style.goodput",
         "t5x_style.sweeps",
         "t5x_style.accelerators",
         "t5x_style.distributed.launch_flags",
@@ -69,6 +77,7 @@ ALLOWED = {
 WITHOUT_JAX = (
     "t5x_style.configuration",
     "t5x_style.workflow",
+    "t5x_style.goodput",
     "t5x_style.accelerators",
     "t5x_style.distributed.launch_flags",
 )

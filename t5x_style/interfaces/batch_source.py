@@ -11,6 +11,7 @@ import abc
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
@@ -132,6 +133,13 @@ class ModelView(Protocol):
 
     def snapshot(self) -> None:
         """Return once there is a complete checkpoint that the training can resume from."""
+        ...
+
+    def refreshing(self) -> AbstractContextManager[None]:
+        """Count the time inside as that of refreshing an index or a plan, not of waiting for input.
+
+        For the thread that asks for batches; in another thread it counts nothing.
+        """
         ...
 
     def stop_asked(self) -> bool:

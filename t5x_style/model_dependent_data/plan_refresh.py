@@ -200,7 +200,8 @@ class Replanner:
         every = self._replanning.every
         while True:
             version = step // every
-            arrays = self._made(version) if step % every == 0 else self._read(version, step)
+            with self._view.refreshing():
+                arrays = self._made(version) if step % every == 0 else self._read(version, step)
             before = {v: planned for v, planned in self._held.items() if v == version - 1}
             self._held = before | {version: self._planned(version, arrays)}
             stop = (version + 1) * every

@@ -14,6 +14,7 @@ own rows of the batch, from an index of its own.
 
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 from collections.abc import Generator
 from typing import Annotated, Any, ClassVar, Literal, Protocol
@@ -321,8 +322,10 @@ class RetrievalBatches:
 
     def _result(self, future: concurrent.futures.Future[Batch]) -> Batch:
         while True:
+            waits = self._view.refreshing() if self._versions.waiting else contextlib.nullcontext()
             try:
-                return future.result(timeout=_POLL_SECONDS)
+                with waits:
+                    return future.result(timeout=_POLL_SECONDS)
             except TimeoutError:
                 if future.done():
                     raise  # it is the batch's own

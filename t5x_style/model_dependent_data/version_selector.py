@@ -19,7 +19,11 @@ T = TypeVar("T", bound=Opened)
 
 
 class VersionChoice(Generic[T]):
-    """Chooses as `HostRetrieval` says."""
+    """Chooses as `HostRetrieval` says.
+
+    Attributes:
+      waiting: whether a call of `of`, in any thread, waits for a version of the index.
+    """
 
     def __init__(
         self,
@@ -39,6 +43,7 @@ class VersionChoice(Generic[T]):
         self._begun: tuple[str, Record | RemoteLog] | None = None
         self._closing = threading.Event()
         self._warned = -1
+        self.waiting = False
 
     def begin(self, run: str, record: Record | RemoteLog) -> None:
         """Before the first step; see `version_log.begin`.
@@ -106,8 +111,7 @@ class VersionChoice(Generic[T]):
                     file=sys.stderr,
                     flush=True,
                 )
-            if self._closing.wait(_TOLD_SECONDS):
-                raise concurrent.futures.CancelledError
+            self._wait(_TOLD_SECONDS)
             waited += _TOLD_SECONDS
 
     def _fresh_enough(self, step: int, run: str) -> T:
@@ -126,9 +130,17 @@ class VersionChoice(Generic[T]):
                     continue  # replaced by a newer one while it was read
             if waited % _REMIND_SECONDS < _POLL_SECONDS:
                 self._tell_waiting(found, step)
-            if self._closing.wait(_POLL_SECONDS):
-                raise concurrent.futures.CancelledError
+            self._wait(_POLL_SECONDS)
             waited += _POLL_SECONDS
+
+    def _wait(self, seconds: float) -> None:
+        """Raises CancelledError where `stop_waiting` is called meanwhile, or was before."""
+        self.waiting = True
+        try:
+            if self._closing.wait(seconds):
+                raise concurrent.futures.CancelledError
+        finally:
+            self.waiting = False
 
     def _past_bound(self, made_at: int, step: int) -> bool:
         return self._bound is not None and step - made_at > self._bound

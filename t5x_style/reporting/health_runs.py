@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from t5x_style.goodput import attempts
+from t5x_style.goodput.attempts import Attempt
 from t5x_style.training import metric_writer
 from t5x_style.workflow import collection, records
 from t5x_style.workflow.lineage import lineage
@@ -55,6 +57,7 @@ class Training:
       ancestors: the finished versions that it was made from.
       finished: whether it is.
       holder: the process that is making it, in words; "" where there is none.
+      attempts: of its account of time; none of a training that is older than accounts.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Training:
     ancestors: Sequence[Version]
     finished: bool
     holder: str
+    attempts: Sequence[Attempt] = ()
 
     def points(self, metric: str) -> Points:
         """(step, value) of a metric where it is finite."""
@@ -147,6 +151,9 @@ def _training(place: Path) -> tuple[float, Training] | None:
     path = version.folder / metric_writer.JSONL
     try:
         lines = metric_writer.read_lines(path) if path.is_file() else []
+        accounted = attempts.read(version.folder / attempts.FILE)
+    except attempts.GoodputError as error:
+        raise HealthError(str(error)) from error
     except ValueError as error:
         raise HealthError(
             f"{error}. The log is damaged: make the stage again (--rerun)."
@@ -154,7 +161,7 @@ def _training(place: Path) -> tuple[float, Training] | None:
     record = version.record
     training = Training(
         str(record["name"]), version.folder, lines, record.get("parameters", {}),
-        _ancestors(version), version.manifest is not None, _holder(version),
+        _ancestors(version), version.manifest is not None, _holder(version), accounted,
     )  # fmt: skip
     return (version.folder / STARTED_FILE).stat().st_mtime, training
 

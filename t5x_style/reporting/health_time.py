@@ -1,9 +1,10 @@
-"""Where the time of a training went: steps, waiting for input, evaluation, start, padding."""
+"""Where the time of a training went: goodput, waiting for input, padding."""
 
-import dataclasses
 import statistics
 from collections.abc import Iterator, Sequence
 
+from t5x_style.goodput import table
+from t5x_style.goodput.attempts import Spent, total
 from t5x_style.reporting.health_checks import MIN_POINTS, Finding, window
 from t5x_style.reporting.health_runs import PADDING, Skipped, Training
 from t5x_style.training import metric_writer
@@ -14,39 +15,22 @@ WAIT = f"{metric_writer.TIMING}input_wait_share"
 WAIT_NOTE, WAIT_WRONG = 0.1, 0.5  # share of the time of the steps
 PADDING_NOTE = 0.3  # as `report_advice`
 START_NOTE, START_SECONDS = 0.25, 600.0  # share of a training that is longer than this
+AROUND = ("start", "compile", "checkpoint", "other")  # what settings can shorten
 SLOWED = 0.5  # steps per second at the end over the median
 SKIPPED_WRONG = 0.01  # of the records
 
 
-@dataclasses.dataclass(frozen=True)
-class Seconds:
-    """The seconds of a training's log, from the opening of the log to its last line.
+def seconds(training: Training) -> Spent:
+    """Where the time of a training went: its account, or of older ones an estimate from the log."""
+    return total(training.attempts) if training.attempts else _estimate(training)
 
-    Attributes:
-      total: all of them; pauses between two runs are left out.
-      steps: in steps, waiting for input included.
-      wait: of these, waiting for input.
-      evaluation: in evaluators and figures of embeddings.
-      rest: everything else: compiling, starting the input, saving, starting again.
+
+def _estimate(training: Training) -> Spent:
+    """From the opening of the log to its last line; pauses between two runs are left out.
+
+    `other` is everything but steps and evaluation: compiling, starting the input, saving, starting
+    again.
     """
-
-    total: float
-    steps: float
-    wait: float
-    evaluation: float
-
-    @property
-    def rest(self) -> float:
-        return max(0.0, self.total - self.steps - self.evaluation)
-
-    @property
-    def goodput(self) -> float:
-        """Share of the time in which a step computed."""
-        return (self.steps - self.wait) / self.total if self.total else 0.0
-
-
-def seconds(training: Training) -> Seconds:
-    """Where the time of a training went, from the lines of its log."""
     steps = wait = evaluation = before = 0.0
     last = 0
     for line in training.lines:
@@ -59,13 +43,15 @@ def seconds(training: Training) -> Seconds:
             last = int(line["step"])
         elif line["step"] > 0:
             evaluation += passed
-    return Seconds(before, steps, wait, evaluation)
+    rest = max(0.0, before - steps - evaluation)
+    parts = {"step": steps - wait, "input": wait, "evaluation": evaluation, "other": rest}
+    return Spent(parts, before)
 
 
 def of(training: Training) -> Iterator[Finding]:
     """Findings about time and padding."""
     spent = seconds(training)
-    if not spent.steps:
+    if not spent.seconds["step"]:
         return
     yield _goodput(spent)
     yield _wait(spent)
@@ -86,19 +72,16 @@ def of(training: Training) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _goodput(spent: Seconds) -> Finding:
-    parts = {"input wait": spent.wait, "evaluation": spent.evaluation, "start and rest": spent.rest}
-    said = ", ".join(f"{name} {value / spent.total:.0%}" for name, value in parts.items())
-    long = spent.rest > START_NOTE * spent.total and spent.total > START_SECONDS
-    return Finding(
-        "note" if long else "ok", "goodput",
-        f"{spent.goodput:.0%} of {spent.total:,.0f} s computed steps ({said})"
-        + ("; keep compiled programs with JAX_COMPILATION_CACHE_DIR, save less often" * long),
-    )  # fmt: skip
+def _goodput(spent: Spent) -> Finding:
+    around = sum(spent.share(part) for part in AROUND)
+    long = around > START_NOTE and spent.total > START_SECONDS
+    advice = "; keep compiled programs with JAX_COMPILATION_CACHE_DIR, save less often"
+    return Finding("note" if long else "ok", "goodput", table.line(spent) + advice * long)
 
 
-def _wait(spent: Seconds) -> Finding:
-    share = spent.wait / spent.steps
+def _wait(spent: Spent) -> Finding:
+    wait = spent.seconds["input"]
+    share = wait / (spent.seconds["step"] + wait)
     said = f"steps waited for input during {share:.1%} of their time"
     if share <= WAIT_NOTE:
         return Finding("ok", "input", said)

@@ -16,6 +16,7 @@ import numpy as np
 from t5x_style.checkpoints.checkpointing import Checkpointer
 from t5x_style.distributed import peer_watch
 from t5x_style.evaluation.embedding_sample import EmbeddingSample
+from t5x_style.goodput.account import Account
 from t5x_style.interfaces import metrics as metrics_lib
 from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import ModelFunction
@@ -51,6 +52,13 @@ class StepContext:
     evaluated: dict[str, float] = dataclasses.field(default_factory=dict)
     paused: bool = False
     stop: bool = False
+
+    def wait(self) -> None:
+        """Waits for the step in flight, before a part of the account that needs its state.
+
+        Such a part would wait for it anyway; what is waited here is the step's time.
+        """
+        jax.block_until_ready(self.state.step)
 
 
 Hook = Callable[[StepContext], None]
@@ -148,14 +156,20 @@ class Evaluate:
         functions: Callable[[TrainState], Mapping[str, ModelFunction]],
         log: MetricLog,
         show: Callable[[int, dict[str, float]], None],
+        account: Account,
     ):
         self._every, self._evaluators, self._functions = every, evaluators, functions
-        self._log, self._show = log, show
+        self._log, self._show, self._account = log, show, account
 
     def __call__(self, moment: StepContext) -> None:
         if not self._evaluators or (moment.step % self._every and not moment.last):
             return
         moment.paused = True
+        moment.wait()
+        with self._account.part("evaluation"):
+            self._evaluate(moment)
+
+    def _evaluate(self, moment: StepContext) -> None:
         functions = self._functions(moment.state)
         for evaluator in self._evaluators:
             for name, value in evaluator.evaluate(functions, moment.step).items():
@@ -179,15 +193,21 @@ class Diagnose:
         functions: Callable[[TrainState], Mapping[str, ModelFunction]],
         log: MetricLog,
         progress: TrainingProgress,
+        account: Account,
     ):
         self._every, self._sample, self._functions = every, sample, functions
-        self._log, self._progress = log, progress
+        self._log, self._progress, self._account = log, progress, account
         self._shown: set[str] = set()
 
     def __call__(self, moment: StepContext) -> None:
         if not self._sample.groups or (moment.step % self._every and not moment.last):
             return
         moment.paused = True
+        moment.wait()
+        with self._account.part("evaluation"):
+            self._measure(moment)
+
+    def _measure(self, moment: StepContext) -> None:
         report = self._sample.measure(self._functions(moment.state), moment.step)
         if report.figures:
             scalars = {f"{EMBEDDINGS}{name}": value for name, value in report.figures.items()}
@@ -207,20 +227,22 @@ class Save:
     """
 
     def __init__(
-        self, every: int, checkpointer: Checkpointer, meta: dict[str, Any], metric: str | None
+        self,
+        every: int,
+        checkpointer: Checkpointer,
+        meta: dict[str, Any],
+        metric: str | None,
+        account: Account,
     ):
         """Args:
         every: steps between regular checkpoints.
         checkpointer: where they go.
         meta: kept beside each checkpoint.
         metric: 'evaluator/metric', larger is better; None keeps no best.
+        account: of the time; saving is a part of it.
         """
-        self._every, self._checkpointer, self._meta, self._metric = (
-            every,
-            checkpointer,
-            meta,
-            metric,
-        )
+        self._every, self._checkpointer, self._meta = every, checkpointer, meta
+        self._metric, self._account = metric, account
 
     def __call__(self, moment: StepContext) -> None:
         value = self._development_value(moment)
@@ -229,7 +251,9 @@ class Save:
         shared = self._checkpointer.shared
         branch = shared is not None and moment.step == shared.step
         if moment.step % self._every == 0 or moment.last or moment.stop or improved or branch:
-            self.save(moment.state, value)
+            moment.wait()
+            with self._account.part("checkpoint"):
+                self.save(moment.state, value)
 
     def save(self, state: TrainState, value: float | None = None) -> None:
         """Saves unless the state has latched unhealthy, which is never written over a good one."""
@@ -246,6 +270,18 @@ class Save:
             )
         value = moment.evaluated[self._metric]
         return value if math.isfinite(value) else None
+
+
+class KeepAccount:
+    """Writes the account of the time where the log is written; the last of the hooks."""
+
+    def __init__(self, every: int, account: Account):
+        self._every, self._account = every, account
+
+    def __call__(self, moment: StepContext) -> None:
+        ending = moment.last or moment.stop
+        if moment.step % self._every == 0 or moment.paused or ending:
+            self._account.save(moment.step)
 
 
 class Profile:

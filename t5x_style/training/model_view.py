@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +28,7 @@ class TrainingView:
     Attributes:
       definition: of the training.
       state: the state after the last update.
-      partitioner, folder, save_every, functions, snapshot, stop_asked: see `ModelView`.
+      partitioner, folder, save_every, functions, snapshot, refreshing, stop_asked: see `ModelView`.
     """
 
     definition: Definition
@@ -37,6 +38,7 @@ class TrainingView:
     save_every: int
     functions: Callable[[], Mapping[str, objective.ModelFunction]]
     snapshot: Callable[[], None]
+    refreshing: Callable[[], AbstractContextManager[None]]
     stop_asked: Callable[[], bool]
 
     def module(self) -> objective.Objective:

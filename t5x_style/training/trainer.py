@@ -15,12 +15,14 @@ from t5x_style.checkpoints.checkpoint_directory import Shared
 from t5x_style.checkpoints.checkpointing import Checkpointer
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.evaluation.embedding_sample import EmbeddingSample
+from t5x_style.goodput.account import Account
 from t5x_style.interfaces import batch_source, objective
 from t5x_style.interfaces.batch_source import BatchSource, ModelDependentSource
 from t5x_style.step import compiled_step, jitted_functions, static_tables, train_state, train_step
 from t5x_style.step.optimizers import AdamW
 from t5x_style.step.train_state import MakeObjective, TrainState
 from t5x_style.training import hooks, warm_start
+from t5x_style.training.device_watch import DeviceWatch
 from t5x_style.training.metric_writer import MetricLog
 from t5x_style.training.model_view import TrainingView
 from t5x_style.training.progress import TrainingProgress
@@ -80,8 +82,14 @@ class Trainer:
         cadence: Cadence,
         seed: int,
         micro_batches: int = 1,
+        account: Account | None = None,
     ):
         """Builds the initial state and checks everything that can be checked before a step.
+
+        Args:
+          make_objective, source, optimizer, partitioner, checkpointer, cadence, seed,
+            micro_batches: see `t5x_style.train.train`.
+          account: of the time; None: one that nobody reads.
 
         Raises:
           BatchError: the source does not give what the objective expects.
@@ -91,7 +99,7 @@ class Trainer:
         """
         unbound = batch_source.as_model_dependent(source)
         self.partitioner, self.checkpointer = partitioner, checkpointer
-        self.cadence = cadence
+        self.cadence, self.account = cadence, account or Account()
         branch = optimizer.branch_step()
         shared = cadence.steps if branch is None else min(branch, cadence.steps)
         checkpointer.shared = Shared(shared, cadence.evaluate_every)
@@ -133,13 +141,15 @@ class Trainer:
             save_every=self.cadence.save_every,
             functions=lambda: self.functions(self.state),
             snapshot=self._snapshot,
+            refreshing=lambda: self.account.part("refresh"),
             stop_asked=lambda: self._stop_asked(),
         )
 
     def _snapshot(self) -> None:
         if self.checkpointer.latest() is None:
-            self.checkpointer.save(self.state, self._meta())
-            self.checkpointer.wait()
+            with self.account.part("checkpoint"):
+                self.checkpointer.save(self.state, self._meta())
+                self.checkpointer.wait()
 
     def _meta(self) -> dict[str, Any]:
         """What a checkpoint has to agree with, to be resumed."""
@@ -207,7 +217,9 @@ class Trainer:
             functools.partial(train_step.begin, self.definition, self.partitioner.mesh),
             out_shardings=self.shardings.variables,
         )
-        self.state = dataclasses.replace(self.state, variables=begin(self.state))
+        with self.account.part("refresh"):
+            variables = jax.block_until_ready(begin(self.state))
+        self.state = dataclasses.replace(self.state, variables=variables)
 
     def compile(self) -> float:
         """Compiles the step for the batch that was checked; returns the seconds it took.
@@ -216,8 +228,9 @@ class Trainer:
         tokens/s count training only.
         """
         started = time.perf_counter()
-        traced = compiled_step.trace(self._step, self.partitioner, self.state, self._specs)
-        self._compiled = traced.lower().compile()
+        with self.account.part("compile"):
+            traced = compiled_step.trace(self._step, self.partitioner, self.state, self._specs)
+            self._compiled = traced.lower().compile()
         return time.perf_counter() - started
 
     def fit(
@@ -241,10 +254,15 @@ class Trainer:
         self._stop_asked = lambda: preemption.asked
         meta = meta | self._meta()
         evaluate = hooks.Evaluate(
-            self.cadence.evaluate_every, evaluators, self.functions, log, progress.show
+            self.cadence.evaluate_every,
+            evaluators,
+            self.functions,
+            log,
+            progress.show,
+            self.account,
         )
         diagnose = hooks.Diagnose(
-            self.cadence.evaluate_every, self._sample, self.functions, log, progress
+            self.cadence.evaluate_every, self._sample, self.functions, log, progress, self.account
         )
         after_step: list[hooks.Hook] = [
             preemption,  # first: the others act differently on the last step before a stop
@@ -254,7 +272,10 @@ class Trainer:
             diagnose,
             evaluate,
             # After evaluation, which decides whether this step is the best so far.
-            hooks.Save(self.cadence.save_every, self.checkpointer, meta, development_metric),
+            hooks.Save(
+                self.cadence.save_every, self.checkpointer, meta, development_metric, self.account
+            ),
+            hooks.KeepAccount(self.cadence.log_every, self.account),
         ]
         if self.cadence.profile_count:
             after_step.append(
@@ -271,10 +292,10 @@ class Trainer:
                 if self.cadence.evaluate_at_start:
                     evaluate(start)
                 if not self.cadence.steps:
-                    self.checkpointer.save(self.state, meta)
+                    self._save(meta)
             finished = self._loop(after_step, log_hook)
         except batch_source.StopAsked:
-            self.checkpointer.save(self.state, meta)
+            self._save(meta)
             finished = False
         except BaseException:
             # not `wait`, in which processes agree: the others may be anywhere
@@ -284,8 +305,13 @@ class Trainer:
             preemption.close()
             progress.close()
             log.close()
-        self.checkpointer.wait()
+        with self.account.part("checkpoint"):
+            self.checkpointer.wait()
         return finished
+
+    def _save(self, meta: dict[str, Any]) -> None:
+        with self.account.part("checkpoint"):
+            self.checkpointer.save(self.state, meta)
 
     def _loop(self, after_step: list[hooks.Hook], log_hook: hooks.Log) -> bool:
         first, last = int(self.state.step), self.cadence.steps
@@ -295,13 +321,18 @@ class Trainer:
             self.compile()
         compiled = self._compiled
         assert compiled is not None
-        with contextlib.closing(self.pipeline.batches(first, self._local_rows)) as batches:
+        read_ahead = contextlib.closing(self.pipeline.batches(first, self._local_rows))
+        with read_ahead as batches, DeviceWatch() as device, self.account.loop():
             log_hook.restart_clock()
             for step in range(first, last):
-                waited = time.perf_counter()
-                batch = self.partitioner.place_batch(next(batches), self._rows)
-                waited = time.perf_counter() - waited
+                self.account.begin_step(step)
+                with self.account.part("input"):
+                    asked = device.now()
+                    batch = self.partitioner.place_batch(next(batches), self._rows)
+                    waited = device.now() - asked
+                    self.account.charge("step", device.busy(asked))
                 self.state, metrics = compiled(self.state, batch)  # donates the old state
+                device.step(metrics["healthy"])
                 moment = hooks.StepContext(
                     step + 1, self.state, metrics, waited, last=step + 1 == last
                 )

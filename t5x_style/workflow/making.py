@@ -17,8 +17,15 @@ from t5x_style.workflow.store import STAGE_FILE, STARTED_FILE, Version
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tensorflow-cpu")
 
 
-def begin(planned: Plan, decision: Decision, lease: Lease) -> Path:
+def begin(
+    planned: Plan, decision: Decision, lease: Lease, process_start: float | None = None
+) -> Path:
     """The folder to write, marked as ours and linked to; the caller holds the version's lease.
+
+    Args:
+      planned, decision: what is made, and why.
+      lease: of the version.
+      process_start: of this process, in seconds since the epoch; None: not known.
 
     Raises:
       space.NoRoom: the version would not fit.
@@ -39,6 +46,7 @@ def begin(planned: Plan, decision: Decision, lease: Lease) -> Path:
     record = planned.record() | {
         "token": lease.token,
         "seconds": before.get("seconds", 0.0),
+        "process_start": process_start,
         "mixed_code": bool(before.get("mixed_code")) or other_code,
         "parent": before.get("parent"),  # what the job may continue
         "continues": before.get("continues"),  # what it did continue
@@ -172,6 +180,13 @@ def continues(model_dir: str, parent: Path) -> None:
     record = records.read_json(path)
     if record is not None:
         records.write_json(path, record | {"continues": parent.name})
+
+
+def process_start(model_dir: str) -> float | None:
+    """When the process started that makes the version in this folder; None where no stage does."""
+    record = records.read_json(Path(model_dir) / STARTED_FILE) or {}
+    found = record.get("process_start")
+    return None if found is None else float(found)
 
 
 def name_of(model_dir: str) -> str:

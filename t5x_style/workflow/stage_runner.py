@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from t5x_style import STARTED
 from t5x_style.configuration import gin_checks
 from t5x_style.configuration.gin_reader import REPOSITORY
 from t5x_style.distributed import launch_flags
@@ -255,7 +256,7 @@ def _make(
         if peers is not None:
             peers.verdict("done")
         return
-    folder = making.begin(planned, decision, lease)
+    folder = making.begin(planned, decision, lease, STARTED)
     print(f"[{planned.link}] writes {folder}", flush=True)
     if peers is not None:
         peers.verdict(f"run {folder}")  # from here on the others may read the folder

@@ -28,6 +28,7 @@ from t5x_style.workflow import fingerprints, links
 from t5x_style.workflow.making import continues as continues
 from t5x_style.workflow.making import name_of as name_of
 from t5x_style.workflow.making import parent_of as parent_of
+from t5x_style.workflow.making import process_start as process_start
 from t5x_style.workflow.plans import Plan as Plan
 from t5x_style.workflow.plans import StageError as StageError
 from t5x_style.workflow.plans import decide as decide

@@ -26,6 +26,12 @@ def start(**environment):
     )
 
 
+def times():
+    """Stage -> seconds of the last command."""
+    rows = [line.split("|") for line in Path("runs/time.md").read_text().splitlines()]
+    return {row[1].strip(): float(row[2]) for row in rows[6:] if len(row) > 2}
+
+
 def test_runs_stops_and_continues_inside_a_stage(house):
     """SIGTERM to the recipe reaches the stage; the same command continues it, and then skips."""
     house(RECIPE.replace("STOP_AT = -1", "STOP_AT = 1"))
@@ -47,10 +53,14 @@ def test_runs_stops_and_continues_inside_a_stage(house):
         assert json.load(second)["inputs"] == {
             "SOURCE": f"{name} by code {made['code_hash']}/out.txt"
         }
+    seconds = times()
+    assert list(seconds) == ["first", "second", "third", "sum"]
+    assert seconds["first"] == 0 < min(seconds["second"], seconds["third"])
 
     process = start()
     output, _ = process.communicate(timeout=60)
     assert output.count("skipped") == 3
+    assert set(times().values()) == {0}
 
 
 def test_a_stage_stopped_by_a_signal_of_its_own_leaves_the_recipe_undone(house):

@@ -14,6 +14,8 @@ from t5x_style import health
 from t5x_style.checkpoints import checkpointing
 from t5x_style.configuration.gin_reader import REPOSITORY
 from t5x_style.distributed import partitioning
+from t5x_style.goodput import attempts
+from t5x_style.goodput.attempts import Attempt
 from t5x_style.interfaces.objective import GroupShape
 from t5x_style.step import optimizers
 from t5x_style.training import hooks, metric_writer, progress, trainer
@@ -137,6 +139,27 @@ def test_a_damaged_log_is_named(tmp_path, capsys):
         f"{training_logs.text(healthy(steps=200))}{{'step'"
     )  # a line that is written now
     assert run(capsys, "runs/a")[0] == 0
+
+
+def test_the_account_of_time_takes_the_place_of_the_estimate(tmp_path, capsys):
+    version = training_logs.training(tmp_path / "runs/a", healthy())
+    (estimate,) = [line for line in run(capsys, "runs/a")[1] if "goodput" in line]
+    assert estimate.endswith("86% of 110 s computed steps (input wait 5%, evaluation 5%, other 5%)")
+    parts = {"start": 20.0, "compile": 5.0, "input": 10.0, "step": 60.0, "checkpoint": 5.0}
+    attempts.write(version.folder / attempts.FILE, [Attempt(1000.0, 1100.0, 0, 1000, parts, {})])
+    lines = run(capsys, "runs/a")[1]
+    (exact,) = [line for line in lines if "goodput" in line]
+    assert exact.endswith(
+        "60% of 100 s computed steps (input wait 10%, start-up 20%, compile 5%, checkpoint 5%)"
+    )
+    assert any("steps waited for input during 14.3% of their time" in line for line in lines)
+
+
+def test_a_damaged_account_is_named(tmp_path, capsys):
+    version = training_logs.training(tmp_path / "runs/a", healthy())
+    (version.folder / attempts.FILE).write_text("{}")
+    code, lines = run(capsys, "runs/a")
+    assert code == 2 and "goodput.json: expected attempts with begun" in lines[0]
 
 
 def test_it_needs_no_jax(tmp_path):

@@ -347,6 +347,8 @@ def test_a_training_that_waits_can_be_stopped_and_has_saved(tmp_path, capsys):
     signal_soon = threading.Timer(1.5, lambda: signal.raise_signal(signal.SIGTERM))
     signal_soon.start()
     assert run.fit(log, shown, {}) is False  # nobody builds an index
+    seconds, _ = run.account.seconds()
+    assert seconds["refresh"] > 0 and seconds["checkpoint"] > 0
     assert run.checkpointer.latest() == 0
     assert "this run has none" in capsys.readouterr().err
     assert not [thread for thread in threading.enumerate() if "retrieval" in thread.name]

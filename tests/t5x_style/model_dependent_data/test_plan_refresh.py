@@ -191,6 +191,11 @@ def test_texts_of_no_plan_are_measured_before_step_0(whole):
     assert all(line["embeddings/effective_rank"] > 1 for line in measured)
 
 
+def test_making_plans_is_a_refresh_in_the_account_of_time(whole):
+    seconds, _ = whole[1].account.seconds()
+    assert seconds["refresh"] > 0 and seconds["input"] > 0
+
+
 def test_plans_follow_the_model(whole):
     plans = [_plan(whole[0], version) for version in range(3)]
     assert not (whole[0] / "plans/000003.npz").exists()

@@ -12,7 +12,7 @@ from tests.kits.toys.toy_objective import ToyPipeline
 from tests.t5x_style.training.test_longer_training import TEXT, TOY, Measured, arrays
 
 
-def test_it_leaves_a_checkpoint_of_step_0(tmp_path):
+def test_it_leaves_a_checkpoint_of_step_0(tmp_path, capsys):
     def run():
         return train.train(
             model_dir=str(tmp_path),
@@ -30,9 +30,12 @@ def test_it_leaves_a_checkpoint_of_step_0(tmp_path):
     outputs = run()
     assert all((tmp_path / path).exists() for path in outputs.values())
     assert checkpoint_directory.complete_steps(tmp_path / "checkpoints") == [0]
+    assert "0% of" in capsys.readouterr().out.splitlines()[-1]  # the account's line
     first = arrays(tmp_path, 0)
     assert first and (tmp_path / "contract.json").exists() and (tmp_path / "summary.md").exists()
     assert run() == outputs
+    page = (tmp_path / "summary.md").read_text()
+    assert "| **sum** |" in page and "1 restart: " in page
     again = arrays(tmp_path, 0)
     assert first.keys() == again.keys()
     assert all(np.array_equal(first[name], again[name]) for name in first)

@@ -1,0 +1,1 @@
+"""Where the wall time of a run went; imports no JAX."""
