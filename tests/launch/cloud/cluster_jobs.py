@@ -10,6 +10,7 @@ import yaml
 from launch.cloud.cluster_job import ClusterJob, IndexBuilder
 from t5x_style.accelerators import slices
 
+REPOSITORY = Path(__file__).resolve().parents[3]
 IMAGE = "us-docker.pkg.dev/my-project/kennel/kennel@sha256:" + "0123456789abcdef" * 4
 SCHEMA = "schemas/jobset.x-k8s.io_jobsets.yaml"
 

@@ -30,7 +30,7 @@ def test_every_slice_has_a_manifest_within_the_rules(generation, provisioning):
     reservation = "ours" if provisioning == "reserved" else ""
     for slices in chosen:
         job = cluster_jobs.job(slices=slices, provisioning=provisioning, reservation=reservation)
-        manifest = yaml.safe_load(job_set.text(job_set.manifest(job)))
+        manifest = yaml.load(job_set.text(job_set.manifest(job)), yaml.CSafeLoader)
         assert job_set_rules.problems(manifest, job) == []
         (trainer,) = manifest["spec"]["replicatedJobs"]
         spec = trainer["template"]["spec"]
@@ -128,7 +128,7 @@ def test_words_and_variables_arrive_byte_for_byte(words, value):
     job = cluster_jobs.job(
         "v5e:2x4", command=tuple(words), environment={"HOME": "/root", "V": value}
     )
-    manifest = yaml.safe_load(job_set.text(job_set.manifest(job)))
+    manifest = yaml.load(job_set.text(job_set.manifest(job)), yaml.CSafeLoader)
     (process,) = kubernetes.processes(manifest)
     assert process.command == [*job_set.POD, *words]
     assert process.environment == {"HOME": "/root", "V": value}
