@@ -178,12 +178,19 @@ def _in_image(path: str) -> str:
 
 
 def start(job: ClusterJob) -> int:
-    """Has kubectl create the JobSet; its exit code."""
+    """Has kubectl create the JobSet; its exit code.
+
+    Raises:
+      UsageError: there is no kubectl.
+    """
     text = manifest(job)
-    code = subprocess.run(kubectl.apply_arguments(job, text), input=text, text=True).returncode
-    if not code:
+    try:
+        done = subprocess.run(kubectl.apply_arguments(job, text), input=text, text=True)
+    except FileNotFoundError:
+        raise UsageError("--apply needs kubectl on the PATH; --print prints the manifest") from None
+    if not done.returncode:
         print(follow_up(job))
-    return code
+    return done.returncode
 
 
 def follow_up(job: ClusterJob) -> str:

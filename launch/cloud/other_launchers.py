@@ -9,10 +9,10 @@ from launch.cloud import job_set
 from launch.cloud.cluster_job import ClusterJob
 from t5x_style.accelerators.slices import Slices
 
-# xpk's own table has two hosts of four chips where GKE also has one of eight, and of v5e no slice
-# of one host that is smaller.
 XPK_NAMES = {"v5e": "v5litepod"}
-XPK_LACKS = {("v5e", "1x1"), ("v5e", "2x2")}
+# Slices of one host here and on GKE's machines with eight chips. xpk's table has no such machine,
+# and makes two hosts of the larger ones.
+XPK_LACKS = {("v5e", "1x1"), ("v5e", "2x2"), ("v5e", "2x4"), ("v6e", "2x4")}
 
 
 class OtherLauncherError(ValueError):
@@ -31,7 +31,9 @@ def xpk_command(job: ClusterJob) -> str:
     if job.index_builder is not None:
         raise OtherLauncherError("xpk starts one job; found an index builder next to the trainer")
     if (job.slices.generation.name, job.slices.topology) in XPK_LACKS:
-        raise OtherLauncherError(f"xpk 1.16 has no {job.slices}; its smallest v5e is v5e:2x4")
+        raise OtherLauncherError(
+            f"xpk 1.16 has no {job.slices} of one host; take another size, as 4x4, or the JobSet"
+        )
     inside = shlex.join([*_environment(job), *job_set.POD, *job.command])
     if "\n" in inside or "\r" in inside:
         raise OtherLauncherError("xpk cannot pass on a word with a line break; use the JobSet")

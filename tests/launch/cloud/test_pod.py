@@ -49,7 +49,7 @@ def test_words_arrive_unchanged():
     words = ["a b", "$(HOME)", '"', "中\n"]
     show = "import sys; print(ascii(sys.argv[1:]))"
     output, _ = start(sys.executable, "-c", show, *words).communicate(timeout=60)
-    assert output == f"{ascii(words)}\n"
+    assert output == f"{words!a}\n"
 
 
 def test_codes_are_those_that_restart():
