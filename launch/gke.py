@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from launch import words
 from launch.cloud import job_set, job_set_rules, kubectl, other_launchers
 from launch.cloud.cluster_job import ClusterJob, IndexBuilder
-from launch.cloud.job_set_rules import Problem
+from launch.cloud.manifest_nodes import Problem
 from launch.commands import Command, Parser, UsageError, parser_of
 from t5x_style.accelerators import slices
 from t5x_style.accelerators.generations import Provisioning

@@ -48,8 +48,8 @@ first stage, of all stages at once: `workflow.recipe_checks`. `--gin.NAME=VALUE`
 stages know goes to them: `workflow.recipe_overrides`.
 
 Exit code: 0 done, or stopped as asked; 1 an error; 143 the running stage was stopped by a signal
-that did not come through the recipe; 128 + N signal N killed the stage, as in a shell (134: JAX lost
-another process; 137: no memory). Flags of several processes (see
+that did not come through the recipe; 128 + N signal N killed the stage, as in a shell (134: JAX
+lost another process, 137: no memory). Flags of several processes (see
 `t5x_style.distributed.launch_flags`) go to every stage; the same recipe is started once for each
 process.
 """

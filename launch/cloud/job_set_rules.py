@@ -19,6 +19,7 @@ from launch.cloud.cluster_job import (
     longest_pod_name,
 )
 from launch.cloud.job_set import RUN_LABEL, SPOT, TPU
+from launch.cloud.manifest_nodes import MISSING, Node, Problem
 from t5x_style.accelerators.generations import GENERATIONS
 from t5x_style.accelerators.slices import Slices
 
@@ -26,73 +27,6 @@ RESTARTED = (134, 137, 143)  # SIGABRT, SIGKILL and SIGTERM: a lost process, no 
 _ACCELERATOR, _TOPOLOGY = (
     f"cloud.google.com/gke-tpu-{name}" for name in ("accelerator", "topology")
 )
-_MISSING = "nothing"
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Where a manifest breaks a rule.
-
-    Attributes:
-      rule: 1 to 12, as the functions below are numbered.
-      path: in the manifest.
-      expected: in words.
-      found: the value there.
-    """
-
-    rule: int
-    path: str
-    expected: str
-    found: object
-
-    def __str__(self) -> str:
-        found = self.found if self.found is _MISSING else repr(self.found)
-        return f"{self.path}: expected {self.expected}, found {found} (rule {self.rule})"
-
-
-@dataclass(frozen=True)
-class _Node:
-    """A value of the manifest, and where it is. What is not there is `_MISSING`."""
-
-    value: Any
-    path: str = ""
-
-    def __getitem__(self, key: str | int) -> "_Node":
-        inside = self.value
-        name = f"[{key}]" if isinstance(key, int) or "/" in key else f".{key}"
-        if isinstance(key, int):
-            has = isinstance(inside, list) and key < len(inside)
-        else:
-            has = isinstance(inside, dict) and key in inside
-        return _Node(inside[key] if has else _MISSING, f"{self.path}{name}".removeprefix("."))
-
-    def at(self, *keys: str | int) -> "_Node":
-        node = self
-        for key in keys:
-            node = node[key]
-        return node
-
-    @property
-    def items(self) -> list["_Node"]:
-        """Of a list; of anything else, none."""
-        return [self[n] for n in range(len(self.value))] if isinstance(self.value, list) else []
-
-    def by(self, key: str) -> dict[str, "_Node"]:
-        """Items of a list by one of their fields; the first of equal ones."""
-        return {str(one[key].value): one for one in reversed(self.items)}
-
-    @property
-    def texts(self) -> list[str]:
-        """Items of a list, as texts."""
-        return [str(one.value) for one in self.items]
-
-    def problem(self, rule: int, expected: str) -> Problem:
-        return Problem(rule, self.path, expected, self.value)
-
-    def unless(self, rule: int, wanted: object, why: str = "") -> Iterator[Problem]:
-        """A problem unless the value is the wanted one, of the same type."""
-        if type(self.value) is not type(wanted) or self.value != wanted:
-            yield self.problem(rule, f"{wanted!r}{why and f' ({why})'}")
 
 
 @dataclass(frozen=True)
@@ -102,19 +36,19 @@ class _Part:
     job: ClusterJob
     name: str
     slices: Slices
-    set: _Node
-    replicated: _Node
+    set: Node
+    replicated: Node
 
     @property
-    def spec(self) -> _Node:
+    def spec(self) -> Node:
         return self.replicated.at("template", "spec")
 
     @property
-    def pod(self) -> _Node:
+    def pod(self) -> Node:
         return self.spec.at("template", "spec")
 
     @property
-    def containers(self) -> list[_Node]:
+    def containers(self) -> list[Node]:
         return self.pod["containers"].items
 
     @property
@@ -129,7 +63,7 @@ def problems(manifest: Any, job: ClusterJob) -> list[Problem]:
       manifest: as parsed.
       job: the run that it is meant for.
     """
-    root = _Node(manifest)
+    root = Node(manifest)
     jobs = root.at("spec", "replicatedJobs")
     by_name = jobs.by("name")
     found = [
@@ -226,7 +160,7 @@ def _numbering(part: _Part) -> Iterator[Problem]:
             if name in variables:
                 yield from variables[name]["value"].unless(6, str(number))
         for name, number in (("JAX_PROCESS_ID", processes), ("MEGASCALE_SLICE_ID", count)):
-            if name in variables and number > 1 and variables[name]["value"].value is not _MISSING:
+            if name in variables and number > 1 and variables[name]["value"].value is not MISSING:
                 yield variables[name].problem(6, "valueFrom: a constant is the same in all pods")
 
 
@@ -257,7 +191,7 @@ def _restarts(part: _Part) -> Iterator[Problem]:
             yield Problem(8, path, f"{wanted} after {reason} of {part.name}", action)
 
 
-def _pod_action(rules: _Node, code: int, disrupted: bool) -> object:
+def _pod_action(rules: Node, code: int, disrupted: bool) -> object:
     """What Kubernetes does with a failed pod: the first rule that matches decides."""
     for rule in rules.items:
         conditions = rule["onPodConditions"].by("type")
@@ -269,7 +203,7 @@ def _pod_action(rules: _Node, code: int, disrupted: bool) -> object:
     return "Count"
 
 
-def _set_action(rules: _Node, reason: str, part: str) -> object:
+def _set_action(rules: Node, reason: str, part: str) -> object:
     """What JobSet does after a failed job: the first rule that matches decides."""
     for rule in rules.items:
         reasons, targets = rule["onJobFailureReasons"].texts, rule["targetReplicatedJobs"].texts
@@ -302,7 +236,7 @@ def _tolerations(part: _Part) -> Iterator[Problem]:
         yield from selected.unless(11, "true", "a Spot node")
         if SPOT not in tolerated:
             yield node.problem(11, f"{SPOT}, a toleration of Spot nodes")
-    elif selected.value is not _MISSING:
+    elif selected.value is not MISSING:
         yield selected.problem(11, f"no Spot node: the run is {part.job.provisioning}")
 
 

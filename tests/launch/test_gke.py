@@ -1,5 +1,6 @@
 """`python -m launch.gke`: what it prints, what it starts, and what it refuses to."""
 
+import re
 import shlex
 import stat
 import subprocess
@@ -10,7 +11,9 @@ import yaml
 
 from launch import gke
 from launch.cloud import job_set, job_set_rules
-from launch.cloud.job_set_rules import Problem
+from launch.cloud.manifest_nodes import Problem
+from t5x_style.accelerators.generations import GENERATIONS
+from tests.launch import pages
 from tests.launch.cloud import cluster_jobs
 
 FLAGS = [
@@ -158,3 +161,27 @@ def test_starts_without_jax():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n"
+
+
+COMMANDS = re.findall(
+    r"^python -m launch\.gke (?:.*\\\n)*.*$", pages.text_of("docs/gke.md"), re.MULTILINE
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_of_the_page(command):
+    """With names in the places of those in capitals."""
+    places = {"BUCKET": "my-bucket", "REGION": "us-west4", "PROJECT": "p", "REGISTRY": "r"}
+    text = command.replace("\\\n", "").replace("DIGEST", "0" * 64)
+    for name, value in places.items():
+        text = re.sub(rf"\b{name}\b", value, text)
+    job, _ = gke.read(shlex.split(text)[3:])
+    assert job.queue == "tpus" and job.provisioning == "spot"
+
+
+def test_machines_of_the_page():
+    text = pages.text_of("docs/gke.md")
+    assert len(COMMANDS) == 2
+    for row in GENERATIONS.values():
+        assert row.gke_machine.format(chips=row.chips_per_host).rpartition("-")[0] in text
+        assert f"`{row.name}:{row.topologies[0]}`" in text
