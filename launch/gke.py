@@ -195,10 +195,11 @@ def start(job: ClusterJob) -> int:
 
 def follow_up(job: ClusterJob) -> str:
     """The commands with which a run is watched and ended."""
+    place = job.name, job.namespace
     lines = {
-        "how it is": kubectl.status_arguments(job),
-        "its output": kubectl.logs_arguments(job, follow=True),
-        "end it": kubectl.delete_arguments(job),
+        "how it is": kubectl.status_arguments(*place),
+        "its output": kubectl.logs_arguments(*place, follow=True),
+        "end it": kubectl.delete_arguments(*place),
     }
     return "\n".join(
         [

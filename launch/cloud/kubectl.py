@@ -6,6 +6,8 @@ not the run's label.
 
 import hashlib
 import json
+import shlex
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,7 +20,7 @@ FINGERPRINT = 12  # hexadecimal digits
 
 
 class KubectlError(ValueError):
-    """An answer of kubectl that is no JobSet."""
+    """kubectl is missing, failed, or printed no JobSet."""
 
 
 @dataclass(frozen=True)
@@ -48,36 +50,52 @@ def apply_arguments(job: ClusterJob, manifest: str) -> list[str]:
     """
     digest = hashlib.sha256(manifest.encode()).hexdigest()[:FINGERPRINT]
     manager = f"--field-manager=kennel-{digest}"
-    return ["kubectl", "apply", "--server-side", manager, _namespace(job), "--filename=-"]
+    return ["kubectl", "apply", "--server-side", manager, _namespace(job.namespace), "--filename=-"]
 
 
-def status_arguments(job: ClusterJob) -> list[str]:
+def status_arguments(name: str, namespace: str) -> list[str]:
     """Prints the JobSet for `read_status`."""
-    return ["kubectl", "get", "jobset", job.name, _namespace(job), "--output=json"]
+    return ["kubectl", "get", "jobset", name, _namespace(namespace), "--output=json"]
 
 
-def logs_arguments(job: ClusterJob, follow: bool = False) -> list[str]:
+def logs_arguments(name: str, namespace: str, follow: bool = False) -> list[str]:
     """Prints what the trainer's first host wrote; with `follow`, until its pod ends."""
     first = ",".join(
         (
-            f"jobset.sigs.k8s.io/jobset-name={job.name}",
+            f"jobset.sigs.k8s.io/jobset-name={name}",
             f"jobset.sigs.k8s.io/replicatedjob-name={TRAINER}",
             "jobset.sigs.k8s.io/job-index=0",
             "batch.kubernetes.io/job-completion-index=0",
         )
     )
-    words = ["kubectl", "logs", f"--selector={first}", _namespace(job), "--tail=-1"]
+    words = ["kubectl", "logs", f"--selector={first}", _namespace(namespace), "--tail=-1"]
     return [*words, "--follow"] if follow else words
 
 
-def delete_arguments(job: ClusterJob) -> list[str]:
+def delete_arguments(name: str, namespace: str) -> list[str]:
     """Deletes the JobSet that has the run's label, and its pods; results stay in the bucket."""
-    selector = f"--selector={RUN_LABEL}={job.name}"
-    return ["kubectl", "delete", "jobset", selector, _namespace(job), "--wait=false"]
+    selector = f"--selector={RUN_LABEL}={name}"
+    return ["kubectl", "delete", "jobset", selector, _namespace(namespace), "--wait=false"]
 
 
-def _namespace(job: ClusterJob) -> str:
-    return f"--namespace={job.namespace}"
+def _namespace(namespace: str) -> str:
+    return f"--namespace={namespace}"
+
+
+def status(name: str, namespace: str) -> Status:
+    """Asks kubectl how a run is.
+
+    Raises:
+      KubectlError: no kubectl, no such run, or no answer; quotes kubectl.
+    """
+    arguments = status_arguments(name, namespace)
+    try:
+        done = subprocess.run(arguments, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise KubectlError("needs kubectl on the PATH") from None
+    if done.returncode:
+        raise KubectlError(f"{shlex.join(arguments)}: {done.stderr.strip()}")
+    return read_status(done.stdout)
 
 
 def read_status(answer: str) -> Status:

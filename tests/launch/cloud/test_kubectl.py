@@ -2,19 +2,18 @@
 
 import json
 import os
+import random
 import shutil
 import subprocess
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from launch import gke
 from launch.cloud import job_set, kubectl
 from launch.cloud.kubectl import KubectlError, Status
 from tests.launch.cloud import api_server, cluster_jobs, kubernetes
-from tests.launch.cloud.test_job_set import TEXTS
+from tests.launch.cloud.test_job_set import SPECIAL
 
 JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/team/jobsets"
 
@@ -63,15 +62,12 @@ def test_apply_sends_the_manifest_and_overwrites_nobody(call, server):
 
 def test_words_arrive_byte_for_byte_through_kubectl(call, server):
     """Its YAML parser is not PyYAML; hundreds of texts in one manifest."""
-    texts = set()
-
-    @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.lists(TEXTS, min_size=1, max_size=3))
-    def collect(found):
-        texts.update(found)
-
-    collect()
-    assert len(texts) > 400
+    draw = random.Random(0)
+    characters = [chr(one) for one in (*range(1, 0x100), 0x2029, 0xFFFD, 0x10FFFF)]
+    texts = {
+        "".join(draw.choices([*SPECIAL, *characters], k=draw.randrange(9))) for _ in range(900)
+    }
+    assert len(texts) > 500
     words = ("program", *sorted(texts))
     variables = {f"V{number}": text for number, text in enumerate(words)}
     job = cluster_jobs.job("v5e:2x4", command=words, environment=variables, namespace="team")
@@ -84,22 +80,22 @@ def test_words_arrive_byte_for_byte_through_kubectl(call, server):
 def test_status_logs_and_deletion_are_parsed(call, server):
     job = cluster_jobs.with_builder(namespace="team")
     applied(call, server, job)
-    answer = call(kubectl.status_arguments(job))
+    answer = call(kubectl.status_arguments("mine", "team"))
     assert kubectl.read_status(answer.stdout) == Status("running", 0), answer.stderr
     for follow in (False, True):
-        done = call(kubectl.logs_arguments(job, follow))
+        done = call(kubectl.logs_arguments("mine", "team", follow))
         (asked,) = server.asked
         assert done.returncode == 0 and asked.path == "/api/v1/namespaces/team/pods"
         (selector,) = asked.query["labelSelector"]
         assert "jobset.sigs.k8s.io/jobset-name=mine" in selector
-    assert call(kubectl.delete_arguments(job)).returncode == 0
+    assert call(kubectl.delete_arguments("mine", "team")).returncode == 0
     listed, deleted = server.asked[0], server.asked[1]
     assert (listed.path, listed.query) == (JOBSETS, {"labelSelector": ["kennel-run=mine"]})
     assert (deleted.method, deleted.path) == ("DELETE", f"{JOBSETS}/mine")
 
 
 def test_only_what_has_the_label_is_deleted():
-    words = kubectl.delete_arguments(cluster_jobs.job())
+    words = kubectl.delete_arguments("mine", "team")
     assert [word for word in words if not word.startswith("--")] == ["kubectl", "delete", "jobset"]
     assert "--selector=kennel-run=mine" in words
 
@@ -142,3 +138,28 @@ def test_status_of_the_definition(shared):
     assert {"type", "status", "reason", "message"} <= set(
         fields["conditions"]["items"]["properties"]
     )
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("echo 'jobsets \"mine\" not found' >&2; exit 1", 'get jobset mine .*"mine" not found'),
+        ("echo nothing", "expected a JobSet, found 'nothing"),
+        (None, "needs kubectl on the PATH"),
+    ],
+)
+def test_status_without_an_answer(script, message, tmp_path, monkeypatch):
+    if script is not None:
+        (tmp_path / "kubectl").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "kubectl").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(KubectlError, match=message):
+        kubectl.status("mine", "team")
+
+
+def test_status_is_asked_for(tmp_path, monkeypatch):
+    answer = status(("Completed", "True"), restarts=4)
+    (tmp_path / "kubectl").write_text(f"#!/bin/sh\necho '{answer}'\n")
+    (tmp_path / "kubectl").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert kubectl.status("mine", "team") == Status("done", 4)
