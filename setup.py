@@ -39,6 +39,7 @@ CORE = [
     "sacrebleu==2.6.0",
     "rouge-score==0.1.2",
     "matplotlib==3.11.2",
+    "PyYAML==6.0.4",
     "rich==15.0.0",
     "tqdm==4.70.1",
 ]
@@ -56,6 +57,7 @@ EXTRAS = {
         "pytest==9.2.0",
         "pytest-xdist==3.8.0",
         "hypothesis==6.170.15",
+        "jsonschema==4.26.0",  # against the definition of JobSets, where there is one
         "optuna==5.0.0",
         "ruff==0.17.5",
         "mypy==2.4.1",

@@ -48,7 +48,8 @@ first stage, of all stages at once: `workflow.recipe_checks`. `--gin.NAME=VALUE`
 stages know goes to them: `workflow.recipe_overrides`.
 
 Exit code: 0 done, or stopped as asked; 1 an error; 143 the running stage was stopped by a signal
-that did not come through the recipe. Flags of several processes (see
+that did not come through the recipe; 128 + N signal N killed the stage, as in a shell (134: JAX
+lost another process, 137: no memory). Flags of several processes (see
 `t5x_style.distributed.launch_flags`) go to every stage; the same recipe is started once for each
 process.
 """
@@ -235,7 +236,8 @@ def _run(
 
     0 if the recipe was asked to stop, for then it did what it was asked; 143 if the stage alone
     was, by a signal of its own or with another process, and saved: the recipe is not done, and
-    whoever waits for it must not take it for done; 1 for an error.
+    whoever waits for it must not take it for done; 128 + N if signal N killed it, which the same
+    command may survive; 1 for an error.
     """
     code = 0
     if not children.stopping:
@@ -244,7 +246,7 @@ def _run(
         pass
     elif code:
         CONSOLE.print(f"error: stage {item.name} {_ending(code)}; {_advice(code)}.")
-        return 1
+        return 128 - code if code < 0 else 1
     else:
         now = recipe_planning.plan(recipe, item, replace(flags, rerun=()), known)
         decision = stages.decide(now)

@@ -346,6 +346,21 @@ def test_code_that_changes_while_its_stage_runs(house, monkeypatch, capfd):
     )
 
 
+@pytest.mark.parametrize(("code", "expected"), [(-6, 134), (-9, 137), (3, 1), (134, 1)])
+def test_a_killed_stage_is_distinguished_from_one_that_failed(house, code, expected):
+    """What restarts a run must know whether the same command may succeed."""
+    flags = house()
+    loaded, known = recipe_reader.load(flags), recipe_planning.Known()
+    item = loaded.stages[0]
+    planned = recipe_planning.plan(loaded, item, flags, known)
+
+    class Children(recipe.Children):
+        def call(self, entry, flags):
+            return code
+
+    assert recipe._run(Children(), loaded, item, flags, planned, known) == expected
+
+
 def test_how_a_process_ended():
     assert recipe._ending(3) == "failed with exit code 3"
     assert recipe._ending(-9) == "was killed by SIGKILL (out of memory?)"

@@ -1,0 +1,187 @@
+"""`python -m launch.gke`: what it prints, what it starts, and what it refuses to."""
+
+import re
+import shlex
+import stat
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from launch import gke
+from launch.cloud import job_set, job_set_rules
+from launch.cloud.manifest_nodes import Problem
+from t5x_style.accelerators.generations import GENERATIONS
+from tests.launch import pages
+from tests.launch.cloud import cluster_jobs
+
+FLAGS = [
+    *("--name=mine", "--slice=v5e:4x4", f"--image={cluster_jobs.IMAGE}"),
+    "--run_dir=gs://my-bucket/runs/mine",
+]
+PRINT = [*FLAGS, "--print"]
+RECIPE = ("python", "-m", "launch.recipe", "--gin_file=gin_configs/recipes/quickstart.gin")
+
+
+def printed(capsys, *words):
+    assert gke.main(words) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def refused(capsys, *words):
+    assert gke.main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith("error: ")
+    return captured.err
+
+
+def test_prints_the_manifest_of_a_recipe(capsys):
+    text = printed(capsys, "quickstart", "STEPS=3", "TITLE=$(HOME) 'a'", *PRINT, "--queue=tpus")
+    job, _ = gke.read(["quickstart", "STEPS=3", "TITLE=$(HOME) 'a'", *PRINT, "--queue=tpus"])
+    assert text == gke.manifest(job)
+    assert yaml.safe_load(text) == job_set.manifest(job)
+    run_dir = "--gin.RUN_DIR=gs://my-bucket/runs/mine"
+    assert job.command == (*RECIPE, run_dir, "--gin.STEPS=3", "--gin.TITLE=$(HOME) 'a'")
+    assert job.queue == "tpus" and job.provisioning == "on_demand"
+
+
+def test_words_as_the_command_line_translates_them(capsys):
+    """`kennel` has turned them into flags already."""
+    words = ["--gin_file=gin_configs/recipes/quickstart.gin", "--gin.STEPS=3", *PRINT]
+    assert printed(capsys, *words) == printed(capsys, "quickstart", "STEPS=3", *PRINT)
+
+
+@pytest.mark.parametrize(
+    ("flag", "provisioning"),
+    [("--spot", "spot"), ("--flex_start", "flex_start"), ("--reservation=ours", "reserved")],
+)
+def test_provisioning(flag, provisioning):
+    job, _ = gke.read(["quickstart", *PRINT, flag])
+    assert job.provisioning == provisioning
+
+
+def test_all_flags_reach_the_run():
+    flags = [
+        *("--namespace=team", "--service_account=writer", "--max_restarts=7", "--save_seconds=90"),
+        *("--grace_seconds=100", "--scales_from_zero", "--env=A=1=2", "--env=B="),
+        *("--index_builder=v5e:2x2", "--index_builder_flags=--gin_file=x --gin.A='b c'"),
+    ]
+    job, _ = gke.read(["quickstart", *PRINT, *flags])
+    assert (job.namespace, job.service_account, job.max_restarts) == ("team", "writer", 7)
+    assert (job.save_seconds, job.grace_seconds, job.scales_from_zero) == (90, 100, True)
+    assert job.environment == {"A": "1=2", "B": ""}
+    assert str(job.index_builder.slices) == "v5e:2x2"
+    build = ("python", "-m", "t5x_style.build_index", "--watch")
+    assert job.index_builder.command == (*build, "--gin_file=x", "--gin.A=b c")
+
+
+REFUSED = {
+    "a tag": (["--image=kennel:latest"], "image: expected NAME@sha256:DIGEST"),
+    "a name": (["--name=My_Run"], "a DNS-1123 label"),
+    "gcs": (["--run_dir=gcs://my-bucket/x"], "the scheme is gs://"),
+    "a local folder": (["--run_dir=runs/mine"], "lost with the pod"),
+    "an old generation": (["--slice=v3-8"], "no slice 'v3-8'"),
+    "another generation's topology": (["--slice=v6e:4x4x4"], "nearest: v6e:8x8"),
+    "no restart on Spot": (["--spot", "--max_restarts=0"], "at least 1 on spot"),
+    "two kinds of nodes": (["--spot", "--flex_start"], "not allowed with argument --spot"),
+    "RUN_DIR": (["RUN_DIR=gs://b/x"], "RUN_DIR is set by --run_dir; found RUN_DIR=gs://b/x"),
+    "a variable without a value": (["--env=A"], "--env: expected NAME=VALUE, found 'A'"),
+    "flags of no builder": (["--index_builder_flags=--x"], "without --index_builder=SLICE"),
+    "a misspelt flag": (["--slices=v5e:4x4"], "unknown flag --slices"),
+    "another form to start": (["--as=xpk"], "--as=xpk is printed only"),
+    "a missing gin file": (["--gin_file=missing.gin"], "the image has the gin files of"),
+    "a gin file elsewhere": (["--gin_file=/etc/hosts"], "build the image again"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_is_refused_before_anything_is_printed(name, capsys):
+    words, message = REFUSED[name]
+    action = "--apply" if name == "another form to start" else "--print"
+    assert message in refused(capsys, "quickstart", *FLAGS, action, *words)
+
+
+def test_neither_printed_nor_started(capsys):
+    assert "--print --apply is required" in refused(capsys, "quickstart", *FLAGS)
+
+
+def test_no_recipe(capsys):
+    assert "name a recipe" in refused(capsys, *PRINT)
+    assert "no recipe 'quickstrt'; did you mean" in refused(capsys, "quickstrt", *PRINT)
+
+
+def test_a_manifest_that_breaks_a_rule_is_never_printed(monkeypatch, capsys):
+    wrong = Problem(3, "spec.x", "4", 5)
+    monkeypatch.setattr(job_set_rules, "problems", lambda *_: [wrong])
+    message = refused(capsys, "quickstart", *PRINT)
+    assert "breaks rules" in message and "spec.x: expected 4, found 5 (rule 3)" in message
+
+
+@pytest.mark.parametrize("form", ["xpk", "skypilot"])
+def test_other_launchers_get_the_same_command(form, capsys):
+    text = printed(capsys, "quickstart", "STEPS=3", *PRINT, f"--as={form}")
+    job, _ = gke.read(["quickstart", "STEPS=3", *PRINT])
+    assert shlex.join(job.command) in text
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_apply_hands_the_manifest_to_kubectl(code, tmp_path, monkeypatch, capfd):
+    program = tmp_path / "kubectl"
+    program.write_text(
+        f'#!/bin/sh\necho "$@" > {tmp_path}/words\ncat > {tmp_path}/text\nexit {code}'
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert gke.main(["quickstart", *FLAGS, "--apply"]) == code
+    job, _ = gke.read(["quickstart", *PRINT])
+    assert (tmp_path / "text").read_text() == gke.manifest(job)
+    assert (
+        (tmp_path / "words").read_text().startswith("apply --server-side --field-manager=kennel-")
+    )
+    output = capfd.readouterr().out
+    assert ("kubectl delete jobset --selector=kennel-run=mine" in output) == (code == 0)
+    assert ("cost money" in output) == (code == 0)
+
+
+def test_without_kubectl(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "needs kubectl on the PATH" in refused(capsys, "quickstart", *FLAGS, "--apply")
+
+
+def test_help_lists_flags_and_settings(capsys):
+    text = printed(capsys, "--help")
+    assert text.startswith("usage: python -m launch.gke RECIPE") and "--scales_from_zero" in text
+    assert "NAME=VALUE sets a macro" in text
+
+
+def test_starts_without_jax():
+    code = (
+        "import sys, launch.gke; print(sorted({'jax', 'tensorflow', 'numpy'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
+
+
+COMMANDS = re.findall(
+    r"^python -m launch\.gke (?:.*\\\n)*.*$", pages.text_of("docs/gke.md"), re.MULTILINE
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_of_the_page(command):
+    """With names in the places of those in capitals."""
+    places = {"BUCKET": "my-bucket", "REGION": "us-west4", "PROJECT": "p", "REGISTRY": "r"}
+    text = command.replace("\\\n", "").replace("DIGEST", "0" * 64)
+    for name, value in places.items():
+        text = re.sub(rf"\b{name}\b", value, text)
+    job, _ = gke.read(shlex.split(text)[3:])
+    assert job.queue == "tpus" and job.provisioning == "spot"
+
+
+def test_machines_of_the_page():
+    text = pages.text_of("docs/gke.md")
+    assert len(COMMANDS) == 2
+    for row in GENERATIONS.values():
+        assert row.gke_machine.format(chips=row.chips_per_host).rpartition("-")[0] in text
+        assert f"`{row.name}:{row.topologies[0]}`" in text
