@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from t5x_style.configuration.gin_reader import FOLDER_MACRO, closest
-from t5x_style.workflow import continuation, files, fingerprints, links, records, space, store
+from t5x_style.workflow import (
+    continuation,
+    files,
+    fingerprints,
+    links,
+    records,
+    remote_store,
+    space,
+    store,
+)
 from t5x_style.workflow.leases import Lease
 from t5x_style.workflow.plans import Decision, Plan, StageError, is_of_code, some
 from t5x_style.workflow.store import STAGE_FILE, STARTED_FILE, Version
@@ -28,6 +37,7 @@ def begin(planned: Plan, decision: Decision, lease: Lease) -> Path:
     before: dict[str, Any] = {}
     if decision.status == "resume" and version is not None:
         folder, before = version.folder, version.started
+        remote_store.pull(planned.store, folder)
         if lease.before == "silent" or before.get("silent"):
             folder = _copy(planned, version, lease)
     else:
@@ -63,6 +73,13 @@ def _copy(planned: Plan, silent: Version, lease: Lease) -> Path:
     names = shutil.ignore_patterns(STARTED_FILE, STAGE_FILE)
     shutil.copytree(silent.folder, folder, ignore=names, dirs_exist_ok=True, symlinks=True)
     return folder
+
+
+def read_by(planned: Plan, folder: Path) -> list[str]:
+    """Ids of the versions whose files the job may read: its inputs, and what it may continue."""
+    started = records.read_json(folder / STARTED_FILE) or {}
+    parent = started.get("parent")
+    return [*planned.inputs.versions, *([parent] if parent else [])]
 
 
 def use(planned: Plan, version: Version) -> None:
@@ -107,8 +124,9 @@ def finish(planned: Plan, folder: Path, outputs: Any, seconds: float, lease: Lea
         "finished": store.now(),
         "libraries": libraries(),
     }
+    remote_store.keep(planned.store, folder, written)
     with lease.guard():
-        records.write_json(folder / STAGE_FILE, manifest)
+        records.write_json(folder / STAGE_FILE, manifest, new=True)
 
 
 def check_inputs(planned: Plan, folder: Path, started: dict[str, Any]) -> None:

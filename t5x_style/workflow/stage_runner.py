@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING
 from t5x_style.configuration import gin_checks
 from t5x_style.configuration.gin_reader import REPOSITORY
 from t5x_style.distributed import launch_flags
-from t5x_style.workflow import making, plans, stages
+from t5x_style.storage import places
+from t5x_style.workflow import making, plans, remote_store, stages
 from t5x_style.workflow.leases import Holder, Lease
 
 if TYPE_CHECKING:  # imports JAX
@@ -114,7 +115,7 @@ def run_stage(flags: gin_checks.Flags, job: str) -> int:
         return _run_among(peers, flags, job)
     try:
         flags = flags.without_links()
-        planned = stages.plan(flags, job)
+        planned = stages.plan(flags, job, fresh=True)
         decision = stages.decide(planned)
         _say(planned, decision)
         if flags.dry_run:
@@ -135,6 +136,10 @@ def _say(planned: stages.Plan, decision: plans.Decision) -> None:
     print(f"[{planned.link}] {decision.status}: {decision.reason}", flush=True)
     if decision.note:
         print(f"[{planned.link}] {decision.note}", flush=True)
+
+
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _use(planned: stages.Plan, decision: plans.Decision) -> None:
@@ -164,7 +169,7 @@ def _run_among(peers: "Peers", flags: gin_checks.Flags, job: str) -> int:
     """As `run_stage`, among several processes: all end when one does."""
     try:
         flags = flags.without_links()
-        planned = stages.plan(flags, job)
+        planned = stages.plan(flags, job, fresh=True)
         peers.compare(_identity(planned))
         if peers.number == 0:
             peers.close(_lead(peers, flags, planned))
@@ -187,7 +192,7 @@ def _identity(planned: stages.Plan) -> dict[str, dict[str, str]]:
     """What must be the same on all processes of a stage."""
     return {
         "job": {f"{planned.job.name} {planned.job.version}": ""},
-        "folder": {str(planned.link.absolute()): ""},
+        "folder": {places.shown(planned.link.absolute()): ""},
         "parameter": planned.values.semantic,
         "input": planned.inputs.flat(),
         "code": planned.code,
@@ -248,6 +253,7 @@ def _make(
     flags: gin_checks.Flags, planned: stages.Plan, lease: Lease, peers: "Peers | None" = None
 ) -> None:
     """Makes the version, or finds that it was made while this process waited for the lease."""
+    remote_store.refresh(planned.store)
     decision = stages.decide(planned)
     if decision.status == "done":
         _say(planned, decision)
@@ -261,7 +267,8 @@ def _make(
         peers.verdict(f"run {folder}")  # from here on the others may read the folder
     begin = time.monotonic()
     try:
-        outputs = _call(flags, planned, folder, first=True)
+        with remote_store.pushed(planned.store, folder, _warn):
+            outputs = _call(flags, planned, folder, first=True)
     except stages.Interrupted as interrupted:
         if peers is not None and peers.together and isinstance(interrupted, stages.Signalled):
             raise  # the others have not agreed to stop here
@@ -283,6 +290,14 @@ def _call(
     Inputs are bound to the versions of the plan, where a link may point elsewhere by now; an input
     that is another one (`ANSWER_FILE = %CORPUS`) follows it.
     """
+    with remote_store.fetched(planned.store, making.read_by(planned, folder)):
+        return _call_here(flags, planned, folder, first=first)
+
+
+def _call_here(
+    flags: gin_checks.Flags, planned: stages.Plan, folder: Path, *, first: bool
+) -> stages.Outputs | None:
+    """As `_call`; all that the job reads is here."""
     macros = flags.read().macros
     paths = planned.inputs.paths
     follows = {name for name in paths if getattr(macros[name].value, "name", "") in paths}
