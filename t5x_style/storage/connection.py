@@ -6,13 +6,12 @@ which is asked without credentials.
 
 import contextlib
 import http.client
+import logging
 import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-
-from absl import logging
 
 from t5x_style.storage import errors, paths
 
@@ -23,6 +22,7 @@ T = TypeVar("T")
 PathLike = str | os.PathLike[str]
 PASSING = (408, 429, 500, 502, 503, 504)  # HTTP statuses after which the same request may succeed
 LONGEST_DELAY = 32.0
+LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Connection:
 
         def warn(error: BaseException) -> None:
             text = f"{type(error).__name__}: {_answer(error)}"
-            logging.warning("%s: repeats for up to %g s: %s", path, patience.total, text)
+            LOGGER.warning("%s: repeats for up to %g s: %s", path, patience.total, text)
 
         return retry.Retry(
             predicate=_passes,
