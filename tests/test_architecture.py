@@ -22,6 +22,7 @@ LAYERS = {
         *(
             "interfaces",
             "accelerators",
+            "storage",
             "distributed",
             "configuration",
             "step",
@@ -70,6 +71,7 @@ WITHOUT_JAX = (
     "t5x_style.configuration",
     "t5x_style.workflow",
     "t5x_style.accelerators",
+    "t5x_style.storage",
     "t5x_style.distributed.launch_flags",
 )
 # How a stage joins the other processes, imported when there are some.

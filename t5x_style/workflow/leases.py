@@ -6,13 +6,14 @@ A process that lost its lease while it was stopped (a suspended machine, SIGSTOP
 still believes that it holds it: `Lease.guard` compares the token under a lock before a result
 counts, so its result is refused.
 
-`Leases` is the interface; `FileLeases` keeps leases in local files. Object storage has
-compare-and-swap on an object's generation in place of the lock.
+`Leases` is the interface. `SwapLeases` implements it on records that are replaced by compare-and-
+swap; `FileLeases` keeps these in local files, `object_leases.ObjectLeases` on object storage.
 
     leases/train-3f2a9c0d1e2b4a5c.json    token, holder, beat (a counter)
     leases/train-3f2a9c0d1e2b4a5c.lock    locked for as long as that file is read and replaced
 """
 
+import abc
 import contextlib
 import fcntl
 import json
@@ -20,11 +21,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from t5x_style.storage.errors import StorageError
 from t5x_style.workflow import records
 
 BEAT_SECONDS = 5.0
@@ -78,7 +80,29 @@ class Lease(Protocol):
     before: Before
 
     def guard(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, the lease cannot be lost. Raises LeaseLost on entering if it was."""
+        """Raises LeaseLost on entering if the lease was lost. Inside, it cannot be lost in files.
+
+        On object storage nothing can be locked: the lease is renewed on entering, and can be lost
+        only to somebody who saw no heartbeat for the whole expiry. What must never count after that
+        is written by `publish`.
+        """
+
+    def publish(self, path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
+        """Writes a JSON record that counts only if the lease is held.
+
+        All holders of a lease publish a record under that lease, and none writes it otherwise.
+
+        Raises:
+          LeaseLost: the lease was lost, or a later holder has fenced the record.
+        """
+
+    def fence(self, path: str | os.PathLike[str]) -> None:
+        """After this, no earlier holder of the lease can publish a record.
+
+        Who follows a `silent` holder calls it for each record that the other may still publish,
+        and looks at the record only then. On object storage a missing record becomes
+        `{"fenced_by": token}`; files need nothing.
+        """
 
     def release(self) -> None:
         """Lets others have it."""
@@ -105,130 +129,202 @@ class Leases(Protocol):
         """Who holds the lease, as far as can be known at once; None for nobody."""
 
 
-class FileLeases:
-    """Leases as files of one folder, for processes that share it."""
+class SwapLeases(abc.ABC):
+    """Leases as records, each of which is replaced only if nobody else replaced it meanwhile."""
+
+    poll = POLL_SECONDS
 
     def __init__(
         self,
-        folder: Path,
+        folder: str | os.PathLike[str],
         beat: float = BEAT_SECONDS,
         expiry: float = EXPIRY_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ):
         """Args:
-        folder: for the files; made when needed.
+        folder: for the records; made when needed.
         beat: seconds between two heartbeats.
-        expiry: a holder whose heartbeat has not changed for so many seconds, by the clock of who
+        expiry: a holder whose record has not changed for so many seconds, by the clock of who
           waits, has lost the lease.
         clock, sleep: of who waits.
         """
         self.folder, self.beat, self.expiry = folder, beat, expiry
         self._clock, self._sleep = clock, sleep
 
+    @abc.abstractmethod
+    def _read(self, name: str) -> tuple[dict[str, Any], Any]:
+        """(record, stamp that changes with each write); an absent record has a false stamp.
+
+        A damaged record is {} with a true stamp.
+        """
+
+    @abc.abstractmethod
+    def _swap(self, name: str, stamp: Any, state: dict[str, Any]) -> bool:
+        """Replaces the record that has this stamp; False if it has another one by now."""
+
+    @abc.abstractmethod
+    def _age(self, name: str) -> float:
+        """Seconds since the record was written, by the time of day."""
+
+    @abc.abstractmethod
+    def guard(self, name: str, token: int) -> contextlib.AbstractContextManager[None]:
+        """See `Lease.guard`."""
+
+    @abc.abstractmethod
+    def publish(
+        self, name: str, token: int, path: str | os.PathLike[str], record: Mapping[str, Any]
+    ) -> None:
+        """See `Lease.publish`."""
+
+    @abc.abstractmethod
+    def fence(self, token: int, path: str | os.PathLike[str]) -> None:
+        """See `Lease.fence`."""
+
     def acquire(
         self, name: str, waiting: Callable[[Holder], None], lost: Callable[[], None]
-    ) -> "FileLease":
+    ) -> "HeldLease":
         """See `Leases.acquire`."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         seen, since, announced = None, self._clock(), False
         while True:
-            with self._locked(name):
-                state = self._read(name)
-                now = (state.get("token"), state.get("beat"))
-                if now != seen:
-                    seen, since = now, self._clock()
-                before = _before(state, self._clock() - since >= self.expiry)
-                if before is not None:
-                    return self._take(name, state, before, lost)
+            state, stamp = self._read(name)
+            if stamp != seen:
+                seen, since = stamp, self._clock()
+            before = _before(state, self._clock() - since >= self.expiry)
+            if before is not None:
+                lease = self._take(name, state, stamp, before, lost)
+                if lease is not None:
+                    return lease
+                continue
             if not announced:
                 waiting(Holder(**state["holder"]))
                 announced = True
-            self._sleep(min(POLL_SECONDS, self.expiry / 4))
+            self._sleep(min(self.poll, self.expiry / 4))
 
-    def claim(self, name: str, lost: Callable[[], None]) -> "FileLease | None":
+    def claim(self, name: str, lost: Callable[[], None]) -> "HeldLease | None":
         """See `Leases.claim`; a silent holder counts as one until ten times the expiry."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with self._locked(name):
-            state = self._read(name)
-            before = _before(state, expired=self.holder(name) is None)
-            return None if before is None else self._take(name, state, before, lost)
+        state, stamp = self._read(name)
+        before = _before(state, expired=bool(state) and self._is_old(name))
+        return None if before is None else self._take(name, state, stamp, before, lost)
 
     def _take(
-        self, name: str, state: dict[str, Any], before: Before, lost: Callable[[], None]
-    ) -> "FileLease":
-        """Makes the lease ours; the caller holds the lock."""
-        token = self._last_token(name, state) + 1
-        self._write(name, {"token": token, "holder": vars(_myself()), "beat": 0})
-        return FileLease(self, name, token, before, lost)
+        self,
+        name: str,
+        state: dict[str, Any],
+        stamp: Any,
+        before: Before,
+        lost: Callable[[], None],
+    ) -> "HeldLease | None":
+        """Makes the lease ours; None if another process was faster."""
+        # Above every token where the record is damaged.
+        last = int(time.time()) if stamp and not state else int(state.get("token", 0))
+        ours = {"token": last + 1, "holder": vars(_myself()), "beat": 0}
+        if not self._swap(name, stamp, ours):
+            return None
+        return HeldLease(self, name, last + 1, before, lost)
 
     def holder(self, name: str) -> Holder | None:
         """See `Leases.holder`; a holder that was silent for ten times the expiry is none."""
-        state = self._read(name)
-        with contextlib.suppress(OSError):
-            if time.time() - self._path(name).stat().st_mtime > 10 * self.expiry:
-                return None
-        return None if _before(state, False) is not None else Holder(**state["holder"])
+        state, _ = self._read(name)
+        if _before(state, expired=False) is not None or self._is_old(name):
+            return None
+        return Holder(**state["holder"])
 
-    def _last_token(self, name: str, state: dict[str, Any]) -> int:
-        """0 where there was no holder; above every token where the record is damaged."""
-        damaged = not state and self._path(name).exists()
-        return int(time.time()) if damaged else int(state.get("token", 0))
-
-    def _path(self, name: str) -> Path:
-        return self.folder / f"{name}.json"
-
-    def _read(self, name: str) -> dict[str, Any]:
-        try:
-            state = json.loads(self._path(name).read_text(encoding="utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError):
-            return {}
-        return state if isinstance(state, dict) else {}
-
-    def _write(self, name: str, state: dict[str, Any]) -> None:
-        records.write_json(self._path(name), state)
-
-    @contextlib.contextmanager
-    def _locked(self, name: str) -> Iterator[None]:
-        # flock, not lockf: a thread that closes the file must not drop another thread's lock.
-        with open(self.folder / f"{name}.lock", "a", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+    def _is_old(self, name: str) -> bool:
+        return self._age(name) > 10 * self.expiry
 
     def renew(self, name: str, token: int) -> bool:
         """One heartbeat; False if another process has taken over."""
-        with self._locked(name):
-            state = self._read(name)
+        return self._update(name, token, lambda state: state | {"beat": int(state["beat"]) + 1})
+
+    def release(self, name: str, token: int) -> None:
+        """Frees the lease if it is still that token's."""
+        self._update(name, token, lambda state: {"token": token, "holder": None, "beat": 0})
+
+    def _update(
+        self, name: str, token: int, change: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> bool:
+        """Changes the record while the token holds the lease; False if it does not."""
+        while True:
+            state, stamp = self._read(name)
             if state.get("token") != token or state.get("holder") is None:
                 return False
-            self._write(name, state | {"beat": int(state["beat"]) + 1})
+            if self._swap(name, stamp, change(state)):
+                return True
+
+    def lost(self, name: str, token: int) -> LeaseLost:
+        """The error of a holder that has lost its lease."""
+        state, _ = self._read(name)
+        other = Holder(**state["holder"]) if state.get("holder") else "another process"
+        return LeaseLost(
+            f"{name}: {other} took over while this process was stopped (token {token}, now "
+            f"{state.get('token')}). What this process made is not recorded."
+        )
+
+
+class FileLeases(SwapLeases):
+    """Leases as files of one folder, for processes that share it."""
+
+    def _path(self, name: str) -> Path:
+        return Path(self.folder, f"{name}.json")
+
+    def _read(self, name: str) -> tuple[dict[str, Any], str]:
+        try:
+            text = self._path(name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return {}, ""
+        try:
+            state = json.loads(text)
+        except json.JSONDecodeError:
+            state = None
+        return (state if isinstance(state, dict) else {}), text or "cut short"
+
+    def _swap(self, name: str, stamp: str, state: dict[str, Any]) -> bool:
+        with self._locked(name):
+            if self._read(name)[1] != stamp:
+                return False
+            records.write_json(self._path(name), state)
             return True
+
+    def _age(self, name: str) -> float:
+        try:
+            return time.time() - self._path(name).stat().st_mtime
+        except OSError:
+            return 0.0
+
+    @contextlib.contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        path = self._path(name).with_suffix(".lock")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # flock, not lockf: a thread that closes the file must not drop another thread's lock.
+        with open(path, "a", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     @contextlib.contextmanager
     def guard(self, name: str, token: int) -> Iterator[None]:
         """Holds the lock while the caller makes a result count."""
         with self._locked(name):
-            state = self._read(name)
-            if state.get("token") != token:
-                other = Holder(**state["holder"]) if state.get("holder") else "another process"
-                raise LeaseLost(
-                    f"{name}: {other} took over while this process was stopped (token {token}, "
-                    f"now {state.get('token')}). What this process made is not recorded."
-                )
+            if self._read(name)[0].get("token") != token:
+                raise self.lost(name, token)
             yield
 
-    def release(self, name: str, token: int) -> None:
-        """Frees the lease if it is still that token's."""
-        with self._locked(name):
-            if self._read(name).get("token") == token:
-                self._write(name, {"token": token, "holder": None, "beat": 0})
+    def publish(
+        self, name: str, token: int, path: str | os.PathLike[str], record: Mapping[str, Any]
+    ) -> None:
+        """See `Lease.publish`."""
+        with self.guard(name, token):
+            records.write_json(Path(path), record)
+
+    def fence(self, token: int, path: str | os.PathLike[str]) -> None:
+        """Nothing: `guard` compares the token under the lock."""
 
 
-class FileLease:
-    """A lease of `FileLeases`, renewed by a thread until it is released."""
+class HeldLease:
+    """A lease of `SwapLeases`, renewed by a thread until it is released."""
 
     def __init__(
-        self, leases: FileLeases, name: str, token: int, before: Before, lost: Callable[[], None]
+        self, leases: SwapLeases, name: str, token: int, before: Before, lost: Callable[[], None]
     ):
         self.token, self.before = token, before
         self._leases, self._name, self._lost = leases, name, lost
@@ -242,18 +338,26 @@ class FileLease:
                 if not self._leases.renew(self._name, self.token):
                     self._lost()
                     return
-            except OSError:
-                continue  # a full or vanished disk: the next beat may succeed, or the lease expire
+            except (OSError, StorageError):
+                continue  # a full disk, an outage: the next beat may succeed, or the lease expire
 
     def guard(self) -> contextlib.AbstractContextManager[None]:
         """See `Lease.guard`."""
         return self._leases.guard(self._name, self.token)
 
+    def publish(self, path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
+        """See `Lease.publish`."""
+        self._leases.publish(self._name, self.token, path, record)
+
+    def fence(self, path: str | os.PathLike[str]) -> None:
+        """See `Lease.fence`."""
+        self._leases.fence(self.token, path)
+
     def release(self) -> None:
         """See `Lease.release`."""
         self._released.set()
         self._thread.join()
-        with contextlib.suppress(OSError):  # it expires by itself
+        with contextlib.suppress(OSError, StorageError):  # it expires by itself
             self._leases.release(self._name, self.token)
 
 

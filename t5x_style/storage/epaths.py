@@ -1,0 +1,49 @@
+"""Paths that may be local or remote: the one place where `etils.epath` is set up.
+
+epath gives `gs://` to TensorFlow's client where TensorFlow is installed; that client asks Google's
+production servers whatever the environment says, knows no preconditions, and takes seconds to
+import. `set_up` chooses fsspec with `filesystem.ObjectFileSystem` instead, in this process and in
+those that it starts.
+"""
+
+import functools
+import os
+
+from etils import epath
+
+from t5x_style.storage import paths
+
+IMPLEMENTATION = "t5x_style.storage.filesystem.ObjectFileSystem"
+
+
+def of(path: str | os.PathLike[str]) -> epath.Path:
+    """A path as `epath.Path`, which has the interface of `pathlib.Path`.
+
+    Raises:
+      paths.PathError: a scheme other than `gs://`, or a `gs://` that went through `pathlib.Path`.
+    """
+    if paths.is_remote(path):
+        set_up()
+    return epath.Path(path)
+
+
+@functools.cache
+def set_up() -> None:
+    """Makes `gs://` in epath, and in every library that uses epath or fsspec, ours.
+
+    Raises:
+      RuntimeError: something used `gs://` through TensorFlow before.
+    """
+    import fsspec
+    from etils.epath import backend
+
+    os.environ["EPATH_USE_TF"] = "false"
+    for scheme in ("gs", "gcs"):
+        fsspec.register_implementation(scheme, IMPLEMENTATION, clobber=True)
+    chosen = epath.Path("gs://bucket")._backend  # type: ignore[attr-defined]
+    if chosen is not backend.fsspec_backend:
+        raise RuntimeError(
+            f"expected epath to use fsspec for gs://, found {type(chosen).__name__}: a gs:// path "
+            "was used before t5x_style.storage.epaths.set_up. Call it first, or set "
+            "EPATH_USE_TF=false."
+        )
