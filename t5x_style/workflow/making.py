@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from t5x_style.configuration.gin_reader import FOLDER_MACRO, closest
+from t5x_style.storage.errors import StorageError
 from t5x_style.workflow import (
     continuation,
     files,
@@ -37,9 +38,10 @@ def begin(planned: Plan, decision: Decision, lease: Lease) -> Path:
     before: dict[str, Any] = {}
     if decision.status == "resume" and version is not None:
         folder, before = version.folder, version.started
-        remote_store.pull(planned.store, folder)
         if lease.before == "silent" or before.get("silent"):
             folder = _copy(planned, version, lease)
+        else:
+            remote_store.pull(planned.store, folder)
     else:
         space.require(planned)
         folder = planned.store.new_folder(planned.job.name, planned.fingerprint)
@@ -67,6 +69,8 @@ def _copy(planned: Plan, silent: Version, lease: Lease) -> Path:
     with lease.guard():  # whoever follows copies, too, should this process be stopped here
         marked = silent.started | {"silent": True}
         records.write_json(silent.folder / STARTED_FILE, marked)
+    remote_store.fence(silent.folder / STAGE_FILE, lease)
+    remote_store.pull(planned.store, silent.folder)
     size = store.bytes_of(silent.folder)
     space.check(planned.store, planned.link.name, size, planned.limit, f"a copy of {silent.id}")
     folder = planned.store.new_folder(planned.job.name, planned.fingerprint)
@@ -125,8 +129,7 @@ def finish(planned: Plan, folder: Path, outputs: Any, seconds: float, lease: Lea
         "libraries": libraries(),
     }
     remote_store.keep(planned.store, folder, written)
-    with lease.guard():
-        records.write_json(folder / STAGE_FILE, manifest, new=True)
+    remote_store.publish(folder / STAGE_FILE, manifest, lease)
 
 
 def check_inputs(planned: Plan, folder: Path, started: dict[str, Any]) -> None:
@@ -170,7 +173,8 @@ def add_seconds(folder: Path, seconds: float) -> None:
     record = records.read_json(folder / STARTED_FILE)
     if record:
         total = record.get("seconds", 0.0) + seconds
-        with contextlib.suppress(OSError):  # a full disk: the time is the least of what is missing
+        # a full disk, object storage that is away: the time is the least of what is missing
+        with contextlib.suppress(OSError, StorageError):
             records.write_json(folder / STARTED_FILE, record | {"seconds": total})
 
 

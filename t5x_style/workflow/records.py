@@ -9,25 +9,14 @@ from typing import Any
 from t5x_style.storage import objects, places
 
 
-def write_json(path: Path, value: Any, new: bool = False) -> None:
+def write_json(path: Path, value: Any) -> None:
     """Writes so that a reader, or a crash, sees the old file or the new one, never a part.
 
     Where the path is the copy of one on object storage, the object is written first.
-
-    Args:
-      path: of the record.
-      value: JSON.
-      new: there must be no such object yet.
-
-    Raises:
-      errors.Conflict: there is one, and `new`.
     """
     text = json.dumps(value, indent=1)
     if url := places.remote(path):
-        if new:
-            objects.default().write_if(url, text.encode(), generation=0)
-        else:
-            objects.default().write(url, text.encode())
+        objects.default().write(url, text.encode())
     write_here(path, text)
 
 

@@ -7,6 +7,7 @@ version is an object there, `RUN_DIR/<stage>.link`.
 """
 
 import contextlib
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,6 +18,7 @@ from t5x_style.storage import fetched as folders
 from t5x_style.storage.fetched import File
 from t5x_style.storage.mirror import Mirror, Pusher
 from t5x_style.workflow import records
+from t5x_style.workflow.leases import Lease
 from t5x_style.workflow.store import (
     OWN_FILES,
     RUN_FILE,
@@ -91,6 +93,23 @@ def publish_file(path: Path) -> None:
     """Uploads a file of a run, such as its page, where the run is on object storage."""
     if url := places.remote(path):
         mirror.upload(path, url)
+
+
+def publish(path: Path, manifest: Mapping[str, object], lease: Lease) -> None:
+    """Writes a version's manifest: there first, since that one counts.
+
+    Raises:
+      leases.LeaseLost: another process has taken over.
+    """
+    url = places.remote(path)
+    lease.publish(url or path, manifest)
+    if url:
+        records.write_here(path, json.dumps(manifest, indent=1))
+
+
+def fence(path: Path, lease: Lease) -> None:
+    """After this, who held the lease before cannot publish the manifest at this path."""
+    lease.fence(places.remote(path) or path)
 
 
 def pull(store: Store, folder: Path) -> None:

@@ -133,9 +133,9 @@ def run_stage(flags: gin_checks.Flags, job: str) -> int:
 
 
 def _say(planned: stages.Plan, decision: plans.Decision) -> None:
-    print(f"[{planned.link}] {decision.status}: {decision.reason}", flush=True)
+    print(f"[{places.shown(planned.link)}] {decision.status}: {decision.reason}", flush=True)
     if decision.note:
-        print(f"[{planned.link}] {decision.note}", flush=True)
+        print(f"[{places.shown(planned.link)}] {decision.note}", flush=True)
 
 
 def _warn(text: str) -> None:
@@ -152,10 +152,10 @@ def _lease(planned: stages.Plan) -> Iterator[Lease]:
     """Waits for whoever makes the same version; nobody else makes it inside."""
 
     def waiting(holder: Holder) -> None:
-        print(f"[{planned.link}] waits: {holder} makes {planned.id}", flush=True)
+        print(f"[{places.shown(planned.link)}] waits: {holder} makes {planned.id}", flush=True)
 
     def lost() -> None:
-        print(f"[{planned.link}] another process took {planned.id} over", file=sys.stderr)
+        print(f"[{places.shown(planned.link)}] another process took {planned.id} over", file=sys.stderr)
         os.kill(os.getpid(), signal.SIGTERM)
 
     lease = planned.store.leases.acquire(planned.id, waiting, lost)
@@ -234,7 +234,7 @@ def _follow(peers: "Peers", flags: gin_checks.Flags, planned: stages.Plan) -> No
         except stages.Signalled:
             peers.ask_to_stop()
     if outcome:
-        print(f"[{planned.link}] {outcome}; the same command continues it", flush=True)
+        print(f"[{places.shown(planned.link)}] {outcome}; the same command continues it", flush=True)
     peers.close()
 
 
@@ -262,7 +262,7 @@ def _make(
             peers.verdict("done")
         return
     folder = making.begin(planned, decision, lease)
-    print(f"[{planned.link}] writes {folder}", flush=True)
+    print(f"[{places.shown(planned.link)}] writes {places.shown(folder)}", flush=True)
     if peers is not None:
         peers.verdict(f"run {folder}")  # from here on the others may read the folder
     begin = time.monotonic()
@@ -276,10 +276,10 @@ def _make(
     seconds = time.monotonic() - begin
     if outputs is None:
         making.add_seconds(folder, seconds)
-        print(f"[{planned.link}] stopped early; the same command continues it", flush=True)
+        print(f"[{places.shown(planned.link)}] stopped early; the same command continues it", flush=True)
         return
     making.finish(planned, folder, outputs, seconds, lease)
-    print(f"[{planned.link}] done in {seconds:.0f} s", flush=True)
+    print(f"[{places.shown(planned.link)}] done in {seconds:.0f} s", flush=True)
 
 
 def _call(

@@ -27,6 +27,7 @@ from typing import Any
 from t5x_style.storage import fetched, places
 from t5x_style.workflow import records
 from t5x_style.workflow.leases import FileLeases, Leases
+from t5x_style.workflow.object_leases import ObjectLeases
 
 STAGE_FILE = "stage.json"
 STARTED_FILE = "stage.started.json"
@@ -127,7 +128,7 @@ class Store:
     def leases(self) -> Leases:
         """Who makes which version."""
         if self.url:
-            return FileLeases(self.root / "leases")  # TODO
+            return ObjectLeases(f"{self.url}/leases")
         return FileLeases(self.root / "leases")
 
     def read(self, folder: Path) -> Version:
