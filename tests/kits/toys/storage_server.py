@@ -44,7 +44,9 @@ class StorageServer:
         self.upload_numbers = itertools.count(1)
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.01,), daemon=True
+        )
 
     @property
     def url(self) -> str:
@@ -60,6 +62,14 @@ class StorageServer:
         return sum(
             one.operation == operation and name in (None, one.name) for one in list(self.requests)
         )
+
+    def reset(self) -> None:
+        """Forgets everything; stalled connections are closed."""
+        self.closing.set()
+        self.closing = threading.Event()
+        self.objects, self.faults = ObjectStore(), Faults()
+        self.requests.clear()
+        self.uploads.clear()
 
     def __enter__(self) -> "StorageServer":
         self._thread.start()
