@@ -12,6 +12,7 @@ import contextlib
 import http.server
 import itertools
 import json
+import re
 import socket
 import threading
 import urllib.parse
@@ -315,9 +316,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def _parts(self) -> tuple[dict[str, Any], bytes]:
         """(metadata, data) of a multipart upload."""
         boundary = self.headers["Content-Type"].partition("boundary=")[2].strip("'\"").encode()
-        _, first, second = self.body.split(b"--" + boundary)[:3] if boundary else (b"", b"", b"")
-        text = first.partition(b"\r\n\r\n")[2]
-        return json.loads(text), second.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n")
+        parts = self.body.split(b"--" + boundary)[1:3]
+        # Google takes lines that end in \n, too, which gcsfs writes.
+        first, second = (re.split(rb"\r?\n\r?\n", part, maxsplit=1)[1] for part in parts)
+        return json.loads(first), re.sub(rb"\r?\n\Z", b"", second)
 
     def _metadata(self) -> dict[str, Any]:
         """What an upload's request says of the object."""

@@ -1,4 +1,4 @@
-"""Other clients on the stand-in, and our client on another server: neither is made for the other."""
+"""Other clients on the stand-in, and ours on another server."""
 
 import os
 import subprocess
