@@ -137,6 +137,8 @@ class Connection:
 
 
 def _connect() -> "storage.Client":
+    # The client would look up each bucket for its traces, in a thread.
+    os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
     try:
         from google.cloud import storage
     except ImportError as error:
@@ -151,8 +153,11 @@ def _connect() -> "storage.Client":
 
 def _answer(error: BaseException | None) -> str:
     """What Google says in the body of its answer, or else the first line of the error."""
-    with contextlib.suppress(AttributeError, TypeError, KeyError, ValueError):
-        return str(error.response.json()["error"]["message"])  # type: ignore[union-attr]
+    from google.api_core.exceptions import GoogleAPICallError
+
+    if isinstance(error, GoogleAPICallError) and error.response is not None:
+        with contextlib.suppress(TypeError, KeyError, ValueError):  # an answer of a proxy
+            return str(error.response.json()["error"]["message"])
     return str(error).strip().partition("\n")[0]
 
 

@@ -27,6 +27,14 @@ def of(path: str | os.PathLike[str]) -> epath.Path:
     return epath.Path(path)
 
 
+def resolved(path: str | os.PathLike[str]) -> epath.Path:
+    """A path with links followed and made absolute; a remote one is both already.
+
+    `epath.Path.resolve` and `absolute` put the working directory before `gs://`.
+    """
+    return of(path) if paths.is_remote(path) else epath.Path(os.path.realpath(path))
+
+
 @functools.cache
 def set_up() -> None:
     """Makes `gs://` in epath, and in every library that uses epath or fsspec, ours.
@@ -40,7 +48,7 @@ def set_up() -> None:
     os.environ["EPATH_USE_TF"] = "false"
     for scheme in ("gs", "gcs"):
         fsspec.register_implementation(scheme, IMPLEMENTATION, clobber=True)
-    chosen = epath.Path("gs://bucket")._backend  # type: ignore[attr-defined]
+    chosen = epath.Path("gs://bucket")._backend
     if chosen is not backend.fsspec_backend:
         raise RuntimeError(
             f"expected epath to use fsspec for gs://, found {type(chosen).__name__}: a gs:// path "

@@ -12,6 +12,7 @@ import contextlib
 import http.server
 import itertools
 import json
+import re
 import socket
 import threading
 import urllib.parse
@@ -44,7 +45,9 @@ class StorageServer:
         self.upload_numbers = itertools.count(1)
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.01,), daemon=True
+        )
 
     @property
     def url(self) -> str:
@@ -60,6 +63,14 @@ class StorageServer:
         return sum(
             one.operation == operation and name in (None, one.name) for one in list(self.requests)
         )
+
+    def reset(self) -> None:
+        """Forgets everything; stalled connections are closed."""
+        self.closing.set()
+        self.closing = threading.Event()
+        self.objects, self.faults = ObjectStore(), Faults()
+        self.requests.clear()
+        self.uploads.clear()
 
     def __enter__(self) -> "StorageServer":
         self._thread.start()
@@ -305,9 +316,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def _parts(self) -> tuple[dict[str, Any], bytes]:
         """(metadata, data) of a multipart upload."""
         boundary = self.headers["Content-Type"].partition("boundary=")[2].strip("'\"").encode()
-        _, first, second = self.body.split(b"--" + boundary)[:3] if boundary else (b"", b"", b"")
-        text = first.partition(b"\r\n\r\n")[2]
-        return json.loads(text), second.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n")
+        parts = self.body.split(b"--" + boundary)[1:3]
+        # Google takes lines that end in \n, too, which gcsfs writes.
+        first, second = (re.split(rb"\r?\n\r?\n", part, maxsplit=1)[1] for part in parts)
+        return json.loads(first), re.sub(rb"\r?\n\Z", b"", second)
 
     def _metadata(self) -> dict[str, Any]:
         """What an upload's request says of the object."""

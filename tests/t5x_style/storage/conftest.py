@@ -1,0 +1,5 @@
+"""Fixtures of tests on object storage."""
+
+from tests.kits.toys.storage_fixtures import client, server
+
+__all__ = ["client", "server"]
