@@ -43,9 +43,10 @@ def set_up() -> None:
       RuntimeError: something used `gs://` through TensorFlow before.
     """
     import fsspec
-    from etils.epath import backend
+    from etils.epath import backend, gpath
 
     os.environ["EPATH_USE_TF"] = "false"
+    gpath._is_tf_installed.cache_clear()  # it was asked for a local path before
     for scheme in ("gs", "gcs"):
         fsspec.register_implementation(scheme, IMPLEMENTATION, clobber=True)
     chosen = epath.Path("gs://bucket")._backend

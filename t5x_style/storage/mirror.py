@@ -24,6 +24,7 @@ TEMPORARY = re.compile(r"(^|/)\.[^/]*\.(tmp|link)(/|$)|\.orbax-checkpoint-tmp")
 THREADS = 8  # transfers at once
 Stamp = tuple[int, int]  # bytes, modification time in ns
 Item = TypeVar("Item")
+_same: dict[Path, Stamp] = {}  # files of this process that were as their objects when last seen
 
 
 class Mirror:
@@ -42,7 +43,6 @@ class Mirror:
         """
         self.folder, self.url = folder, url.rstrip("/") + "/"
         self._counts = counts
-        self._same: dict[str, Stamp] = {}  # files that are as their objects were when last seen
         self._lock = threading.Lock()
 
     def pull(self) -> None:
@@ -59,7 +59,7 @@ class Mirror:
             here = self._files()
             for name in here.keys() - wanted.keys():
                 (self.folder / name).unlink()
-            self._same = {name: here[name] for name in wanted}
+            _same.update({self.folder / name: here[name] for name in wanted})
 
     def _take(self, there: Stat) -> None:
         path = self.folder / there.path[len(self.url) :]
@@ -73,15 +73,18 @@ class Mirror:
         """
         with self._lock:
             found = self._files()
-            changed = [name for name, one in found.items() if self._same.get(name) != one]
+            changed = [n for n, one in found.items() if _same.get(self.folder / n) != one]
             changed.sort(key=lambda name: found[name][1])
             for batch in _in_order(changed, found):
                 in_parallel(lambda name: self._upload(name, found[name]), batch)
-            gone = [name for name in self._same if name not in found]
-            for name in sorted(gone, key=lambda one: self._same[one][1], reverse=True):
+            here = [path for path in _same if path.is_relative_to(self.folder)]
+            gone = [path for path in here if path.relative_to(self.folder).as_posix() not in found]
+            for path in sorted(gone, key=lambda one: _same[one][1], reverse=True):
                 with contextlib.suppress(errors.Missing):
-                    objects.default().delete(self.url + name)
-                del self._same[name]
+                    objects.default().delete(
+                        f"{self.url}{path.relative_to(self.folder).as_posix()}"
+                    )
+                del _same[path]
 
     def _upload(self, name: str, seen: Stamp) -> None:
         try:
@@ -90,7 +93,7 @@ class Mirror:
             raise
         except FileNotFoundError:  # deleted meanwhile
             return
-        self._same[name] = seen
+        _same[self.folder / name] = seen
 
     def _files(self) -> dict[str, Stamp]:
         found = {}
@@ -170,9 +173,16 @@ def download(there: Stat, path: Path) -> None:
     try:
         with open(temporary, "wb") as file:
             objects.default().download(there, file)
+        seen = stamp(temporary)
         os.replace(temporary, path)
+        _same[path] = seen
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def clear(url: str) -> None:
+    """Deletes all objects below a folder."""
+    in_parallel(lambda one: objects.default().delete(one.path), objects.default().below(url))
 
 
 def crc32c(path: Path) -> str:

@@ -112,6 +112,21 @@ def fence(path: Path, lease: Lease) -> None:
     lease.fence(places.remote(path) or path)
 
 
+def join(folder: Path) -> None:
+    """Makes a version's folder here what process 0 has made of it, unless its disk is this one.
+
+    Args:
+      folder: of a version that process 0 has begun.
+    """
+    if url := places.remote(folder):
+        content, _ = objects.default().read(f"{url}/{STARTED_FILE}")
+        record = folder / STARTED_FILE
+        if record.is_file() and record.read_bytes() == content:
+            return
+        _mirror(folder).pull()
+        _copy_record(record)
+
+
 def pull(store: Store, folder: Path) -> None:
     """Makes the folder of an unfinished version what object storage has of it."""
     if store.url:

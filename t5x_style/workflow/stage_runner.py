@@ -133,9 +133,9 @@ def run_stage(flags: gin_checks.Flags, job: str) -> int:
 
 
 def _say(planned: stages.Plan, decision: plans.Decision) -> None:
-    print(f"[{places.shown(planned.link)}] {decision.status}: {decision.reason}", flush=True)
+    print(f"[{planned.shown}] {decision.status}: {decision.reason}", flush=True)
     if decision.note:
-        print(f"[{places.shown(planned.link)}] {decision.note}", flush=True)
+        print(f"[{planned.shown}] {decision.note}", flush=True)
 
 
 def _warn(text: str) -> None:
@@ -152,10 +152,13 @@ def _lease(planned: stages.Plan) -> Iterator[Lease]:
     """Waits for whoever makes the same version; nobody else makes it inside."""
 
     def waiting(holder: Holder) -> None:
-        print(f"[{places.shown(planned.link)}] waits: {holder} makes {planned.id}", flush=True)
+        print(f"[{planned.shown}] waits: {holder} makes {planned.id}", flush=True)
 
     def lost() -> None:
-        print(f"[{places.shown(planned.link)}] another process took {planned.id} over", file=sys.stderr)
+        print(
+            f"[{planned.shown}] another process took {planned.id} over",
+            file=sys.stderr,
+        )
         os.kill(os.getpid(), signal.SIGTERM)
 
     lease = planned.store.leases.acquire(planned.id, waiting, lost)
@@ -220,7 +223,9 @@ def _follow(peers: "Peers", flags: gin_checks.Flags, planned: stages.Plan) -> No
     runs = folder != "done"
     if runs and peers.together:
         try:
-            _call(flags, planned, Path(folder), first=False)
+            here = places.local(folder)
+            remote_store.join(here)
+            _call(flags, planned, here, first=False)
         except stages.Signalled:
             raise
         except stages.Interrupted:
@@ -234,7 +239,7 @@ def _follow(peers: "Peers", flags: gin_checks.Flags, planned: stages.Plan) -> No
         except stages.Signalled:
             peers.ask_to_stop()
     if outcome:
-        print(f"[{places.shown(planned.link)}] {outcome}; the same command continues it", flush=True)
+        print(f"[{planned.shown}] {outcome}; the same command continues it", flush=True)
     peers.close()
 
 
@@ -262,9 +267,9 @@ def _make(
             peers.verdict("done")
         return
     folder = making.begin(planned, decision, lease)
-    print(f"[{places.shown(planned.link)}] writes {places.shown(folder)}", flush=True)
+    print(f"[{planned.shown}] writes {places.shown(folder)}", flush=True)
     if peers is not None:
-        peers.verdict(f"run {folder}")  # from here on the others may read the folder
+        peers.verdict(f"run {places.shown(folder)}")  # from here on the others may read the folder
     begin = time.monotonic()
     try:
         with remote_store.pushed(planned.store, folder, _warn):
@@ -276,10 +281,13 @@ def _make(
     seconds = time.monotonic() - begin
     if outputs is None:
         making.add_seconds(folder, seconds)
-        print(f"[{places.shown(planned.link)}] stopped early; the same command continues it", flush=True)
+        print(
+            f"[{planned.shown}] stopped early; the same command continues it",
+            flush=True,
+        )
         return
     making.finish(planned, folder, outputs, seconds, lease)
-    print(f"[{places.shown(planned.link)}] done in {seconds:.0f} s", flush=True)
+    print(f"[{planned.shown}] done in {seconds:.0f} s", flush=True)
 
 
 def _call(

@@ -1,4 +1,4 @@
-"""A folder and its objects: equal after a push or a pull, and never half a checkpoint that counts."""
+"""A folder and its objects: equal after a push or a pull, and no half checkpoint ever counts."""
 
 import itertools
 import os
@@ -11,10 +11,10 @@ from t5x_style.storage import errors, objects, places
 from t5x_style.storage.mirror import Mirror, Pusher
 from tests.kits.toys.remote_folder import (  # noqa: F401  bucket: a fixture
     another_machine,
+    bucket,
     content,
     names,
     put,
-    bucket,
 )
 from tests.kits.toys.storage_faults import forbidden
 
@@ -56,7 +56,7 @@ edits = st.lists(
 @given(st.lists(edits, max_size=4))
 def test_objects_are_the_files_after_each_push_and_files_the_objects_after_a_pull(
     bucket,
-    rounds,  # noqa: F811
+    rounds,
 ):
     url = f"gs://bucket/{next(FRESH)}"
     one, clock = mirrored(url), 0
@@ -106,7 +106,7 @@ def _until(left, call):
 def test_a_push_that_breaks_off_leaves_no_checkpoint_that_counts_and_is_not_whole(
     bucket,
     allowed,
-    monkeypatch,  # noqa: F811
+    monkeypatch,
 ):
     """Files are written before the record that makes a checkpoint count, and deleted after it."""
     one = mirrored()
