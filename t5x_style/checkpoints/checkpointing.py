@@ -15,16 +15,15 @@ import dataclasses
 import logging
 import shutil
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import jax
 import numpy as np
 from flax import nnx
-from jax.experimental import multihost_utils
 
 from t5x_style.checkpoints import checkpoint_directory, checksums, state_layout
+from t5x_style.checkpoints.agreement import agree, together
 from t5x_style.checkpoints.checkpoint_directory import find as find
 from t5x_style.checkpoints.state_layout import CheckpointError as CheckpointError
 from t5x_style.distributed import peer_watch
@@ -78,7 +77,7 @@ class Checkpointer:
         settings: see `Checkpointing`.
         """
         self.folder, self.settings = Path(folder).absolute(), settings
-        _agree(0, None)  # process 0 may still have been emptying an outdated folder
+        agree(0, None)  # process 0 may still have been emptying an outdated folder
         self._url = places.remote(self.folder)
         self._orbax: ocp.AsyncCheckpointer | None = None
         self._finishing: threading.Thread | None = None
@@ -229,7 +228,7 @@ class Checkpointer:
         self._finishing = None
         error, self._error = self._error, None
         try:
-            _agree(0, error)
+            agree(0, error)
         except CheckpointError:  # the best and the last are among those that are there
             self._best, self.last_saved = checkpoint_directory.best(self.folder), self.latest()
             raise
@@ -376,28 +375,3 @@ def _read(path: Path, wanted: dict[str, Any]) -> Any:
 
 def _bytes_of(items: Any) -> int:
     return sum(leaf.nbytes for leaf in jax.tree.leaves(items))
-
-
-def together(work: Callable[[], int]) -> int:
-    """Runs `work` on process 0; every process gets its result, or fails with it."""
-    result = 0
-    failure: Exception | None = None
-    if jax.process_index() == 0:
-        try:
-            result = work()
-        except Exception as error:
-            failure = error
-    return _agree(result, failure)
-
-
-def _agree(result: int, error: Exception | None) -> int:
-    """Process 0's result; raises on every process if one of them brings an error."""
-    if jax.process_count() > 1:
-        mine = np.asarray([result, error is not None], np.int32)
-        everyone = multihost_utils.process_allgather(mine)  # [P, 2]
-        result, failed = int(everyone[0, 0]), np.flatnonzero(everyone[:, 1])
-        if error is None and len(failed):
-            error = CheckpointError(f"process {failed[0]} failed; its own message says why")
-    if error is not None:
-        raise error
-    return result

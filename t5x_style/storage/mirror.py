@@ -180,6 +180,11 @@ def download(there: Stat, path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def forget() -> None:
+    """Forgets which files are as their objects, as a new process does."""
+    _same.clear()
+
+
 def clear(url: str) -> None:
     """Deletes all objects below a folder."""
     in_parallel(lambda one: objects.default().delete(one.path), objects.default().below(url))

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from t5x_style.storage import places
-from t5x_style.workflow import records, remote_store
+from t5x_style.storage import places, records
+from t5x_style.workflow import remote_store
 from t5x_style.workflow.store import (
     ID_DIGITS,
     RUN_FILE,

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from t5x_style.configuration.gin_reader import FOLDER_MACRO, closest
+from t5x_style.leases.lease import Lease
+from t5x_style.storage import records
 from t5x_style.storage.errors import StorageError
 from t5x_style.workflow import (
     continuation,
     files,
     fingerprints,
     links,
-    records,
     remote_store,
     space,
     store,
 )
-from t5x_style.workflow.leases import Lease
 from t5x_style.workflow.plans import Decision, Plan, StageError, is_of_code, some
 from t5x_style.workflow.store import STAGE_FILE, STARTED_FILE, Version
 

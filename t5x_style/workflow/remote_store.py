@@ -13,12 +13,11 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from t5x_style.storage import errors, mirror, objects, places
+from t5x_style.leases.lease import Lease
+from t5x_style.storage import errors, mirror, objects, places, records
 from t5x_style.storage import fetched as folders
 from t5x_style.storage.fetched import File
 from t5x_style.storage.mirror import Mirror, Pusher
-from t5x_style.workflow import records
-from t5x_style.workflow.leases import Lease
 from t5x_style.workflow.store import (
     OWN_FILES,
     RUN_FILE,

@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING
 from t5x_style.configuration import gin_checks
 from t5x_style.configuration.gin_reader import REPOSITORY
 from t5x_style.distributed import launch_flags
+from t5x_style.leases.holders import Holder
+from t5x_style.leases.lease import Lease
 from t5x_style.storage import places
 from t5x_style.workflow import making, plans, remote_store, stages
-from t5x_style.workflow.leases import Holder, Lease
 
 if TYPE_CHECKING:  # imports JAX
     from t5x_style.distributed.peer_watch import Peers

@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from t5x_style.storage import fetched, places
-from t5x_style.workflow import records
-from t5x_style.workflow.leases import FileLeases, Leases
-from t5x_style.workflow.object_leases import ObjectLeases
+from t5x_style.leases.file_leases import FileLeases
+from t5x_style.leases.lease import Leases
+from t5x_style.leases.object_leases import ObjectLeases
+from t5x_style.storage import fetched, places, records
 
 STAGE_FILE = "stage.json"
 STARTED_FILE = "stage.started.json"

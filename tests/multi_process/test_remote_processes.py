@@ -7,7 +7,7 @@ import pytest
 from t5x_style.checkpoints import checkpointing
 from t5x_style.storage import places
 from tests.kits import process_group
-from tests.kits.toys.remote_folder import another_machine, bucket, names  # noqa: F401  a fixture
+from tests.kits.toys.remote_folder import another_machine
 
 URL = "gs://bucket/run/training"
 SETTINGS = {"SAVE_EVERY": 2, "STEPS": 10}
@@ -26,7 +26,7 @@ def train(folder, caches, kill=None, **settings):
 @pytest.mark.parametrize(
     "kills", [[(1, 5)], pytest.param([(0, 3), (1, 7), (0, 9)], marks=pytest.mark.slow)]
 )
-def test_a_run_on_object_storage_equals_one_on_a_disk(tmp_path, bucket, kills):  # noqa: F811
+def test_a_run_on_object_storage_equals_one_on_a_disk(tmp_path, bucket, kills):
     whole = train(tmp_path / "whole", [tmp_path / "none"] * 2)
     assert [code for code, _ in whole] == [0, 0], whole[0][1]
     for kill in kills:

@@ -4,27 +4,22 @@ import shutil
 
 import pytest
 
-from t5x_style.storage import objects, places, remote_inputs
-from tests.kits.toys.storage_server import StorageServer
+from t5x_style.storage import mirror, objects, places, remote_inputs
 
 
 @pytest.fixture
-def bucket(tmp_path_factory, monkeypatch):
-    """A server with the bucket `bucket`, which this process's client talks to."""
+def bucket(server, tmp_path_factory, monkeypatch):
+    """The server of `storage_fixtures`, which has the bucket `bucket`, and a disk for copies."""
     monkeypatch.setenv(places.CACHE, str(tmp_path_factory.mktemp("cache")))
-    with StorageServer() as found:
-        found.objects.create_bucket("bucket")
-        for name, value in found.environment().items():
-            monkeypatch.setenv(name, value)
-        another_process()
-        yield found
+    another_process()
+    yield server
     another_process()
 
 
 def another_process():
     """Forgets what this process knows of object storage."""
-    objects.default.cache_clear()
     remote_inputs.fetch.cache_clear()
+    mirror.forget()
 
 
 def another_machine():

@@ -186,7 +186,7 @@ def test_local_paths_import_no_client():
     code = (
         "import sys\n"
         "from t5x_style.storage import epaths, identities, locations, objects, read_cache\n"
-        "from t5x_style.workflow import object_leases\n"
+        "from t5x_style.leases import object_leases\n"
         "assert epaths.of('/').is_dir()\n"
         "with read_cache.default().local('/') as path: assert path.is_dir()\n"
         "object_leases.ObjectLeases('gs://bucket/leases')\n"

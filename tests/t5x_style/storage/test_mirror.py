@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from t5x_style.storage import errors, objects, places
 from t5x_style.storage.mirror import Mirror, Pusher
-from tests.kits.toys.remote_folder import (  # noqa: F401  bucket: a fixture
+from tests.kits.toys.remote_folder import (
     another_machine,
-    bucket,
     content,
     names,
     put,
@@ -77,7 +76,7 @@ def test_objects_are_the_files_after_each_push_and_files_the_objects_after_a_pul
     assert files(two) == before
 
 
-def test_nothing_is_uploaded_twice_and_temporary_files_never(bucket):  # noqa: F811
+def test_nothing_is_uploaded_twice_and_temporary_files_never(bucket):
     one = mirrored(counts=lambda name: name != "stage.json")
     for name in ("a", ".a.7.tmp", "5.orbax-checkpoint-tmp/x", "stage.json", ".out.3.link"):
         write(one, name, b"x", 1)
@@ -132,7 +131,7 @@ def test_a_push_that_breaks_off_leaves_no_checkpoint_that_counts_and_is_not_whol
     assert "1/integrity.json" in found or "2/integrity.json" in found
 
 
-def test_a_pusher_tries_again_and_its_end_says_what_is_wrong(bucket, tmp_path):  # noqa: F811
+def test_a_pusher_tries_again_and_its_end_says_what_is_wrong(bucket, tmp_path):
     one, said = mirrored(), []
     write(one, "a", b"1", 1)
     bucket.faults.add(forbidden("storage.objects.create", objects="run/*"))
@@ -144,7 +143,7 @@ def test_a_pusher_tries_again_and_its_end_says_what_is_wrong(bucket, tmp_path): 
     assert names(bucket, "run/") == ["a"]
 
 
-def test_a_file_that_changes_in_size_alone_is_pulled(bucket):  # noqa: F811
+def test_a_file_that_changes_in_size_alone_is_pulled(bucket):
     put("run/a", b"one")
     one = mirrored()
     write(one, "a", b"two", 1)

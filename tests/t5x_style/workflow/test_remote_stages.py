@@ -6,10 +6,10 @@ import os
 import pytest
 
 from t5x_style.distributed import startup as startup  # before a test hides JAX
+from t5x_style.leases.lease import LeaseLost
+from t5x_style.leases.object_leases import ObjectLeases
 from t5x_style.storage import errors, fetched, places
 from t5x_style.workflow import making, remote_store, stage_runner, stages
-from t5x_style.workflow.leases import LeaseLost
-from t5x_style.workflow.object_leases import ObjectLeases
 from tests.kits.stage_kit import (  # noqa: F401  clean_process: a fixture
     COUNT,
     MAKE,
@@ -18,10 +18,9 @@ from tests.kits.stage_kit import (  # noqa: F401  clean_process: a fixture
     record,
     run,
 )
-from tests.kits.toys.remote_folder import (  # noqa: F401  bucket: a fixture
+from tests.kits.toys.remote_folder import (
     another_machine,
     another_process,
-    bucket,
     content,
     names,
     put,
@@ -38,7 +37,7 @@ WORK = "gs://bucket/work"
 
 
 @pytest.fixture
-def tmp_path(bucket):  # noqa: F811
+def tmp_path(bucket):
     """The local copy of a folder of the bucket, in which every test works."""
     return machine()
 
@@ -58,7 +57,7 @@ def moved():
     return machine()
 
 
-def test_nothing_of_a_finished_stage_need_be_on_the_next_machine(tmp_path, bucket):  # noqa: F811
+def test_nothing_of_a_finished_stage_need_be_on_the_next_machine(tmp_path, bucket):
     assert run(MAKE, tmp_path, MODEL_DIR=f"{WORK}/out") == 0
     made = record(tmp_path)
     versions = [(name, content(bucket, name)) for name in names(bucket) if "/versions/" in name]
@@ -74,7 +73,7 @@ def test_nothing_of_a_finished_stage_need_be_on_the_next_machine(tmp_path, bucke
     assert names(bucket, "work/")[-2:] == ["counted.link", "out.link"]
 
 
-def test_a_stage_that_was_stopped_continues_on_another_machine(tmp_path, bucket):  # noqa: F811
+def test_a_stage_that_was_stopped_continues_on_another_machine(tmp_path, bucket):
     put("work/source", b"x")
     options = {"SOURCE": f"{WORK}/source", "MODEL_DIR": f"{WORK}/out"}
     run(COUNT, tmp_path, **options, **{"gin_toys.count.stop_at": "1"})
@@ -90,7 +89,7 @@ def test_a_stage_that_was_stopped_continues_on_another_machine(tmp_path, bucket)
     assert content(bucket, f"work/.store/versions/{version}/steps.txt").decode() == steps
 
 
-def test_an_input_there_is_the_same_as_on_a_disk_and_copied_once(tmp_path, bucket):  # noqa: F811
+def test_an_input_there_is_the_same_as_on_a_disk_and_copied_once(tmp_path, bucket):
     def fingerprint(source):
         return stages.plan(flags_of(COUNT, tmp_path, SOURCE=source)).fingerprint
 
@@ -124,7 +123,7 @@ def test_inputs_that_are_not_there(tmp_path, path, said):
         stages.plan(flags_of(COUNT, tmp_path, SOURCE=path))
 
 
-def test_a_bucket_without_permission_is_named_before_anything_is_made(tmp_path, bucket):  # noqa: F811
+def test_a_bucket_without_permission_is_named_before_anything_is_made(tmp_path, bucket):
     bucket.faults.add(forbidden("storage.objects.create", operations=("insert",)))
     with pytest.raises(errors.NoPermission, match=r"objects.create on bucket bucket"):
         run(MAKE, tmp_path, MODEL_DIR=f"{WORK}/out")
@@ -133,7 +132,7 @@ def test_a_bucket_without_permission_is_named_before_anything_is_made(tmp_path, 
 
 def test_a_file_that_vanished_here_is_fetched_again_and_one_that_vanished_there_is_named(
     tmp_path,
-    bucket,  # noqa: F811
+    bucket,
 ):
     assert run(MAKE, tmp_path, MODEL_DIR=f"{WORK}/out") == 0
     (tmp_path / "out" / "out.txt").unlink()
@@ -149,7 +148,7 @@ def test_a_file_that_vanished_here_is_fetched_again_and_one_that_vanished_there_
         run(COUNT, tmp_path, **reads, STEPS="4")
 
 
-def test_a_holder_that_returns_after_its_lease_expired_is_refused(tmp_path, bucket):  # noqa: F811
+def test_a_holder_that_returns_after_its_lease_expired_is_refused(tmp_path, bucket):
     put("work/source", b"x")
     planned = stages.plan(flags_of(COUNT, tmp_path, SOURCE=f"{WORK}/source"))
     free = ObjectLeases(f"{WORK}/.store/leases", expiry=0.0)
@@ -175,7 +174,7 @@ def test_a_holder_that_returns_after_its_lease_expired_is_refused(tmp_path, buck
         lease.release()
 
 
-def test_a_stage_that_two_machines_want_is_made_once(tmp_path, bucket, capsys):  # noqa: F811
+def test_a_stage_that_two_machines_want_is_made_once(tmp_path, bucket, capsys):
     planned = stages.plan(flags_of(MAKE, tmp_path))
     other = ObjectLeases(f"{WORK}/.store/leases")
     lease = other.acquire(planned.id, lambda holder: None, lambda: None)

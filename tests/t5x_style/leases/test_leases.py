@@ -11,18 +11,19 @@ import threading
 import pytest
 
 from t5x_style.configuration import gin_reader
+from t5x_style.leases import holders
+from t5x_style.leases.file_leases import FileLeases
+from t5x_style.leases.lease import LeaseLost
+from t5x_style.leases.object_leases import ObjectLeases
 from t5x_style.storage import paths
-from t5x_style.workflow import leases
-from t5x_style.workflow.leases import FileLeases, LeaseLost
-from t5x_style.workflow.object_leases import ObjectLeases
 from tests.kits.toys.storage_fixtures import BUCKET
 
 NAME = "train-0123456789abcdef"
 RECORD = f"{NAME}.json"
 HOLD = """
 import sys
-from t5x_style.workflow.leases import FileLeases
-from t5x_style.workflow.object_leases import ObjectLeases
+from t5x_style.leases.file_leases import FileLeases
+from t5x_style.leases.object_leases import ObjectLeases
 kind = ObjectLeases if sys.argv[1].startswith("gs://") else FileLeases
 leases = kind(sys.argv[1], beat=float(sys.argv[2]))
 lease = leases.acquire("{name}", print, lambda: None)
@@ -171,7 +172,7 @@ def test_a_claim_never_waits(world, holder):
 
 
 def test_a_reused_process_id_is_not_the_holder(world):
-    state = {"token": 4, "beat": 1, "holder": vars(leases._myself()) | {"started": "1"}}
+    state = {"token": 4, "beat": 1, "holder": vars(holders.myself()) | {"started": "1"}}
     world.write(RECORD, json.dumps(state))
     lease = world.leases().acquire(NAME, ignore, ignore)
     assert (lease.token, lease.before) == (5, "dead")
@@ -179,7 +180,7 @@ def test_a_reused_process_id_is_not_the_holder(world):
 
 
 def test_a_holder_from_before_a_reboot_is_dead(world):
-    me = vars(leases._myself())
+    me = vars(holders.myself())
     state = {"token": 4, "beat": 1, "holder": me | {"boot": "an earlier boot:1"}}
     world.write(RECORD, json.dumps(state))
     lease = world.leases().acquire(NAME, ignore, ignore)

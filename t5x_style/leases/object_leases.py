@@ -28,10 +28,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from t5x_style.leases.lease import LeaseLost
+from t5x_style.leases.swap_leases import BEAT_SECONDS, EXPIRY_SECONDS, SwapLeases
 from t5x_style.storage import errors
 from t5x_style.storage.connection import Patience
 from t5x_style.storage.objects import Objects, Stat
-from t5x_style.workflow.leases import BEAT_SECONDS, EXPIRY_SECONDS, LeaseLost, SwapLeases
 
 TOKEN = "kennel-token"  # metadata: under which token a record was written
 FENCED = "fenced_by"  # key of a record that was written by `fence` where there was none
