@@ -44,6 +44,8 @@ CORE = [
     "tqdm==4.70.1",
 ]
 
+CLOUD = ["google-cloud-storage==3.17.1"]
+
 EXTRAS = {
     "tpu": ["jax[tpu]==0.10.2"],
     "cuda": ["jax[cuda13]==0.10.2"],
@@ -52,8 +54,13 @@ EXTRAS = {
     # them, and takes PyTorch for CPUs.
     "interop": ["torch==2.13.0", "sentence-transformers==6.2.0", "faiss-cpu==1.15.1"],
     "beam": ["apache-beam==2.77.0"],
+    "cloud": CLOUD,  # paths on gs://
     "sweeps": ["optuna==5.0.0"],  # samplers and pruners; grids and quasi-random points need none
     "test": [
+        *CLOUD,
+        # Another client and another server than ours, to test each with.
+        "gcsfs==2026.10.1",
+        "gcp-storage-emulator==2026.7.19",
         "pytest==9.2.0",
         "pytest-xdist==3.8.0",
         "hypothesis==6.170.15",

@@ -71,6 +71,7 @@ from t5x_style.configuration import gin_checks
 from t5x_style.configuration.gin_reader import REPOSITORY, closest
 from t5x_style.distributed import launch_flags
 from t5x_style.goodput.table import StageTime
+from t5x_style.storage import places
 from t5x_style.workflow import (
     files,
     fingerprints,
@@ -80,6 +81,7 @@ from t5x_style.workflow import (
     recipe_checks,
     recipe_planning,
     recipe_reader,
+    remote_store,
     stage_runner,
     stages,
 )
@@ -248,6 +250,7 @@ def _run(
         CONSOLE.print(f"error: stage {item.name} {_ending(code)}; {_advice(code)}.")
         return 128 - code if code < 0 else 1
     else:
+        remote_store.refresh(recipe.store)  # another machine may have made it
         now = recipe_planning.plan(recipe, item, replace(flags, rerun=()), known)
         decision = stages.decide(now)
         if decision.status == "done" and decision.version is not None:
@@ -303,13 +306,14 @@ def publish(recipe: Recipe, known: recipe_planning.Known) -> None:
         temporary = target.with_name(f".{target.name}.tmp")
         shutil.copyfile(source, temporary)
         os.replace(temporary, target)
+        remote_store.publish_file(target)
 
 
 def run(flags: gin_checks.Flags) -> int:
     """Runs a recipe, or with `--dry_run` says what would run; returns the exit code."""
     recipe = recipe_reader.load(flags)
     _check_rerun(recipe, flags)
-    CONSOLE.print(f"store: {recipe.store.root}")
+    CONSOLE.print(f"store: {places.shown(recipe.store.root)}")
     if note := recipe_checks.budget_note(recipe):
         CONSOLE.print(note)
     if flags.dry_run:

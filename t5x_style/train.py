@@ -14,7 +14,8 @@ import jax
 from absl import logging
 
 from t5x_style.checkpoints import checkpoint_directory
-from t5x_style.checkpoints.checkpointing import Checkpointer, Checkpointing, together
+from t5x_style.checkpoints.agreement import together
+from t5x_style.checkpoints.checkpointing import Checkpointer, Checkpointing
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.goodput import attempts, table
 from t5x_style.goodput.account import Account

@@ -19,24 +19,19 @@ FILE_LINES, FUNCTION_LINES, FOLDER_FILES = 400, 80, 26  # 25 and __init__
 # files of the top folder itself; a file that no layer names fails the test.
 LAYERS = {
     "t5x_style": (
+        *("interfaces", "accelerators", "storage", "leases", "distributed", "configuration"),
+        *("step", "retrieval", "mining", "model_dependent_data", "checkpoints", "evaluation"),
         *(
-            "interfaces",
-            "accelerators",
-            "distributed",
-            "configuration",
-            "step",
-            "retrieval",
-            "mining",
-        ),
-        *(
-            "model_dependent_data",
-            "checkpoints",
-            "evaluation",
             "multilingual",
             "workflow",
             "goodput",
+            "serving",
+            "training",
+            "sweeps",
+            "reporting",
+            "",
+            "preflight",
         ),
-        *("serving", "training", "sweeps", "reporting", "", "preflight"),
     ),
     "models": ("losses", "corruption", "networks", "interop", "objectives"),
     "input_pipelines": ("sources", "tokenizers", "store", "batches", "pairs", "gather", "marge"),
@@ -70,15 +65,18 @@ ALLOWED = {
         "t5x_style.goodput",
         "t5x_style.sweeps",
         "t5x_style.accelerators",
+        "t5x_style.storage",
         "t5x_style.distributed.launch_flags",
     ),
 }
 # What decides whether a stage runs knows nothing of what stages do, and starts in a blink.
 WITHOUT_JAX = (
-    "t5x_style.configuration",
-    "t5x_style.workflow",
     "t5x_style.goodput",
     "t5x_style.accelerators",
+    "t5x_style.configuration",
+    "t5x_style.leases",
+    "t5x_style.storage",
+    "t5x_style.workflow",
     "t5x_style.distributed.launch_flags",
 )
 # How a stage joins the other processes, imported when there are some.

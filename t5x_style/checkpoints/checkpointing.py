@@ -15,24 +15,26 @@ import dataclasses
 import logging
 import shutil
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import jax
 import numpy as np
 from flax import nnx
-from jax.experimental import multihost_utils
 
 from t5x_style.checkpoints import checkpoint_directory, checksums, state_layout
+from t5x_style.checkpoints.agreement import agree, together
 from t5x_style.checkpoints.checkpoint_directory import find as find
 from t5x_style.checkpoints.state_layout import CheckpointError as CheckpointError
 from t5x_style.distributed import peer_watch
 from t5x_style.interfaces.objective import Table
 from t5x_style.step.train_state import TrainState
+from t5x_style.storage import epaths, mirror, places
+from t5x_style.storage.mirror import Mirror
 
 if TYPE_CHECKING:  # it takes 0.4 s, and the check of a recipe reads and writes no checkpoint
     import orbax.checkpoint as ocp
+    from etils import epath
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +62,9 @@ class Checkpointing:
 class Checkpointer:
     """Writes and reads the checkpoints of one training run.
 
-    With several processes all of them make the same calls; process 0 alone moves and deletes.
+    With several processes all of them make the same calls; process 0 alone moves and deletes. Where
+    the folder is a copy of one on object storage their disks need not be shared: all write there,
+    and process 0 copies what they have written.
 
     Attributes:
       shared: what a longer training continues from, which stays however old it is; None if
@@ -73,7 +77,8 @@ class Checkpointer:
         settings: see `Checkpointing`.
         """
         self.folder, self.settings = Path(folder).absolute(), settings
-        _agree(0, None)  # process 0 may still have been emptying an outdated folder
+        agree(0, None)  # process 0 may still have been emptying an outdated folder
+        self._url = places.remote(self.folder)
         self._orbax: ocp.AsyncCheckpointer | None = None
         self._finishing: threading.Thread | None = None
         self._error: Exception | None = None
@@ -123,9 +128,10 @@ class Checkpointer:
         }
         import orbax.checkpoint as ocp
 
+        alone = jax.process_count() == 1
         try:
             self._writer().save(
-                self.folder / str(step),
+                self.folder / str(step) if alone or not self._url else self._there(step),
                 args=ocp.args.Composite(
                     **{name: ocp.args.PyTreeSave(item) for name, item in items.items()},
                     meta=ocp.args.JsonSave(meta),
@@ -142,6 +148,10 @@ class Checkpointer:
         if not self.settings.asynchronous:
             self.wait()
 
+    def _there(self, step: int) -> "epath.Path":
+        """Where several processes write together, none of which need see the disk of another."""
+        return epaths.of(f"{self._url}/{step}")
+
     def _writer(self) -> "ocp.AsyncCheckpointer":
         import orbax.checkpoint as ocp
 
@@ -151,6 +161,8 @@ class Checkpointer:
 
     def _prepare(self, step: int, needed: int) -> int:
         checkpoint_directory.clear(self.folder, step)
+        if self._url:  # what a process that was killed has left
+            mirror.clear(f"{self._url}/{step}")
         if needed > (free := shutil.disk_usage(self.folder).free):
             raise self._failure(
                 step, needed, OSError(f"not started, since only {free:,} bytes are free")
@@ -162,7 +174,12 @@ class Checkpointer:
         try:
             self._writer().wait_until_finished()  # after all processes have written their part
             if jax.process_index() == 0:
-                checksums.write(self.folder / str(step))
+                place = Mirror(self.folder / str(step), f"{self._url}/{step}")
+                if self._url and jax.process_count() > 1:
+                    place.pull()
+                checksums.write(place.folder)
+                if self._url:
+                    place.push()
                 full, bare = self._spared()
                 checkpoint_directory.delete_old(self.folder, self.settings.keep, full | bare)
         except Exception as error:
@@ -211,7 +228,7 @@ class Checkpointer:
         self._finishing = None
         error, self._error = self._error, None
         try:
-            _agree(0, error)
+            agree(0, error)
         except CheckpointError:  # the best and the last are among those that are there
             self._best, self.last_saved = checkpoint_directory.best(self.folder), self.latest()
             raise
@@ -358,28 +375,3 @@ def _read(path: Path, wanted: dict[str, Any]) -> Any:
 
 def _bytes_of(items: Any) -> int:
     return sum(leaf.nbytes for leaf in jax.tree.leaves(items))
-
-
-def together(work: Callable[[], int]) -> int:
-    """Runs `work` on process 0; every process gets its result, or fails with it."""
-    result = 0
-    failure: Exception | None = None
-    if jax.process_index() == 0:
-        try:
-            result = work()
-        except Exception as error:
-            failure = error
-    return _agree(result, failure)
-
-
-def _agree(result: int, error: Exception | None) -> int:
-    """Process 0's result; raises on every process if one of them brings an error."""
-    if jax.process_count() > 1:
-        mine = np.asarray([result, error is not None], np.int32)
-        everyone = multihost_utils.process_allgather(mine)  # [P, 2]
-        result, failed = int(everyone[0, 0]), np.flatnonzero(everyone[:, 1])
-        if error is None and len(failed):
-            error = CheckpointError(f"process {failed[0]} failed; its own message says why")
-    if error is not None:
-        raise error
-    return result

@@ -8,11 +8,12 @@ training that was never interrupted has one.
 """
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from t5x_style.workflow import records
+from t5x_style.storage import records
 
 FILE = "goodput.json"  # of process 0
 LOST = "lost"
@@ -114,7 +115,7 @@ def read(path: Path) -> list[Attempt]:
 def write(path: Path, attempts: Sequence[Attempt]) -> None:
     """Replaces the account in a file, whole or not at all."""
     content: dict[str, Any] = {"attempts": [dataclasses.asdict(one) for one in attempts]}
-    records.write_json(path, content)
+    records.write_here(path, json.dumps(content, indent=1))
 
 
 def total(attempts: Sequence[Attempt]) -> Spent:

@@ -31,7 +31,7 @@ from t5x_style.configuration.suggestions import closest
 from t5x_style.reporting import health_runs
 from t5x_style.reporting.health_checks import Finding, development_metric, noise
 from t5x_style.reporting.health_runs import GRADIENT, LOSS, HealthError, Points, Training
-from t5x_style.workflow import records
+from t5x_style.storage import records
 
 FORMAT = 1
 FOLDER = Path(__file__).parent / "references"  # of those that come with the package

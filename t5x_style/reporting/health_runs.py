@@ -10,8 +10,9 @@ from typing import Any
 
 from t5x_style.goodput import attempts
 from t5x_style.goodput.attempts import Attempt
+from t5x_style.storage import records
 from t5x_style.training import metric_writer
-from t5x_style.workflow import collection, records
+from t5x_style.workflow import collection
 from t5x_style.workflow.lineage import lineage
 from t5x_style.workflow.store import STAGE_FILE, STARTED_FILE, Version, store_of, version_at
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from t5x_style.leases.lease import Lease, LeaseLost, Leases
 from t5x_style.sweeps import measures, settling
 from t5x_style.sweeps.launchers import Job, Launcher
 from t5x_style.sweeps.outcomes import Outcomes
@@ -19,7 +20,6 @@ from t5x_style.sweeps.planning import Planner
 from t5x_style.sweeps.pruning import Pruner
 from t5x_style.sweeps.trial_records import LOG, Kept, TrialRecords
 from t5x_style.sweeps.trials import Record, Trial
-from t5x_style.workflow.leases import Lease, LeaseLost, Leases
 
 POLL_SECONDS = 0.5
 LONGEST_POLL = 5.0  # seconds

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from t5x_style.configuration.gin_reader import parse_value, to_gin
+from t5x_style.leases.lease import Leases
+from t5x_style.storage import records
 from t5x_style.sweeps import points, samplers
 from t5x_style.sweeps.points import NoChange
 from t5x_style.sweeps.sweep_reader import Sweep
 from t5x_style.sweeps.trials import Configuration, Record, Trial
-from t5x_style.workflow import records
-from t5x_style.workflow.leases import Leases
 
 ADAPTIVE = ("tpe",)
 ATTEMPTS = 20  # points that are possible and new are asked for so often

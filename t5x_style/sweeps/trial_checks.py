@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from t5x_style.configuration.gin_reader import REPOSITORY, GinError
+from t5x_style.storage import records
 from t5x_style.sweeps import measures, planning
 from t5x_style.sweeps.planning import Planned, Planner
 from t5x_style.sweeps.trials import Configuration, Trial
-from t5x_style.workflow import recipe_checks, recipe_planning, records
+from t5x_style.workflow import recipe_checks, recipe_planning
 from t5x_style.workflow.recipe_problems import in_recipe
 
 PREFLIGHT = "t5x_style.preflight"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from t5x_style.configuration.gin_reader import parse_value, to_gin
+from t5x_style.storage import records
 from t5x_style.sweeps.trials import Configuration, Record, Trial
-from t5x_style.workflow import records
 
 FORMAT = 1
 FILE = "trial.json"

@@ -14,7 +14,8 @@ from typing import Any
 
 from t5x_style.configuration import gin_checks, parameters, signatures
 from t5x_style.configuration.gin_reader import FOLDER_MACRO, GinError
-from t5x_style.workflow import files, fingerprints, links, plans, records, stages
+from t5x_style.storage import records
+from t5x_style.workflow import files, fingerprints, links, plans, stages
 from t5x_style.workflow.store import FORMAT, STAGE_FILE, STARTED_FILE, Store, StoreError, version_at
 
 OLD_RECORD = "stage.before_store.json"  # the record that an adopted folder had

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from t5x_style.workflow import files, links, records
-from t5x_style.workflow.leases import Holder, Lease
+from t5x_style.leases.holders import Holder
+from t5x_style.leases.lease import Lease
+from t5x_style.storage import records
+from t5x_style.workflow import files, links
 from t5x_style.workflow.store import (
     DELETED_SUFFIX,
     PINNED,

@@ -79,7 +79,8 @@ def changed_files(version: Version, below: str = "", thorough: bool = False) -> 
         try:
             stat = path.stat()
         except OSError:
-            found.append(name)
+            if not version.url:  # there it is; it is fetched when it is read
+                found.append(name)
             continue
         untouched = (stat.st_size, stat.st_mtime_ns) == (size, modified) and not thorough
         if not untouched and (stat.st_size != size or (digest and sha256(path) != digest)):

@@ -19,6 +19,7 @@ from t5x_style.configuration import python_sources
 from t5x_style.configuration.gin_reader import ALLOWED, FOLDER_MACRO, RUN, Config, Reference, leaves
 from t5x_style.configuration.python_sources import path_of as source_path
 from t5x_style.configuration.signatures import JOBS
+from t5x_style.storage import places, remote_inputs
 from t5x_style.workflow import files, store
 
 DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -235,17 +236,17 @@ def _look_up(path: Any, name: str, versions: set[str]) -> tuple[Any, str]:
         return path, "none"
     if not isinstance(path, str):
         raise InputError(f"Input {name} must be a path, found {path!r}.")
-    where = Path(path)
-    if not where.exists():
+    where = _here(path)
+    version = store.version_at(where)
+    if not (where.exists() or _is_listed(version, where)):
         raise InputError(
             f"Input {name} does not exist: {path}. Run the stage that writes it, or set "
             f"--gin.{name}=PATH."
         )
-    version = store.version_at(where)
     if version is None:
         # Ids of records may hold the name of their file; names in a folder are part of its content.
         name = f"{where.name} " if where.is_file() else ""
-        return path, f"{name}sha256 {content(where)}"
+        return str(where) if places.is_remote(path) else path, f"{name}sha256 {content(where)}"
     if version.manifest is None:
         return path, _without_manifest(version, path)
     inside = where.resolve().relative_to(version.folder.resolve()).as_posix()
@@ -261,6 +262,26 @@ def _look_up(path: Any, name: str, versions: set[str]) -> tuple[Any, str]:
     real = version.folder if whole else version.folder / inside
     shown = str(real) if where.is_absolute() else os.path.relpath(real)
     return shown, version.identity if whole else f"{version.identity}/{inside}"
+
+
+def _here(path: str) -> Path:
+    """Where an input is on this machine; what is on object storage, and no version, is copied."""
+    try:
+        where = places.local(path)
+        if places.is_remote(path) and store.version_at(where) is None:
+            remote_inputs.fetch(path)
+    except ValueError as error:
+        raise InputError(f"Input {path}: {error}") from error
+    return where
+
+
+def _is_listed(version: store.Version | None, where: Path) -> bool:
+    """Whether a version that is on object storage has a file or folder that is not here."""
+    if version is None or version.manifest is None or not version.url:
+        return False
+    inside = where.resolve().relative_to(version.folder.resolve()).as_posix()
+    names = version.manifest["files"]
+    return inside in names or any(name.startswith(f"{inside}/") for name in names)
 
 
 def _without_manifest(version: store.Version, path: str) -> str:

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from t5x_style.workflow import records
+from t5x_style.storage import places, records
+from t5x_style.workflow import remote_store
 from t5x_style.workflow.store import (
     ID_DIGITS,
+    RUN_FILE,
     STAGE_FILE,
     STARTED_FILE,
     Store,
@@ -25,7 +27,6 @@ from t5x_style.workflow.store import (
 OTHER_FOLDER = "another folder (--gin.RUN_DIR of a recipe, --gin.MODEL_DIR of a stage)"
 DEFAULT_NAME = ".store"
 DEFAULT_STORE = Path("runs") / DEFAULT_NAME
-RUN_FILE = ".run.json"  # in a run's folder: where its store is
 
 
 def point(store: Store, link: Path, folder: Path) -> None:
@@ -35,15 +36,8 @@ def point(store: Store, link: Path, folder: Path) -> None:
       StoreError: something else is at the link's place; see `check`.
     """
     check(store, link)
-    link.parent.mkdir(parents=True, exist_ok=True)
-    target = _target(link, folder)
-    if not (link.is_symlink() and os.readlink(link) == target):
-        temporary = link.with_name(f".{link.name}.{os.getpid()}.link")
-        temporary.unlink(missing_ok=True)
-        temporary.symlink_to(target)
-        if link.is_dir() and not link.is_symlink():
-            link.rmdir()  # empty, says `check`
-        os.replace(temporary, link)
+    records.point(link, _target(link, folder))
+    remote_store.publish_link(link, folder.name)
     _remember(store, link, folder.name)
 
 
@@ -183,7 +177,8 @@ def open_store(name: str | None) -> Store:
     Raises:
       StoreError: there is none.
     """
-    store = Store(Path(name) if name else DEFAULT_STORE)
+    store = Store(places.local(name) if name else DEFAULT_STORE)
+    remote_store.refresh(store)
     if not store.versions.is_dir():
         raise StoreError(
             f"{store.root}: expected a store, a folder with versions/, found none. Name it with "

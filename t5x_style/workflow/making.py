@@ -9,8 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from t5x_style.configuration.gin_reader import FOLDER_MACRO, closest
-from t5x_style.workflow import continuation, files, fingerprints, links, records, space, store
-from t5x_style.workflow.leases import Lease
+from t5x_style.leases.lease import Lease
+from t5x_style.storage import records
+from t5x_style.storage.errors import StorageError
+from t5x_style.workflow import (
+    continuation,
+    files,
+    fingerprints,
+    links,
+    remote_store,
+    space,
+    store,
+)
 from t5x_style.workflow.plans import Decision, Plan, StageError, is_of_code, some
 from t5x_style.workflow.store import STAGE_FILE, STARTED_FILE, Version
 
@@ -37,6 +47,8 @@ def begin(
         folder, before = version.folder, version.started
         if lease.before == "silent" or before.get("silent"):
             folder = _copy(planned, version, lease)
+        else:
+            remote_store.pull(planned.store, folder)
     else:
         space.require(planned)
         folder = planned.store.new_folder(planned.job.name, planned.fingerprint)
@@ -65,12 +77,21 @@ def _copy(planned: Plan, silent: Version, lease: Lease) -> Path:
     with lease.guard():  # whoever follows copies, too, should this process be stopped here
         marked = silent.started | {"silent": True}
         records.write_json(silent.folder / STARTED_FILE, marked)
+    remote_store.fence(silent.folder / STAGE_FILE, lease)
+    remote_store.pull(planned.store, silent.folder)
     size = store.bytes_of(silent.folder)
     space.check(planned.store, planned.link.name, size, planned.limit, f"a copy of {silent.id}")
     folder = planned.store.new_folder(planned.job.name, planned.fingerprint)
     names = shutil.ignore_patterns(STARTED_FILE, STAGE_FILE)
     shutil.copytree(silent.folder, folder, ignore=names, dirs_exist_ok=True, symlinks=True)
     return folder
+
+
+def read_by(planned: Plan, folder: Path) -> list[str]:
+    """Ids of the versions whose files the job may read: its inputs, and what it may continue."""
+    started = records.read_json(folder / STARTED_FILE) or {}
+    parent = started.get("parent")
+    return [*planned.inputs.versions, *([parent] if parent else [])]
 
 
 def use(planned: Plan, version: Version) -> None:
@@ -115,8 +136,8 @@ def finish(planned: Plan, folder: Path, outputs: Any, seconds: float, lease: Lea
         "finished": store.now(),
         "libraries": libraries(),
     }
-    with lease.guard():
-        records.write_json(folder / STAGE_FILE, manifest)
+    remote_store.keep(planned.store, folder, written)
+    remote_store.publish(folder / STAGE_FILE, manifest, lease)
 
 
 def check_inputs(planned: Plan, folder: Path, started: dict[str, Any]) -> None:
@@ -160,7 +181,8 @@ def add_seconds(folder: Path, seconds: float) -> None:
     record = records.read_json(folder / STARTED_FILE)
     if record:
         total = record.get("seconds", 0.0) + seconds
-        with contextlib.suppress(OSError):  # a full disk: the time is the least of what is missing
+        # a full disk, object storage that is away: the time is the least of what is missing
+        with contextlib.suppress(OSError, StorageError):
             records.write_json(folder / STARTED_FILE, record | {"seconds": total})
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from t5x_style.configuration.parameters import Effective, Values
 from t5x_style.configuration.signatures import Job
+from t5x_style.storage import places
 from t5x_style.workflow import fingerprints, links
 from t5x_style.workflow.store import FORMAT, Store, Version, version_id
 
@@ -54,6 +55,11 @@ class Plan:
     def id(self) -> str:
         """The name of the version's first revision."""
         return version_id(self.job.name, self.fingerprint)
+
+    @property
+    def shown(self) -> str:
+        """The link, as the user knows it."""
+        return places.shown(self.link)
 
     def record(self) -> dict[str, Any]:
         """What `stage.started.json` and `stage.json` both hold."""

@@ -19,6 +19,7 @@ from t5x_style.configuration.gin_reader import (
     closest,
     transform,
 )
+from t5x_style.storage import places
 from t5x_style.workflow import (
     links,
     recipe_order,
@@ -27,6 +28,7 @@ from t5x_style.workflow import (
     recipe_problems,
     recipe_systems,
     recipe_values,
+    remote_store,
     space,
     stages,
 )
@@ -72,7 +74,9 @@ def load(flags: gin_checks.Flags) -> Recipe:
     wrong.call(lambda: space.limit_of(limit))
     run_dir = wrong.call(lambda: _run_dir(config))
     budget = wrong.call(lambda: _budget(config))
-    store = wrong.call(lambda: None if root is None else Path(_typed(root, str, STORE_MACRO)))
+    store = wrong.call(
+        lambda: None if root is None else places.local(_typed(root, str, STORE_MACRO))
+    )
     described = [wrong.call(functools.partial(_stage, config, name)) for name in names]
     wrong.refuse()  # what follows is about stages that fit their kinds
     settings = {key[2]: one.value for key, one in config.bindings.items() if key[1] == RUN}
@@ -92,6 +96,7 @@ def load(flags: gin_checks.Flags) -> Recipe:
         links.of_run(run_dir) if store is None else Store(store),
         limit,
     )
+    remote_store.refresh(recipe.store, recipe.run_dir)
     pending = recipe_planning.all_pending(recipe)
     for name in in_file.macros:
         given.taken(name)
@@ -134,7 +139,7 @@ def _run_dir(config: Config) -> Path:
     value = _setting(config, "run_dir", "RUN_DIR")
     if value is None:
         raise GinError("No folder to write to: pass --gin.RUN_DIR=PATH.")
-    path = Path(_typed(value, str, "RUN_DIR"))
+    path = places.local(_typed(value, str, "RUN_DIR"))
     for part in (path, *path.parents):
         if part.exists() and not part.is_dir():
             raise GinError(

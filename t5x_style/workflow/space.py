@@ -5,7 +5,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from t5x_style.workflow import collection, records, store
+from t5x_style.storage import records
+from t5x_style.workflow import collection, store
 from t5x_style.workflow.plans import Plan
 from t5x_style.workflow.store import STARTED_FILE, Store, Version
 

@@ -27,8 +27,10 @@ from t5x_style import STARTED
 from t5x_style.configuration import gin_checks
 from t5x_style.configuration.gin_reader import REPOSITORY
 from t5x_style.distributed import launch_flags
-from t5x_style.workflow import making, plans, stages
-from t5x_style.workflow.leases import Holder, Lease
+from t5x_style.leases.holders import Holder
+from t5x_style.leases.lease import Lease
+from t5x_style.storage import places
+from t5x_style.workflow import making, plans, remote_store, stages
 
 if TYPE_CHECKING:  # imports JAX
     from t5x_style.distributed.peer_watch import Peers
@@ -115,7 +117,7 @@ def run_stage(flags: gin_checks.Flags, job: str) -> int:
         return _run_among(peers, flags, job)
     try:
         flags = flags.without_links()
-        planned = stages.plan(flags, job)
+        planned = stages.plan(flags, job, fresh=True)
         decision = stages.decide(planned)
         _say(planned, decision)
         if flags.dry_run:
@@ -133,9 +135,13 @@ def run_stage(flags: gin_checks.Flags, job: str) -> int:
 
 
 def _say(planned: stages.Plan, decision: plans.Decision) -> None:
-    print(f"[{planned.link}] {decision.status}: {decision.reason}", flush=True)
+    print(f"[{planned.shown}] {decision.status}: {decision.reason}", flush=True)
     if decision.note:
-        print(f"[{planned.link}] {decision.note}", flush=True)
+        print(f"[{planned.shown}] {decision.note}", flush=True)
+
+
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _use(planned: stages.Plan, decision: plans.Decision) -> None:
@@ -148,10 +154,13 @@ def _lease(planned: stages.Plan) -> Iterator[Lease]:
     """Waits for whoever makes the same version; nobody else makes it inside."""
 
     def waiting(holder: Holder) -> None:
-        print(f"[{planned.link}] waits: {holder} makes {planned.id}", flush=True)
+        print(f"[{planned.shown}] waits: {holder} makes {planned.id}", flush=True)
 
     def lost() -> None:
-        print(f"[{planned.link}] another process took {planned.id} over", file=sys.stderr)
+        print(
+            f"[{planned.shown}] another process took {planned.id} over",
+            file=sys.stderr,
+        )
         os.kill(os.getpid(), signal.SIGTERM)
 
     lease = planned.store.leases.acquire(planned.id, waiting, lost)
@@ -165,7 +174,7 @@ def _run_among(peers: "Peers", flags: gin_checks.Flags, job: str) -> int:
     """As `run_stage`, among several processes: all end when one does."""
     try:
         flags = flags.without_links()
-        planned = stages.plan(flags, job)
+        planned = stages.plan(flags, job, fresh=True)
         peers.compare(_identity(planned))
         if peers.number == 0:
             peers.close(_lead(peers, flags, planned))
@@ -188,7 +197,7 @@ def _identity(planned: stages.Plan) -> dict[str, dict[str, str]]:
     """What must be the same on all processes of a stage."""
     return {
         "job": {f"{planned.job.name} {planned.job.version}": ""},
-        "folder": {str(planned.link.absolute()): ""},
+        "folder": {places.shown(planned.link.absolute()): ""},
         "parameter": planned.values.semantic,
         "input": planned.inputs.flat(),
         "code": planned.code,
@@ -216,7 +225,9 @@ def _follow(peers: "Peers", flags: gin_checks.Flags, planned: stages.Plan) -> No
     runs = folder != "done"
     if runs and peers.together:
         try:
-            _call(flags, planned, Path(folder), first=False)
+            here = places.local(folder)
+            remote_store.join(here)
+            _call(flags, planned, here, first=False)
         except stages.Signalled:
             raise
         except stages.Interrupted:
@@ -230,7 +241,7 @@ def _follow(peers: "Peers", flags: gin_checks.Flags, planned: stages.Plan) -> No
         except stages.Signalled:
             peers.ask_to_stop()
     if outcome:
-        print(f"[{planned.link}] {outcome}; the same command continues it", flush=True)
+        print(f"[{planned.shown}] {outcome}; the same command continues it", flush=True)
     peers.close()
 
 
@@ -249,6 +260,7 @@ def _make(
     flags: gin_checks.Flags, planned: stages.Plan, lease: Lease, peers: "Peers | None" = None
 ) -> None:
     """Makes the version, or finds that it was made while this process waited for the lease."""
+    remote_store.refresh(planned.store)
     decision = stages.decide(planned)
     if decision.status == "done":
         _say(planned, decision)
@@ -257,12 +269,13 @@ def _make(
             peers.verdict("done")
         return
     folder = making.begin(planned, decision, lease, STARTED)
-    print(f"[{planned.link}] writes {folder}", flush=True)
+    print(f"[{planned.shown}] writes {places.shown(folder)}", flush=True)
     if peers is not None:
-        peers.verdict(f"run {folder}")  # from here on the others may read the folder
+        peers.verdict(f"run {places.shown(folder)}")  # from here on the others may read the folder
     begin = time.monotonic()
     try:
-        outputs = _call(flags, planned, folder, first=True)
+        with remote_store.pushed(planned.store, folder, _warn):
+            outputs = _call(flags, planned, folder, first=True)
     except stages.Interrupted as interrupted:
         if peers is not None and peers.together and isinstance(interrupted, stages.Signalled):
             raise  # the others have not agreed to stop here
@@ -270,10 +283,13 @@ def _make(
     seconds = time.monotonic() - begin
     if outputs is None:
         making.add_seconds(folder, seconds)
-        print(f"[{planned.link}] stopped early; the same command continues it", flush=True)
+        print(
+            f"[{planned.shown}] stopped early; the same command continues it",
+            flush=True,
+        )
         return
     making.finish(planned, folder, outputs, seconds, lease)
-    print(f"[{planned.link}] done in {seconds:.0f} s", flush=True)
+    print(f"[{planned.shown}] done in {seconds:.0f} s", flush=True)
 
 
 def _call(
@@ -284,6 +300,14 @@ def _call(
     Inputs are bound to the versions of the plan, where a link may point elsewhere by now; an input
     that is another one (`ANSWER_FILE = %CORPUS`) follows it.
     """
+    with remote_store.fetched(planned.store, making.read_by(planned, folder)):
+        return _call_here(flags, planned, folder, first=first)
+
+
+def _call_here(
+    flags: gin_checks.Flags, planned: stages.Plan, folder: Path, *, first: bool
+) -> stages.Outputs | None:
+    """As `_call`; all that the job reads is here."""
     macros = flags.read().macros
     paths = planned.inputs.paths
     follows = {name for name in paths if getattr(macros[name].value, "name", "") in paths}

@@ -24,7 +24,8 @@ from typing import Any
 
 from t5x_style.configuration import gin_checks, input_macros, parameters, signatures
 from t5x_style.configuration.gin_reader import FOLDER_MACRO, RUN, Config, GinError, Macro
-from t5x_style.workflow import fingerprints, links
+from t5x_style.storage import places
+from t5x_style.workflow import fingerprints, links, remote_store
 from t5x_style.workflow.making import continues as continues
 from t5x_style.workflow.making import name_of as name_of
 from t5x_style.workflow.making import parent_of as parent_of
@@ -115,7 +116,10 @@ def setting(config: Config, name: str) -> Any:
 
 
 def plan(
-    flags: gin_checks.Flags, entry_job: str = "", known: Mapping[str, str] | None = None
+    flags: gin_checks.Flags,
+    entry_job: str = "",
+    known: Mapping[str, str] | None = None,
+    fresh: bool = False,
 ) -> Plan:
     """Reads and checks the configuration, and finds out what identifies its version.
 
@@ -125,6 +129,7 @@ def plan(
       flags: gin files and overrides.
       entry_job: the job that an entry point passes to `main`, or "".
       known: path -> identity of inputs that are still to be written (a recipe's dry run).
+      fresh: the records of a store on object storage are copied first.
 
     Raises:
       GinError: a name that is unknown, unused or unset.
@@ -134,16 +139,19 @@ def plan(
     config = flags.read()
     job = job_of(config, entry_job)
     gin_checks.check_names(config, (RUN, job))
+    link = _link(config)
+    found = _store(config, link)
+    if fresh:
+        remote_store.refresh(found)
     names = inputs_of(config)
     fingerprints.check_declared(config, names)
     values = {name: config.expand(Macro(name), INPUTS) for name in names}
     inputs = fingerprints.of_inputs(values, known)
-    link = _link(config)
     if unknown := [name for name in flags.rerun if name != link.name]:
         raise StageError(f"--rerun={unknown[0]}: this stage is called {link.name!r}")
     return Plan(
         link=link,
-        store=_store(config, link),
+        store=found,
         limit=setting(config, "store_limit"),
         entry=job,
         job=signatures.job(job),
@@ -161,7 +169,7 @@ def _link(config: Config) -> Path:
     folder = config.expand(Macro(FOLDER_MACRO), FOLDER_MACRO)
     if not isinstance(folder, str) or not folder:
         raise GinError(f"{FOLDER_MACRO} must be a path, found {folder!r}.")
-    return Path(folder)
+    return places.local(folder)
 
 
 def _store(config: Config, link: Path) -> Store:
@@ -169,7 +177,7 @@ def _store(config: Config, link: Path) -> Store:
     root = setting(config, "store")
     if root is not None and (not isinstance(root, str) or not root):
         raise GinError(f"{STORE_SETTING} must be a path, found {root!r}.")
-    return Store(Path(root)) if root else links.of_stage(link)
+    return Store(places.local(root)) if root else links.of_stage(link)
 
 
 def entry_of(job: str) -> str:

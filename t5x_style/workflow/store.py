@@ -16,22 +16,27 @@ A finished version never changes, and nothing here deletes one; `collection` doe
 """
 
 import contextlib
+import functools
+import json
 import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from t5x_style.workflow import records
-from t5x_style.workflow.leases import FileLeases, Leases
+from t5x_style.leases.file_leases import FileLeases
+from t5x_style.leases.lease import Leases
+from t5x_style.leases.object_leases import ObjectLeases
+from t5x_style.storage import fetched, places, records
 
 STAGE_FILE = "stage.json"
 STARTED_FILE = "stage.started.json"
 FORMAT = 2  # of the manifest; 1 was that of run folders without a store
 USED, PINNED = ".used", ".pinned"
+RUN_FILE = ".run.json"  # in a run's folder: where its store is
 DELETED_SUFFIX = ".deleted"  # suffix of a folder that is being deleted
 ID_DIGITS = 16  # of the fingerprint, in a version's name
-OWN_FILES = (STAGE_FILE, STARTED_FILE, USED, PINNED)
+OWN_FILES = (STAGE_FILE, STARTED_FILE, USED, PINNED, fetched.LIST)
 
 
 class StoreError(ValueError):
@@ -62,6 +67,11 @@ class Version:
         return self.folder.name
 
     @property
+    def url(self) -> str:
+        """Where it is on object storage, if its folder is a copy; or ""."""
+        return places.remote(self.folder)
+
+    @property
     def identity(self) -> str:
         """What a finished version is as an input: fingerprint, and the code that made it.
 
@@ -85,6 +95,8 @@ class Version:
 
     def missing_outputs(self) -> list[str]:
         """Outputs of the manifest that are not there any more."""
+        if self.url:  # a version there never changes, and its files need not be here
+            return []
         outputs = (self.manifest or {"outputs": {}})["outputs"]
         return [path for path in outputs.values() if not (self.folder / path).exists()]
 
@@ -98,15 +110,26 @@ class Version:
 
 
 class Store:
-    """A folder of stage versions."""
+    """A folder of stage versions.
+
+    Attributes:
+      url: where the store is on object storage, if this folder is a copy (`remote_store`); or "".
+    """
 
     def __init__(self, root: Path):
         self.root = Path(root)
         self.versions = self.root / "versions"
-        self.leases: Leases = FileLeases(self.root / "leases")
+        self.url = places.remote(self.root)
 
     def __repr__(self) -> str:
         return f"Store({str(self.root)!r})"
+
+    @functools.cached_property
+    def leases(self) -> Leases:
+        """Who makes which version."""
+        if self.url:
+            return ObjectLeases(f"{self.url}/leases")
+        return FileLeases(self.root / "leases")
 
     def read(self, folder: Path) -> Version:
         """The version in a folder of `versions/`."""
@@ -188,7 +211,7 @@ class Store:
         finished = {name: one for name, one in found.items() if one["stamp"]}
         if finished != known and self.root.is_dir():
             with contextlib.suppress(OSError):  # a read-only store is still listed
-                records.write_json(path, {"versions": finished})
+                records.write_here(path, json.dumps({"versions": finished}, indent=1))
         return found
 
     def size(self) -> int:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from t5x_style.configuration.parameters import Effective
 from t5x_style.configuration.signatures import Job
+from t5x_style.leases.holders import Holder
 from t5x_style.workflow import fingerprints, links, making, stages
-from t5x_style.workflow.leases import Holder
 from t5x_style.workflow.store import Store, Version
 
 

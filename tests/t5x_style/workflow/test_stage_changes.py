@@ -6,7 +6,8 @@ import os
 import pytest
 
 from t5x_style.configuration import signatures
-from t5x_style.workflow import fingerprints, making, records, stages
+from t5x_style.storage import records
+from t5x_style.workflow import fingerprints, making, stages
 from tests.kits import store_kit
 from tests.kits.stage_kit import (  # noqa: F401  a fixture for every test here
     COUNT,

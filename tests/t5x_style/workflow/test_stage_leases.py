@@ -5,8 +5,9 @@ import os
 
 import pytest
 
+from t5x_style.leases.file_leases import FileLeases
+from t5x_style.leases.lease import LeaseLost
 from t5x_style.workflow import making, stage_runner, stages
-from t5x_style.workflow.leases import FileLeases, LeaseLost
 from t5x_style.workflow.store import Store
 from tests.kits.stage_kit import (  # noqa: F401  a fixture for every test here
     COUNT,

@@ -6,7 +6,8 @@ import shutil
 
 import pytest
 
-from t5x_style.workflow import collection, files, links, records, stages
+from t5x_style.storage import records
+from t5x_style.workflow import collection, files, links, stages
 from t5x_style.workflow.store import Store, StoreError, version_at
 from tests.kits import store_kit
 

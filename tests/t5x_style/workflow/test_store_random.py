@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from t5x_style.configuration import gin_checks
-from t5x_style.workflow import files, fingerprints, leases, records, stage_runner, stages
+from t5x_style.leases.file_leases import FileLeases
+from t5x_style.storage import records
+from t5x_style.workflow import files, fingerprints, stage_runner, stages
 from t5x_style.workflow.store import Store
 from tests.kits.stage_kit import COUNT, MAKE
 
@@ -142,7 +144,7 @@ def history(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[
     chance = random.Random(seed)
     live = world(tmp_path / f"live{seed}", chance)
     state = {"world": live}
-    monkeypatch.setattr(leases, "POLL_SECONDS", 0.002)
+    monkeypatch.setattr(FileLeases, "poll", 0.002)
     monkeypatch.setattr(os, "fsync", lambda file: None)  # no power fails here, and it is slow
     monkeypatch.setattr(fingerprints, "of_code", lambda *_: {"toy": str(state["world"].code)})
     monkeypatch.setattr(

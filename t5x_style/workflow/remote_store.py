@@ -1,0 +1,188 @@
+"""A store on object storage: what of it is copied here, and when what is made here counts there.
+
+The local copy of a store (`storage.places`) is a store like any other, in which some versions are
+known by their records alone: their files come when a stage reads them. What a stage makes is
+pushed while it runs, and its manifest last; it is the manifest there that counts. A run's link to a
+version is an object there, `RUN_DIR/<stage>.link`.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from t5x_style.leases.lease import Lease
+from t5x_style.storage import errors, mirror, objects, places, records
+from t5x_style.storage import fetched as folders
+from t5x_style.storage.fetched import File
+from t5x_style.storage.mirror import Mirror, Pusher
+from t5x_style.workflow.store import (
+    OWN_FILES,
+    RUN_FILE,
+    STAGE_FILE,
+    STARTED_FILE,
+    Store,
+)
+
+LINK = ".link"
+PUSH_SECONDS = 10.0  # what a preemption costs at most, besides the steps since the last checkpoint
+
+
+def refresh(store: Store, run_dir: Path | None = None) -> None:
+    """Copies the records that others have written there: of versions, and a run's links.
+
+    Args:
+      store: nothing happens for one that is not on object storage.
+      run_dir: a run whose links are wanted.
+
+    Raises:
+      errors.StorageError: object storage does not answer, or forbids it.
+    """
+    if not store.url:
+        return
+    _, found = objects.default().children(f"{store.url}/versions/")
+    there = {path.rpartition("/")[2] for path in found}
+    mirror.in_parallel(lambda name: _refresh(store.versions / name), there)
+    for version in store.all():
+        if version.manifest is not None and version.id not in there:  # deleted there
+            shutil.rmtree(version.folder)
+    if run_dir is not None:
+        _refresh_run(store, run_dir)
+
+
+def _refresh(folder: Path) -> None:
+    """A version's records; the manifest never changes."""
+    if (folder / STAGE_FILE).is_file():
+        return
+    for name in (STARTED_FILE, STAGE_FILE):
+        _copy_record(folder / name)
+
+
+def _refresh_run(store: Store, run_dir: Path) -> None:
+    _copy_record(run_dir / RUN_FILE)
+    links, _ = objects.default().children(places.remote(run_dir))
+    for there in links:
+        name = there.path.rpartition("/")[2]
+        if name.endswith(LINK):
+            content, _ = objects.default().read(there.path)
+            target = store.versions / content.decode()
+            if target.is_dir():
+                link = run_dir / name.removesuffix(LINK)
+                records.point(link, os.path.relpath(target, run_dir))
+
+
+def _copy_record(path: Path) -> None:
+    try:
+        content, _ = objects.default().read(places.remote(path))
+    except errors.Missing:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    records.write_here(path, content.decode())
+
+
+def publish_link(link: Path, version: str) -> None:
+    """Writes there which version a run's link leads to, where the run is on object storage."""
+    if url := places.remote(link):
+        objects.default().write(url + LINK, version.encode())
+
+
+def publish_file(path: Path) -> None:
+    """Uploads a file of a run, such as its page, where the run is on object storage."""
+    if url := places.remote(path):
+        mirror.upload(path, url)
+
+
+def publish(path: Path, manifest: Mapping[str, object], lease: Lease) -> None:
+    """Writes a version's manifest: there first, since that one counts.
+
+    Raises:
+      leases.LeaseLost: another process has taken over.
+    """
+    url = places.remote(path)
+    lease.publish(url or path, manifest)
+    if url:
+        records.write_here(path, json.dumps(manifest, indent=1))
+
+
+def fence(path: Path, lease: Lease) -> None:
+    """After this, who held the lease before cannot publish the manifest at this path."""
+    lease.fence(places.remote(path) or path)
+
+
+def join(folder: Path) -> None:
+    """Makes a version's folder here what process 0 has made of it, unless its disk is this one.
+
+    Args:
+      folder: of a version that process 0 has begun.
+    """
+    if url := places.remote(folder):
+        content, _ = objects.default().read(f"{url}/{STARTED_FILE}")
+        record = folder / STARTED_FILE
+        if record.is_file() and record.read_bytes() == content:
+            return
+        _mirror(folder).pull()
+        _copy_record(record)
+
+
+def pull(store: Store, folder: Path) -> None:
+    """Makes the folder of an unfinished version what object storage has of it."""
+    if store.url:
+        _mirror(folder).pull()
+
+
+@contextlib.contextmanager
+def pushed(store: Store, folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Pushes what is written to a version's folder meanwhile, and on leaving all that is left.
+
+    Args:
+      store: nothing happens for one that is not on object storage.
+      folder: as `pull` has left it, or a new one.
+      say: prints a line.
+    """
+    if not store.url:
+        yield
+        return
+    pusher = Pusher(_mirror(folder), PUSH_SECONDS, say)
+    try:
+        yield
+    finally:
+        pusher.end()
+
+
+def _mirror(folder: Path) -> Mirror:
+    url = places.remote(folder)
+    return Mirror(folder, url, lambda name: name not in OWN_FILES)
+
+
+def keep(store: Store, folder: Path, written: Mapping[str, object]) -> None:
+    """Lets the files of a version that was made here go when room is needed: they are there, too.
+
+    Args:
+      store: nothing happens for one that is not on object storage.
+      folder: of the version, all of whose files were pushed.
+      written: their names.
+    """
+    if store.url:
+        folders.add(folder, written)
+
+
+@contextlib.contextmanager
+def fetched(store: Store, versions: Iterable[str]) -> Iterator[None]:
+    """Inside, the files of finished versions are here.
+
+    Args:
+      store: nothing happens for one that is not on object storage.
+      versions: their ids.
+
+    Raises:
+      fetched.FetchError: a file is not there, is not what the manifest says, or finds no room.
+    """
+    with contextlib.ExitStack() as kept:
+        for name in versions if store.url else ():
+            version = store.read(store.versions / name)
+            assert version.manifest is not None
+            wanted = {name: File(*entry) for name, entry in version.manifest["files"].items()}
+            kept.enter_context(folders.kept(version.folder, wanted))
+        yield
