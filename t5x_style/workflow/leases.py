@@ -33,6 +33,8 @@ BEAT_SECONDS = 5.0
 EXPIRY_SECONDS = 60.0
 POLL_SECONDS = 0.5
 Before = Literal["none", "released", "dead", "silent"]
+Lost = Callable[[], None]
+PathLike = str | os.PathLike[str]
 
 
 class LeaseLost(ValueError):
@@ -87,7 +89,7 @@ class Lease(Protocol):
         is written by `publish`.
         """
 
-    def publish(self, path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
+    def publish(self, path: PathLike, record: Mapping[str, Any]) -> None:
         """Writes a JSON record that counts only if the lease is held.
 
         All holders of a lease publish a record under that lease, and none writes it otherwise.
@@ -96,7 +98,7 @@ class Lease(Protocol):
           LeaseLost: the lease was lost, or a later holder has fenced the record.
         """
 
-    def fence(self, path: str | os.PathLike[str]) -> None:
+    def fence(self, path: PathLike) -> None:
         """After this, no earlier holder of the lease can publish a record.
 
         Who follows a `silent` holder calls it for each record that the other may still publish,
@@ -111,9 +113,7 @@ class Lease(Protocol):
 class Leases(Protocol):
     """Leases by name."""
 
-    def acquire(
-        self, name: str, waiting: Callable[[Holder], None], lost: Callable[[], None]
-    ) -> Lease:
+    def acquire(self, name: str, waiting: Callable[[Holder], None], lost: Lost) -> Lease:
         """Waits until nobody else holds the lease.
 
         Args:
@@ -122,7 +122,7 @@ class Leases(Protocol):
           lost: called in another thread when a heartbeat finds that the lease was lost.
         """
 
-    def claim(self, name: str, lost: Callable[[], None]) -> Lease | None:
+    def claim(self, name: str, lost: Lost) -> Lease | None:
         """The same at once: None where somebody else holds the lease, or may still hold it."""
 
     def holder(self, name: str) -> Holder | None:
@@ -136,7 +136,7 @@ class SwapLeases(abc.ABC):
 
     def __init__(
         self,
-        folder: str | os.PathLike[str],
+        folder: PathLike,
         beat: float = BEAT_SECONDS,
         expiry: float = EXPIRY_SECONDS,
         clock: Callable[[], float] = time.monotonic,
@@ -172,18 +172,14 @@ class SwapLeases(abc.ABC):
         """See `Lease.guard`."""
 
     @abc.abstractmethod
-    def publish(
-        self, name: str, token: int, path: str | os.PathLike[str], record: Mapping[str, Any]
-    ) -> None:
+    def publish(self, name: str, token: int, path: PathLike, record: Mapping[str, Any]) -> None:
         """See `Lease.publish`."""
 
     @abc.abstractmethod
-    def fence(self, token: int, path: str | os.PathLike[str]) -> None:
+    def fence(self, token: int, path: PathLike) -> None:
         """See `Lease.fence`."""
 
-    def acquire(
-        self, name: str, waiting: Callable[[Holder], None], lost: Callable[[], None]
-    ) -> "HeldLease":
+    def acquire(self, name: str, waiting: Callable[[Holder], None], lost: Lost) -> "HeldLease":
         """See `Leases.acquire`."""
         seen, since, announced = None, self._clock(), False
         while True:
@@ -192,7 +188,7 @@ class SwapLeases(abc.ABC):
                 seen, since = stamp, self._clock()
             before = _before(state, self._clock() - since >= self.expiry)
             if before is not None:
-                lease = self._take(name, state, stamp, before, lost)
+                lease = self._take(name, (state, stamp), before, lost)
                 if lease is not None:
                     return lease
                 continue
@@ -201,21 +197,17 @@ class SwapLeases(abc.ABC):
                 announced = True
             self._sleep(min(self.poll, self.expiry / 4))
 
-    def claim(self, name: str, lost: Callable[[], None]) -> "HeldLease | None":
+    def claim(self, name: str, lost: Lost) -> "HeldLease | None":
         """See `Leases.claim`; a silent holder counts as one until ten times the expiry."""
         state, stamp = self._read(name)
         before = _before(state, expired=bool(state) and self._is_old(name))
-        return None if before is None else self._take(name, state, stamp, before, lost)
+        return None if before is None else self._take(name, (state, stamp), before, lost)
 
     def _take(
-        self,
-        name: str,
-        state: dict[str, Any],
-        stamp: Any,
-        before: Before,
-        lost: Callable[[], None],
+        self, name: str, found: tuple[dict[str, Any], Any], before: Before, lost: Lost
     ) -> "HeldLease | None":
         """Makes the lease ours; None if another process was faster."""
+        state, stamp = found
         # Above every token where the record is damaged.
         last = int(time.time()) if stamp and not state else int(state.get("token", 0))
         ours = {"token": last + 1, "holder": vars(_myself()), "beat": 0}
@@ -309,23 +301,19 @@ class FileLeases(SwapLeases):
                 raise self.lost(name, token)
             yield
 
-    def publish(
-        self, name: str, token: int, path: str | os.PathLike[str], record: Mapping[str, Any]
-    ) -> None:
+    def publish(self, name: str, token: int, path: PathLike, record: Mapping[str, Any]) -> None:
         """See `Lease.publish`."""
         with self.guard(name, token):
             records.write_json(Path(path), record)
 
-    def fence(self, token: int, path: str | os.PathLike[str]) -> None:
+    def fence(self, token: int, path: PathLike) -> None:
         """Nothing: `guard` compares the token under the lock."""
 
 
 class HeldLease:
     """A lease of `SwapLeases`, renewed by a thread until it is released."""
 
-    def __init__(
-        self, leases: SwapLeases, name: str, token: int, before: Before, lost: Callable[[], None]
-    ):
+    def __init__(self, leases: SwapLeases, name: str, token: int, before: Before, lost: Lost):
         self.token, self.before = token, before
         self._leases, self._name, self._lost = leases, name, lost
         self._released = threading.Event()
@@ -345,11 +333,11 @@ class HeldLease:
         """See `Lease.guard`."""
         return self._leases.guard(self._name, self.token)
 
-    def publish(self, path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
+    def publish(self, path: PathLike, record: Mapping[str, Any]) -> None:
         """See `Lease.publish`."""
         self._leases.publish(self._name, self.token, path, record)
 
-    def fence(self, path: str | os.PathLike[str]) -> None:
+    def fence(self, path: PathLike) -> None:
         """See `Lease.fence`."""
         self._leases.fence(self.token, path)
 
