@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import gcp_storage_emulator.server
 import pytest
 
 from t5x_style.configuration import gin_reader
@@ -65,8 +66,9 @@ def test_gcsfs_reads_what_we_write(server):
 @pytest.fixture
 def emulator():
     """The address of the packaged emulator, which has no preconditions, with one bucket."""
-    package = pytest.importorskip("gcp_storage_emulator.server")
-    server = package.create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
+    server = gcp_storage_emulator.server.create_server(
+        "127.0.0.1", 0, in_memory=True, default_bucket="bucket"
+    )
     server.start()
     host, port = server._api._httpd.server_address[:2]
     yield f"http://{host}:{port}"
