@@ -1,19 +1,24 @@
 """Texts for ssh that start a job on the hosts of a slice, and report, show and stop it.
 
-`start_text(Job(...))` is run on all hosts alike. On each it starts a supervisor that outlives ssh
-and the launcher (`launch.cloud.host`), and prints one line:
+`start_text(Job(...))` is run on all hosts alike. On each it makes the environment, starts a
+supervisor that outlives ssh and the launcher (`launch.cloud.host`), and prints one line:
 
-    {"kennel": 1, "host": "t1v-n-0-w-1", "run": "a", "state": "running", "phase": "code", ...}
+    {"host": "t1v-n-0-w-1", "run": "a", "state": "running", "job": "...", "exit_code": null, ...}
 
-Run again it starts no second job. `statuses` finds these lines in what gcloud prints.
+state      running; done; failed; absent: never started on this host
+exit_code  null while it runs; 143 of a job that was stopped, 137 of one that its host took down
+job        `Job.identity` of what was started; code and lock are hashes
+attempt    how often it was started on this host
+
+Run again it starts no second job. Its own exit code is not 0 if the host could not be set up.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from launch.cloud.remote_shell import command_text
 
@@ -34,7 +39,7 @@ class Job:
       command: arguments of Python, as in ('-m', 'launch.recipe', '--gin_file=...'). It runs in the
         root of the code.
       code: hash of the archive; see `launch.cloud.code_archive`.
-      archive: where a host finds it: gs://..., or a path on the host, which may begin with ~/.
+      archive: where a host finds it: gs://..., or a path on the host, relative to the home folder.
       environment: variables of the job. Other users of a host can see them in the list of its
         processes, so that secrets do not belong here.
     """
@@ -52,47 +57,24 @@ class Job:
                 f"most 63 characters; found {self.name!r}"
             )
 
+    @property
+    def text(self) -> str:
+        """All of it as JSON."""
+        return json.dumps(asdict(self), ensure_ascii=False)
 
-@dataclass(frozen=True)
-class HostStatus:
-    """The state of a job on one host.
-
-    Attributes:
-      host: its name.
-      run: the job's name.
-      state: running; done (exit code 0); failed; stopped (asked to, and saved); absent (never
-        started on this host).
-      phase: what it runs, or ran last: code, environment or job. What fails before `job` is not
-        the user's program.
-      exit_code: None while it runs, and where the host went down with it.
-      error: why it did not come to run; "" where the log says it.
-      attempt: how often it was started on this host.
-      code: hash of its code.
-      lock: hash of the lock of its packages; "" until the code is there.
-      job: hash of all that was started; differs where command or environment do.
-    """
-
-    host: str
-    run: str
-    state: str
-    phase: str = ""
-    exit_code: int | None = None
-    error: str = ""
-    attempt: int = 0
-    code: str = ""
-    lock: str = ""
-    job: str = ""
+    @property
+    def identity(self) -> str:
+        """SHA-256 of all of it: hosts report it as `job`."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 def start_text(job: Job) -> str:
-    """Starts the job, unless it runs; exit code 1 if another one of this name does.
+    """Sets a host up and starts the job there, unless it runs.
 
     Raises:
       RemoteShellError: a word cannot pass through ssh; see `command_text`.
     """
-    described = {one.name: getattr(job, one.name) for one in fields(job)}
-    described["environment"] = dict(job.environment)
-    return _text("start", json.dumps(described, ensure_ascii=False))
+    return _text("start", job.text)
 
 
 def status_text(name: str) -> str:
@@ -120,18 +102,6 @@ def stop_text(name: str, seconds: float = 60, kill: bool = False) -> str:
       kill: end it at once, without saving: a job that hangs.
     """
     return _text("stop", name, str(seconds), "kill" if kill else "term")
-
-
-def statuses(output: str) -> dict[str, HostStatus]:
-    """Host -> state, of the lines that the texts above printed; other lines are skipped."""
-    known = {one.name for one in fields(HostStatus)}
-    found = {}
-    for line in output.splitlines():
-        values: dict[str, Any] = json.loads(line) if line.startswith('{"kennel": 1,') else {}
-        if values:
-            status = HostStatus(**{k: v for k, v in values.items() if k in known})
-            found[status.host] = status
-    return found
 
 
 def _text(*words: str) -> str:

@@ -13,12 +13,12 @@ image, which is 3.10, with the standard library alone. Files in `~/.kennel`:
     runs/NAME/job.json   what was started
     runs/NAME/lock       locked (flock) for as long as the supervisor lives
     runs/NAME/pid        of the supervisor
-    runs/NAME/record.json   how far it came: phase, exit code, error
+    runs/NAME/record.json   how the last attempt ended
     runs/NAME/log.txt    everything that all attempts printed
 
-`start` leaves a supervisor, in a session of its own, and returns: ssh may end. The supervisor
-unpacks the code, has the environment made, runs the job as its child and records how that ended.
-SIGTERM to it goes to the child, which saves. While it lives no second one starts.
+`start` unpacks the code, has the environment made, leaves a supervisor in a session of its own, and
+returns: ssh may end. The supervisor runs the job as its child and records how it ended. SIGTERM to
+the supervisor goes to the child, which saves. While it lives no second one starts.
 """
 
 import contextlib
@@ -44,17 +44,11 @@ from typing import Any
 ROOT = Path.home() / ".kennel"
 MANIFEST = ".kennel_manifest"
 POLL_SECONDS = 0.1
-ERROR_CHARACTERS = 500  # a line of JSON below PIPE_BUF is not torn by those of other hosts
-STOPPED = 128 + signal.SIGTERM
-NO_EXIT_CODE = "no exit code was recorded: the host restarted, or the supervisor was killed"
+KILLED, STOPPED = 128 + signal.SIGKILL, 128 + signal.SIGTERM
 
 
 class HostError(ValueError):
     """The job cannot run on this host; the message says why."""
-
-
-class Stopping(Exception):
-    """SIGTERM came before the job was started."""
 
 
 class Run:
@@ -82,12 +76,6 @@ class Run:
             return None
         return file
 
-    def is_running(self) -> bool:
-        """Whether a supervisor lives. To be called inside `guard`."""
-        if lock := self.lock():
-            lock.close()
-        return lock is None
-
     def write(self, **changes: Any) -> None:
         """Changes keys of the record, in one piece."""
         text = json.dumps({**self.read(), **changes})
@@ -99,120 +87,189 @@ class Run:
         """The record; empty before the first start."""
         if not self.record.exists():
             return {}
-        return json.loads(self.record.read_text(encoding="utf-8"))
+        return dict(json.loads(self.record.read_text(encoding="utf-8")))
 
     def state(self) -> "dict[str, Any]":
-        """What `status` prints."""
-        state = {"kennel": 1, "host": socket.gethostname(), "run": self.name, "state": "absent"}
+        """What `status` prints: running, done, failed, or absent (never started here).
+
+        Of a job that was stopped, and saved, the exit code is 143, whatever it says itself: it is
+        not done. It is 137 where none was recorded: the host went down, or the supervisor did.
+        """
+        state = {"host": socket.gethostname(), "run": self.name, "state": "absent"}
         if not self.folder.exists():
             return state
         with self.guard():
-            running, record = self.is_running(), self.read()
+            lock, record = self.lock(), self.read()
+        if lock is None:
+            return {**state, **record, "state": "running"}
+        lock.close()
         if not record:
             return state
-        code = record["exit_code"]
-        if running:
-            state["state"] = "running"
-        elif record["stopped"] and code in (0, STOPPED):
-            state["state"] = "stopped"
-        else:
-            state["state"] = "done" if code == 0 else "failed"
-            record["error"] = NO_EXIT_CODE if code is None else record["error"]
-        return {**state, **record}
+        code = KILLED if record["exit_code"] is None else record["exit_code"]
+        if record["stopped"] and code == 0:
+            code = STOPPED
+        return {**state, **record, "state": "failed" if code else "done", "exit_code": code}
+
+    def show(self) -> None:
+        """Prints the state as one line, in one piece: other hosts may print to the same pipe."""
+        sys.stdout.write(json.dumps(self.state()) + "\n")
+        sys.stdout.flush()
 
 
 class Supervisor:
-    """Runs the steps of a job, one child at a time."""
+    """Runs the job, and records its end."""
 
-    def __init__(self, run: Run, job: "dict[str, Any]"):
-        self.run, self.job = run, job
+    def __init__(self, run: Run):
+        self.run = run
         self.stopping = False
         self.child: "subprocess.Popen[bytes] | None" = None
 
-    def watch(self) -> None:
-        """Hands SIGTERM on to the child: a stop that was asked for, or the shutdown of the host."""
+    def detach(self) -> None:
+        """Leaves the session of ssh; its signals, and what is printed, are the job's from here."""
+        os.setsid()
         signal.signal(signal.SIGTERM, self._stop)
+        null = os.open(os.devnull, os.O_RDONLY)
+        log = os.open(self.run.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for ours, standard in ((null, 0), (log, 1), (log, 2)):
+            os.dup2(ours, standard)
+        self.run.pid.write_text(str(os.getpid()))
 
     def _stop(self, number: int, frame: "FrameType | None") -> None:
+        """Hands SIGTERM on: somebody asked for a stop, or the host shuts down."""
         del number, frame
         self.stopping = True
         if self.child is not None and self.child.poll() is None:
             self.child.send_signal(signal.SIGTERM)
 
-    def call(self, phase: str, command: "list[str]", **options: Any) -> int:
-        """The exit code of a child, as a shell reports it.
-
-        Raises:
-          Stopping: SIGTERM came before the job.
-        """
-        self.run.write(phase=phase)
-        if self.stopping:
-            raise Stopping
-        print(f"== {phase}", flush=True)
-        self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, **options)
+    def call(self, command: "list[str]", **options: Any) -> None:
+        """Runs the job to its end."""
+        attempt = self.run.read()["attempt"]
+        print(f"== {self.run.name}, attempt {attempt} on {socket.gethostname()}", flush=True)
+        # if this process is killed, the job ends too: see `stage_runner.die_with_parent`
+        options["env"] = {**options["env"], "KENNEL_PARENT": str(os.getpid())}
+        self.child = subprocess.Popen(command, **options)
         if self.stopping:
             self.child.send_signal(signal.SIGTERM)
         code = self.child.wait()
-        if self.stopping and phase != "job":
-            raise Stopping
-        return code if code >= 0 else 128 - code
+        code = code if code >= 0 else 128 - code  # as shells count
+        self.run.write(exit_code=code, stopped=self.stopping)
+        print(f"== exit code {code}", flush=True)
 
-    def all_steps(self) -> int:
-        """Code, environment, job; the exit code of the last that ran.
 
-        Raises:
-          HostError: the code did not arrive, or was changed.
-          Stopping: SIGTERM came before the job.
-        """
-        code = self.unpacked_code()
-        cloud = code / "launch" / "cloud"
-        lock = hashlib.sha256((cloud / "tpu.lock").read_bytes()).hexdigest()
-        self.run.write(lock=lock)
-        environment = ROOT / "environments" / lock
-        variables = self.variables(environment, lock)
-        making = [sys.executable, str(cloud / "host_environment.py"), str(environment)]
-        if ended := self.call("environment", making, env=variables):
-            return ended
-        python = str(environment / "bin" / "python")
-        return self.call("job", [python, *self.job["command"]], env=variables, cwd=code)
+def start(text: str) -> None:
+    """Sets the host up and leaves a supervisor for the job, unless one lives.
 
-    def variables(self, environment: Path, lock: str) -> "dict[str, str]":
-        """The job's environment: packages of the lock, and no others."""
-        kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
-        return {
-            **kept,
-            "JAX_COMPILATION_CACHE_DIR": str(ROOT / "jax_cache"),
-            "PATH": f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-            **self.job["environment"],
-            "PYTHONNOUSERSITE": "1",
-            "KENNEL_CODE_HASH": self.job["code"],
-            "KENNEL_LOCK_HASH": lock,
-            "KENNEL_PARENT": str(os.getpid()),  # if this process is killed, so is the job
-        }
+    Raises:
+      HostError: the host cannot be set up, or another job of this name runs.
+    """
+    job = json.loads(text)
+    run, identity = Run(job["name"]), hashlib.sha256(text.encode()).hexdigest()
+    run.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    state = run.state()
+    attempts = state.get("attempt", 0)
+    if state["state"] != "running":
+        code = unpacked_code(job["code"], job["archive"])
+        variables, python, lock = environment(code, job["environment"])
+        variables["KENNEL_CODE_HASH"] = job["code"]
+        with run.guard() as guard:
+            held = run.lock()
+            if held is not None and run.read().get("attempt", 0) == attempts:
+                run.job.write_text(text, encoding="utf-8")
+                run.write(
+                    job=identity, code=job["code"], lock=lock, exit_code=None, stopped=False,
+                    attempt=attempts + 1,
+                )  # fmt: skip
+                supervise(run, guard, [python, *job["command"]], env=variables, cwd=str(code))
+            if held is not None:
+                held.close()
+    found = run.read().get("job")
+    if found != identity:
+        raise HostError(
+            f"{run.name} runs on {socket.gethostname()} with other settings or other code "
+            f"(job {found}; asked for {identity}): stop it first"
+        )
 
-    def unpacked_code(self) -> Path:
-        """The folder with the code of the job, as the launcher archived it."""
-        folder = ROOT / "code" / self.job["code"]
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with open(folder.parent / "lock", "ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # another run may need the same code
-            if not folder.exists():
-                unpack(self.archive(), folder)
-        check_code(folder)
-        return folder
 
-    def archive(self) -> Path:
-        """The archive of the code on this host's disk."""
-        source = self.job["archive"]
-        if not source.startswith("gs://"):
-            return Path(os.path.expanduser(source))
-        target = ROOT / "code" / f"{self.job['code']}.tar.gz"
-        if self.call("code", ["gcloud", "storage", "cp", source, str(target)]):
-            raise HostError(
-                f"could not copy {source} to this host; gcloud's message is in the log. The "
-                "host's service account must be able to read the bucket"
-            )
-        return target
+def supervise(run: Run, guard: int, command: "list[str]", **options: Any) -> None:
+    """Leaves a process that runs a command; returns once it no longer needs this one.
+
+    Args:
+      run: its files; this process holds both of its locks, and the new one inherits them.
+      guard: the descriptor of the one that the new process gives up.
+      command: the job.
+      options: of its process.
+    """
+    run.pid.unlink(missing_ok=True)  # of the last attempt: no number is better than a wrong one
+    ready, detached = os.pipe()
+    if os.fork() == 0:
+        os.close(guard)
+        supervisor = Supervisor(run)
+        supervisor.detach()
+        os.close(detached)
+        try:
+            supervisor.call(command, **options)
+        except BaseException:
+            traceback.print_exc()
+            run.write(exit_code=1)
+        finally:
+            os._exit(0)
+    os.close(detached)
+    os.read(ready, 1)  # returns when the other end is closed
+    os.close(ready)
+
+
+def environment(code: Path, given: "dict[str, str]") -> "tuple[dict[str, str], str, str]":
+    """Makes the job's environment: packages of the lock, and no others.
+
+    Args:
+      code: folder with the unpacked code.
+      given: variables that the job asks for.
+
+    Returns:
+      The variables, the Python, and the hash of the lock.
+    """
+    cloud = code / "launch" / "cloud"
+    lock = hashlib.sha256((cloud / "tpu.lock").read_bytes()).hexdigest()
+    folder = ROOT / "environments" / lock
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    variables = {
+        **kept,
+        "JAX_COMPILATION_CACHE_DIR": str(ROOT / "jax_cache"),
+        "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        **given,
+        "PYTHONNOUSERSITE": "1",
+        "KENNEL_LOCK_HASH": lock,
+    }
+    making = [sys.executable, str(cloud / "host_environment.py"), str(folder)]
+    if subprocess.run(making, env=variables, stdout=sys.stderr, check=False).returncode:
+        raise HostError(f"{folder} could not be made on {socket.gethostname()}; see above")
+    return variables, str(folder / "bin" / "python"), lock
+
+
+def unpacked_code(code: str, source: str) -> Path:
+    """The folder with the code, as the launcher archived it.
+
+    Args:
+      code: its hash.
+      source: the archive: gs://..., or a path, relative to the home folder or absolute.
+    """
+    folder = ROOT / "code" / code
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(folder.parent / "lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another run may need the same code
+        if not folder.exists():
+            archive = Path.home() / source
+            if source.startswith("gs://"):
+                archive = folder.with_name(f"{code}.tar.gz")
+                copy = ["gcloud", "storage", "cp", source, str(archive)]
+                if subprocess.run(copy, stdout=sys.stderr, check=False).returncode:
+                    raise HostError(
+                        f"could not copy {source} to {socket.gethostname()}: see above. The "
+                        "host's service account must be able to read the bucket"
+                    )
+            unpack(archive, folder)
+    check_code(folder, code)
+    return folder
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -237,16 +294,15 @@ def unpack(archive: Path, folder: Path) -> None:
                 target.chmod(member.mode & 0o755)
     except (OSError, EOFError, tarfile.TarError) as error:
         raise HostError(
-            f"{archive}: expected the archive of the code, found none that is whole ({error}); "
-            "copy it to the host again"
+            f"{archive}: expected the whole archive of the code, found none ({error}); copy it to "
+            f"{socket.gethostname()} again"
         ) from error
     check_code(partial, folder.name)
     os.replace(partial, folder)
 
 
-def check_code(folder: Path, code: str = "") -> None:
+def check_code(folder: Path, code: str) -> None:
     """Raises `HostError` if files differ from what the launcher archived as `code`."""
-    code = code or folder.name
     manifest = folder / MANIFEST
     data = manifest.read_bytes() if manifest.exists() else b""
     if (found := hashlib.sha256(data).hexdigest()) != code:
@@ -259,83 +315,9 @@ def check_code(folder: Path, code: str = "") -> None:
             changed.append(name)
     if changed:
         raise HostError(
-            f"{len(changed)} files of {folder} were changed on this host, so that it would run "
-            f"other code than the others: {', '.join(changed[:5])}. Remove the folder"
+            f"{len(changed)} files of {folder} were changed on {socket.gethostname()}, which would "
+            f"run other code than the other hosts: {', '.join(changed[:5])}. Remove the folder"
         )
-
-
-def start(job: "dict[str, Any]") -> int:
-    """Leaves a supervisor for the job, unless one lives."""
-    run = Run(job["name"])
-    run.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    text = json.dumps(job, sort_keys=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    with run.guard() as guard:
-        lock = run.lock()
-        if lock is None and run.read().get("job") != digest:
-            print(
-                f"{run.name} runs on {socket.gethostname()} with other settings or other code: "
-                "stop it first",
-                file=sys.stderr,
-            )
-            return 1
-        if lock is not None:
-            run.pid.unlink(missing_ok=True)
-            run.job.write_text(text, encoding="utf-8")
-            attempt = run.read().get("attempt", 0) + 1
-            run.write(
-                job=digest, code=job["code"], lock="", attempt=attempt, phase="code",
-                exit_code=None, error="", stopped=False,
-            )  # fmt: skip
-            ready, alive = os.pipe()
-            if os.fork() == 0:
-                os.close(guard)
-                supervise(run, job, alive)
-            os.close(alive)
-            os.read(ready, 1)  # nothing: it returns when the supervisor has closed the other end
-            lock.close()
-    show(run)
-    return 0
-
-
-def supervise(run: Run, job: "dict[str, Any]", alive: int) -> None:
-    """Everything that the supervisor does; does not return.
-
-    Args:
-      run: its files; this process holds its lock.
-      job: what to run.
-      alive: a descriptor that it closes once it needs nobody any more.
-    """
-    supervisor = Supervisor(run, job)
-    supervisor.watch()
-    os.setsid()
-    run.pid.write_text(str(os.getpid()))
-    null = os.open(os.devnull, os.O_RDONLY)
-    log = os.open(run.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for ours, standard in ((null, 0), (log, 1), (log, 2)):
-        os.dup2(ours, standard)
-    os.close(alive)
-    print(f"== attempt {run.read()['attempt']} of {run.name} on {socket.gethostname()}", flush=True)
-    code, error = 1, ""
-    try:
-        code = supervisor.all_steps()
-    except Stopping:
-        code = STOPPED
-    except HostError as problem:
-        error = str(problem)
-        print(f"error: {error}")
-    except BaseException as problem:  # the launcher hears of everything
-        error = repr(problem)
-        traceback.print_exc()
-    run.write(exit_code=code, error=error[:ERROR_CHARACTERS], stopped=supervisor.stopping)
-    print(f"== exit code {code}", flush=True)
-    os._exit(0)
-
-
-def show(run: Run) -> None:
-    """Prints the state as one line, in one piece."""
-    sys.stdout.write(json.dumps(run.state()) + "\n")
-    sys.stdout.flush()
 
 
 def show_log(run: Run, lines: str, follow: bool) -> int:
@@ -363,13 +345,18 @@ def stop(run: Run, seconds: float, kill: bool) -> None:
 def main(verb: str, subject: str, *rest: str) -> int:
     """Runs one command; returns its exit code, never 255, which would mean that ssh failed."""
     if verb == "start":
-        return start(json.loads(subject))
+        try:
+            start(subject)
+        except HostError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+        subject = json.loads(subject)["name"]
     run = Run(subject)
     if verb == "log":
         return show_log(run, rest[0], rest[1] == "follow")
     if verb == "stop":
         stop(run, float(rest[0]), rest[1] == "kill")
-    show(run)
+    run.show()
     return 0
 
 
