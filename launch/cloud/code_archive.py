@@ -51,10 +51,19 @@ class CodeArchive:
     files: int
     bytes: int
 
-    @property
-    def name(self) -> str:
-        """The name of the file, wherever it is copied to."""
-        return self.path.name
+    def in_bucket(self, folder: str) -> str:
+        """Its address in a folder of a bucket, such as a run's.
+
+        Raises:
+          CodeError: the folder is not one of a bucket.
+        """
+        if not folder.startswith("gs://"):
+            raise CodeError(f"folder for the code: expected gs://BUCKET/..., found {folder!r}")
+        return f"{folder.rstrip('/')}/code/{self.path.name}"
+
+    def upload_arguments(self, folder: str) -> list[str]:
+        """Arguments of gcloud that copy it to `in_bucket(folder)`, unless it is there already."""
+        return ["storage", "cp", "--no-clobber", str(self.path), self.in_bucket(folder)]
 
 
 def build(
@@ -64,8 +73,8 @@ def build(
 
     Args:
       folder: where to write `<hash>.tar.gz`.
-      more: files to add, such as the gin files of a recipe. Each has the place in the archive that
-        it has relative to the current folder, since the job runs in the archive's root.
+      more: files to add, such as the gin files of a recipe. Those that are not in the project have
+        the place in the archive that they have in the current folder: the job runs in its root.
       root: the project.
       limit: bytes of all files together.
 
@@ -74,7 +83,7 @@ def build(
         current folder, or in the place of another file of the project.
     """
     contents = _read(root, _sources(root))
-    for place, path in _places(more):
+    for place, path in _places(more, root):
         entry = _entry(path)
         if contents.setdefault(place, entry) != entry:
             raise CodeError(
@@ -121,11 +130,11 @@ def _entry(path: Path) -> tuple[bool, bytes]:
     return bool(path.stat().st_mode & 0o100), path.read_bytes()
 
 
-def _places(more: Iterable[Path]) -> Iterable[tuple[str, Path]]:
+def _places(more: Iterable[Path], root: Path) -> Iterable[tuple[str, Path]]:
     """Path in the archive and here, of the user's files."""
-    here = Path.cwd()
     for path in more:
         absolute = Path(os.path.abspath(path))
+        here = root if absolute.is_relative_to(root) else Path.cwd()
         if not absolute.is_file():
             raise CodeError(f"{path}: expected a file to copy to the hosts, found none")
         if not absolute.is_relative_to(here):

@@ -1,6 +1,7 @@
 """The archive of the code: what is in it, that it is reproducible, what is refused."""
 
 import os
+import shutil
 import subprocess
 import tarfile
 
@@ -45,7 +46,7 @@ def test_holds_what_git_does_not_ignore(root, tmp_path):
     archive = build(tmp_path, root=root)
     shipped = [".gitignore", "launch/a b.py", "launch/cloud/code_archive.py", "models/日本.py"]
     assert names(archive) == [".kennel_manifest", *shipped]
-    assert (archive.files, archive.name) == (4, f"{archive.hash}.tar.gz")
+    assert (archive.files, archive.path.name) == (4, f"{archive.hash}.tar.gz")
     assert archive.bytes == sum(len(FILES[name].encode()) for name in shipped)
 
 
@@ -131,6 +132,20 @@ def test_a_name_that_is_not_text_is_refused(root, tmp_path):
     (root / "launch/a\nb.py").write_text("")
     with pytest.raises(CodeError, match="name that is not printable text"):
         build(tmp_path, root=root)
+
+
+def test_gcloud_takes_the_arguments_of_an_upload(root, tmp_path):
+    archive = build(tmp_path, root=root)
+    address = f"gs://bucket/run/code/{archive.hash}.tar.gz"
+    arguments = archive.upload_arguments("gs://bucket/run/")
+    assert arguments[-2:] == [str(archive.path), address]
+    with pytest.raises(CodeError, match="expected gs://BUCKET/..., found 'gcs://bucket'"):
+        archive.in_bucket("gcs://bucket")
+    if shutil.which("gcloud") is None:
+        pytest.skip("gcloud is not installed")
+    env = os.environ | {"CLOUDSDK_CONFIG": str(tmp_path / "nobody")}  # without an account
+    ran = subprocess.run(["gcloud", *arguments], env=env, capture_output=True, check=False)
+    assert ran.returncode == 1, ran.stderr.decode()  # 2 would be a wrong flag
 
 
 def test_the_project_itself_fits(tmp_path):

@@ -131,6 +131,20 @@ def test_a_job_that_hangs_is_killed(host, waiting):
     assert "saved" not in host.log() and host.processes() == []
 
 
+def test_a_job_does_not_outlive_its_supervisor(host, tmp_path):
+    """Else a second one could be started next to it."""
+    os.mkfifo(tmp_path / "alive")
+    code = f"alive = open('{tmp_path}/alive', 'w'); print('up', file=alive, flush=True)"
+    code = f"from t5x_style.workflow import stage_runner as s; s.die_with_parent(); {code}"
+    command = ("-c", f"import signal; {code}; signal.pause()")
+    host.ssh(start_text(job(tmp_path, command, PYTHONPATH=str(REPOSITORY))))
+    with open(tmp_path / "alive") as alive:
+        assert alive.readline() == "up\n"
+        os.kill(int((host.home / ".kennel/runs/a/pid").read_text()), signal.SIGKILL)
+        assert alive.read() == ""  # the other end is closed
+    assert (host.wait()["state"], host.state()["exit_code"]) == ("failed", 137)
+
+
 def test_a_host_that_went_down_can_start_again(host, waiting, tmp_path):
     host.cut_power()
     lost = host.state()
@@ -159,7 +173,7 @@ def test_a_job_that_was_never_started(host):
 @pytest.mark.parametrize("mark", ["copy", "venv", "sync"])
 def test_a_start_that_is_killed_in_the_middle_starts_over(host, tmp_path, mark):
     archive = local_hosts.small_project(tmp_path)
-    started = job(tmp_path, archive=archive, source=f"gs://{archive.name}")
+    started = job(tmp_path, archive=archive, source=f"gs://{archive.path.name}")
     (host.home / f"hold-{mark}").touch()
     os.mkfifo(host.home / f"held-{mark}")
     process = host.begin(start_text(started))
