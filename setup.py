@@ -84,7 +84,11 @@ setup(
     packages=find_packages(
         include=["t5x_style*", "models*", "input_pipelines*", "gin_configs*", "launch*"]
     ),
-    package_data={"gin_configs": ["**/*.gin"], "t5x_style": ["reporting/references/*.json"]},
+    package_data={
+        "gin_configs": ["**/*.gin"],
+        "t5x_style": ["reporting/references/*.json"],
+        "launch": ["cloud/tpu.lock", "cloud/uv_pin.txt"],
+    },
     entry_points={"console_scripts": ["kennel = launch.cli:main"]},
     install_requires=CORE,
     extras_require=EXTRAS,

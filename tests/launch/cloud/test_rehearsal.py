@@ -1,0 +1,126 @@
+"""A preempted slice of several hosts leaves, bit for bit, what an undisturbed one leaves.
+
+Real texts, archive, supervisors and training processes; local processes are the hosts, and a local
+folder that all see has the place of the bucket. The job of one host dies of SIGKILL at a step; then
+everything on all hosts is killed, and their disks are lost.
+"""
+
+import os
+import random
+import re
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from launch.cloud import bootstrap, code_archive
+from launch.cloud.bootstrap import Job
+from t5x_style.checkpoints import checkpointing
+from tests.kits import process_group, virtual_devices
+from tests.launch.cloud.local_hosts import Host
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+RECIPE = "tests/launch/cloud/rehearsal.gin"
+LIMIT_SECONDS = 1800  # ends hosts that hang, so that their test fails
+# The recipe's files, as a user's; the archive of the project itself leaves tests out.
+FILES = (
+    *(RECIPE, "tests/multi_process/train.gin", "tests/multi_process/accidents.py"),
+    "tests/kits/toys/toy_objective.py",
+)
+
+
+class Slice:
+    """Hosts that run one job."""
+
+    def __init__(self, folder: Path, steps: int, hosts: int = 2):
+        self.run_dir = folder / "bucket/runs"
+        self.hosts = [Host(folder / f"host-{number}") for number in range(hosts)]
+        archive = code_archive.build(folder, map(Path, FILES), REPOSITORY)
+        words = ("-m", "launch.recipe", f"--gin_file={RECIPE}", "--gin_allow=tests")
+        settings = (f"--gin.RUN_DIR={str(self.run_dir)!r}", f"--gin.STEPS={steps}")
+        environment = {"JAX_COMPILATION_CACHE_DIR": os.environ["JAX_COMPILATION_CACHE_DIR"]}
+        environment |= {"XLA_FLAGS": virtual_devices.flags(), "KENNEL_HEARTBEAT_TIMEOUT": "6"}
+        job = Job("a", (*words, *settings), archive.hash, str(archive.path), environment)
+        self.start_text = bootstrap.start_text(job)
+
+    def start(self, **accident: dict) -> None:
+        """Starts the job on all hosts; `host_1={...}` are variables of one of them."""
+        place = f"127.0.0.1:{process_group.free_port()}"
+        for number, host in enumerate(self.hosts):
+            host.env |= {"ACCIDENT": ""} | accident.get(f"host_{number}", {})
+            host.env |= {"JAX_COORDINATOR_ADDRESS": place, "JAX_PROCESS_ID": str(number)}
+            host.env |= {"JAX_NUM_PROCESSES": str(len(self.hosts))}
+            answer = host.ssh(self.start_text)
+            assert answer.returncode == 0, answer.stderr
+
+    def preempted_at(self, step: int, first: int) -> None:
+        """Runs until the job dies on one host; then all hosts are gone, and new ones come."""
+        accident = {"ACCIDENT": "SIGKILL", "ACCIDENT_STEP": str(step)}
+        self.start(**{f"host_{first}": accident})
+        lost = self.hosts[first].wait()
+        assert lost["exit_code"], "\n".join(host.log() for host in self.hosts)
+        assert "was killed by SIGKILL" in self.hosts[first].log(), self.hosts[first].log()
+        for host in self.hosts:
+            host.preempt()
+            assert host.state()["state"] == "absent"
+
+    def finish(self) -> dict[str, np.ndarray]:
+        """Runs to the end; returns the parameters."""
+        self.start()
+        ended = [host.wait() for host in self.hosts]
+        logs = "\n".join(host.log() for host in self.hosts)
+        assert {one["state"] for one in ended} == {"done"}, logs
+        assert len({(one["code"], one["lock"], one["job"]) for one in ended}) == 1
+        return checkpointing.read_parameters(self.run_dir / "training")
+
+
+@pytest.fixture(name="new_slice")
+def make_slices(tmp_path, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    monkeypatch.setenv(
+        "JAX_COMPILATION_CACHE_DIR",
+        os.environ.get("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "compiled")),
+    )
+    made = []
+
+    def make(name: str, *size: int) -> Slice:
+        made.append(Slice(tmp_path / name, *size))
+        guard = threading.Timer(LIMIT_SECONDS, cut_power, [made[-1]])
+        guard.daemon = True
+        guard.start()
+        return made[-1]
+
+    yield make
+    for one in made:
+        cut_power(one)
+
+
+def cut_power(one: Slice) -> None:
+    for host in one.hosts:
+        host.cut_power()
+
+
+def assert_equal(found, expected):
+    assert found.keys() == expected.keys() and len(found) >= 2
+    for name in expected:
+        assert found[name].tobytes() == expected[name].tobytes(), name
+
+
+def test_a_preemption_leaves_no_trace(new_slice):
+    disturbed = new_slice("disturbed", 12)
+    disturbed.preempted_at(8, first=1)
+    parameters = disturbed.finish()
+    assert re.search("resumed at step [36];", disturbed.hosts[0].log())
+    assert_equal(parameters, new_slice("undisturbed", 12).finish())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_three_preemptions_at_random_steps_leave_no_trace(new_slice, hosts):
+    steps, draw = 30, random.Random(hosts)
+    disturbed = new_slice("disturbed", steps, hosts)
+    for step in sorted(draw.sample(range(2, steps - 1), 3)):
+        disturbed.preempted_at(step, first=draw.randrange(hosts))
+    parameters = disturbed.finish()
+    assert_equal(parameters, new_slice("undisturbed", steps, hosts).finish())
