@@ -6,7 +6,6 @@ as a checkpoint's record does, finds the same order in the objects: a folder tha
 never counts.
 """
 
-import base64
 import concurrent.futures
 import contextlib
 import os
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from t5x_style.storage import errors, objects
+from t5x_style.storage import checksums, errors, objects
 from t5x_style.storage.objects import Stat
 
 TEMPORARY = re.compile(r"(^|/)\.[^/]*\.(tmp|link)(/|$)|\.orbax-checkpoint-tmp")
@@ -63,8 +62,11 @@ class Mirror:
 
     def _take(self, there: Stat) -> None:
         path = self.folder / there.path[len(self.url) :]
-        if _size(path) != there.size or crc32c(path) != there.crc32c:
-            download(there, path)
+        if _size(path) == there.size:
+            with open(path, "rb") as file:
+                if checksums.of_file(file) == there.crc32c:
+                    return
+        download(there, path)
 
     def push(self) -> None:
         """Makes the objects what the folder holds now.
@@ -188,17 +190,6 @@ def forget() -> None:
 def clear(url: str) -> None:
     """Deletes all objects below a folder."""
     in_parallel(lambda one: objects.default().delete(one.path), objects.default().below(url))
-
-
-def crc32c(path: Path) -> str:
-    """Of a file's content, as `Stat.crc32c` of an object."""
-    import google_crc32c
-
-    checksum = google_crc32c.Checksum()
-    with open(path, "rb") as file:
-        while chunk := file.read(1 << 20):
-            checksum.update(chunk)
-    return base64.b64encode(checksum.digest()).decode()
 
 
 def in_parallel(work: Callable[[Item], None], items: Iterable[Item]) -> None:

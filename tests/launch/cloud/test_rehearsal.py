@@ -1,8 +1,8 @@
 """A preempted slice of several hosts leaves, bit for bit, what an undisturbed one leaves.
 
-Real texts, archive, supervisors and training processes; local processes are the hosts, and a local
-folder that all see has the place of the bucket. The job of one host dies of SIGKILL at a step; then
-everything on all hosts is killed, and their disks are lost.
+Real texts, archive, supervisors and training processes; local processes are the hosts, and a
+stand-in serves the bucket. The job of one host dies of SIGKILL at a step; then everything on all
+hosts is killed, and their disks are lost. The undisturbed run is on a local disk.
 """
 
 import os
@@ -17,6 +17,9 @@ import pytest
 from launch.cloud import bootstrap, code_archive
 from launch.cloud.bootstrap import Job
 from t5x_style.checkpoints import checkpointing
+from t5x_style.storage import places
+from t5x_style.workflow import links, remote_store
+from t5x_style.workflow.store import version_at
 from tests.kits import process_group, virtual_devices
 from tests.launch.cloud.local_hosts import Host
 
@@ -33,12 +36,12 @@ FILES = (
 class Slice:
     """Hosts that run one job."""
 
-    def __init__(self, folder: Path, steps: int, hosts: int = 2):
-        self.run_dir = folder / "bucket/runs"
+    def __init__(self, folder: Path, run_dir: str, steps: int, hosts: int = 2):
+        self.run_dir = run_dir
         self.hosts = [Host(folder / f"host-{number}") for number in range(hosts)]
         archive = code_archive.build(folder, map(Path, FILES), REPOSITORY)
         words = ("-m", "launch.recipe", f"--gin_file={RECIPE}", "--gin_allow=tests")
-        settings = (f"--gin.RUN_DIR={str(self.run_dir)!r}", f"--gin.STEPS={steps}")
+        settings = (f"--gin.RUN_DIR={run_dir!r}", f"--gin.STEPS={steps}")
         environment = {"JAX_COMPILATION_CACHE_DIR": os.environ["JAX_COMPILATION_CACHE_DIR"]}
         environment |= {"XLA_FLAGS": virtual_devices.flags(), "KENNEL_HEARTBEAT_TIMEOUT": "6"}
         job = Job("a", (*words, *settings), archive.hash, str(archive.path), environment)
@@ -72,7 +75,7 @@ class Slice:
         logs = "\n".join(host.log() for host in self.hosts)
         assert {one["state"] for one in ended} == {"done"}, logs
         assert len({(one["code"], one["lock"], one["job"]) for one in ended}) == 1
-        return checkpointing.read_parameters(self.run_dir / "training")
+        return parameters_of(self.run_dir)
 
 
 @pytest.fixture(name="new_slice")
@@ -84,8 +87,9 @@ def make_slices(tmp_path, monkeypatch):
     )
     made = []
 
-    def make(name: str, *size: int) -> Slice:
-        made.append(Slice(tmp_path / name, *size))
+    def make(run_dir: str, *size: int) -> Slice:
+        place = run_dir if run_dir.startswith("gs://") else str(tmp_path / run_dir)
+        made.append(Slice(tmp_path / f"slice-{len(made)}", place, *size))
         guard = threading.Timer(LIMIT_SECONDS, cut_power, [made[-1]])
         guard.daemon = True
         guard.start()
@@ -107,20 +111,30 @@ def assert_equal(found, expected):
         assert found[name].tobytes() == expected[name].tobytes(), name
 
 
-def test_a_preemption_leaves_no_trace(new_slice):
-    disturbed = new_slice("disturbed", 12)
+def parameters_of(run_dir: str) -> dict[str, np.ndarray]:
+    """Those of a finished training, wherever it is."""
+    here = places.local(run_dir)
+    store = links.of_run(here)
+    remote_store.refresh(store, here)
+    version = version_at(here / "training")
+    with remote_store.fetched(store, [version.id]):
+        return checkpointing.read_parameters(version.folder)
+
+
+def test_a_preemption_leaves_no_trace(new_slice, bucket):
+    disturbed = new_slice("gs://bucket/runs/a", 12)
     disturbed.preempted_at(8, first=1)
     parameters = disturbed.finish()
     assert re.search("resumed at step [36];", disturbed.hosts[0].log())
-    assert_equal(parameters, new_slice("undisturbed", 12).finish())
+    assert_equal(parameters, new_slice("runs/b", 12).finish())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hosts", [2, 4])
-def test_three_preemptions_at_random_steps_leave_no_trace(new_slice, hosts):
+def test_three_preemptions_at_random_steps_leave_no_trace(new_slice, hosts, bucket):
     steps, draw = 30, random.Random(hosts)
-    disturbed = new_slice("disturbed", steps, hosts)
+    disturbed = new_slice("gs://bucket/runs/a", steps, hosts)
     for step in sorted(draw.sample(range(2, steps - 1), 3)):
         disturbed.preempted_at(step, first=draw.randrange(hosts))
     parameters = disturbed.finish()
-    assert_equal(parameters, new_slice("undisturbed", steps, hosts).finish())
+    assert_equal(parameters, new_slice("runs/b", steps, hosts).finish())

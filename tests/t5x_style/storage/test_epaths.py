@@ -185,10 +185,11 @@ def test_resolving_leaves_remote_paths_alone(tmp_path):
 def test_local_paths_import_no_client():
     code = (
         "import sys\n"
-        "from t5x_style.storage import epaths, identities, locations, objects, read_cache\n"
+        "from t5x_style.storage import epaths, fetched, locations, mirror, objects, remote_inputs\n"
         "from t5x_style.leases import object_leases\n"
         "assert epaths.of('/').is_dir()\n"
-        "with read_cache.default().local('/') as path: assert path.is_dir()\n"
+        "from t5x_style.workflow import links, store\n"
+        "links.of_run(store.Path('runs/none')).leases\n"
         "object_leases.ObjectLeases('gs://bucket/leases')\n"
         "bad = {'google.cloud.storage', 'google_crc32c', 'requests', 'fsspec', 'gcsfs', 'jax',\n"
         "       'tensorflow'}\n"

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from t5x_style.storage import errors, identities, locations, paths
+from t5x_style.storage import errors, locations, paths
 from t5x_style.storage.objects import Objects
 from tests.kits.toys.storage_faults import Fault, forbidden
 from tests.kits.toys.storage_fixtures import BUCKET, HASTY
@@ -197,20 +197,6 @@ def test_local_paths():
     assert not any(map(paths.is_remote, ["a/b", "/a", "C://x y"[:2], "a:b"]))
     assert paths.prefix("gs://bucket/a//") == ("bucket", "a/")
     assert paths.prefix("gs://bucket/") == ("bucket", "")
-
-
-def test_an_identity_changes_with_every_write_and_reads_nothing(server, client):
-    client.write(f"{BUCKET}/set/a", b"a")
-    generation = client.write(f"{BUCKET}/set/deep/b", b"b")
-    one, folder = identities.of(f"{BUCKET}/set/deep/b"), identities.of(f"{BUCKET}/set/")
-    assert one.startswith(f"b generation {generation} crc32c ") and one.endswith("==")
-    assert folder == identities.of(f"{BUCKET}/set") and folder.startswith("folder of 2 objects")
-    client.write(f"{BUCKET}/set/deep/b", b"b")
-    assert identities.of(f"{BUCKET}/set/deep/b") != one
-    assert identities.of(f"{BUCKET}/set") != folder
-    assert server.count("read") == 0
-    with pytest.raises(errors.Missing):
-        identities.of(f"{BUCKET}/se")
 
 
 @pytest.mark.parametrize(
