@@ -23,6 +23,12 @@ OPTIMIZER = "/optimizer/"  # in the paths of what continues a training
 
 def collect(store: Store, days: float, delete: bool, slim: bool, sure: bool) -> int:
     """Shows what may go, and with `delete` deletes it; returns the exit code."""
+    if store.url:
+        raise StoreError(
+            f"{store.url}: versions on object storage are not deleted by this command. "
+            f"kennel runs --store={store.url} lists them; delete one with: gcloud storage rm "
+            f"--recursive {store.url}/versions/ID"
+        )
     if not days >= 0:
         raise StoreError(f"--days: expected a number >= 0, found {days}")
     planned = collection.plan(store, days)

@@ -141,7 +141,7 @@ def act(options: argparse.Namespace) -> int:
             raise StoreError("adopt: name one run folder, such as runs/quickstart")
         left = adoption.adopt(Path(options.names[0]), options.store, options.gin_allow)
         return 1 if left else 0
-    run = Path(options.names[0]) if options.action == "list" and options.names else None
+    run = links.run_here(options.names[0]) if options.action == "list" and options.names else None
     if run is not None and options.store is None:
         store = links.of_run(run)
     else:

@@ -29,8 +29,8 @@ from t5x_style.interfaces.representation import QUERY
 from t5x_style.retrieval.answer_reader import reader_of
 from t5x_style.retrieval.beir_collection import Passage, Passages
 from t5x_style.retrieval.text_collector import TextCollector
-from t5x_style.workflow import stage_runner
-from t5x_style.workflow.store import STAGE_FILE
+from t5x_style.workflow import links, remote_store, stage_runner
+from t5x_style.workflow.store import STAGE_FILE, Store, version_at
 
 JOB = "t5x_style.search.search"
 SNIPPET = 240  # characters
@@ -310,18 +310,25 @@ def find_config(run: str) -> Path:
       SearchError: there is no such folder, or no such stage, or its current version is not
         finished.
     """
-    folder = Path(run)
+    folder = links.run_here(run)
     if not folder.is_dir():
         raise SearchError(f"{run}: not found. Expected a recipe's folder, as runs/quickstart")
     stages = sorted(folder.glob(f"[!.]*/{STAGE_FILE}"))
     for manifest in (*folder.glob(STAGE_FILE), *stages):
         if json.loads(manifest.read_text(encoding="utf-8")).get("entry") == JOB:
-            return manifest.with_name("config.gin")
+            return _config_of(manifest)
     finished = [manifest.parent.name for manifest in stages]
     raise SearchError(
         f"{run}: no finished search stage; finished are {finished}. Let the recipe run to its end, "
         "or name a gin file that binds search.Searcher with --gin_file."
     )
+
+
+def _config_of(manifest: Path) -> Path:
+    version = version_at(manifest)
+    assert version is not None
+    with remote_store.fetched(Store(version.folder.parent.parent), [version.id]):
+        return manifest.with_name("config.gin")
 
 
 def open_searcher(flags: gin_checks.Flags) -> Searcher:
@@ -376,12 +383,13 @@ def main(argv: Sequence[str]) -> int:
         if not flags.files:
             raise SearchError("nothing to search: pass --run=FOLDER or --gin_file=FILE")
         startup.start()
-        searcher, console = open_searcher(flags), Console()
-        for question in questions_from(options.question):
-            if options.answer:
-                show_answers(searcher.answer(question, options.k), console)
-            else:
-                show(question, searcher.search(question, options.k), console)
+        with remote_store.named_here(flags) as here:
+            searcher, console = open_searcher(here), Console()
+            for question in questions_from(options.question):
+                if options.answer:
+                    show_answers(searcher.answer(question, options.k), console)
+                else:
+                    show(question, searcher.search(question, options.k), console)
         return 0
 
     return stage_runner.guarded(answer, flags_argv)

@@ -42,6 +42,7 @@ from t5x_style.configuration.gin_reader import (
     search_folders,
     to_gin,
 )
+from t5x_style.storage import places
 
 REQUIRED = "gin.REQUIRED"
 
@@ -313,10 +314,11 @@ def configured(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def save_config(folder: Path) -> None:
     """Writes `config.gin` (all that was bound: feed it to --gin_file to repeat the run)."""
-    (folder / "config.gin").write_text(gin_config.config_str(), encoding="utf-8")
+    text = places.shown_in(gin_config.config_str())
+    (folder / "config.gin").write_text(text, encoding="utf-8")
 
 
 def save_operative_config(folder: Path) -> None:
     """Writes `operative_config.gin`: the values, defaults included, of what was called so far."""
-    text = gin_config.operative_config_str()
+    text = places.shown_in(gin_config.operative_config_str())
     (folder / "operative_config.gin").write_text(text, encoding="utf-8")

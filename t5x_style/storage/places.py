@@ -50,3 +50,8 @@ def remote(path: str | Path) -> str:
 def shown(path: str | Path) -> str:
     """A path as the user knows it."""
     return remote(path) or str(path)
+
+
+def shown_in(text: str) -> str:
+    """A text in which paths of copies are those of object storage: true on any machine."""
+    return text.replace(f"{cache() / _FOLDER}/", paths.SCHEME)

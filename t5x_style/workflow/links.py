@@ -192,6 +192,19 @@ def of_run(run_dir: Path) -> Store:
     return store_for(run_dir, Path(os.path.normpath(run_dir / ".." / DEFAULT_NAME)))
 
 
+def run_here(run: str) -> Path:
+    """The folder of a run on this machine; of one on object storage, with its links and records.
+
+    Raises:
+      paths.PathError: it looks remote, and is not gs://BUCKET/NAME.
+      errors.StorageError: object storage does not answer, or forbids it.
+    """
+    folder = places.local(run)
+    remote_store.copy_record(folder / RUN_FILE)
+    remote_store.refresh(of_run(folder), folder)
+    return folder
+
+
 def of_stage(link: Path) -> Store:
     """The store of a stage that is run by hand, with no store named.
 

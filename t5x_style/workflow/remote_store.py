@@ -12,9 +12,12 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from t5x_style.configuration.gin_checks import Flags
+from t5x_style.configuration.gin_reader import transform
 from t5x_style.leases.lease import Lease
-from t5x_style.storage import errors, mirror, objects, places, records
+from t5x_style.storage import errors, mirror, objects, places, records, remote_inputs
 from t5x_style.storage import fetched as folders
 from t5x_style.storage.fetched import File
 from t5x_style.storage.mirror import Mirror, Pusher
@@ -24,6 +27,7 @@ from t5x_style.workflow.store import (
     STAGE_FILE,
     STARTED_FILE,
     Store,
+    version_at,
 )
 
 LINK = ".link"
@@ -57,11 +61,11 @@ def _refresh(folder: Path) -> None:
     if (folder / STAGE_FILE).is_file():
         return
     for name in (STARTED_FILE, STAGE_FILE):
-        _copy_record(folder / name)
+        copy_record(folder / name)
 
 
 def _refresh_run(store: Store, run_dir: Path) -> None:
-    _copy_record(run_dir / RUN_FILE)
+    copy_record(run_dir / RUN_FILE)
     links, _ = objects.default().children(places.remote(run_dir))
     for there in links:
         name = there.path.rpartition("/")[2]
@@ -73,13 +77,16 @@ def _refresh_run(store: Store, run_dir: Path) -> None:
                 records.point(link, os.path.relpath(target, run_dir))
 
 
-def _copy_record(path: Path) -> None:
+def copy_record(path: Path) -> None:
+    """Copies a record, if it is there, and on object storage."""
+    url = places.remote(path)
     try:
-        content, _ = objects.default().read(places.remote(path))
+        content = objects.default().read(url)[0] if url else None
     except errors.Missing:
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    records.write_here(path, content.decode())
+    if content is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        records.write_here(path, content.decode())
 
 
 def publish_link(link: Path, version: str) -> None:
@@ -123,7 +130,7 @@ def join(folder: Path) -> None:
         if record.is_file() and record.read_bytes() == content:
             return
         _mirror(folder).pull()
-        _copy_record(record)
+        copy_record(record)
 
 
 def pull(store: Store, folder: Path) -> None:
@@ -186,3 +193,30 @@ def fetched(store: Store, versions: Iterable[str]) -> Iterator[None]:
             wanted = {name: File(*entry) for name, entry in version.manifest["files"].items()}
             kept.enter_context(folders.kept(version.folder, wanted))
         yield
+
+
+@contextlib.contextmanager
+def named_here(flags: Flags) -> Iterator[Flags]:
+    """Inside, what macros name on object storage is here, and in these flags they name it here.
+
+    Args:
+      flags: of a configuration that a stage has saved, `config.gin`.
+
+    Raises:
+      fetched.FetchError: see `fetched`.
+    """
+    with contextlib.ExitStack() as kept:
+
+        def here(leaf: Any) -> Any:
+            if not isinstance(leaf, str) or not places.is_remote(leaf):
+                return leaf
+            version = version_at(places.local(leaf))
+            if version is None:
+                remote_inputs.fetch(leaf)
+            else:
+                kept.enter_context(fetched(Store(version.folder.parent.parent), [version.id]))
+            return str(places.local(leaf))
+
+        named = {name: one.value for name, one in flags.read().macros.items()}
+        changed = {name: transform(value, here) for name, value in named.items()}
+        yield flags.with_macros({n: v for n, v in changed.items() if v != named[n]})
