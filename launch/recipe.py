@@ -50,7 +50,8 @@ stages know goes to them: `workflow.recipe_overrides`.
 Exit code: 0 done, or stopped as asked; 1 an error; 143 the running stage was stopped by a signal
 that did not come through the recipe. Flags of several processes (see
 `t5x_style.distributed.launch_flags`) go to every stage; the same recipe is started once for each
-process.
+process. With `--processes=auto` the hosts of a TPU slice need no others: the recipe finds out its
+number once, for all stages.
 """
 
 import os
@@ -66,7 +67,8 @@ from rich.table import Table
 
 from t5x_style.configuration import gin_checks
 from t5x_style.configuration.gin_reader import REPOSITORY, closest
-from t5x_style.distributed import launch_flags
+from t5x_style.distributed import pod
+from t5x_style.distributed.launch_flags import Processes
 from t5x_style.workflow import (
     files,
     fingerprints,
@@ -100,7 +102,8 @@ class Row:
 class Children:
     """The stage that runs now, and whether we were asked to stop."""
 
-    def __init__(self) -> None:
+    def __init__(self, described: Processes | None = None) -> None:
+        self._described = described
         self.stopping = False
         self.child: subprocess.Popen[bytes] | None = None
 
@@ -119,14 +122,16 @@ class Children:
         """Runs `python -m entry` with the flags, its output on our terminal; the exit code."""
         command = [sys.executable, "-m", entry, *flags.arguments()]
         # its own session: Ctrl-C reaches it once, through us
-        self.child = subprocess.Popen(command, env=_environment(), start_new_session=True)
+        self.child = subprocess.Popen(
+            command, env=_environment(self._described), start_new_session=True
+        )
         if self.stopping:
             self.child.send_signal(signal.SIGTERM)
         return self.child.wait()
 
 
-def _environment() -> dict[str, str]:
-    """The stage's environment.
+def _environment(described: Processes | None = None) -> dict[str, str]:
+    """The stage's environment, in which it is one of the described processes.
 
     Our sources come first, output is not buffered, compiled programs are kept, and memory is in
     huge pages, unless the user's own variables say otherwise.
@@ -138,7 +143,6 @@ def _environment() -> dict[str, str]:
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
     forced = {"PYTHONPATH": path, stage_runner.PARENT: str(os.getpid())}
-    described = launch_flags.read(sys.argv[1:], os.environ)
     return {**defaults, **os.environ, **forced, **(described.environment() if described else {})}
 
 
@@ -164,7 +168,8 @@ def execute(recipe: Recipe, flags: gin_checks.Flags) -> int:
     for folder in (recipe.run_dir, recipe.store.root):
         links.require_writable(folder)
     recipe_checks.survey(recipe, flags)  # all that can be known before the first stage
-    children = Children()
+    described = pod.read(sys.argv[1:], os.environ)
+    children = Children(described)
     children.watch()
     rows: list[Row] = []
     known = recipe_planning.Known()
@@ -188,7 +193,6 @@ def execute(recipe: Recipe, flags: gin_checks.Flags) -> int:
             version = found
         known.done[item.name] = version
         rows.append(_row(item.name, decision, version))
-    described = launch_flags.read(sys.argv[1:], os.environ)
     if described is None or not described.number:  # one of several is enough
         publish(recipe, known)
     show(rows, f"{recipe.run_dir}: all {len(rows)} stages done")

@@ -63,6 +63,7 @@ ALLOWED = {
         "t5x_style.sweeps",
         "t5x_style.accelerators",
         "t5x_style.distributed.launch_flags",
+        "t5x_style.distributed.pod",
     ),
 }
 # What decides whether a stage runs knows nothing of what stages do, and starts in a blink.
@@ -71,6 +72,7 @@ WITHOUT_JAX = (
     "t5x_style.workflow",
     "t5x_style.accelerators",
     "t5x_style.distributed.launch_flags",
+    "t5x_style.distributed.pod",
 )
 # How a stage joins the other processes, imported when there are some.
 JOINS = {
