@@ -78,6 +78,7 @@ WITHOUT_JAX = (
 JOINS = {
     ("t5x_style.workflow.stage_runner", "t5x_style.distributed.startup"),
     ("t5x_style.workflow.stage_runner", "t5x_style.distributed.peer_watch"),
+    ("t5x_style.workflow.stage_runner", "t5x_style.distributed.agreement"),
 }
 OBJECTIVE_BASE = "models.objectives.text_objective"
 

@@ -114,8 +114,8 @@ def _visit(processes: Processes, address: tuple[str, int]) -> None:
         if left <= 0:
             raise ProcessesError(
                 f"process {processes.number} waited {processes.initialization_timeout} s for "
-                f"process 0 at {address[0]}:{address[1]}, and nobody answered there. Start it, or give "
-                "it longer: --initialization_timeout=SECONDS."
+                f"process 0 at {address[0]}:{address[1]}, and nobody answered there. Start it, or "
+                "give it longer: --initialization_timeout=SECONDS."
             )
         try:
             with socket.create_connection(address, left) as door:

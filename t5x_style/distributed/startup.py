@@ -20,8 +20,8 @@ def start() -> None:
 
     An entry point whose job computes on devices calls it before `stage.main`: its job then runs on
     all processes. Every other job is run by process 0 alone. Several processes are described by
-    flags or variables: see `launch_flags`. Bad ones, or processes that do not come, end this one with
-    a message and exit code 1.
+    flags or variables: see `launch_flags`. Bad ones, or processes that do not come, end this one
+    with a message and exit code 1.
     """
     widen_compiler_stack()
     schedule_for_memory()
@@ -56,7 +56,12 @@ def join(together: bool) -> Peers | None:
             initialization_timeout=described.initialization_timeout,
             heartbeat_timeout_seconds=described.heartbeat_timeout,
         )
-        _peers = Peers(described.heartbeat_timeout, together)
+        _peers = Peers(described, together)
+    return _peers
+
+
+def peers() -> Peers | None:
+    """The other processes that this one has joined; None if there are none."""
     return _peers
 
 

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING
 
 from t5x_style.configuration import gin_checks
@@ -165,7 +165,7 @@ def _run_among(peers: "Peers", flags: gin_checks.Flags, job: str) -> int:
     try:
         flags = flags.without_links()
         planned = stages.plan(flags, job)
-        peers.compare(_identity(planned))
+        _agreement().compare(peers, _identity(planned))
         if peers.number == 0:
             peers.close(_lead(peers, flags, planned))
         else:
@@ -183,12 +183,18 @@ def _run_among(peers: "Peers", flags: gin_checks.Flags, job: str) -> int:
     return 0
 
 
+def _agreement() -> ModuleType:
+    from t5x_style.distributed import agreement  # imports JAX
+
+    return agreement
+
+
 def _identity(planned: stages.Plan) -> dict[str, dict[str, str]]:
     """What must be the same on all processes of a stage."""
+    job = f"{planned.job.name}, version {planned.job.version}"
     return {
-        "job": {f"{planned.job.name} {planned.job.version}": ""},
-        "folder": {str(planned.link.absolute()): ""},
-        "parameter": planned.values.semantic,
+        "stage": {"job": job, "folder": str(planned.link.absolute())},
+        "gin": planned.values.semantic | planned.values.operational,
         "input": planned.inputs.flat(),
         "code": planned.code,
     }
@@ -215,7 +221,9 @@ def _follow(peers: "Peers", flags: gin_checks.Flags, planned: stages.Plan) -> No
     runs = folder != "done"
     if runs and peers.together:
         try:
+            _agreement().gather(peers)
             _call(flags, planned, Path(folder), first=False)
+            peers.put(f"ran/{peers.number}", "")
         except stages.Signalled:
             raise
         except stages.Interrupted:
@@ -261,7 +269,12 @@ def _make(
         peers.verdict(f"run {folder}")  # from here on the others may read the folder
     begin = time.monotonic()
     try:
+        if peers is not None and peers.together:
+            _agreement().gather(peers)
         outputs = _call(flags, planned, folder, first=True)
+        if peers is not None and peers.together:
+            peers.put(f"ran/{peers.number}", "")
+            peers.wait_until_all_ran()  # the process that writes the outputs may be another one
     except stages.Interrupted as interrupted:
         if peers is not None and peers.together and isinstance(interrupted, stages.Signalled):
             raise  # the others have not agreed to stop here

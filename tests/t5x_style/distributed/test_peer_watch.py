@@ -135,7 +135,9 @@ def test_another_gin_value_or_file_is_named_on_all(how, tmp_path):
     for code, output in process_group.run(command, each=each):
         assert code == 1, output
         assert "the processes of this stage do not run the same" in output
-        assert "process 1: parameter seed" in output, output
+        here = socket.gethostname()
+        assert f"these differ from process 0 ({here}):\n  process 1 ({here}): gin " in output
+        assert "gin seed is 5, on process 0 3" in output, output
     assert not (tmp_path / "run").exists()
 
 
