@@ -51,7 +51,8 @@ Exit code: 0 done, or stopped as asked; 1 an error; 143 the running stage was st
 that did not come through the recipe; 128 + N signal N killed the stage, as in a shell (134: JAX
 lost another process, 137: no memory). Flags of several processes (see
 `t5x_style.distributed.launch_flags`) go to every stage; the same recipe is started once for each
-process.
+process. With `--processes=auto` the hosts of a TPU slice need no others: the recipe finds out its
+number once, for all stages.
 """
 
 import os
@@ -69,7 +70,8 @@ from rich.table import Table
 from launch import recipe_times
 from t5x_style.configuration import gin_checks
 from t5x_style.configuration.gin_reader import REPOSITORY, closest
-from t5x_style.distributed import launch_flags
+from t5x_style.distributed import pod
+from t5x_style.distributed.launch_flags import Processes
 from t5x_style.goodput.table import StageTime
 from t5x_style.storage import places
 from t5x_style.workflow import (
@@ -106,7 +108,8 @@ class Row:
 class Children:
     """The stage that runs now, and whether we were asked to stop."""
 
-    def __init__(self) -> None:
+    def __init__(self, described: Processes | None = None) -> None:
+        self._described = described
         self.stopping = False
         self.child: subprocess.Popen[bytes] | None = None
 
@@ -125,14 +128,16 @@ class Children:
         """Runs `python -m entry` with the flags, its output on our terminal; the exit code."""
         command = [sys.executable, "-m", entry, *flags.arguments()]
         # its own session: Ctrl-C reaches it once, through us
-        self.child = subprocess.Popen(command, env=_environment(), start_new_session=True)
+        self.child = subprocess.Popen(
+            command, env=_environment(self._described), start_new_session=True
+        )
         if self.stopping:
             self.child.send_signal(signal.SIGTERM)
         return self.child.wait()
 
 
-def _environment() -> dict[str, str]:
-    """The stage's environment.
+def _environment(described: Processes | None = None) -> dict[str, str]:
+    """The stage's environment, in which it is one of the described processes.
 
     Our sources come first, output is not buffered, compiled programs are kept, and memory is in
     huge pages, unless the user's own variables say otherwise.
@@ -144,7 +149,6 @@ def _environment() -> dict[str, str]:
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
     forced = {"PYTHONPATH": path, stage_runner.PARENT: str(os.getpid())}
-    described = launch_flags.read(sys.argv[1:], os.environ)
     return {**defaults, **os.environ, **forced, **(described.environment() if described else {})}
 
 
@@ -170,7 +174,8 @@ def execute(recipe: Recipe, flags: gin_checks.Flags) -> int:
     for folder in (recipe.run_dir, recipe.store.root):
         links.require_writable(folder)
     recipe_checks.survey(recipe, flags)  # all that can be known before the first stage
-    children = Children()
+    described = pod.read(sys.argv[1:], os.environ)
+    children = Children(described)
     children.watch()
     rows: list[Row] = []
     times: dict[str, StageTime] = {}
@@ -198,11 +203,11 @@ def execute(recipe: Recipe, flags: gin_checks.Flags) -> int:
             times[item.name] = recipe_times.of_stage(version, time.monotonic() - begun)
         known.done[item.name] = version
         rows.append(_row(item.name, decision, version))
-    described = launch_flags.read(sys.argv[1:], os.environ)
     if described is None or not described.number:  # one of several is enough
         publish(recipe, known)
         recipe_times.write(recipe.run_dir, times, CONSOLE)
-    show(rows, f"{recipe.run_dir}: all {len(rows)} stages done")
+        remote_store.publish_file(recipe.run_dir / recipe_times.FILE)
+    show(rows, f"{places.shown(recipe.run_dir)}: all {len(rows)} stages done")
     return 0
 
 
@@ -317,7 +322,7 @@ def run(flags: gin_checks.Flags) -> int:
     if note := recipe_checks.budget_note(recipe):
         CONSOLE.print(note)
     if flags.dry_run:
-        show(survey(recipe, flags), f"{recipe.run_dir}: what would run (nothing was)")
+        show(survey(recipe, flags), f"{places.shown(recipe.run_dir)}: what would run (nothing was)")
         return 0
     return execute(recipe, flags)
 

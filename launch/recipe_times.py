@@ -9,6 +9,7 @@ from rich.table import Table
 
 from t5x_style.goodput import attempts, table
 from t5x_style.goodput.table import StageTime
+from t5x_style.storage import places
 from t5x_style.workflow.store import Version
 
 FILE = "time.md"
@@ -41,7 +42,14 @@ def write(run_dir: Path, stages: Mapping[str, StageTime], console: Console) -> N
       console: to print on.
     """
     head, *rows = table.of_stages(stages)
-    lines = [f"# Time of {run_dir}", "", _NOTE, "", _row(head), "|---" * len(head) + "|"]
+    lines = [
+        f"# Time of {places.shown(run_dir)}",
+        "",
+        _NOTE,
+        "",
+        _row(head),
+        "|---" * len(head) + "|",
+    ]
     page = "\n".join([*lines, *map(_row, rows), ""])
     temporary = run_dir / f".{FILE}.tmp"
     temporary.write_text(page, encoding="utf-8")

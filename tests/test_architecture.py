@@ -67,6 +67,7 @@ ALLOWED = {
         "t5x_style.accelerators",
         "t5x_style.storage",
         "t5x_style.distributed.launch_flags",
+        "t5x_style.distributed.pod",
     ),
 }
 # What decides whether a stage runs knows nothing of what stages do, and starts in a blink.
@@ -78,11 +79,13 @@ WITHOUT_JAX = (
     "t5x_style.storage",
     "t5x_style.workflow",
     "t5x_style.distributed.launch_flags",
+    "t5x_style.distributed.pod",
 )
 # How a stage joins the other processes, imported when there are some.
 JOINS = {
     ("t5x_style.workflow.stage_runner", "t5x_style.distributed.startup"),
     ("t5x_style.workflow.stage_runner", "t5x_style.distributed.peer_watch"),
+    ("t5x_style.workflow.stage_runner", "t5x_style.distributed.agreement"),
 }
 OBJECTIVE_BASE = "models.objectives.text_objective"
 

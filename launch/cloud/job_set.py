@@ -58,7 +58,7 @@ def environment(job: ClusterJob, slices: Slices) -> dict[str, str]:
     """Variables of each process on some slices."""
     # Google numbers slices and hosts; this only has each of several processes join the others.
     several = slices.hosts * slices.count > 1
-    return dict(job.environment) | ({"JAX_DISTRIBUTED": "1"} if several else {})
+    return dict(job.environment) | ({"KENNEL_PROCESSES": "auto"} if several else {})
 
 
 def manifest(job: ClusterJob) -> Tree:

@@ -141,17 +141,17 @@ def _numbering(part: _Part) -> Iterator[Problem]:
     processes = count * part.slices.hosts
     for container in part.containers:
         variables = container["env"].by("name")
-        automatic = "JAX_DISTRIBUTED" in variables
+        automatic = "KENNEL_PROCESSES" in variables
         numbered = [name for name in variables if NUMBERING.fullmatch(name)]
         if not numbered:
             wanted = processes > 1
             if automatic != wanted:
                 yield container["env"].problem(
-                    6, f"JAX_DISTRIBUTED {'set' if wanted else 'left out'}: {processes} processes"
+                    6, f"KENNEL_PROCESSES {'set' if wanted else 'left out'}: {processes} processes"
                 )
             continue
         if automatic:
-            yield variables["JAX_DISTRIBUTED"].problem(6, f"none next to {', '.join(numbered)}")
+            yield variables["KENNEL_PROCESSES"].problem(6, f"none next to {', '.join(numbered)}")
         groups = [_PROCESSES, *([_MEGASCALE] if count > 1 else [])]
         for name in (name for group in groups for name in group):
             if name not in variables:

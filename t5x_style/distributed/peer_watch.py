@@ -3,11 +3,13 @@
 Everything goes through the key-value store of JAX's coordination service, which needs no equal
 programs and no devices. Keys, under `kennel/`:
 
-    plan/K      what process K is about to run
+    host/K      the name of the host of process K
+    digest/K, identity/K, gather/K   see `agreement`
     verdict     process 0: whether the stage has to run
     end/K       process K ends alone: exit code, then why
     gone/K      process K has read that, and goes
     stop/K      process K was asked to stop a job that only process 0 runs
+    ran/K       process K has run the job
     over        process 0: the stage has ended, and how
 
 A thread reads them while the main thread computes, for that one may sit in a collective operation
@@ -16,9 +18,10 @@ all others: after the heartbeat time-out, or at once if it was process 0, which 
 """
 
 import atexit
-import json
+import math
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -27,7 +30,7 @@ from typing import Any
 import jax
 from jax._src.distributed import global_state  # the key-value store has no public name
 
-from t5x_style.distributed.launch_flags import ProcessesError
+from t5x_style.distributed.launch_flags import Processes, ProcessesError
 
 ROOT = "kennel/"
 POLL_SECONDS = 0.2
@@ -43,86 +46,118 @@ def let_finish(thread: threading.Thread) -> None:
 
 
 class Peers:
-    """What this process hears of the others, and tells them."""
+    """What this process hears of the others, and reports to them.
 
-    def __init__(self, heartbeat_timeout: int, together: bool):
+    Attributes:
+      number, count: of this process, and of all.
+      together: the job runs on all processes; False: on process 0, and the others wait.
+      patience: seconds that each waits for the others to start.
+    """
+
+    def __init__(self, described: Processes, together: bool):
         """Args:
-        heartbeat_timeout: seconds until a process without a sign of life counts as dead.
-        together: the job runs on all processes; False: on process 0, and the others wait.
+        described: how long to wait; JAX knows the rest.
+        together: see the class.
         """
         self.number, self.count = global_state.process_id, global_state.num_processes
         self.together = together
-        self._heartbeat = heartbeat_timeout
+        self.patience = described.initialization_timeout
+        self._heartbeat = described.heartbeat_timeout
         self._client: Any = global_state.client
         self._closed = threading.Event()
         self._alone = threading.Lock()  # one thread ends the process, once
         self._watcher = threading.Thread(target=self._watch, name="peers", daemon=True)
         self._watcher.start()
         atexit.register(self._stop_watching)  # before JAX's own farewell closes the service
+        self.put(f"host/{self.number}", socket.gethostname())
 
     def _stop_watching(self) -> None:
         self._closed.set()
         self._watcher.join()
 
-    def _set(self, key: str, value: str) -> None:
+    def put(self, key: str, value: str) -> None:
+        """Sets a key that the others read."""
         self._client.key_value_set(ROOT + key, value, allow_overwrite=True)
 
-    def _get(self, key: str) -> str:
-        """Waits until another process has set it; the watcher sees to it if that one ends."""
+    def get(self, key: str, deadline: float = math.inf) -> str | None:
+        """Waits until a process has set the key; the watcher sees to it if that one ends.
+
+        Args:
+          key: below `kennel/`.
+          deadline: of `time.monotonic`.
+
+        Returns:
+          its value; None if it was not set in time.
+        """
         while True:
             try:
                 return str(self._client.blocking_key_value_get(ROOT + key, TURN_MILLISECONDS))
             except jax.errors.JaxRuntimeError as error:
                 if "DEADLINE_EXCEEDED" not in str(error):
                     raise
+                if time.monotonic() > deadline:
+                    return None
 
-    def _all(self, folder: str) -> dict[int, str]:
-        """Process -> value, of those that have set theirs."""
+    def everyone(self, folder: str, what: str) -> list[str]:
+        """Waits until every process has set its key, FOLDER/K.
+
+        Args:
+          folder: of the keys.
+          what: it is that a process does then, for the error.
+
+        Returns:
+          the values, by number of the process.
+
+        Raises:
+          ProcessesError: some did not within `patience` seconds; names them.
+        """
+        deadline = time.monotonic() + self.patience
+        values = []
+        for number in range(self.count):
+            value = self.get(f"{folder}/{number}", deadline)
+            if value is None:
+                absent = set(range(self.count)) - self.set_by(folder).keys()
+                raise ProcessesError(
+                    f"waited {self.patience} s for {self.named(*(absent or {number}))} to {what}. "
+                    "See what those hosts do, or give them longer: "
+                    "--initialization_timeout=SECONDS."
+                )
+            values.append(value)
+        return values
+
+    def set_by(self, folder: str) -> dict[int, str]:
+        """Process -> value of its key FOLDER/K, of those that have set theirs."""
         found = self._client.key_value_dir_get(f"{ROOT}{folder}/")
         return {int(key.rsplit("/", 1)[1]): value for key, value in found}
 
-    def compare(self, plan: dict[str, Any]) -> None:
-        """Before anything collective: all must be about to run the same.
+    def forget(self, folder: str) -> None:
+        """Deletes the keys of a folder that all have read."""
+        self._client.key_value_delete(f"{ROOT}{folder}/")
 
-        Args:
-          plan: what this process is about to run, as JSON: kind -> {name: hash}.
+    def named(self, *numbers: int) -> str:
+        """Processes with the names of their hosts: 'process 1 (host-b), process 2 (host-c)'."""
+        hosts = self.set_by("host")
+        return ", ".join(f"process {n} ({hosts.get(n, 'host unknown')})" for n in sorted(numbers))
 
-        Raises:
-          ProcessesError: on every process, with what differs and where.
-        """
-        self._set(f"plan/{self.number}", json.dumps(plan))
-        plans = [json.loads(self._get(f"plan/{number}")) for number in range(self.count)]
-        lines = []
-        for number, other in enumerate(plans):
-            differing = [
-                f"{kind} {name}"
-                for kind in plans[0]
-                for name in sorted(plans[0][kind].keys() | other[kind].keys())
-                if plans[0][kind].get(name) != other[kind].get(name)
-            ]
-            if differing:
-                lines.append(f"  process {number}: {', '.join(differing[:8])}")
-        if lines:
-            raise ProcessesError(
-                "the processes of this stage do not run the same; these differ from process 0:\n"
-                + "\n".join(lines)
-                + "\nStart all of them with the same command, gin files, inputs and code."
-            )
+    def wait_until_all_ran(self) -> None:
+        """Returns once the job has ended on all processes, however long it takes."""
+        for number in range(self.count):
+            self.get(f"ran/{number}")
 
     def verdict(self, status: str = "") -> str:
         """Process 0 says what is to be done with the stage; the others hear it."""
         if self.number == 0:
-            self._set("verdict", status)
+            self.put("verdict", status)
             return status
-        return self._get("verdict")
+        return str(self.get("verdict"))
 
     def wait_for_the_end(self) -> str:
         """What process 0 says of the stage when it has ended. Signals are handled meanwhile."""
-        return self._get("over")
+        return str(self.get("over"))
 
     def ask_to_stop(self) -> None:
         """Has process 0 stop the job that it runs for all."""
-        self._set(f"stop/{self.number}", "")
+        self.put(f"stop/{self.number}", "")
 
     def close(self, outcome: str = "") -> None:
         """The good end: process 0 has written everything; now all may go, in any order.
@@ -131,7 +166,7 @@ class Peers:
           outcome: from process 0, for the others.
         """
         if self.number == 0:
-            self._set("over", outcome)
+            self.put("over", outcome)
         else:
             self.wait_for_the_end()
         self._stop_watching()
@@ -163,7 +198,7 @@ class Peers:
     def _watch(self) -> None:
         while not self._closed.wait(POLL_SECONDS):
             try:
-                ended, stops = self._all("end"), self._all("stop")
+                ended, stops = self.set_by("end"), self.set_by("stop")
             except jax.errors.JaxRuntimeError:
                 continue  # the service is gone: JAX ends this process, with a message
             if self.number in ended:
@@ -194,7 +229,7 @@ class Peers:
         self._tell(f"gone/{self.number}", "")
         while self.number == 0 and time.monotonic() < deadline:
             try:
-                if len(self._all("gone")) == self.count:
+                if len(self.set_by("gone")) == self.count:
                     break
             except jax.errors.JaxRuntimeError:
                 break
@@ -205,7 +240,7 @@ class Peers:
 
     def _tell(self, key: str, value: str) -> None:
         try:
-            self._set(key, value)
+            self.put(key, value)
         except jax.errors.JaxRuntimeError as error:
             print(f"the other processes could not be told: {error}", file=sys.stderr)
 

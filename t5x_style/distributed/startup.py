@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jax
 
-from t5x_style.distributed import launch_flags, rendezvous
+from t5x_style.distributed import numbering, rendezvous
 from t5x_style.distributed.peer_watch import Peers
 
 _COMPILER_STACK = "--fibers_default_thread_stack_size"
@@ -20,8 +20,8 @@ def start() -> None:
 
     An entry point whose job computes on devices calls it before `stage.main`: its job then runs on
     all processes. Every other job is run by process 0 alone. Several processes are described by
-    flags or variables: see `processes`. Bad ones, or processes that do not come, end this one with
-    a message and exit code 1.
+    flags or variables: see `launch_flags`. Bad ones, or processes that do not come, end this one
+    with a message and exit code 1.
     """
     widen_compiler_stack()
     schedule_for_memory()
@@ -45,8 +45,8 @@ def join(together: bool) -> Peers | None:
       ProcessesError: the description is incomplete or wrong, or processes did not come in time.
     """
     global _peers
-    if _peers is None and (described := launch_flags.read(sys.argv[1:], os.environ)):
-        rendezvous.meet(described)
+    if _peers is None and (described := numbering.read(sys.argv[1:], os.environ)):
+        rendezvous.meet(described, numbering.place)
         # SIGTERM is ours until a training loop asks for steps to be agreed on; see hooks.Preemption
         jax.config.update("jax_enable_preemption_service", False)
         jax.distributed.initialize(
@@ -56,7 +56,12 @@ def join(together: bool) -> Peers | None:
             initialization_timeout=described.initialization_timeout,
             heartbeat_timeout_seconds=described.heartbeat_timeout,
         )
-        _peers = Peers(described.heartbeat_timeout, together)
+        _peers = Peers(described, together)
+    return _peers
+
+
+def peers() -> Peers | None:
+    """The other processes that this one has joined; None if there are none."""
     return _peers
 
 

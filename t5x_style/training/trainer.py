@@ -13,7 +13,9 @@ import numpy as np
 
 from t5x_style.checkpoints.checkpoint_directory import Shared
 from t5x_style.checkpoints.checkpointing import Checkpointer
+from t5x_style.distributed import startup
 from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.distributed.replica_fingerprints import ReplicaFingerprints
 from t5x_style.evaluation.embedding_sample import EmbeddingSample
 from t5x_style.goodput.account import Account
 from t5x_style.interfaces import batch_source, objective
@@ -21,7 +23,7 @@ from t5x_style.interfaces.batch_source import BatchSource, ModelDependentSource
 from t5x_style.step import compiled_step, jitted_functions, static_tables, train_state, train_step
 from t5x_style.step.optimizers import AdamW
 from t5x_style.step.train_state import MakeObjective, TrainState
-from t5x_style.training import hooks, warm_start
+from t5x_style.training import divergence, hooks, warm_start
 from t5x_style.training.device_watch import DeviceWatch
 from t5x_style.training.metric_writer import MetricLog
 from t5x_style.training.model_view import TrainingView
@@ -43,6 +45,8 @@ class Cadence:
       log_every, evaluate_every, save_every: steps between two of these; the last step has all.
       evaluate_at_start: whether the evaluators see the parameters of step 0, too.
       profile_first, profile_count: which steps are traced; count 0 traces none.
+      compare_hosts_every: steps between two comparisons of the hosts' states, where there are
+        several; 0 for never. See `divergence`.
     """
 
     # The marks say which fields do not change results, unless the source of batches names them in
@@ -54,10 +58,14 @@ class Cadence:
     evaluate_at_start: Annotated[bool, "operational"] = False
     profile_first: Annotated[int, "operational"] = 10
     profile_count: Annotated[int, "operational"] = 0
+    compare_hosts_every: Annotated[int, "operational"] = 100
 
     def __post_init__(self) -> None:
-        for name in ("steps", "log_every", "evaluate_every", "save_every"):
-            smallest = 0 if name == "steps" else 1
+        for name in (
+            *("steps", "log_every", "evaluate_every", "save_every"),
+            "compare_hosts_every",
+        ):
+            smallest = 0 if name in ("steps", "compare_hosts_every") else 1
             if getattr(self, name) < smallest:
                 raise ValueError(
                     f"Cadence.{name}: expected at least {smallest}, found {getattr(self, name)}"
@@ -268,6 +276,7 @@ class Trainer:
             preemption,  # first: the others act differently on the last step before a stop
             # Before saving: of a step that is known to be bad nothing is kept.
             hooks.StopWhenNotFinite(self._explain_non_finite, log),
+            *self._comparisons(),
             log_hook,
             diagnose,
             evaluate,
@@ -312,6 +321,15 @@ class Trainer:
     def _save(self, meta: dict[str, Any]) -> None:
         with self.account.part("checkpoint"):
             self.checkpointer.save(self.state, meta)
+
+    def _comparisons(self) -> list[hooks.Hook]:
+        """With other processes, what compares them."""
+        peers, every = startup.peers(), self.cadence.compare_hosts_every
+        if peers is None or not every:
+            return []
+        fingerprints = ReplicaFingerprints(self.state, self.partitioner.mesh)
+        data = lambda: self.pipeline.fingerprint  # noqa: E731
+        return [divergence.CompareHosts(every, peers, fingerprints, data)]
 
     def _loop(self, after_step: list[hooks.Hook], log_hook: hooks.Log) -> bool:
         first, last = int(self.state.step), self.cadence.steps

@@ -118,19 +118,35 @@ def fence(path: Path, lease: Lease) -> None:
     lease.fence(places.remote(path) or path)
 
 
-def join(folder: Path) -> None:
-    """Makes a version's folder here what process 0 has made of it, unless its disk is this one.
+@contextlib.contextmanager
+def joined(store: Store, folder: Path, say: Callable[[str], None]) -> Iterator[Path]:
+    """Inside, a version's folder is here, and what this process writes to it is pushed.
+
+    On a process that shares the disk of process 0, it is here already, and process 0 pushes.
 
     Args:
+      store: nothing happens for one that is not on object storage.
       folder: of a version that process 0 has begun.
+      say: prints a line.
+
+    Yields:
+      the folder.
     """
-    if url := places.remote(folder):
-        content, _ = objects.default().read(f"{url}/{STARTED_FILE}")
-        record = folder / STARTED_FILE
-        if record.is_file() and record.read_bytes() == content:
-            return
-        _mirror(folder).pull()
-        copy_record(record)
+    record = folder / STARTED_FILE
+    content = objects.default().read(places.remote(record))[0] if store.url else b""
+    if not store.url or (record.is_file() and record.read_bytes() == content):
+        yield folder
+        return
+    pull(store, folder)
+    copy_record(record)
+    with pushed(store, folder, say):
+        yield folder
+
+
+def complete(store: Store, folder: Path) -> None:
+    """Copies what other processes have pushed to a version's folder, on the disk of process 0."""
+    if store.url:
+        _mirror(folder).complete()
 
 
 def pull(store: Store, folder: Path) -> None:

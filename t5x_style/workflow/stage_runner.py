@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING
 
 from t5x_style import STARTED
@@ -175,7 +175,7 @@ def _run_among(peers: "Peers", flags: gin_checks.Flags, job: str) -> int:
     try:
         flags = flags.without_links()
         planned = stages.plan(flags, job, fresh=True)
-        peers.compare(_identity(planned))
+        _agreement().compare(peers, _identity(planned))
         if peers.number == 0:
             peers.close(_lead(peers, flags, planned))
         else:
@@ -193,12 +193,18 @@ def _run_among(peers: "Peers", flags: gin_checks.Flags, job: str) -> int:
     return 0
 
 
+def _agreement() -> ModuleType:
+    from t5x_style.distributed import agreement  # imports JAX
+
+    return agreement
+
+
 def _identity(planned: stages.Plan) -> dict[str, dict[str, str]]:
     """What must be the same on all processes of a stage."""
+    job = f"{planned.job.name}, version {planned.job.version}"
     return {
-        "job": {f"{planned.job.name} {planned.job.version}": ""},
-        "folder": {places.shown(planned.link.absolute()): ""},
-        "parameter": planned.values.semantic,
+        "stage": {"job": job, "folder": places.shown(planned.link.absolute())},
+        "gin": planned.values.semantic | planned.values.operational,
         "input": planned.inputs.flat(),
         "code": planned.code,
     }
@@ -225,9 +231,10 @@ def _follow(peers: "Peers", flags: gin_checks.Flags, planned: stages.Plan) -> No
     runs = folder != "done"
     if runs and peers.together:
         try:
-            here = places.local(folder)
-            remote_store.join(here)
-            _call(flags, planned, here, first=False)
+            _agreement().gather(peers)
+            with remote_store.joined(planned.store, places.local(folder), _warn) as here:
+                _call(flags, planned, here, first=False)
+            peers.put(f"ran/{peers.number}", "")
         except stages.Signalled:
             raise
         except stages.Interrupted:
@@ -274,8 +281,14 @@ def _make(
         peers.verdict(f"run {places.shown(folder)}")  # from here on the others may read the folder
     begin = time.monotonic()
     try:
+        if peers is not None and peers.together:
+            _agreement().gather(peers)
         with remote_store.pushed(planned.store, folder, _warn):
             outputs = _call(flags, planned, folder, first=True)
+        if peers is not None and peers.together:
+            peers.put(f"ran/{peers.number}", "")
+            peers.wait_until_all_ran()  # the process that writes the outputs may be another one
+            remote_store.complete(planned.store, folder)
     except stages.Interrupted as interrupted:
         if peers is not None and peers.together and isinstance(interrupted, stages.Signalled):
             raise  # the others have not agreed to stop here

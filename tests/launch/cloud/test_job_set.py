@@ -63,7 +63,7 @@ def test_fields_that_depend_on_the_run():
     assert [pod["terminationGracePeriodSeconds"] for pod in pods] == [600, 600]
     # Four hosts twice join each other; the builder's one host has nobody to join.
     named = [{one["name"]: one["value"] for one in pod["containers"][0]["env"]} for pod in pods]
-    assert named == [{"A": "1", "JAX_DISTRIBUTED": "1"}, {"A": "1"}]
+    assert named == [{"A": "1", "KENNEL_PROCESSES": "auto"}, {"A": "1"}]
 
 
 def test_a_pool_without_nodes_gets_no_exclusive_placement():

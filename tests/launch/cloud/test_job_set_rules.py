@@ -77,7 +77,7 @@ BREAKS_A_RULE = {
     "one variable of three": (6, f"{BOX}.env", variables(**LONE)),
     "a number of processes that is not": (6, f"{BOX}.env", variables(**WRONG_COUNT)),
     "one slice id for all": (6, f"{BOX}.env", variables(**SAME_SLICE)),
-    "numbered twice": (6, f"{BOX}.env", variables(JAX_DISTRIBUTED="1", **NUMBERED)),
+    "numbered twice": (6, f"{BOX}.env", variables(KENNEL_PROCESSES="auto", **NUMBERED)),
     "not numbered": (6, f"{BOX}.env", []),
     "pods restart alone": (7, f"{POD}.restartPolicy", "OnFailure"),
     "a second try of a pod": (7, f"{SPEC}.backoffLimit", 3),

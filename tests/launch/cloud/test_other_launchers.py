@@ -44,7 +44,7 @@ def test_a_command_of_xpk(provisioning):
     assert flags.pop(capacity.get(provisioning, "--reservation")) == (reservation or None)
     command = flags.pop("--command")
     assert in_the_pod({"--command": command}) == [
-        *("env", "JAX_DISTRIBUTED=1", *job_set.POD, *job.command)
+        *("env", "KENNEL_PROCESSES=auto", *job_set.POD, *job.command)
     ]
     assert flags == {
         "--cluster": "$CLUSTER",
@@ -120,7 +120,7 @@ def test_a_task_of_skypilot_names_the_accelerator(slices, spot):
         "accelerator_args": {"runtime_version": slices.generation.runtime_version},
         "use_spot": spot,
     }
-    assert task["envs"] == ({"JAX_DISTRIBUTED": "1"} if slices.hosts > 1 else {})
+    assert task["envs"] == ({"KENNEL_PROCESSES": "auto"} if slices.hosts > 1 else {})
 
 
 def test_names_of_accelerators_in_skypilot():

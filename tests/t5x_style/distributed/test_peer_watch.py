@@ -1,6 +1,8 @@
 """Real processes that share a stage: one plan for all, and however one ends, all do."""
 
+import concurrent.futures
 import signal
+import socket
 import threading
 
 import numpy as np
@@ -27,9 +29,13 @@ def test_flags_win_over_variables():
     assert launch_flags.read([], described.environment()) == described
 
 
-def test_cloud_tpu_needs_no_address():
-    described = launch_flags.read(["--heartbeat_timeout=9"], {"JAX_DISTRIBUTED": "1"})
+def test_hosts_of_a_slice_need_no_address_and_may_be_asked_to_run_alone():
+    auto = {"KENNEL_PROCESSES": "auto"}
+    described = launch_flags.read(["--heartbeat_timeout=9"], auto)
     assert described == launch_flags.Processes(None, None, None, heartbeat_timeout=9)
+    assert launch_flags.read(FLAGS, auto) == launch_flags.read(FLAGS, {})
+    assert launch_flags.read(["--processes=1"], auto) is None
+    assert launch_flags.alone(["--processes=1"], auto) and not launch_flags.alone([], auto)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +48,8 @@ def test_cloud_tpu_needs_no_address():
         ([*FLAGS, "--num_processes=two"], "num_processes .*at least 1, found 'two'"),
         ([*FLAGS, "--coordinator_address=host"], "expected HOST:PORT, found 'host'"),
         ([*FLAGS, "--coordinator_address=host:99999"], "expected HOST:PORT"),
+        ([*FLAGS, "--meeting_port=70000"], "meeting_port .*from 1 to 65535, found '70000'"),
+        (["--processes=2"], "--processes .*expected 'auto' or '1', found '2'"),
         ([*FLAGS, "--heartbeat_timeout=0"], "heartbeat_timeout .*at least 1, found '0'"),
     ],
 )
@@ -57,7 +65,8 @@ def meet(described: list[tuple[int, int]], seconds: int) -> dict[int, str]:
 
     def come(place, number, count):
         try:
-            rendezvous.meet(launch_flags.Processes(address, count, number, seconds))
+            described = launch_flags.Processes(address, count, number, None, seconds)
+            rendezvous.meet(described, lambda number: f"in row {number}")
             told[place] = ""
         except launch_flags.ProcessesError as error:
             told[place] = str(error)
@@ -77,9 +86,19 @@ def test_all_come():
     assert meet([(0, 3), (1, 3), (2, 3)], 60) == {0: "", 1: "", 2: ""}
 
 
+def test_all_come_to_a_port_that_is_not_that_of_jax():
+    with socket.create_server(("127.0.0.1", 0)) as service:  # another job's, say
+        port = service.getsockname()[1]
+        here = process_group.free_port()
+        described = [launch_flags.Processes(f"127.0.0.1:{port}", 2, n, here, 60) for n in (0, 1)]
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            assert list(pool.map(rendezvous.meet, described)) == [None, None]
+
+
 def test_who_does_not_come_is_named_on_all():
     told = meet([(0, 4), (2, 4)], 1)
     assert "waited 1 s for processes 1, 3 of 4" in told[0]
+    assert told[0].endswith("Process 1 is in row 1. Process 3 is in row 3.")
     assert "for processes 1, 3 of 4" in told[1] or "waited 1 s for process 0" in told[1]
 
 
@@ -89,9 +108,11 @@ def test_process_0_does_not_come():
 
 def test_one_number_twice_and_another_count():
     told = meet([(0, 3), (1, 3), (1, 3)], 60)
-    assert set(told.values()) == {"two processes have --process_id=1"}
+    here = socket.gethostname()
+    assert set(told.values()) == {f"two processes have --process_id=1: on {here} and on {here}"}
     told = meet([(0, 2), (1, 3)], 60)
-    assert set(told.values()) == {"process 1 has --num_processes=3, process 0 has 2"}
+    wrong = f"process 1 ({here}) has --num_processes=3, process 0 ({here}) has 2"
+    assert set(told.values()) == {wrong}
 
 
 def test_the_command_names_who_is_missing_and_partial_flags(tmp_path):
@@ -114,7 +135,9 @@ def test_another_gin_value_or_file_is_named_on_all(how, tmp_path):
     for code, output in process_group.run(command, each=each):
         assert code == 1, output
         assert "the processes of this stage do not run the same" in output
-        assert "process 1: parameter seed" in output, output
+        here = socket.gethostname()
+        assert f"these differ from process 0 ({here}):\n  process 1 ({here}): gin " in output
+        assert "gin seed is 5, on process 0 3" in output, output
     assert not (tmp_path / "run").exists()
 
 
