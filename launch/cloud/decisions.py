@@ -176,7 +176,7 @@ def _active(
     if busy := [f"{one.name} {one.state}" for one in seen.nodes if one.state != "READY"]:
         return Wait(f"ACTIVE; {', '.join(busy)}")
     silent = request.hosts - len(seen.hosts)
-    if not silent:
+    if silent <= 0:
         past.silent = None
         return _answered(job, seen.hosts, past, limits)
     past.silent = now if past.silent is None else past.silent
@@ -187,16 +187,18 @@ def _silent(
     job: str, count: int, hosts: Sequence[Host], seconds: float, past: Past, limits: Limits
 ) -> Action:
     """Some hosts do not answer."""
-    why = f"{count} of {count + len(hosts)} hosts have not answered for {seconds:.0f} s"
+    why = f"{count} of {count + len(hosts)} hosts do not answer"
+    lasting = f"{why} for {seconds / 60:.0f} minutes"
     if not hosts:
         if seconds >= limits.unreachable:
-            return End(Ending.UNREACHABLE, why)
+            return End(Ending.UNREACHABLE, lasting)
         return Wait(why)
-    if seconds < limits.silence or any(one.state == "running" for one in hosts):
-        return Wait(why, running=any(one.state == "running" for one in hosts))
+    running = any(one.state == "running" for one in hosts)
+    if seconds < limits.silence or running:
+        return Wait(why, running)
     if all(one.state == "done" for one in hosts):
         return _answered(job, hosts, past, limits)
-    return Delete(f"lost a host: {why}, and the job runs on no other")
+    return Delete(f"lost a host: {lasting}, and the job runs on no other")
 
 
 def _answered(job: str, hosts: Sequence[Host], past: Past, limits: Limits) -> Action:

@@ -28,7 +28,7 @@ FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds between them; doubled each time
 # The first that matches a message decides. Texts of Google's servers and of gcloud 528.
 _KINDS: tuple[tuple[Kind, str], ...] = (
     ("exists", r"ALREADY_EXISTS|already exists"),
-    ("not_found", r"NOT_FOUND|was not found|could not be found"),
+    ("not_found", r"NOT_FOUND|was not found|could not be found|matched no objects"),
     ("permission", r"PERMISSION_DENIED|UNAUTHENTICATED|do(es)? not (currently )?have (an active "
                    r"account|permission)|Reauthentication|has not been used in project|"
                    r"SERVICE_DISABLED|gcloud auth login|valid credentials"),
@@ -153,19 +153,23 @@ class Gcloud:
         Raises:
           GcloudError: it failed for another reason, or each time; its answer is no JSON.
         """
-        for attempt in range(ATTEMPTS):
-            try:
-                text = self.once(arguments)
-                break
-            except GcloudError as error:
-                if error.kind not in ("transient", "unanswered") or attempt == ATTEMPTS - 1:
-                    raise
-                self._sleep(min(FIRST_WAIT * 2**attempt, LONGEST_WAIT))
+        text = self.read_text(arguments)
         try:
             return json.loads(text or "null")
         except ValueError as error:
             message = f"expected JSON from gcloud, found {text[:80]!r}"
             raise GcloudError("other", message, [self.name, *arguments]) from error
+
+    def read_text(self, arguments: Sequence[str]) -> str:
+        """As `read`, for an answer that is no JSON."""
+        for attempt in range(ATTEMPTS):
+            try:
+                return self.once(arguments)
+            except GcloudError as error:
+                if error.kind not in ("transient", "unanswered") or attempt == ATTEMPTS - 1:
+                    raise
+                self._sleep(min(FIRST_WAIT * 2**attempt, LONGEST_WAIT))
+        raise AssertionError("the last attempt returns or raises")
 
     def on_hosts(self, arguments: Sequence[str], timeout: float) -> Completed:
         """Runs `ssh` or `scp` and returns what came back: some hosts may answer, others not."""

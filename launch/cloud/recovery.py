@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from launch.cloud import decisions, queued_resources, reports
+from launch.cloud import decisions, queued_resources, reports, run_record
 from launch.cloud.decisions import Create, Delete, End, Limits, Past, Seen, Start, Wait
 from launch.cloud.endings import FINAL, Ending
 from launch.cloud.gcloud import Gcloud, GcloudError
@@ -59,7 +59,7 @@ class Recovery:
     sleep: Callable[[float], None] = time.sleep
     past: Past = field(default_factory=Past)
     _said: str = ""
-    _failures: int = 0
+    _failing: float | None = None  # since when Google has not answered
 
     def up(self) -> End:
         """Runs until the job is done or nothing more can be done; returns how it ended."""
@@ -77,14 +77,14 @@ class Recovery:
     def _next(self) -> decisions.Action:
         """Looks, decides and acts; returns what it decided."""
         seen = self._look()
-        self._failures = 0
+        self._failing = None
         action = decisions.decide(
             self.request, self.job.identity, seen, self.past, self.clock(), self.limits
         )
         if isinstance(action, End):
             return self._end(seen, action)
         if isinstance(action, Create):
-            return self._create()
+            return self._create_unless_done()
         if isinstance(action, Delete):
             self._delete(action)
         elif isinstance(action, Start):
@@ -102,6 +102,11 @@ class Recovery:
         ready = len(nodes) == self.request.slices.count
         ready = ready and all(one.state == "READY" for one in nodes)
         return Seen(found, nodes, self.job.hosts(self.gcloud) if ready else ())
+
+    def _create_unless_done(self) -> decisions.Action:
+        if run_record.is_done(self.gcloud, self.request.run_dir, self.job.identity):
+            return End(Ending.DONE, f"the job is done, as {self.request.run_dir} says")
+        return self._create()
 
     def _create(self) -> decisions.Action:
         """Asks once. Whatever the answer, what Google has decides what comes next."""
@@ -169,7 +174,11 @@ class Recovery:
 
     def _end(self, seen: Seen, action: End) -> decisions.Action:
         """Ends; deletes before where the user asked for it and the run needs no slices."""
-        if not (self.delete_at_end and action.ending in FINAL and seen.resource is not None):
+        if seen.resource is None or action.ending not in FINAL:
+            return action
+        if action.ending == Ending.DONE:
+            run_record.write(self.gcloud, self.request.run_dir, self.job.identity)
+        if not self.delete_at_end:
             return action
         deletion = Delete(action.why, action.ending)
         self._delete(deletion)
@@ -179,8 +188,8 @@ class Recovery:
         """A call failed, each time that it was tried: gives up only after long."""
         if error.kind == "permission":
             return End(Ending.NO_PERMISSION, str(error))
-        self._failures += 1
-        if self._failures * self.limits.poll >= self.limits.unreachable:
+        self._failing = self.clock() if self._failing is None else self._failing
+        if self.clock() - self._failing >= self.limits.unreachable:
             return End(Ending.UNREACHABLE, str(error))
         self._tell(error.short)
         self.sleep(self.limits.poll)
