@@ -196,19 +196,20 @@ def _silent(
     running = any(one.state == "running" for one in hosts)
     if seconds < limits.silence or running:
         return Wait(why, running)
-    if all(one.state == "done" for one in hosts):
-        return _answered(job, hosts, past, limits)
+    if all(one.state == "done" and one.job in ("", job) for one in hosts):
+        return End(Ending.DONE, f"the job is done; {why}")
     return Delete(f"lost a host: {lasting}, and the job runs on no other")
 
 
 def _answered(job: str, hosts: Sequence[Host], past: Past, limits: Limits) -> Action:
-    """All hosts answer."""
+    """All hosts answer. What an earlier job of this name has left there does not count."""
     if others := [one for one in hosts if one.job not in ("", job) and one.state == "running"]:
         return End(
             Ending.NAME_TAKEN,
-            f"{others[0].name} runs another job ({others[0].job}): wait for it, or delete it",
+            f"{others[0].name} runs a job with other settings or other code: wait for its end, "
+            "delete the slices, or choose another --name",
         )
-    states = {one.state for one in hosts}
+    states = {"absent" if one.job not in ("", job) else one.state for one in hosts}
     if states == {"done"}:
         return End(Ending.DONE, "the job is done")
     if "absent" in states and "failed" not in states:

@@ -36,7 +36,7 @@ _KINDS: tuple[tuple[Kind, str], ...] = (
               r"insufficient quota"),
     ("capacity", r"no more capacity|not enough resources|[Ss]tockout|STOCKOUT|ZONE_RESOURCE_POOL|"
                  r"insufficient capacity|no available capacity|does not have enough"),
-    ("transient", r"\b(UNAVAILABLE|INTERNAL|ABORTED)\b|RATE_LIMIT|[Tt]oo many requests|DEADLINE_EXCEEDED|"
+    ("transient", r"\b(UNAVAILABLE|INTERNAL|ABORTED|DEADLINE_EXCEEDED)\b|[Tt]oo many requests|"
                   r"HTTP(Error)? ?(429|500|502|503|504)|code[\"']?[:=] ?(429|500|502|503|504)|"
                   r"[Cc]onnection (reset|aborted|refused)|[Tt]emporar|Network is unreachable|"
                   r"Failed to establish|Name or service not known|currently unavailable"),

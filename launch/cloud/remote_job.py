@@ -73,10 +73,9 @@ class RemoteJob:
         """The hosts that answer."""
         return reports.hosts(gcloud.on_hosts(self.asking(), STATUS_TIMEOUT).out)
 
-    def log(self, follow: bool, node: int = 0, worker: int = 0) -> list[str]:
-        """The argument list that prints the log of one host."""
-        text = self.commands.log(follow)
-        return queued_resources.ssh(self.place, text, node=str(node), worker=str(worker))
+    def log(self, follow: bool, node: str = "0", worker: str = "0") -> list[str]:
+        """The argument list that prints the log of a host."""
+        return queued_resources.ssh(self.place, self.commands.log(follow), node, worker)
 
 
 class LogFollower:

@@ -1,5 +1,7 @@
-"""A note in RUN_DIR that a job is done: without it, a launcher that was stopped after the slices were
-deleted would pay for new ones, to find out that nothing is left to do.
+"""A note in RUN_DIR that a job is done.
+
+Without it, a launcher that was stopped after the slices were deleted would pay for new ones, to
+find out that nothing is left to do.
 """
 
 import json

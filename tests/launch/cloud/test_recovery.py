@@ -1,5 +1,7 @@
 """`kennel tpu up` against a stand-in for gcloud: histories, and the launcher killed in each."""
 
+import contextlib
+
 import pytest
 
 from launch.cloud import recovery
@@ -25,10 +27,8 @@ class Killing:
         if self.left:
             return self.world(argv, timeout)
         if self.after:
-            try:
+            with contextlib.suppress(TimeoutError):
                 self.world(argv, timeout)
-            except TimeoutError:
-                pass
         raise KilledError
 
 
