@@ -117,6 +117,7 @@ class Gcloud:
     Args:
       runner: runs a command line.
       sleep: waits so many seconds.
+      clock: seconds since 1970.
       name: the program.
     """
 
@@ -124,10 +125,12 @@ class Gcloud:
         self,
         runner: Runner = run_process,
         sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.time,
         name: str = "",
     ) -> None:
         self._runner = runner
-        self._sleep = sleep
+        self.sleep = sleep
+        self.clock = clock
         self.name = name or program()
 
     def once(self, arguments: Sequence[str], timeout: float = ANSWER_TIMEOUT) -> str:
@@ -168,7 +171,7 @@ class Gcloud:
             except GcloudError as error:
                 if error.kind not in ("transient", "unanswered") or attempt == ATTEMPTS - 1:
                     raise
-                self._sleep(min(FIRST_WAIT * 2**attempt, LONGEST_WAIT))
+                self.sleep(min(FIRST_WAIT * 2**attempt, LONGEST_WAIT))
         raise AssertionError("the last attempt returns or raises")
 
     def on_hosts(self, arguments: Sequence[str], timeout: float) -> Completed:

@@ -6,7 +6,6 @@ anywhere and started again. The job does not depend on it.
 """
 
 import shlex
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -39,13 +38,11 @@ class Recovery:
     Attributes:
       request: the slices.
       job: what runs on their hosts.
-      gcloud: the command.
+      gcloud: the command, and the time.
       follower: of the job's log.
       say: prints a line.
       delete_at_end: whether the user asked to delete the slices when the job has ended.
       limits: see `decisions.Limits`.
-      clock: seconds since 1970.
-      sleep: waits so many seconds.
     """
 
     request: Request
@@ -55,8 +52,6 @@ class Recovery:
     say: Callable[[str], None]
     delete_at_end: bool = False
     limits: Limits = field(default_factory=Limits)
-    clock: Callable[[], float] = time.time
-    sleep: Callable[[float], None] = time.sleep
     past: Past = field(default_factory=Past)
     _said: str = ""
     _failing: float | None = None  # since when Google has not answered
@@ -79,7 +74,7 @@ class Recovery:
         seen = self._look()
         self._failing = None
         action = decisions.decide(
-            self.request, self.job.identity, seen, self.past, self.clock(), self.limits
+            self.request, self.job.identity, seen, self.past, self.gcloud.clock(), self.limits
         )
         if isinstance(action, End):
             return self._end(seen, action)
@@ -115,7 +110,7 @@ class Recovery:
             self.gcloud.once(queued_resources.create(self.request))
         except GcloudError as error:
             return self._refused(error)
-        self.sleep(self.limits.poll)
+        self.gcloud.sleep(self.limits.poll)
         return Create()
 
     def _refused(self, error: GcloudError) -> decisions.Action:
@@ -137,7 +132,7 @@ class Recovery:
             if self.past.refusals >= self.limits.refusals:
                 return End(Ending.UNREACHABLE, str(error))
         self._tell(error.short)
-        self.sleep(self.limits.poll * 2**self.past.refusals)
+        self.gcloud.sleep(self.limits.poll * 2**self.past.refusals)
         return Create()
 
     def _delete(self, action: Delete) -> None:
@@ -149,11 +144,11 @@ class Recovery:
         except GcloudError as error:
             if error.kind != "not_found":
                 raise
-        self.past.deleting = self.clock()
+        self.past.deleting = self.gcloud.clock()
         self.past.replaced()
         if action.ending is not None:
             self.past.ending = (action.ending, action.why)
-        self.sleep(self.limits.poll * 2**self.past.refusals)
+        self.gcloud.sleep(self.limits.poll * 2**self.past.refusals)
 
     def _start(self, action: Start) -> None:
         self._tell(action.why)
@@ -164,13 +159,13 @@ class Recovery:
             self._tell(f"the hosts are not set up (exit code {done.code}): {done.err.strip()}")
         else:
             self.past.setups = 0
-        self.sleep(self.limits.poll)
+        self.gcloud.sleep(self.limits.poll)
 
     def _wait(self, action: Wait) -> None:
         self._tell(action.why)
         if action.running:
             self.follower.ensure()
-        self.sleep(self.limits.poll)
+        self.gcloud.sleep(self.limits.poll)
 
     def _end(self, seen: Seen, action: End) -> decisions.Action:
         """Ends; deletes before where the user asked for it and the run needs no slices."""
@@ -188,11 +183,11 @@ class Recovery:
         """A call failed, each time that it was tried: gives up only after long."""
         if error.kind == "permission":
             return End(Ending.NO_PERMISSION, str(error))
-        self._failing = self.clock() if self._failing is None else self._failing
-        if self.clock() - self._failing >= self.limits.unreachable:
+        self._failing = self.gcloud.clock() if self._failing is None else self._failing
+        if self.gcloud.clock() - self._failing >= self.limits.unreachable:
             return End(Ending.UNREACHABLE, str(error))
         self._tell(error.short)
-        self.sleep(self.limits.poll)
+        self.gcloud.sleep(self.limits.poll)
         return Wait(error.short)
 
     def _tell(self, line: str) -> None:

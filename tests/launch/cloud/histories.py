@@ -181,11 +181,9 @@ def launcher(world, runner, said=None):
     return Recovery(
         request=request,
         job=RemoteJob(request.place, commands),
-        gcloud=Gcloud(runner, world.sleep, "gcloud"),
+        gcloud=Gcloud(runner, world.sleep, world.clock, "gcloud"),
         follower=NoFollower(),
         say=(lambda line: None) if said is None else said.append,
         delete_at_end=True,
         limits=Limits(),
-        clock=world.clock,
-        sleep=world.sleep,
     )

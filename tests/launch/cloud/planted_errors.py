@@ -162,7 +162,7 @@ PLANTED = {
     "nothing as zone": planted("no zone: pass --zone", {"--zone": ""}, zone=""),
     "nothing as project": planted("no project: pass", {"--project": ""}, project=""),
     "a project's id": planted(
-        "is no id of a project", {"--project": "my_project"}, project="my_project"
+        "is no id of a project", {"--project": "ab-1"}, project="ab-1"
     ),
     "a project's number": planted("is a number", {"--project": "123456789"}, project="123456789"),
     "no e-mail": planted(

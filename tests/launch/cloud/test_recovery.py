@@ -7,6 +7,7 @@ import pytest
 from launch.cloud import recovery
 from launch.cloud.endings import FINAL, Ending
 from launch.cloud.gcloud import Gcloud
+from tests.launch.cloud import google
 from tests.launch.cloud.histories import HISTORIES, google_of, launcher, request_of
 
 ALLOWED_TO_DELETE = {"SUSPENDED", "FAILED", "ACTIVE", "DELETING"}
@@ -76,11 +77,15 @@ def test_the_launcher_continues_with_a_resource_that_waits_after_a_kill():
 
 
 def kills(name):
-    """(number of the call, after its work) at which the launcher is killed: all of the first 60
-    calls, and of what follows every 37th."""
-    calls = len(played(name)[0].commands)
-    for at in [*range(1, min(calls, 60) + 1), *range(61, calls + 1, 37)]:
-        yield from ((at, False), (at, True))
+    """(number of the call, whether after its work) at which the launcher is killed.
+
+    All calls but those in the middle of long waits: of these, every 11th.
+    """
+    verbs = [google.verb_of(one) for one in played(name)[0].commands]
+    for at in range(1, len(verbs) + 1):
+        around = {"create", "delete", "scp", "cp"}.intersection(verbs[max(0, at - 4) : at + 3])
+        if at < 12 or around or at % 11 == 0:
+            yield from ((at, False), (at, True))
 
 
 @pytest.mark.parametrize("name", HISTORIES)
@@ -149,7 +154,9 @@ def test_the_end_says_what_costs_money(name, expected):
     up.delete_at_end = False
     up.up()
     settle(world)
-    line = recovery.costs(Gcloud(world, world.sleep, "gcloud"), request_of(world.slices).place)
+    line = recovery.costs(
+        Gcloud(world, world.sleep, world.clock, "gcloud"), request_of(world.slices).place
+    )
     assert expected in line
     flags = "--name=mine --zone=us-west4-a --project=my-project"
     assert ("nothing is left" in line) != (f"kennel tpu delete {flags}" in line)

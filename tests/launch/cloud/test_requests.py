@@ -110,3 +110,5 @@ def test_the_other_services_have_other_generations():
     assert request("v4-8", provisioning="flex_start", max_run=60, service="gke").hosts == 1
     with pytest.raises(requests.RequestError, match="v4 is on queued resources"):
         request("v4-8", service="instance_groups")
+    with pytest.raises(requests.RequestError, match="v5litepod is not served by instance groups"):
+        request("v5litepod-16", service="instance_groups")
