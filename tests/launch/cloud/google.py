@@ -178,6 +178,7 @@ class Google:
         return self.resource is not None and self.state() in LIVE
 
     def _create(self, argv):
+        assert argv[argv.index("create") + 1] == NAME, "one name: at most one live resource"
         if self.resource is not None:
             return Completed(1, "", "ERROR: ALREADY_EXISTS: Resource already exists")
         life = self.lives[min(self.made, len(self.lives) - 1)]
@@ -199,6 +200,11 @@ class Google:
             "tpu": {"nodeSpec": [spec] * self.slices},
         }
         return Completed(0, json.dumps(answer), "")
+
+    def _list(self, argv):
+        other = {"name": "projects/p/locations/z/queuedResources/others", "state": {}}
+        found = [json.loads(self._describe(argv).out)] if self.resource else []
+        return Completed(0, json.dumps([other, *found]), "")
 
     def _nodes(self, argv):
         return Completed(0, json.dumps(self._node_list()), "")
@@ -288,7 +294,7 @@ NAME, PROJECT, JOB = "mine", "my-project", "job-1"
 
 
 def verb_of(argv):
-    """'create', 'describe', 'delete', 'ssh', 'scp', 'nodes', or of a bucket 'cp' or 'cat'."""
+    """'create', 'describe', 'list', 'delete', 'ssh', 'scp', 'nodes'; of a bucket 'cp', 'cat'."""
     if argv[1] == "storage":
         return argv[2]
     if "tpu-vm" in argv:
