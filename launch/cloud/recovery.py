@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from launch.cloud import decisions, queued_resources, reports, run_record
+from launch.cloud import decisions, queued_resources, remote_job, reports
 from launch.cloud.decisions import Create, Delete, End, Limits, Past, Seen, Start, Wait
 from launch.cloud.endings import FINAL, Ending
 from launch.cloud.gcloud import Gcloud, GcloudError
@@ -99,7 +99,7 @@ class Recovery:
         return Seen(found, nodes, self.job.hosts(self.gcloud) if ready else ())
 
     def _create_unless_done(self) -> decisions.Action:
-        if run_record.is_done(self.gcloud, self.request.run_dir, self.job.identity):
+        if remote_job.is_noted_done(self.gcloud, self.request.run_dir, self.job.identity):
             return End(Ending.DONE, f"the job is done, as {self.request.run_dir} says")
         return self._create()
 
@@ -172,7 +172,7 @@ class Recovery:
         if seen.resource is None or action.ending not in FINAL:
             return action
         if action.ending == Ending.DONE:
-            run_record.write(self.gcloud, self.request.run_dir, self.job.identity)
+            remote_job.note_done(self.gcloud, self.request.run_dir, self.job.identity)
         if not self.delete_at_end:
             return action
         deletion = Delete(action.why, action.ending)

@@ -1,15 +1,19 @@
 """A job on the hosts of a run: started detached, asked for its state, its log followed.
 
 The job outlives the launcher. Its state and exit code are in files on each host; a short command
-over ssh prints them.
+over ssh prints them. That it is done is noted in RUN_DIR, too: without the note, a launcher that was
+stopped after the slices were deleted would pay for new ones, to find nothing left to do.
 """
 
+import json
 import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from launch.cloud import queued_resources, reports
-from launch.cloud.gcloud import Completed, Gcloud
+from launch.cloud.gcloud import Completed, Gcloud, GcloudError
 from launch.cloud.reports import Host
 from launch.cloud.requests import Place
 
@@ -94,3 +98,48 @@ class LogFollower:
             self._process.terminate()
             self._process.wait()
         self._process = None
+
+
+def note_address(run_dir: str, job: str) -> str:
+    """Where the note of a job is."""
+    return f"{run_dir.rstrip('/')}/kennel-tpu/{job}.json"
+
+
+def writing_note(here: str, run_dir: str, job: str) -> list[str]:
+    """The argument list that copies the note to its place."""
+    return ["storage", "cp", here, note_address(run_dir, job), "--quiet"]
+
+
+def reading_note(run_dir: str, job: str) -> list[str]:
+    """The argument list that prints the note."""
+    return ["storage", "cat", note_address(run_dir, job)]
+
+
+def note_done(gcloud: Gcloud, run_dir: str, job: str) -> None:
+    """Notes that the job is done; a local RUN_DIR needs no note, since its host stays.
+
+    Raises:
+      GcloudError: the bucket did not take it.
+    """
+    if not run_dir.startswith("gs://"):
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder) / "done.json"
+        here.write_text(json.dumps({"job": job, "state": "done"}), encoding="utf-8")
+        gcloud.once(writing_note(str(here), run_dir, job))
+
+
+def is_noted_done(gcloud: Gcloud, run_dir: str, job: str) -> bool:
+    """Whether the job is noted as done.
+
+    Raises:
+      GcloudError: the bucket did not answer, or may not be read.
+    """
+    if not run_dir.startswith("gs://"):
+        return False
+    try:
+        return gcloud.read(reading_note(run_dir, job)) == {"job": job, "state": "done"}
+    except GcloudError as error:
+        if error.kind == "not_found":
+            return False
+        raise

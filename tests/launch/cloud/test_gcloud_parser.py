@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from launch.cloud import instance_groups, queued_resources, run_record
+from launch.cloud import instance_groups, queued_resources, remote_job
 from launch.cloud.requests import Request
 from t5x_style.accelerators import slices
 from t5x_style.accelerators.generations import GENERATIONS, PROVISIONING
@@ -91,8 +91,8 @@ def test_gcloud_accepts_every_command_of_every_legal_request(refusals):
 
 def test_gcloud_accepts_the_commands_for_buckets(refusals):
     lines = [
-        run_record.writing("here.json", "gs://bucket/mine", "job"),
-        run_record.reading("gs://bucket/mine", "job"),
+        remote_job.writing_note("here.json", "gs://bucket/mine", "job"),
+        remote_job.reading_note("gs://bucket/mine", "job"),
         ["storage", "rsync", "--recursive", "gs://bucket/mine", "here"],
         ["config", "get", "compute/zone"],
     ]
