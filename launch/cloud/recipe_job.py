@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launch.cloud import bootstrap, code_archive
+from launch.cloud import bootstrap, code_archive, recipe_files
 from launch.cloud.remote_job import HostCommands
 from t5x_style.configuration import gin_checks
 from t5x_style.configuration.python_sources import REPOSITORY
-from t5x_style.workflow import recipe_reader
 
 ARCHIVES = Path.home() / ".cache" / "kennel" / "code"  # on this machine
 
@@ -20,7 +19,7 @@ class RecipeJob:
     Attributes:
       flags: of `launch.recipe`.
       run_dir: RUN_DIR, as the configuration has it.
-      files: gin files that the code's archive lacks.
+      files: gin files that it and its stages read.
     """
 
     flags: gin_checks.Flags
@@ -36,11 +35,10 @@ def read(argv: Sequence[str]) -> RecipeJob:
     """
     flags = gin_checks.parse_flags(argv)
     flags = replace(flags, files=tuple(map(_portable, flags.files)))
-    recipe_reader.load(flags)
+    files = recipe_files.of_recipe(flags)
     config = flags.read_all()
     run_dir = config.expand(config.macro("RUN_DIR", "kennel tpu"), "RUN_DIR")
-    users = [path for path in config.files if not path.resolve().is_relative_to(REPOSITORY)]
-    return RecipeJob(flags, str(run_dir), tuple(users))
+    return RecipeJob(flags, str(run_dir), tuple(files))
 
 
 def _portable(name: str) -> str:
@@ -69,12 +67,12 @@ def host_commands(name: str, job: RecipeJob, hosts: int) -> HostCommands:
         name=name,
         command=("-m", "launch.recipe", *job.flags.arguments()),
         code=archive.hash,
-        archive=archive.name,  # in the home folder of each host
+        archive=archive.path.name,  # in the home folder of each host
         environment={"JAX_DISTRIBUTED": "1"} if hosts > 1 else {},
     )
     return HostCommands(
         identity=described.identity,
-        files=[(str(archive.path), archive.name)],
+        files=[(str(archive.path), archive.path.name)],
         start=bootstrap.start_text(described),
         status=bootstrap.status_text(name),
         log=lambda follow: bootstrap.log_text(name, follow),

@@ -1,8 +1,8 @@
 """A job on the hosts of a run: started detached, asked for its state, its log followed.
 
 The job outlives the launcher. Its state and exit code are in files on each host; a short command
-over ssh prints them. That it is done is noted in RUN_DIR, too: without the note, a launcher that was
-stopped after the slices were deleted would pay for new ones, to find nothing left to do.
+over ssh prints them. That it is done is noted in RUN_DIR, too: without the note, a launcher that
+was stopped after the slices were deleted would pay for new ones, to find nothing left to do.
 """
 
 import json
