@@ -53,7 +53,7 @@ def python_arguments(argv: Sequence[str]) -> list[str]:
     if asks_help:
         parser.print_help()
         sys.exit(0)
-    flags = words.translate(command, parser, rest) if command.takes_settings else rest
+    flags = words.translate(command, parser, rest)
     parser.check([word for word in flags if not word.startswith("--gin.")])
     return ["-m", command.module, *flags]
 

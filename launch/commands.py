@@ -7,10 +7,11 @@ here, so that `--help` is quick.
 import argparse
 import ast
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
+from launch.cloud import tpu_flags
 from t5x_style.configuration import command_flags
 from t5x_style.configuration.python_sources import REPOSITORY
 from t5x_style.configuration.suggestions import did_you_mean
@@ -35,6 +36,7 @@ class Command:
       flags: functions that add flags to a parser.
       usage: what follows its name. RECIPE or SWEEP first there is the name of one of Kennel's, or
         a gin file, and NAME=VALUE a setting; see `launch.words`.
+      verbs: its first words, where it has several; each with the usage of what follows.
     """
 
     name: str
@@ -42,6 +44,11 @@ class Command:
     module: str
     flags: tuple[AddFlags, ...]
     usage: str
+    verbs: Mapping[str, str] = field(default_factory=dict)
+
+    def of_verb(self, verb: str) -> "Command":
+        """What follows one of its verbs."""
+        return replace(self, name=f"{self.name} {verb}", usage=self.verbs[verb], verbs={})
 
     @property
     def first_word(self) -> str:
@@ -85,6 +92,14 @@ _TABLE = (
         "t5x_style.preflight",
         (command_flags.add_preflight, command_flags.add_stage),
         f"RECIPE --topology=SLICE {_STAGE}",
+    ),
+    Command(
+        "tpu",
+        "Cloud TPU VMs: ask for slices, run a recipe on them, recover from preemption.",
+        "launch.tpu_vm",
+        (tpu_flags.add_tpu, command_flags.add_gin),
+        "VERB [RECIPE] [NAME=VALUE ...] [flags]",
+        {name: verb.usage for name, verb in tpu_flags.VERBS.items()},
     ),
     Command(
         "runs",
@@ -172,7 +187,7 @@ def parser_of(command: Command, epilog: str = "") -> Parser:
     parser = Parser(
         prog=f"kennel {command.name}",
         usage=f"kennel {command.name} {command.usage}",
-        description=command.help if command.takes_settings else _documentation(command),
+        description=_documentation(command) if _is_documented(command) else command.help,
         epilog=epilog,
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -180,6 +195,11 @@ def parser_of(command: Command, epilog: str = "") -> Parser:
     for add in command.flags:
         add(parser)
     return parser
+
+
+def _is_documented(command: Command) -> bool:
+    """Whether its help is its module's text; that of a recipe is about gin files."""
+    return bool(command.verbs) or not command.takes_settings
 
 
 def _documentation(command: Command) -> str:

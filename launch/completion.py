@@ -68,7 +68,12 @@ def _all(before: Sequence[str], current: str) -> list[str]:
         return []
     if current.startswith("-"):
         return [f"{flag}=" if value else flag for flag, value in flags.items() if flag[1] == "-"]
-    if command.takes_settings:
+    if command.verbs and len(before) > 1:
+        usage = command.verbs.get(before[1], "")
+        if "NAME=VALUE" not in usage:
+            return []
+        command, before = command.of_verb(before[1]), before[1:]
+    if command.takes_settings and not command.verbs:
         return _settings(command, parser, before[1:])
     return parser.choices() if len(before) == 1 else []
 

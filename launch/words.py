@@ -73,6 +73,13 @@ def translate(command: Command, parser: Parser, words: Sequence[str]) -> list[st
     Raises:
       UsageError: a word that is neither, a setting without a value, no recipe.
     """
+    if command.verbs:
+        verb, *rest = words or [""]
+        if verb not in command.verbs:
+            return list(words)  # the parser says what is wrong
+        return [verb, *translate(command.of_verb(verb), parser, rest)]
+    if not command.takes_settings:
+        return list(words)
     recipe, flags = split(command, parser, words)
     named = any(word.partition("=")[0] == "--gin_file" for word in flags)
     kind = command.first_word
