@@ -16,9 +16,9 @@ import sys
 from collections.abc import Callable, Sequence
 
 from launch import words
-from launch.cloud import job_set, job_set_rules, kubectl, other_launchers
-from launch.cloud.cluster_job import ClusterJob, IndexBuilder
-from launch.cloud.manifest_nodes import Problem
+from launch.clusters import job_set, job_set_rules, kubectl, other_launchers
+from launch.clusters.cluster_job import ClusterJob, IndexBuilder
+from launch.clusters.manifest_nodes import Problem
 from launch.commands import Command, Parser, UsageError, parser_of
 from t5x_style.accelerators import slices
 from t5x_style.accelerators.generations import Provisioning

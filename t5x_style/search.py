@@ -30,7 +30,7 @@ from t5x_style.retrieval.answer_reader import reader_of
 from t5x_style.retrieval.beir_collection import Passage, Passages
 from t5x_style.retrieval.text_collector import TextCollector
 from t5x_style.workflow import links, remote_store, stage_runner
-from t5x_style.workflow.store import STAGE_FILE, Store, version_at
+from t5x_style.workflow.store import STAGE_FILE
 
 JOB = "t5x_style.search.search"
 SNIPPET = 240  # characters
@@ -316,19 +316,12 @@ def find_config(run: str) -> Path:
     stages = sorted(folder.glob(f"[!.]*/{STAGE_FILE}"))
     for manifest in (*folder.glob(STAGE_FILE), *stages):
         if json.loads(manifest.read_text(encoding="utf-8")).get("entry") == JOB:
-            return _config_of(manifest)
+            return remote_store.with_files(manifest).with_name("config.gin")
     finished = [manifest.parent.name for manifest in stages]
     raise SearchError(
         f"{run}: no finished search stage; finished are {finished}. Let the recipe run to its end, "
         "or name a gin file that binds search.Searcher with --gin_file."
     )
-
-
-def _config_of(manifest: Path) -> Path:
-    version = version_at(manifest)
-    assert version is not None
-    with remote_store.fetched(Store(version.folder.parent.parent), [version.id]):
-        return manifest.with_name("config.gin")
 
 
 def open_searcher(flags: gin_checks.Flags) -> Searcher:

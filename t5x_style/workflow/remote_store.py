@@ -211,6 +211,14 @@ def fetched(store: Store, versions: Iterable[str]) -> Iterator[None]:
         yield
 
 
+def with_files(path: Path) -> Path:
+    """A path in a finished version, all of whose files are here now."""
+    version = version_at(path)
+    assert version is not None
+    with fetched(Store(version.folder.parent.parent), [version.id]):
+        return path
+
+
 @contextlib.contextmanager
 def named_here(flags: Flags) -> Iterator[Flags]:
     """Inside, what macros name on object storage is here, and in these flags they name it here.

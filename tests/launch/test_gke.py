@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from launch import gke
-from launch.cloud import job_set, job_set_rules
-from launch.cloud.manifest_nodes import Problem
+from launch.clusters import job_set, job_set_rules
+from launch.clusters.manifest_nodes import Problem
 from t5x_style.accelerators.generations import GENERATIONS
 from tests.launch import pages
-from tests.launch.cloud import cluster_jobs
+from tests.launch.clusters import cluster_jobs
 
 FLAGS = [
     *("--name=mine", "--slice=v5e:4x4", f"--image={cluster_jobs.IMAGE}"),

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from launch.cloud import job_set, job_set_rules
-from launch.cloud.cluster_job import NUMBERING
-from tests.launch.cloud import cluster_jobs
+from launch.clusters import job_set, job_set_rules
+from launch.clusters.cluster_job import NUMBERING
+from tests.launch.clusters import cluster_jobs
 
 JOB = cluster_jobs.with_builder()  # two slices of v6e:4x4 on Spot, and an index builder on v6e:2x4
 SPEC = "spec.replicatedJobs[0].template.spec"

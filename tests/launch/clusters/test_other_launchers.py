@@ -8,14 +8,14 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.launch.cloud.test_job_set import ALL, TEXTS
 
-from launch.cloud import job_set, other_launchers
-from launch.cloud.cluster_job import IndexBuilder
-from launch.cloud.other_launchers import OtherLauncherError
+from launch.clusters import job_set, other_launchers
+from launch.clusters.cluster_job import IndexBuilder
+from launch.clusters.other_launchers import OtherLauncherError
 from t5x_style.accelerators import slices
 from t5x_style.accelerators.generations import PROVISIONING
-from tests.launch.cloud import cluster_jobs, kubernetes
-from tests.launch.cloud.test_job_set import ALL, TEXTS
+from tests.launch.clusters import cluster_jobs, kubernetes
 
 IN_ONE_LINE = TEXTS.map(lambda text: text.replace("\n", "").replace("\r", ""))
 

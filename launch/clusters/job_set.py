@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from launch.cloud.cluster_job import TRAINER, ClusterJob
+from launch.clusters.cluster_job import TRAINER, ClusterJob
 from t5x_style.accelerators.slices import Slices
 
 API = "jobset.x-k8s.io/v1alpha2"
@@ -19,7 +19,7 @@ TPU = "google.com/tpu"
 SPOT = "cloud.google.com/gke-spot"
 CONTAINER = "kennel"
 USER_ERRORS = (1, 2)  # exit codes: wrong input, wrong flags
-POD = ("python", "-m", "launch.cloud.pod")
+POD = ("python", "-m", "launch.clusters.pod")
 
 Tree = dict[str, Any]
 

@@ -5,8 +5,8 @@ Both are printed, never run. What they cannot do is refused here, not left out.
 
 import shlex
 
-from launch.cloud import job_set
-from launch.cloud.cluster_job import ClusterJob
+from launch.clusters import job_set
+from launch.clusters.cluster_job import ClusterJob
 from t5x_style.accelerators.slices import Slices
 
 XPK_NAMES = {"v5e": "v5litepod"}

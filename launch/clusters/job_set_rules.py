@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from launch.cloud.cluster_job import (
+from launch.clusters.cluster_job import (
     DIGEST,
     LABEL,
     LABEL_LENGTH,
@@ -18,8 +18,8 @@ from launch.cloud.cluster_job import (
     ClusterJob,
     longest_pod_name,
 )
-from launch.cloud.job_set import RUN_LABEL, SPOT, TPU
-from launch.cloud.manifest_nodes import MISSING, Node, Problem
+from launch.clusters.job_set import RUN_LABEL, SPOT, TPU
+from launch.clusters.manifest_nodes import MISSING, Node, Problem
 from t5x_style.accelerators.generations import GENERATIONS
 from t5x_style.accelerators.slices import Slices
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from launch.cloud import pod
-from tests.launch.cloud.cluster_jobs import REPOSITORY
+from launch.clusters import pod
+from tests.launch.clusters.cluster_jobs import REPOSITORY
 
 # Says that it runs, and exits with the given code when it is asked to stop.
 WAITS = (
@@ -21,7 +21,7 @@ WAITS = (
 
 
 def start(*command):
-    words = [sys.executable, "-m", "launch.cloud.pod", *command]
+    words = [sys.executable, "-m", "launch.clusters.pod", *command]
     return subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema
 import yaml
 
-from launch.cloud.cluster_job import ClusterJob, IndexBuilder
+from launch.clusters.cluster_job import ClusterJob, IndexBuilder
 from t5x_style.accelerators import slices
 
 REPOSITORY = Path(__file__).resolve().parents[3]

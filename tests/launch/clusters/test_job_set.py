@@ -7,11 +7,11 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launch.cloud import job_set, job_set_rules
-from launch.cloud.cluster_job import ClusterJobError
+from launch.clusters import job_set, job_set_rules
+from launch.clusters.cluster_job import ClusterJobError
 from t5x_style.accelerators.generations import GENERATIONS, PROVISIONING
 from t5x_style.accelerators.slices import Slices
-from tests.launch.cloud import cluster_jobs, kubernetes
+from tests.launch.clusters import cluster_jobs, kubernetes
 
 ALL = [
     Slices(row, topology, count)

@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from tests.launch.cloud.cluster_jobs import REPOSITORY
+from tests.launch.clusters.cluster_jobs import REPOSITORY
 from tests.test_architecture import PACKAGES
 
 TEXT = (REPOSITORY / "Dockerfile").read_text().replace("\\\n", " ")
@@ -58,6 +58,6 @@ def test_the_base_is_the_python_of_setup():
 
 
 def test_modules_of_pods_are_found_from_any_folder():
-    """`python -m launch.cloud.pod`, the main process, needs no working directory."""
+    """`python -m launch.clusters.pod`, the main process, needs no working directory."""
     assert ["ENV", "PYTHONPATH=/kennel"] in [words[:2] for words in INSTRUCTIONS]
     assert ["WORKDIR", "/kennel"] in INSTRUCTIONS

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from launch.cloud.cluster_job import TRAINER, ClusterJob
-from launch.cloud.job_set import RUN_LABEL
+from launch.clusters.cluster_job import TRAINER, ClusterJob
+from launch.clusters.job_set import RUN_LABEL
 
 State = Literal["waiting", "running", "done", "failed"]
 FINGERPRINT = 12  # hexadecimal digits

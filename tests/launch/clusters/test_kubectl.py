@@ -8,12 +8,12 @@ import subprocess
 
 import pytest
 import yaml
+from tests.launch.cloud.test_job_set import SPECIAL
 
 from launch import gke
-from launch.cloud import job_set, kubectl
-from launch.cloud.kubectl import KubectlError, Status
-from tests.launch.cloud import api_server, cluster_jobs, kubernetes
-from tests.launch.cloud.test_job_set import SPECIAL
+from launch.clusters import job_set, kubectl
+from launch.clusters.kubectl import KubectlError, Status
+from tests.launch.clusters import api_server, cluster_jobs, kubernetes
 
 JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/team/jobsets"
 

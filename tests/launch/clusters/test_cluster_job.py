@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from launch.cloud.cluster_job import ClusterJobError, IndexBuilder
+from launch.clusters.cluster_job import ClusterJobError, IndexBuilder
 from t5x_style.accelerators import slices
 from t5x_style.accelerators.generations import GENERATIONS
 from t5x_style.accelerators.slices import Slices
-from tests.launch.cloud import cluster_jobs
+from tests.launch.clusters import cluster_jobs
 
 ABSENT = Slices(dataclasses.replace(GENERATIONS["v4"], name="v3", gke_label=""), "2x2x1")
 REFUSED = {

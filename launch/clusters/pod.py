@@ -1,6 +1,6 @@
 """Runs a command as the main process of a pod: a command that was stopped has not succeeded.
 
-    python -m launch.cloud.pod COMMAND ...
+    python -m launch.clusters.pod COMMAND ...
 
 A recipe that SIGTERM stops saves and exits with 0. In a pod that would count as success, and a
 preempted run as finished. After a SIGTERM an exit code of 0 becomes 143 here, which restarts the

@@ -1,0 +1,1 @@
+"""Runs on clusters: JobSets of GKE, their rules, and the same run for other launchers."""
