@@ -69,14 +69,11 @@ class Mirror:
         download(there, path)
 
     def complete(self) -> None:
-        """Downloads the objects that have no file here; no file is replaced."""
+        """Downloads what others have pushed; to be called after a `push` of what is new here."""
         with self._lock:
             found = objects.default().below(self.url)
-            absent = [one for one in found if self._is_absent(one.path[len(self.url) :])]
-            in_parallel(self._take, absent)
-
-    def _is_absent(self, name: str) -> bool:
-        return self._takes_part(name) and not (self.folder / name).exists()
+            wanted = [one for one in found if self._takes_part(one.path[len(self.url) :])]
+            in_parallel(self._take, wanted)
 
     def push(self) -> None:
         """Makes the objects what the folder holds now.
