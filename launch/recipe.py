@@ -317,6 +317,9 @@ def publish(recipe: Recipe, known: recipe_planning.Known) -> None:
 def run(flags: gin_checks.Flags) -> int:
     """Runs a recipe, or with `--dry_run` says what would run; returns the exit code."""
     recipe = recipe_reader.load(flags)
+    if remote_store.has_run_file(recipe.run_dir):  # it says where the store is
+        recipe = recipe_reader.load(flags)
+    remote_store.refresh(recipe.store, recipe.run_dir)
     _check_rerun(recipe, flags)
     CONSOLE.print(f"store: {places.shown(recipe.store.root)}")
     if note := recipe_checks.budget_note(recipe):

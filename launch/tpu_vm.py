@@ -44,7 +44,11 @@ from launch.cloud.remote_job import LogFollower, RemoteJob
 from launch.cloud.reports import Resource
 from launch.cloud.requests import Place, Request, RequestError
 from t5x_style.configuration import command_flags
+from t5x_style.storage import locations, places
+from t5x_style.storage.errors import StorageError
 from t5x_style.workflow import stage_runner
+
+Distance = Callable[[str, str], str]
 
 
 def say(line: str) -> None:
@@ -80,12 +84,16 @@ class Launcher:
       options: its flags.
       gin: flags of the recipe.
       gcloud: the command.
+      distance: what is wrong with a bucket's place for a zone, see `locations.warning`.
     """
 
-    def __init__(self, options: argparse.Namespace, gin: Sequence[str], gcloud: Gcloud) -> None:
+    def __init__(
+        self, options: argparse.Namespace, gin: Sequence[str], gcloud: Gcloud, distance: Distance
+    ) -> None:
         self.options = options
         self.gin = gin
         self.gcloud = gcloud
+        self._distance = distance
 
     def create(self) -> int:
         """Asks for slices."""
@@ -112,6 +120,7 @@ class Launcher:
         remote = RemoteJob(place, recipe_job.host_commands(place.name, job, request.hosts))
         if self.options.print:
             return self._print(remote.starting())
+        self._warn(job.run_dir, place.zone)
         done = remote.start(self.gcloud)
         if done.code:
             return _end(Ending.NO_SETUP, f"exit code {done.code}: {done.err.strip()}")
@@ -201,6 +210,7 @@ class Launcher:
         remote = RemoteJob(place, recipe_job.host_commands(place.name, job, request.hosts))
         if self.options.print:
             return self._print_up(request, remote)
+        self._warn(job.run_dir, place.zone)
         follower = LogFollower(remote, self.gcloud)
         loop = recovery.Recovery(
             request, remote, self.gcloud, follower, say, self.options.delete_at_end
@@ -213,6 +223,17 @@ class Launcher:
         code = _end(end.ending, end.why)
         say(recovery.costs(self.gcloud, place))
         return code
+
+    def _warn(self, run_dir: str, zone: str) -> None:
+        """Says where the run's bucket is far away, or cannot be looked at from here."""
+        if not places.is_remote(run_dir):
+            return
+        try:
+            text = self._distance(run_dir, zone)
+        except StorageError as error:  # hosts may have what this machine lacks
+            text = f"where the bucket of {run_dir} is, cannot be seen from here: {error}"
+        if text:
+            say(f"warning: {text}")
 
     def _place(self, name: str = "") -> Place:
         return tpu_request.place(self.options, self.gcloud, say, name)
@@ -286,11 +307,16 @@ ENDINGS = {
 }
 
 
-def main(argv: Sequence[str], gcloud: Gcloud | None = None) -> int:
+def main(
+    argv: Sequence[str],
+    gcloud: Gcloud | None = None,
+    distance: Distance = locations.warning,
+) -> int:
     """Runs a verb; returns the exit code: one of `Ending`, or gcloud's."""
     try:
         options, gin = read(argv)
-        verb: Callable[[], int] = getattr(Launcher(options, gin, gcloud or Gcloud()), options.verb)
+        launcher = Launcher(options, gin, gcloud or Gcloud(), distance)
+        verb: Callable[[], int] = getattr(launcher, options.verb)
         return verb()
     except GcloudError as error:
         return _end(ENDINGS.get(error.kind, Ending.UNREACHABLE), str(error))

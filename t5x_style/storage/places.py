@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from t5x_style.storage import paths
+from t5x_style.storage.paths import PathError as PathError
 from t5x_style.storage.paths import is_remote as is_remote
 
 CACHE = "KENNEL_CACHE"

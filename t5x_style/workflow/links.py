@@ -200,7 +200,7 @@ def run_here(run: str) -> Path:
       errors.StorageError: object storage does not answer, or forbids it.
     """
     folder = places.local(run)
-    remote_store.copy_record(folder / RUN_FILE)
+    remote_store.has_run_file(folder)
     remote_store.refresh(of_run(folder), folder)
     return folder
 

@@ -28,7 +28,6 @@ from t5x_style.workflow import (
     recipe_problems,
     recipe_systems,
     recipe_values,
-    remote_store,
     space,
     stages,
 )
@@ -74,9 +73,7 @@ def load(flags: gin_checks.Flags) -> Recipe:
     wrong.call(lambda: space.limit_of(limit))
     run_dir = wrong.call(lambda: _run_dir(config))
     budget = wrong.call(lambda: _budget(config))
-    store = wrong.call(
-        lambda: None if root is None else places.local(_typed(root, str, STORE_MACRO))
-    )
+    store = wrong.call(lambda: None if root is None else _place(root, STORE_MACRO))
     described = [wrong.call(functools.partial(_stage, config, name)) for name in names]
     wrong.refuse()  # what follows is about stages that fit their kinds
     settings = {key[2]: one.value for key, one in config.bindings.items() if key[1] == RUN}
@@ -96,7 +93,6 @@ def load(flags: gin_checks.Flags) -> Recipe:
         links.of_run(run_dir) if store is None else Store(store),
         limit,
     )
-    remote_store.refresh(recipe.store, recipe.run_dir)
     pending = recipe_planning.all_pending(recipe)
     for name in in_file.macros:
         given.taken(name)
@@ -139,7 +135,7 @@ def _run_dir(config: Config) -> Path:
     value = _setting(config, "run_dir", "RUN_DIR")
     if value is None:
         raise GinError("No folder to write to: pass --gin.RUN_DIR=PATH.")
-    path = places.local(_typed(value, str, "RUN_DIR"))
+    path = _place(value, "RUN_DIR")
     for part in (path, *path.parents):
         if part.exists() and not part.is_dir():
             raise GinError(
@@ -147,6 +143,14 @@ def _run_dir(config: Config) -> Path:
                 f"{part} is a file. Choose another with --gin.RUN_DIR=PATH."
             )
     return path
+
+
+def _place(value: Any, name: str) -> Path:
+    """Where a folder is on this machine."""
+    try:
+        return places.local(_typed(value, str, name))
+    except places.PathError as error:
+        raise GinError(f"{name}: {error}") from None
 
 
 def _budget(config: Config) -> float:

@@ -77,6 +77,14 @@ def _refresh_run(store: Store, run_dir: Path) -> None:
                 records.point(link, os.path.relpath(target, run_dir))
 
 
+def has_run_file(run_dir: Path) -> bool:
+    """Copies the record of a run on object storage that was run before; whether there is one."""
+    if not places.remote(run_dir):
+        return False
+    copy_record(run_dir / RUN_FILE)
+    return (run_dir / RUN_FILE).is_file()
+
+
 def copy_record(path: Path) -> None:
     """Copies a record, if it is there, and on object storage."""
     url = places.remote(path)

@@ -169,7 +169,10 @@ def _link(config: Config) -> Path:
     folder = config.expand(Macro(FOLDER_MACRO), FOLDER_MACRO)
     if not isinstance(folder, str) or not folder:
         raise GinError(f"{FOLDER_MACRO} must be a path, found {folder!r}.")
-    return places.local(folder)
+    try:
+        return places.local(folder)
+    except places.PathError as error:
+        raise GinError(f"{FOLDER_MACRO}: {error}") from None
 
 
 def _store(config: Config, link: Path) -> Store:

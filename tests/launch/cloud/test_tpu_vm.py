@@ -14,6 +14,7 @@ from launch.cloud.endings import MEANINGS, Ending
 from launch.cloud.gcloud import Completed, Gcloud
 from launch.cloud.remote_job import HostCommands
 from t5x_style.configuration.gin_reader import REPOSITORY
+from t5x_style.storage import errors
 from tests.launch.cloud import google
 from tests.launch.cloud.google import Google, Life
 from tests.launch.cloud.histories import HISTORIES, NoFollower, google_of, suspended
@@ -40,8 +41,15 @@ def make_world(monkeypatch):
     return Google((Life(),))
 
 
-def call(world, *argv):
-    return tpu_vm.main(argv, Gcloud(world, world.sleep, world.clock, "gcloud"))
+def near(path, zone):
+    """The bucket is where the slices are."""
+    del path, zone
+    return ""
+
+
+def call(world, *argv, distance=near):
+    gcloud = Gcloud(world, world.sleep, world.clock, "gcloud")
+    return tpu_vm.main(argv, gcloud, distance)
 
 
 def active(world):
@@ -96,6 +104,27 @@ def test_the_exit_code_is_that_of_the_history(name, world, capsys):
     assert f"(exit code {HISTORIES[name].ending:d})" in capsys.readouterr().err
 
 
+def test_a_bucket_in_another_region_is_warned_of_and_one_that_is_not_seen_is_said(world, capsys):
+    def far(path, zone):
+        return f"{path} is far from {zone}"
+
+    def unseen(path, zone):
+        raise errors.NoPermission(f"{path}: you lack storage.buckets.get")
+
+    assert call(world, *UP, distance=far) == Ending.DONE
+    assert "warning: gs://bucket/mine is far from us-west4-a" in capsys.readouterr().err
+    assert call(world, *UP, distance=unseen) == Ending.DONE
+    assert "cannot be seen from here: gs://bucket/mine: you lack" in capsys.readouterr().err
+
+
+def test_data_of_this_machine_is_refused_before_anything_is_asked(world, tmp_path, capsys):
+    here = [word for word in UP if "CORPUS" not in word]
+    assert call(world, *here, f"--gin.CORPUS='{tmp_path}'") == Ending.REFUSED
+    said = capsys.readouterr().err
+    assert f"CORPUS={tmp_path} is on this machine" in said and "gcloud storage cp" in said
+    assert world.made == 0
+
+
 def test_up_stopped_by_the_user_leaves_the_job_alone(world, capsys):
     def sleep(seconds):
         world.now += seconds
@@ -103,7 +132,7 @@ def test_up_stopped_by_the_user_leaves_the_job_alone(world, capsys):
             raise KeyboardInterrupt
 
     gcloud = Gcloud(world, sleep, world.clock, "gcloud")
-    assert tpu_vm.main(UP, gcloud) == Ending.INTERRUPTED
+    assert tpu_vm.main(UP, gcloud, near) == Ending.INTERRUPTED
     said = capsys.readouterr().err
     assert "the same command continues" in said and "COSTS MONEY" in said
     assert world.deleted == []
@@ -173,7 +202,7 @@ def test_settings_reach_the_hosts_unchanged():
     described = json.loads(shlex.split(commands.start)[-1])
     assert described["command"][:2] == ["-m", "launch.recipe"]
     assert set(given) <= set(described["command"])
-    assert described["environment"] == {"JAX_DISTRIBUTED": "1"}
+    assert described["environment"] == {"KENNEL_PROCESSES": "auto"}
     assert recipe_job.host_commands("mine", job, 1).identity != commands.identity
     assert recipe_job.host_commands("mine", job, 4).identity == commands.identity
 
@@ -217,7 +246,7 @@ def test_print_prints_commands_to_copy_and_calls_nothing(capsys):
         (("fetch", *NAMED), "no source"),
         (("fetch", *NAMED, "--source=runs/mine", "--to=docs"), "docs is there already"),
         ((*SPOT, "--gin.RUN_DIR=runs/mine"), "which share no disk"),
-        ((*SPOT, "--gin.RUN_DIR=gcs://bucket/mine"), "write gs://bucket/mine"),
+        ((*SPOT, "--gin.RUN_DIR=gcs://bucket/mine"), "Write gs://bucket/mine"),
         (
             ("up", *BEIR, "--gin.RUN_DIR=runs/a", "--slice=v5e-8", *WHERE, "--delete_at_end"),
             "would delete RUN_DIR",
