@@ -44,20 +44,18 @@ CORE = [
     "tqdm==4.70.1",
 ]
 
-CLOUD = ["google-cloud-storage==3.17.1"]
-
 EXTRAS = {
-    "tpu": ["jax[tpu]==0.10.2"],
+    "tpu": ["jax[tpu]==0.10.2", "google-cloud-storage==3.17.1"],
     "cuda": ["jax[cuda13]==0.10.2"],
     "serve": ["fastapi", "uvicorn"],
     # The peers: exports are opened in them, benchmarks run beside them. `make interop` installs
     # them, and takes PyTorch for CPUs.
     "interop": ["torch==2.13.0", "sentence-transformers==6.2.0", "faiss-cpu==1.15.1"],
     "beam": ["apache-beam==2.77.0"],
-    "cloud": CLOUD,  # paths on gs://
+    "cloud": ["google-cloud-storage==3.17.1"],  # paths on gs://
     "sweeps": ["optuna==5.0.0"],  # samplers and pruners; grids and quasi-random points need none
     "test": [
-        *CLOUD,
+        "google-cloud-storage==3.17.1",
         # Another client and another server than ours, to test each with.
         "gcsfs==2026.10.1",
         "gcp-storage-emulator==2026.7.19",
