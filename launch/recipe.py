@@ -69,7 +69,7 @@ from rich.table import Table
 
 from launch import recipe_times
 from t5x_style.configuration import gin_checks
-from t5x_style.configuration.gin_reader import REPOSITORY, closest
+from t5x_style.configuration.gin_reader import REPOSITORY, GinError, closest
 from t5x_style.distributed import pod
 from t5x_style.distributed.launch_flags import Processes
 from t5x_style.goodput.table import StageTime
@@ -309,7 +309,8 @@ def publish(recipe: Recipe, known: recipe_planning.Known) -> None:
                 f"the file back, or make the version again: --rerun={output.stage}"
             )
         temporary = target.with_name(f".{target.name}.tmp")
-        shutil.copyfile(source, temporary)
+        with remote_store.fetched(recipe.store, [version.id]):
+            shutil.copyfile(source, temporary)
         os.replace(temporary, target)
         remote_store.publish_file(target)
 
@@ -319,6 +320,11 @@ def run(flags: gin_checks.Flags) -> int:
     recipe = recipe_reader.load(flags)
     if remote_store.has_run_file(recipe.run_dir):  # it says where the store is
         recipe = recipe_reader.load(flags)
+    if places.remote(recipe.run_dir) and not recipe.store.url:
+        raise GinError(
+            f"RUN_DIR is {places.shown(recipe.run_dir)}, and STORE {recipe.store.root} is on this "
+            "machine: expected both on object storage. Leave STORE out: it is next to RUN_DIR."
+        )
     remote_store.refresh(recipe.store, recipe.run_dir)
     _check_rerun(recipe, flags)
     CONSOLE.print(f"store: {places.shown(recipe.store.root)}")

@@ -149,6 +149,8 @@ def act(options: argparse.Namespace) -> int:
     if options.action == "list":
         show(store, run)
         return 0
+    if store.url and options.action != "forget":
+        raise StoreError(f"{options.action}: expected a store of this machine, found {store.url}")
     if options.action == "verify":
         chosen = versions_named(store, options.names) if options.names else store.all()
         return 1 if verify(chosen) else 0

@@ -30,6 +30,7 @@ from t5x_style.distributed import peer_watch
 from t5x_style.interfaces.objective import Table
 from t5x_style.step.train_state import TrainState
 from t5x_style.storage import epaths, mirror, places
+from t5x_style.storage.errors import StorageError
 from t5x_style.storage.mirror import Mirror
 
 if TYPE_CHECKING:  # it takes 0.4 s, and the check of a recipe reads and writes no checkpoint
@@ -148,6 +149,13 @@ class Checkpointer:
         if not self.settings.asynchronous:
             self.wait()
 
+    def _push(self, place: Mirror) -> None:
+        """At once, so that a preemption loses no more than the steps after it."""
+        try:
+            place.push()
+        except StorageError as error:  # whoever pushes the folder goes on trying
+            _log.warning("%s: not there yet: %s", place.url, error)
+
     def _there(self, step: int) -> "epath.Path":
         """Where several processes write together, none of which need see the disk of another."""
         return epaths.of(f"{self._url}/{step}")
@@ -179,7 +187,7 @@ class Checkpointer:
                     place.pull()
                 checksums.write(place.folder)
                 if self._url:
-                    place.push()
+                    self._push(place)
                 full, bare = self._spared()
                 checkpoint_directory.delete_old(self.folder, self.settings.keep, full | bare)
         except Exception as error:

@@ -20,7 +20,7 @@ from t5x_style.storage import mirror, objects, places
 
 LIST = ".fetched"
 LIMIT = "KENNEL_CACHE_LIMIT"
-UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 class FetchError(ValueError):
@@ -55,12 +55,11 @@ def kept(folder: Path, wanted: Mapping[str, File]) -> Iterator[None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / LIST, "a+", encoding="utf-8") as file:
-        while True:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        while _absent(folder, wanted):
             fcntl.flock(file, fcntl.LOCK_EX)  # another process may be fetching the same
             _fetch(folder, wanted)
             fcntl.flock(file, fcntl.LOCK_SH)  # not in one step: `_drop` may have been between
-            if not _absent(folder, wanted):
-                break
         os.utime(file.fileno())  # it was read now
         yield
 

@@ -1,9 +1,8 @@
 """A local folder and its objects, kept the same.
 
-`push` uploads what is new or changed, oldest first, and deletes the objects of files that are gone,
-newest first. So whoever writes a folder's files in an order in which the last one makes it count,
-as a checkpoint's record does, finds the same order in the objects: a folder that is half there
-never counts.
+`push` uploads what is new or changed, and deletes the objects of files that are gone. A file that
+makes the others of its folder count, such as a checkpoint's record, is uploaded after all others,
+and deleted before them: what is half there never counts.
 """
 
 import concurrent.futures
@@ -12,18 +11,20 @@ import os
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
 from t5x_style.storage import checksums, errors, objects
 from t5x_style.storage.objects import Stat
 
-TEMPORARY = re.compile(r"(^|/)\.[^/]*\.(tmp|link)(/|$)|\.orbax-checkpoint-tmp")
+TEMPORARY = re.compile(r"(^|/)[^/]*\.tmp(/|$)|(^|/)\.[^/]*\.link$|\.orbax-checkpoint-tmp")
+RECORDS = ("integrity.json", "manifest.json")  # of checkpoints, and of versions of an index
 THREADS = 8  # transfers at once
 Stamp = tuple[int, int]  # bytes, modification time in ns
 Item = TypeVar("Item")
 _same: dict[Path, Stamp] = {}  # files of this process that were as their objects when last seen
+_one_at_a_time = threading.RLock()  # a checkpoint is pushed while the folder around it may be
 
 
 class Mirror:
@@ -34,66 +35,103 @@ class Mirror:
         folder: Path,
         url: str,
         counts: Callable[[str], bool] = lambda name: True,
+        guard: str = "",
     ):
         """Args:
         folder: local; made when something is pulled.
         url: gs:// folder, with or without '/' at its end.
         counts: whether a file takes part, by its path in the folder; temporary ones never do.
+        guard: a file of the folder. Where it is missing, as on a disk that was emptied, `push`
+          deletes nothing; "": it never deletes.
         """
         self.folder, self.url = folder, url.rstrip("/") + "/"
-        self._counts = counts
-        self._lock = threading.Lock()
+        self._counts, self._guard = counts, guard
 
-    def pull(self) -> None:
+    def pull(self, ours: bool = False) -> None:
         """Makes the folder what the objects are; to be called before the first `push`.
 
-        Files without an object are deleted: they are of a job that was stopped before they were
-        pushed, and what another machine has written since does not go with them.
+        Args:
+          ours: the last that wrote the objects was a process of this machine, whose files may be
+            newer: they stay. Otherwise files without an object are deleted: what another machine
+            has written since does not go with them.
         """
-        with self._lock:
-            found = objects.default().below(self.url)
-            there = {one.path[len(self.url) :]: one for one in found}
-            wanted = {name: one for name, one in there.items() if self._takes_part(name)}
-            in_parallel(self._take, wanted.values())
+        with _one_at_a_time:
+            there = self._there()
+            if ours:
+                in_parallel(self._compare, there.values())
+                return
+            in_parallel(self._take, there.values())
             here = self._files()
-            for name in here.keys() - wanted.keys():
+            for name in here.keys() - there.keys():
                 (self.folder / name).unlink()
-            _same.update({self.folder / name: here[name] for name in wanted})
-
-    def _take(self, there: Stat) -> None:
-        path = self.folder / there.path[len(self.url) :]
-        if _size(path) == there.size:
-            with open(path, "rb") as file:
-                if checksums.of_file(file) == there.crc32c:
-                    return
-        download(there, path)
+            _same.update({self.folder / name: here[name] for name in there if name in here})
 
     def complete(self) -> None:
         """Downloads what others have pushed; to be called after a `push` of what is new here."""
-        with self._lock:
-            found = objects.default().below(self.url)
-            wanted = [one for one in found if self._takes_part(one.path[len(self.url) :])]
-            in_parallel(self._take, wanted)
+        with _one_at_a_time:
+            in_parallel(self._take, self._there().values())
+
+    def lacks(self, names: Iterable[str]) -> list[str]:
+        """Files that have no object, or one of another size."""
+        there = self._there()
+        sizes = {name: one.size for name, one in there.items()}
+        return [name for name in names if sizes.get(name) != _size(self.folder / name)]
+
+    def _there(self) -> dict[str, Stat]:
+        found = {one.path[len(self.url) :]: one for one in objects.default().below(self.url)}
+        for name in found:
+            if {"", ".", ".."} & set(name.split("/")):
+                raise errors.StorageError(
+                    f"{self.url}{name}: expected a name without empty parts, '.' and '..', which "
+                    "no file can have. Delete this object."
+                )
+        return {name: one for name, one in found.items() if self._takes_part(name)}
+
+    def _take(self, there: Stat) -> None:
+        """Downloads an object, unless the file is equal."""
+        path = self.folder / there.path[len(self.url) :]
+        if _is_equal(path, there):
+            return
+        try:
+            download(there, path)
+        except errors.Missing:  # written again, or deleted, since it was listed
+            if (now := objects.default().find(there.path)) is not None:
+                download(now, path)
+
+    def _compare(self, there: Stat) -> None:
+        """Downloads an object that has no file, and notes a file that is equal."""
+        path = self.folder / there.path[len(self.url) :]
+        if not path.exists():
+            self._take(there)
+        elif _is_equal(path, there):
+            _same[path] = stamp(path)
 
     def push(self) -> None:
         """Makes the objects what the folder holds now.
 
         Files that change or vanish meanwhile are left for the next call.
         """
-        with self._lock:
+        with _one_at_a_time:
             found = self._files()
             changed = [n for n, one in found.items() if _same.get(self.folder / n) != one]
-            changed.sort(key=lambda name: found[name][1])
-            for batch in _in_order(changed, found):
+            for last in (False, True):
+                batch = [name for name in changed if _is_record(name) == last]
                 in_parallel(lambda name: self._upload(name, found[name]), batch)
-            here = [path for path in _same if path.is_relative_to(self.folder)]
-            gone = [path for path in here if path.relative_to(self.folder).as_posix() not in found]
-            for path in sorted(gone, key=lambda one: _same[one][1], reverse=True):
-                with contextlib.suppress(errors.Missing):
-                    objects.default().delete(
-                        f"{self.url}{path.relative_to(self.folder).as_posix()}"
-                    )
-                del _same[path]
+            if self._guard and (self.folder / self._guard).is_file():
+                self._delete_gone()
+
+    def _delete_gone(self) -> None:
+        known = [path for path in list(_same) if path.is_relative_to(self.folder)]
+        gone = [path for path in known if not path.exists()]
+        for last in (True, False):
+            in_parallel(self._delete, [path for path in gone if _is_record(path.name) == last])
+
+    def _delete(self, path: Path) -> None:
+        name = path.relative_to(self.folder).as_posix()
+        if self._takes_part(name):
+            with contextlib.suppress(errors.Missing):
+                objects.default().delete(self.url + name)
+        _same.pop(path, None)
 
     def _upload(self, name: str, seen: Stamp) -> None:
         try:
@@ -106,38 +144,40 @@ class Mirror:
 
     def _files(self) -> dict[str, Stamp]:
         found = {}
-        for where, _, names in os.walk(self.folder):
+        for where, _, names in os.walk(self.folder, onerror=_raise):
             for name in names:
                 path = Path(where, name)
                 inside = path.relative_to(self.folder).as_posix()
                 if self._takes_part(inside):
-                    try:
+                    with contextlib.suppress(FileNotFoundError):
                         found[inside] = stamp(path)
-                    except FileNotFoundError:
-                        continue
         return found
 
     def _takes_part(self, name: str) -> bool:
         return self._counts(name) and not TEMPORARY.search(name)
 
 
-def _in_order(names: list[str], stamps: Mapping[str, Stamp]) -> Iterator[list[str]]:
-    """Files in parts that may be uploaded at once; the last of a folder goes after its others."""
-    last: dict[str, str] = {}
-    for name in names:
-        last[os.path.dirname(name)] = name
-    closing = set(last.values())
-    yield [name for name in names if name not in closing]
-    for name in names:
-        if name in closing:
-            yield [name]
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # a folder that was deleted meanwhile
+        raise error
+
+
+def _is_record(name: str) -> bool:
+    return os.path.basename(name) in RECORDS
+
+
+def _is_equal(path: Path, there: Stat) -> bool:
+    if _size(path) != there.size:
+        return False
+    with open(path, "rb") as file:
+        return checksums.of_file(file) == there.crc32c
 
 
 class Pusher:
     """Pushes a mirror again and again while a job writes its folder.
 
-    A failure is kept, and the next push tries again: object storage that is away for a while costs
-    nothing but what a preemption in that time would lose.
+    After a failure the next push tries again. Storage that is away for a while costs nothing but
+    what a preemption in that time would lose; away at the end, it is an error.
     """
 
     def __init__(self, mirror: Mirror, every: float, say: Callable[[str], None]):
@@ -157,7 +197,7 @@ class Pusher:
             try:
                 self._mirror.push()
                 failed = False
-            except (OSError, ValueError) as error:
+            except Exception as error:
                 if not failed:
                     self._say(f"{self._mirror.url}: {error}; this is tried again")
                 failed = True
@@ -196,7 +236,12 @@ def forget() -> None:
 
 def clear(url: str) -> None:
     """Deletes all objects below a folder."""
-    in_parallel(lambda one: objects.default().delete(one.path), objects.default().below(url))
+
+    def delete(one: Stat) -> None:
+        with contextlib.suppress(errors.Missing):
+            objects.default().delete(one.path)
+
+    in_parallel(delete, objects.default().below(url))
 
 
 def in_parallel(work: Callable[[Item], None], items: Iterable[Item]) -> None:

@@ -21,7 +21,9 @@ _FOLDER = "gs"  # below the cache
 def cache() -> Path:
     """The folder of local copies; it need not exist."""
     named = os.environ.get(CACHE)
-    return Path(os.path.realpath(named or Path.home() / ".cache" / "kennel"))
+    if named and not os.path.isabs(named):
+        raise PathError(f"{CACHE}={named}: expected an absolute path")
+    return Path(os.path.realpath(named or os.path.expanduser("~/.cache/kennel")))
 
 
 def local(path: str | Path) -> Path:

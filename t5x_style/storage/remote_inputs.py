@@ -6,12 +6,13 @@ Generations say whether a copy is still what is there; only what changed is down
 import fcntl
 import functools
 import json
+import os
 from pathlib import Path
 
-from t5x_style.storage import mirror, objects, paths, places
+from t5x_style.storage import mirror, objects, places
 from t5x_style.storage.objects import Stat
 
-_STATES = "inputs"  # below the cache: what each copy is of
+_STATE = "inputs.json"  # below the cache: URL -> generation, and stamp of the copy
 
 
 @functools.cache
@@ -33,19 +34,42 @@ def fetch(url: str) -> Path | None:
     files = [file_there] if file_there else objects.default().below(url)
     if not files:
         return None
-    state = places.cache() / _STATES / f"{url.removeprefix(paths.SCHEME).replace('/', '%')}.json"
-    state.parent.mkdir(parents=True, exist_ok=True)
-    with open(state, "a+", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        known = json.loads(file.read() or "{}")
+    places.cache().mkdir(parents=True, exist_ok=True)
+    with open(places.cache() / f".{_STATE}.lock", "a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = _known()
         changed = [one for one in files if known.get(one.path) != _seen(one)]
-        mirror.in_parallel(lambda one: mirror.download(one, places.local(one.path)), changed)
-        for gone in known.keys() - {one.path for one in files}:
-            places.local(gone).unlink(missing_ok=True)
-        file.truncate(0)
-        file.write(json.dumps({one.path: _seen(one) for one in files}))
+        mirror.in_parallel(_download, changed)
+        named = {one.path for one in files}
+        gone = {one for one in known if one.startswith(f"{url}/")} - named
+        for path in [*map(places.local, gone), *_temporary(copy)]:
+            path.unlink(missing_ok=True)
+        known = {one: seen for one, seen in known.items() if one not in gone}
+        known |= {one.path: _seen(one) for one in files}
+        (places.cache() / _STATE).write_text(json.dumps(known), encoding="utf-8")
     return copy
+
+
+def _known() -> dict[str, list[int]]:
+    """What copies were of; {} where the record was cut short: they are downloaded again."""
+    try:
+        return dict(json.loads((places.cache() / _STATE).read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
+def _download(there: Stat) -> None:
+    """Downloads a file, which gets the object's time: large files are identified by it."""
+    path = places.local(there.path)
+    mirror.download(there, path)
+    written = int(there.updated.timestamp() * 1000) * 10**6
+    os.utime(path, ns=(written, written))
+
+
+def _temporary(copy: Path) -> list[Path]:
+    """What downloads that were killed have left."""
+    found = copy.rglob(".*.tmp") if copy.is_dir() else copy.parent.glob(f".{copy.name}.*.tmp")
+    return list(found)
 
 
 def _seen(there: Stat) -> list[int]:

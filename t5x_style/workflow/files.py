@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from t5x_style.storage.mirror import TEMPORARY
 from t5x_style.workflow.store import OWN_FILES, Version
 
 HASHED_BYTES = 1 << 30  # larger files count by their size
@@ -38,7 +39,7 @@ def files_of(folder: Path) -> dict[str, list[Any]]:
     found = {}
     for path in walk(folder):
         name = path.relative_to(folder).as_posix()
-        if name not in OWN_FILES:
+        if name not in OWN_FILES and not TEMPORARY.search(name):
             found[name] = entry_of(path)
     return found
 

@@ -20,7 +20,7 @@ from t5x_style.configuration.gin_reader import ALLOWED, FOLDER_MACRO, RUN, Confi
 from t5x_style.configuration.python_sources import path_of as source_path
 from t5x_style.configuration.signatures import JOBS
 from t5x_style.storage import places, remote_inputs
-from t5x_style.workflow import files, store
+from t5x_style.workflow import files, links, store
 
 DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 # These decide whether a job runs and keep its records; they compute nothing that it writes.
@@ -268,8 +268,10 @@ def _here(path: str) -> Path:
     """Where an input is on this machine; what is on object storage, and no version, is copied."""
     try:
         where = places.local(path)
-        if places.is_remote(path) and store.version_at(where) is None:
-            remote_inputs.fetch(path)
+        if places.is_remote(path):
+            links.follow(path)
+            if store.version_at(where) is None:
+                remote_inputs.fetch(path)
     except ValueError as error:
         raise InputError(f"Input {path}: {error}") from error
     return where

@@ -4,6 +4,7 @@ Also where a run's store is: `RUN_DIR/.run.json` remembers it, relative to the r
 that a run finds its store again when both are moved together, or the run alone.
 """
 
+import functools
 import hashlib
 import os
 import uuid
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from t5x_style.storage import places, records
+from t5x_style.storage import objects, places, records
 from t5x_style.workflow import remote_store
 from t5x_style.workflow.store import (
     ID_DIGITS,
@@ -163,6 +164,8 @@ def store_for(run_dir: Path, default: Path) -> Store:
       default: where the store is if the folder was never run.
     """
     record = records.read_json(run_dir / RUN_FILE) or {}
+    if record and places.remote(run_dir):  # whether it is there, no disk knows
+        return Store(Path(os.path.normpath(run_dir / record["store"])))
     recorded = [run_dir / record["store"], Path(record["absolute"])] if record else []
     for root in recorded:
         if (root / "versions").is_dir():
@@ -205,12 +208,32 @@ def run_here(run: str) -> Path:
     return folder
 
 
+@functools.cache
+def follow(path: str) -> None:
+    """Copies the link of a run that a path on object storage leads through, and its records.
+
+    Looked up once in each process: what a process reads does not change under it.
+
+    Raises:
+      errors.StorageError: object storage does not answer, or forbids it.
+    """
+    where = places.local(path)
+    for place in (where, *where.parents):
+        url = places.remote(place)
+        if not places.remote(place.parent):
+            return
+        if objects.default().find(url + remote_store.LINK):
+            run_here(places.remote(place.parent))
+            return
+
+
 def of_stage(link: Path) -> Store:
     """The store of a stage that is run by hand, with no store named.
 
     That of the folder that the link is in, if that is a run's; else `.store` in it or in the one
     above, where there is one (a recipe puts it there); else a new one next to the link.
     """
+    remote_store.has_run_file(link.parent)
     above = Path(os.path.normpath(link.parent / ".." / DEFAULT_NAME))
     here = link.parent / DEFAULT_NAME
     is_above = (above / "versions").is_dir() and not (here / "versions").is_dir()

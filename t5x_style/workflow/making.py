@@ -10,7 +10,7 @@ from typing import Any
 
 from t5x_style.configuration.gin_reader import FOLDER_MACRO, closest
 from t5x_style.leases.lease import Lease
-from t5x_style.storage import records
+from t5x_style.storage import fetched, records
 from t5x_style.storage.errors import StorageError
 from t5x_style.workflow import (
     continuation,
@@ -77,13 +77,15 @@ def _copy(planned: Plan, silent: Version, lease: Lease) -> Path:
     with lease.guard():  # whoever follows copies, too, should this process be stopped here
         marked = silent.started | {"silent": True}
         records.write_json(silent.folder / STARTED_FILE, marked)
-    remote_store.fence(silent.folder / STAGE_FILE, lease)
+    if remote_store.fence(silent.folder / STAGE_FILE, lease):
+        raise StageError(f"{silent.id} was finished in this moment. Run the same command again.")
     remote_store.pull(planned.store, silent.folder)
     size = store.bytes_of(silent.folder)
     space.check(planned.store, planned.link.name, size, planned.limit, f"a copy of {silent.id}")
     folder = planned.store.new_folder(planned.job.name, planned.fingerprint)
-    names = shutil.ignore_patterns(STARTED_FILE, STAGE_FILE)
+    names = shutil.ignore_patterns(STARTED_FILE, STAGE_FILE, fetched.LIST)
     shutil.copytree(silent.folder, folder, ignore=names, dirs_exist_ok=True, symlinks=True)
+    remote_store.push(planned.store, folder)  # before the record that lets others continue it
     return folder
 
 
@@ -136,8 +138,9 @@ def finish(planned: Plan, folder: Path, outputs: Any, seconds: float, lease: Lea
         "finished": store.now(),
         "libraries": libraries(),
     }
-    remote_store.keep(planned.store, folder, written)
+    remote_store.require_pushed(planned.store, folder, written)
     remote_store.publish(folder / STAGE_FILE, manifest, lease)
+    remote_store.keep(planned.store, folder, written)
 
 
 def check_inputs(planned: Plan, folder: Path, started: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from t5x_style.configuration.gin_checks import Flags
 from t5x_style.configuration.gin_reader import transform
 from t5x_style.leases.lease import Lease
+from t5x_style.leases.object_leases import FENCED
 from t5x_style.storage import errors, mirror, objects, places, records, remote_inputs
 from t5x_style.storage import fetched as folders
 from t5x_style.storage.fetched import File
@@ -27,6 +28,7 @@ from t5x_style.workflow.store import (
     STAGE_FILE,
     STARTED_FILE,
     Store,
+    StoreError,
     version_at,
 )
 
@@ -60,11 +62,19 @@ def _refresh(folder: Path) -> None:
     """A version's records; the manifest never changes."""
     if (folder / STAGE_FILE).is_file():
         return
-    for name in (STARTED_FILE, STAGE_FILE):
-        copy_record(folder / name)
+    content = _content(folder / STARTED_FILE)
+    here = records.read_json(folder / STARTED_FILE) or {}
+    # the process that makes it here may have written a newer one since
+    if content and json.loads(content).get("token", 0) > here.get("token", 0):
+        _write(folder / STARTED_FILE, content)
+    content = _content(folder / STAGE_FILE)
+    if content and FENCED not in json.loads(content):
+        _write(folder / STAGE_FILE, content)
 
 
 def _refresh_run(store: Store, run_dir: Path) -> None:
+    if not places.remote(run_dir):
+        return
     copy_record(run_dir / RUN_FILE)
     links, _ = objects.default().children(places.remote(run_dir))
     for there in links:
@@ -87,14 +97,22 @@ def has_run_file(run_dir: Path) -> bool:
 
 def copy_record(path: Path) -> None:
     """Copies a record, if it is there, and on object storage."""
+    if (content := _content(path)) is not None:
+        _write(path, content)
+
+
+def _content(path: Path) -> str | None:
+    """Of a record there; None where there is none, or the path is on no object storage."""
     url = places.remote(path)
     try:
-        content = objects.default().read(url)[0] if url else None
+        return objects.default().read(url)[0].decode() if url else None
     except errors.Missing:
-        return
-    if content is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        records.write_here(path, content.decode())
+        return None
+
+
+def _write(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    records.write_here(path, content)
 
 
 def publish_link(link: Path, version: str) -> None:
@@ -121,9 +139,18 @@ def publish(path: Path, manifest: Mapping[str, object], lease: Lease) -> None:
         records.write_here(path, json.dumps(manifest, indent=1))
 
 
-def fence(path: Path, lease: Lease) -> None:
-    """After this, who held the lease before cannot publish the manifest at this path."""
+def fence(path: Path, lease: Lease) -> bool:
+    """After this, who held the lease before cannot publish the manifest at this path.
+
+    Returns:
+      whether it had published it already; then it is here.
+    """
     lease.fence(places.remote(path) or path)
+    content = _content(path)
+    if content is None or FENCED in json.loads(content):
+        return False
+    _write(path, content)
+    return True
 
 
 @contextlib.contextmanager
@@ -158,9 +185,39 @@ def complete(store: Store, folder: Path) -> None:
 
 
 def pull(store: Store, folder: Path) -> None:
-    """Makes the folder of an unfinished version what object storage has of it."""
+    """Makes the folder of an unfinished version what object storage has of it.
+
+    Where its last writer was a process of this machine, whose record of its start is here, files
+    that were not pushed stay.
+    """
     if store.url:
-        _mirror(folder).pull()
+        started = folder / STARTED_FILE
+        ours = started.is_file() and _content(started) == started.read_text(encoding="utf-8")
+        (folder / folders.LIST).unlink(missing_ok=True)  # it is no copy any more
+        for path in [path for path in folder.rglob(".*.tmp") if path.is_file()]:
+            path.unlink()  # of a process that was killed
+        _mirror(folder).pull(ours)
+
+
+def push(store: Store, folder: Path) -> None:
+    """Pushes what is in a version's folder."""
+    if store.url:
+        _mirror(folder).push()
+
+
+def require_pushed(store: Store, folder: Path, written: Iterable[str]) -> None:
+    """Before the manifest: all files that it will name are there.
+
+    Raises:
+      StoreError: some are not.
+    """
+    lacking = _mirror(folder).lacks(written) if store.url else []
+    if lacking:
+        raise StoreError(
+            f"{places.shown(folder)}: expected all files of the version there, found none or "
+            f"others for {', '.join(lacking[:3])} ({len(lacking)} files). Run the same command "
+            "again: it continues."
+        )
 
 
 @contextlib.contextmanager
@@ -184,7 +241,7 @@ def pushed(store: Store, folder: Path, say: Callable[[str], None]) -> Iterator[N
 
 def _mirror(folder: Path) -> Mirror:
     url = places.remote(folder)
-    return Mirror(folder, url, lambda name: name not in OWN_FILES)
+    return Mirror(folder, url, lambda name: name not in OWN_FILES, guard=STARTED_FILE)
 
 
 def keep(store: Store, folder: Path, written: Mapping[str, object]) -> None:
@@ -211,7 +268,7 @@ def fetched(store: Store, versions: Iterable[str]) -> Iterator[None]:
       fetched.FetchError: a file is not there, is not what the manifest says, or finds no room.
     """
     with contextlib.ExitStack() as kept:
-        for name in versions if store.url else ():
+        for name in dict.fromkeys(versions) if store.url else ():
             version = store.read(store.versions / name)
             assert version.manifest is not None
             wanted = {name: File(*entry) for name, entry in version.manifest["files"].items()}
@@ -238,6 +295,7 @@ def named_here(flags: Flags) -> Iterator[Flags]:
       fetched.FetchError: see `fetched`.
     """
     with contextlib.ExitStack() as kept:
+        seen: set[Path] = set()
 
         def here(leaf: Any) -> Any:
             if not isinstance(leaf, str) or not places.is_remote(leaf):
@@ -245,7 +303,8 @@ def named_here(flags: Flags) -> Iterator[Flags]:
             version = version_at(places.local(leaf))
             if version is None:
                 remote_inputs.fetch(leaf)
-            else:
+            elif version.folder not in seen:
+                seen.add(version.folder)
                 kept.enter_context(fetched(Store(version.folder.parent.parent), [version.id]))
             return str(places.local(leaf))
 

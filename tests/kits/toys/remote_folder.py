@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from t5x_style.storage import mirror, objects, places, remote_inputs
+from t5x_style.workflow import links
 
 
 @pytest.fixture
@@ -19,6 +20,7 @@ def bucket(server, tmp_path_factory, monkeypatch):
 def another_process():
     """Forgets what this process knows of object storage."""
     remote_inputs.fetch.cache_clear()
+    links.follow.cache_clear()
     mirror.forget()
 
 

@@ -161,7 +161,7 @@ def test_an_outage_is_not_a_missing_file(run, server, monkeypatch, ask):
 
 
 def test_the_client_of_tensorflow_is_refused(monkeypatch):
-    monkeypatch.setattr(gpath, "_is_tf_installed", lambda: True)
+    monkeypatch.setattr(gpath, "_is_tf_installed", functools.cache(lambda: True))
     monkeypatch.setattr(gpath, "_is_zonal_gcs_bucket", lambda bucket: False)
     monkeypatch.setenv("EPATH_USE_TF", "true")
     set_up = functools.partial(epaths.set_up.__wrapped__)

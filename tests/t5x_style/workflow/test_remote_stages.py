@@ -1,5 +1,7 @@
 """Stages in a store on object storage: all that they do on a disk, and no disk need last."""
 
+import contextlib
+import functools
 import json
 import os
 
@@ -8,8 +10,10 @@ import pytest
 from t5x_style.distributed import startup as startup  # before a test hides JAX
 from t5x_style.leases.lease import LeaseLost
 from t5x_style.leases.object_leases import ObjectLeases
-from t5x_style.storage import errors, fetched, places
-from t5x_style.workflow import making, remote_store, stage_runner, stages
+from t5x_style.storage import errors, fetched, objects, places
+from t5x_style.storage.objects import Objects
+from t5x_style.workflow import links, making, remote_store, stage_runner, stages
+from t5x_style.workflow.store import StoreError
 from tests.kits.stage_kit import (  # noqa: F401  clean_process: a fixture
     COUNT,
     MAKE,
@@ -26,12 +30,14 @@ from tests.kits.toys.remote_folder import (
     put,
 )
 from tests.kits.toys.storage_faults import forbidden
+from tests.kits.toys.storage_fixtures import QUICK
 from tests.t5x_style.workflow.test_stage import *  # noqa: F403  every test, in a remote store
 from tests.t5x_style.workflow.test_stage_leases import *  # noqa: F403
 
 # what has another meaning there, see below
 del test_a_vanished_output_is_made_again_next_to_what_is_left  # noqa: F821
 del test_a_silent_holder_is_followed_in_a_copy_and_its_result_is_refused  # noqa: F821
+del test_a_second_process_waits_and_finds_it_made  # noqa: F821
 
 WORK = "gs://bucket/work"
 
@@ -101,12 +107,13 @@ def test_an_input_there_is_the_same_as_on_a_disk_and_copied_once(tmp_path, bucke
     (local / "b" / "b.txt").write_text("b")
     there = "gs://bucket/data/corpus"
     assert fingerprint(there) == fingerprint(str(local))
-    reads = bucket.count("read")
+    read = functools.partial(bucket.count, "read")
     another_process()
-    assert fingerprint(there) == fingerprint(str(local)) and bucket.count("read") == reads
+    assert fingerprint(there) == fingerprint(str(local)) and read("data/corpus/a.txt") == 1
     put("data/corpus/a.txt", b"A")
     another_process()
-    assert fingerprint(there) != fingerprint(str(local)) and bucket.count("read") == reads + 1
+    assert fingerprint(there) != fingerprint(str(local))
+    assert read("data/corpus/a.txt") == 2 and read("data/corpus/b/b.txt") == 1
 
 
 @pytest.mark.parametrize(
@@ -162,6 +169,7 @@ def test_a_holder_that_returns_after_its_lease_expired_is_refused(tmp_path, buck
     folder = making.begin(planned, stages.decide(planned), second)
     assert folder != asleep and (folder / "steps.txt").read_text() == "0 1\n1 1\n"
     (asleep / "steps.txt").write_text("woke up")
+    remote_store.push(planned.store, asleep)
     with pytest.raises(LeaseLost, match="took over"):
         making.finish(planned, asleep, {"steps": "steps.txt"}, 1.0, sleeper)
     with remote_store.pushed(planned.store, folder, print):
@@ -190,3 +198,87 @@ def test_a_stage_that_two_machines_want_is_made_once(tmp_path, bucket, capsys):
         stage_runner._make(flags_of(MAKE, tmp_path), late, own)
     assert "done: 1 s" in capsys.readouterr().out
     assert json.loads(content(bucket, f"work/.store/versions/{folder.name}/stage.json"))
+
+
+def test_a_link_that_another_machine_moved_is_followed(tmp_path, bucket):
+    assert run(MAKE, tmp_path, MODEL_DIR=f"{WORK}/out") == 0
+    first = places.cache()
+    assert run(MAKE, tmp_path, MODEL_DIR=f"{WORK}/out", WIDTH="5") == 0
+    moved_to = content(bucket, "work/out.link")
+    assert run(MAKE, tmp_path, MODEL_DIR=f"{WORK}/out") == 0  # the local link is the first one's
+    put("work/out.link", moved_to)  # as another machine does
+    another_process()
+    inputs = stages.plan(flags_of(COUNT, tmp_path, SOURCE=f"{WORK}/out/out.txt")).inputs
+    assert inputs.versions == (moved_to.decode(),) and first == places.cache()
+    tmp_path = moved()
+    found = stages.plan(flags_of(COUNT, tmp_path, SOURCE=f"{WORK}/out/out.txt")).inputs
+    assert found.identities == inputs.identities
+
+
+def test_a_run_with_another_store_finds_it_on_the_next_machine(tmp_path, bucket):
+    store = {"stage.run.store": "'gs://bucket/other/.store'"}
+    assert run(MAKE, tmp_path, MODEL_DIR=f"{WORK}/out", **store) == 0
+    tmp_path = moved()
+    assert links.of_run(links.run_here(WORK)).url == "gs://bucket/other/.store"
+    planned = stages.plan(flags_of(MAKE, tmp_path, MODEL_DIR=f"{WORK}/out"), fresh=True)
+    assert stages.decide(planned).status == "done"
+
+
+def begun(tmp_path, leases):
+    """A version that somebody has begun, with progress that is there."""
+    planned = stages.plan(flags_of(COUNT, tmp_path, SOURCE=f"{WORK}/source"), fresh=True)
+    lease = leases.acquire(planned.id, lambda holder: None, lambda: None)
+    return planned, lease, making.begin(planned, stages.decide(planned), lease)
+
+
+@pytest.mark.parametrize("killed", ["after the fence", "before the copy counts", "after it counts"])
+def test_a_takeover_that_is_killed_loses_no_progress(tmp_path, bucket, monkeypatch, killed):
+    put("work/source", b"x")
+    free = ObjectLeases(f"{WORK}/.store/leases", expiry=0.0)
+    planned, first, folder = begun(tmp_path, free)
+    (folder / "steps.txt").write_text("0 1\n1 1\n")
+    remote_store.push(planned.store, folder)
+    tmp_path = moved()
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_):
+        raise Killed
+
+    if killed == "after the fence":
+        monkeypatch.setattr(making.remote_store, "pull", die)
+    elif killed == "before the copy counts":
+        monkeypatch.setattr(making.remote_store, "push", die)
+    with contextlib.suppress(Killed):
+        begun(tmp_path, free)
+    monkeypatch.undo()
+    restore(monkeypatch, bucket, tmp_path)
+    tmp_path = moved()
+    _, last, folder = begun(tmp_path, free)
+    assert (folder / "steps.txt").read_text() == "0 1\n1 1\n"
+    for lease in (first, last):
+        lease.release()
+
+
+def restore(monkeypatch, bucket, tmp_path):
+    """What `undo` undid besides."""
+    monkeypatch.setenv(places.CACHE, str(tmp_path.parents[2]))
+    for name, value in bucket.environment().items():
+        monkeypatch.setenv(name, value)
+    quick = Objects(QUICK)
+    monkeypatch.setattr(objects, "default", lambda: quick)
+
+
+def test_a_manifest_names_nothing_that_is_not_there(tmp_path, bucket):
+    put("work/source", b"x")
+    leases = ObjectLeases(f"{WORK}/.store/leases")
+    planned, lease, folder = begun(tmp_path, leases)
+    (folder / "steps.txt").write_text("0 1\n")
+    (folder / ".left.0123.tmp").write_text("of a process that was killed")
+    with pytest.raises(StoreError, match="expected all files of the version there"):
+        making.finish(planned, folder, {"steps": "steps.txt"}, 1.0, lease)
+    remote_store.push(planned.store, folder)
+    making.finish(planned, folder, {"steps": "steps.txt"}, 1.0, lease)
+    lease.release()
+    assert list(record(tmp_path)["files"]) == ["steps.txt"]
