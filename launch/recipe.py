@@ -48,11 +48,11 @@ first stage, of all stages at once: `workflow.recipe_checks`. `--gin.NAME=VALUE`
 stages know goes to them: `workflow.recipe_overrides`.
 
 Exit code: 0 done, or stopped as asked; 1 an error; 143 the running stage was stopped by a signal
-that did not come through the recipe; 128 + N signal N killed the stage, as in a shell (134: JAX
-lost another process, 137: no memory). Flags of several processes (see
-`t5x_style.distributed.launch_flags`) go to every stage; the same recipe is started once for each
-process. With `--processes=auto` the hosts of a TPU slice need no others: the recipe finds out its
-number once, for all stages.
+that did not come through the recipe, or other processes did not come in time; 128 + N signal N
+killed the stage, as in a shell (134: JAX lost another process, 137: no memory). Flags of several
+processes (see `t5x_style.distributed.launch_flags`) go to every stage; the same recipe is started
+once for each process. With `--processes=auto` the hosts of a TPU slice need no others: the recipe
+finds out its number once, for all stages.
 """
 
 import os
@@ -242,15 +242,17 @@ def _run(
     """Runs one stage as planned; its version when it is done, else the exit code to stop with.
 
     0 if the recipe was asked to stop, for then it did what it was asked; 143 if the stage alone
-    was, by a signal of its own or with another process, and saved: the recipe is not done, and
-    whoever waits for it must not take it for done; 128 + N if signal N killed it, which the same
-    command may survive; 1 for an error.
+    was, by a signal of its own or with another process, and saved, or if other processes did not
+    come in time: the recipe is not done, and whoever waits for it must not take it for done; 128 + N
+    if signal N killed it, which the same command may survive; 1 for an error.
     """
     code = 0
     if not children.stopping:
         code = children.call(item.entry, recipe_planning.stage_flags(recipe, item, flags, known))
     if children.stopping:
         pass
+    elif code == STOPPED:
+        CONSOLE.print(f"stage {item.name}: other processes did not come in time")
     elif code:
         CONSOLE.print(f"error: stage {item.name} {_ending(code)}; {_advice(code)}.")
         return 128 - code if code < 0 else 1

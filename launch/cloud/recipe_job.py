@@ -11,6 +11,8 @@ from t5x_style.configuration import gin_checks, input_macros
 from t5x_style.configuration.gin_reader import Config, GinError, leaves
 from t5x_style.configuration.python_sources import REPOSITORY
 
+# Of several hosts: numbers by themselves, and time for one whose set-up is tried again.
+ENVIRONMENT = {"KENNEL_PROCESSES": "auto", "KENNEL_INITIALIZATION_TIMEOUT": "1800"}
 ARCHIVES = Path.home() / ".cache" / "kennel" / "code"  # on this machine
 
 
@@ -95,7 +97,7 @@ def host_commands(name: str, job: RecipeJob, hosts: int) -> HostCommands:
         command=("-m", "launch.recipe", *job.flags.arguments()),
         code=archive.hash,
         archive=archive.path.name,  # in the home folder of each host
-        environment={"KENNEL_PROCESSES": "auto"} if hosts > 1 else {},
+        environment=ENVIRONMENT if hosts > 1 else {},
     )
     return HostCommands(
         identity=described.identity,

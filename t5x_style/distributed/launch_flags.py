@@ -33,8 +33,15 @@ VARIABLES = {
 }
 
 
+AGAIN = 143  # exit code where nobody is wrong, and the same command may succeed
+
+
 class ProcessesError(ValueError):
     """Processes that cannot start or go on together; the message says which, and why."""
+
+
+class AbsentError(ProcessesError):
+    """Processes that did not come in time: a host may be slow, or on its way. See `AGAIN`."""
 
 
 @dataclass(frozen=True)

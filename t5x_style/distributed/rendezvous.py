@@ -12,10 +12,11 @@ import socket
 import time
 from collections.abc import Callable
 
-from t5x_style.distributed.launch_flags import Processes, ProcessesError
+from t5x_style.distributed.launch_flags import AbsentError, Processes, ProcessesError
 
 RETRY_SECONDS = 0.2
 GREETING = "kennel: process"
+ABSENT = "absent: "  # begins the answer to those who came, where others did not
 
 Guest = tuple[socket.socket, str]  # and the name of its host
 
@@ -28,8 +29,8 @@ def meet(processes: Processes, place: Callable[[int], str] = lambda number: "") 
       place: number of a process -> where it should run, in words, or "".
 
     Raises:
-      ProcessesError: some did not come in time, with their numbers; two have one number; one
-        counts otherwise.
+      AbsentError: some did not come in time, with their numbers.
+      ProcessesError: two have one number; one counts otherwise.
       OSError: process 0 cannot listen at the port.
     """
     if processes.count == 1:
@@ -51,8 +52,8 @@ def _host(processes: Processes, address: tuple[str, int], place: Callable[[int],
             socket.create_server(("", address[1]), family=family, dualstack_ipv6=dual)
         )
         guests: dict[int, Guest] = {}
-        wrong = ""
-        while not wrong and len(guests) < int(processes.count or 1) - 1:
+        wrong = absent = ""
+        while not (wrong or absent) and len(guests) < int(processes.count or 1) - 1:
             server.settimeout(max(deadline - time.monotonic(), 0.001))
             try:
                 guest = stack.enter_context(server.accept()[0])
@@ -60,12 +61,14 @@ def _host(processes: Processes, address: tuple[str, int], place: Callable[[int],
             except TimeoutError:
                 if time.monotonic() < deadline:
                     continue  # someone who says nothing
-                wrong = _absent(processes, address, set(guests), place)
+                absent = _absent(processes, address, set(guests), place)
             else:
                 wrong = _seat(guests, guest, greeting, processes)
         for visitor, _ in guests.values():
             with contextlib.suppress(OSError):  # it has gone: JAX's own time-out reports it
-                visitor.sendall(f"{wrong or 'go'}\n".encode())
+                visitor.sendall(f"{wrong or (absent and ABSENT + absent) or 'go'}\n".encode())
+    if absent:
+        raise AbsentError(absent)
     if wrong:
         raise ProcessesError(wrong)
 
@@ -112,7 +115,7 @@ def _visit(processes: Processes, address: tuple[str, int]) -> None:
     while not answer:
         left = deadline - time.monotonic()
         if left <= 0:
-            raise ProcessesError(
+            raise AbsentError(
                 f"process {processes.number} waited {processes.initialization_timeout} s for "
                 f"process 0 at {address[0]}:{address[1]}, and nobody answered there. Start it, or "
                 "give it longer: --initialization_timeout=SECONDS."
@@ -126,6 +129,8 @@ def _visit(processes: Processes, address: tuple[str, int]) -> None:
             pass  # not there yet, or gone again
         if not answer:
             time.sleep(RETRY_SECONDS)
+    if answer.startswith(ABSENT):
+        raise AbsentError(answer.removeprefix(ABSENT))
     if answer != "go":
         raise ProcessesError(answer)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jax
 
-from t5x_style.distributed import numbering, rendezvous
+from t5x_style.distributed import launch_flags, numbering, rendezvous
 from t5x_style.distributed.peer_watch import Peers
 
 _COMPILER_STACK = "--fibers_default_thread_stack_size"
@@ -21,13 +21,17 @@ def start() -> None:
     An entry point whose job computes on devices calls it before `stage.main`: its job then runs on
     all processes. Every other job is run by process 0 alone. Several processes are described by
     flags or variables: see `launch_flags`. Bad ones, or processes that do not come, end this one
-    with a message and exit code 1.
+    with a message and exit code 1; 143 where some did not come in time, which another start may
+    change.
     """
     widen_compiler_stack()
     schedule_for_memory()
     tolerate_absent_tpu()
     try:
         join(together=True)
+    except launch_flags.AbsentError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.exit(launch_flags.AGAIN)
     except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
     _enable_compilation_cache()

@@ -1,7 +1,8 @@
 """Runs a stage from the command line: flags, checks, signals, errors, exit codes.
 
-Exit code 0: done, skipped, or stopped early with everything saved; 1: an error, in a few
-lines where the user can fix it (`--traceback` shows where it arose); else a traceback.
+Exit code 0: done, skipped, or stopped early with everything saved; 143: other processes did not
+come in time, and the same command may succeed; 1: an error, in a few lines where the user can fix
+it (`--traceback` shows where it arose); else a traceback.
 
 With several processes (see `processes`) process 0 keeps the lease and the records. A job that
 computes on devices, whose entry point calls `startup.start`, runs on all of them; any other runs on
@@ -58,7 +59,7 @@ def main(job: str = "") -> None:
         if (peers := _join()) is not None:
             peers.end(2, "was given flags it does not know; its own message says which")
         raise wrong_flags
-    if code and (peers := _join()) is not None:
+    if code not in (0, launch_flags.AGAIN) and (peers := _join()) is not None:
         peers.end(code, "could not read its flags; its own message says why")
     sys.exit(code)
 
@@ -79,6 +80,9 @@ def guarded(action: Callable[[gin_checks.Flags], int], argv: Sequence[str]) -> i
     except BrokenPipeError:  # whoever reads our output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except launch_flags.AbsentError as error:
+        _tell(error)
+        return launch_flags.AGAIN
     except (ValueError, OSError) as error:
         if "--traceback" in argv or not is_users(error):
             raise
