@@ -10,8 +10,8 @@ import pytest
 
 from t5x_style.checkpoints import checkpoint_directory, checkpointing
 from t5x_style.distributed import launch_flags, rendezvous
-from t5x_style.training import metric_writer
 from t5x_style.distributed.launch_flags import AGAIN
+from t5x_style.training import metric_writer
 from tests.kits import process_group
 
 ADDRESS = "127.0.0.1:1234"
