@@ -46,7 +46,7 @@ class ClusterJob:
     Attributes:
       name: of the JobSet; its label `kennel-run` has the same value.
       slices: what the trainer runs on.
-      image: with its digest, REGISTRY/NAME@sha256:...
+      image: with its digest, REGISTRY/NAME@sha256:...; "" for launchers that start none.
       command: the trainer's argument list, the same on every host.
       run_dir: gs://BUCKET/PATH, of the results.
       provisioning: how the node pool gets its machines.
@@ -123,7 +123,7 @@ def _names(job: ClusterJob) -> Iterator[str]:
 
 
 def _places(job: ClusterJob) -> Iterator[str]:
-    if not DIGEST.fullmatch(job.image):
+    if job.image and not DIGEST.fullmatch(job.image):
         yield (
             f"image: expected NAME@sha256:DIGEST, found {job.image!r}; a tag can change between "
             "two restarts. `docker buildx imagetools inspect NAME:TAG` prints the digest"

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 import yaml
-from tests.launch.cloud.test_job_set import SPECIAL
+from tests.launch.clusters.test_job_set import SPECIAL
 
 from launch import gke
 from launch.clusters import job_set, kubectl

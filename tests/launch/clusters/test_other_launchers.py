@@ -8,7 +8,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.launch.cloud.test_job_set import ALL, TEXTS
+from tests.launch.clusters.test_job_set import ALL, TEXTS
 
 from launch.clusters import job_set, other_launchers
 from launch.clusters.cluster_job import IndexBuilder
