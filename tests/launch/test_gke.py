@@ -79,7 +79,7 @@ def test_all_flags_reach_the_run():
 
 REFUSED = {
     "a tag": (["--image=kennel:latest"], "image: expected NAME@sha256:DIGEST"),
-    "a name": (["--name=My_Run"], "a DNS-1123 label"),
+    "a name": (["--name=My_Run"], "write my-run"),
     "no image": (["--image="], "no image: pass --image=NAME@sha256:DIGEST"),
     "an unknown setting": (["STPES=3"], "STPES"),
     "a value of another type": (["STEPS=many"], "STEPS"),
