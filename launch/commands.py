@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from launch.cloud import tpu_flags
+from launch.clusters import gke_flags
 from t5x_style.configuration import command_flags
 from t5x_style.configuration.python_sources import REPOSITORY
 from t5x_style.configuration.suggestions import did_you_mean
@@ -100,6 +101,13 @@ _TABLE = (
         (tpu_flags.add_tpu, command_flags.add_gin),
         "VERB [RECIPE] [NAME=VALUE ...] [flags]",
         {name: verb.usage for name, verb in tpu_flags.VERBS.items()},
+    ),
+    Command(
+        "gke",
+        "Run a recipe on a GKE cluster, or print the manifest.",
+        "launch.gke",
+        (gke_flags.add_gke,),
+        "RECIPE [NAME=VALUE ...] --slice=SLICE --image=IMAGE --print|--apply [flags]",
     ),
     Command(
         "runs",

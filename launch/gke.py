@@ -1,6 +1,6 @@
 """A recipe on a GKE cluster: prints the JobSet that runs it, or starts it.
 
-    python -m launch.gke quickstart --name=mine --slice=v5e:4x4 --run_dir=gs://BUCKET/mine \\
+    python -m launch.gke quickstart RUN_DIR=gs://BUCKET/mine --slice=v5e:4x4 \\
         --image=REGISTRY/kennel@sha256:... --queue=tpus --spot --print [NAME=VALUE ...]
 
 Every host runs `python -m launch.recipe` with the recipe and the settings, which are passed on
@@ -14,17 +14,22 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from launch import words
+from launch.cloud import recipe_job, tpu_request
 from launch.clusters import job_set, job_set_rules, kubectl, other_launchers
 from launch.clusters.cluster_job import ClusterJob, IndexBuilder
 from launch.clusters.manifest_nodes import Problem
-from launch.commands import Command, Parser, UsageError, parser_of
+from launch.commands import COMMANDS, UsageError, parser_of
 from t5x_style.accelerators import slices
 from t5x_style.accelerators.generations import Provisioning
+from t5x_style.configuration.gin_checks import Flags
+from t5x_style.configuration.gin_reader import COMMAND_LINE, find_file, search_folders
 from t5x_style.configuration.python_sources import REPOSITORY
 
-RUN_DIR = "--gin.RUN_DIR="
+COMMAND = COMMANDS["gke"]
+WITH_IMAGE = ("jobset", "xpk")  # SkyPilot uses TPU VMs
 
 
 class ManifestError(ValueError):
@@ -55,43 +60,6 @@ FORMS: dict[str, Callable[[ClusterJob], str]] = {
 }
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds all flags of a run on GKE."""
-    add = parser.add_argument
-    add("--name", required=True, help="of the run: lower-case letters, digits and dashes")
-    add("--slice", required=True, help="as v5e:4x4, v5litepod-16 or 2x v6e:16x16")
-    add("--image", required=True, help="of the Dockerfile, with its digest: NAME@sha256:...")
-    add("--run_dir", required=True, help="RUN_DIR of the recipe, gs://BUCKET/PATH")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--spot", action="store_true", help="nodes that may be taken away")
-    how.add_argument("--flex_start", action="store_true", help="nodes for at most 7 days")
-    how.add_argument("--reservation", default="", help="nodes of this reservation")
-    add("--queue", default="", help="a LocalQueue of Kueue; without, pods start at once")
-    add("--namespace", default="default", help="of Kubernetes, default: default")
-    add("--service_account", default="default", help="of Kubernetes; may write to the bucket")
-    add("--env", action="append", default=[], help="NAME=VALUE of all containers; repeatable")
-    add("--max_restarts", type=int, default=100, help="preemptions included, default: 100")
-    add("--save_seconds", type=int, default=60, help="a save takes at most; default: 60")
-    add("--grace_seconds", type=int, default=120, help="from SIGTERM to SIGKILL, default: 120")
-    add("--scales_from_zero", action="store_true", help="the node pool has no nodes at first")
-    add("--index_builder", metavar="SLICE", help="build indexes next to the trainer, on SLICE")
-    add("--index_builder_flags", default="", help="one text: of t5x_style.build_index --watch")
-    add("--gin_file", action="append", default=[], help="gin files of the repository, repeatable")
-    add("--as", dest="form", choices=sorted(FORMS), default="jobset", help="what to print")
-    act = parser.add_mutually_exclusive_group(required=True)
-    act.add_argument("--print", action="store_true", help="print the run and start nothing")
-    act.add_argument("--apply", action="store_true", help="start the run with kubectl")
-
-
-COMMAND = Command(
-    name="gke",
-    help="Run a recipe on a GKE cluster, or print the manifest.",
-    module="launch.gke",
-    flags=(add_flags,),
-    usage="RECIPE [NAME=VALUE ...] [flags]",
-)
-
-
 def read(argv: Sequence[str]) -> tuple[ClusterJob, argparse.Namespace]:
     """The run that a command line describes.
 
@@ -100,33 +68,39 @@ def read(argv: Sequence[str]) -> tuple[ClusterJob, argparse.Namespace]:
 
     Raises:
       UsageError: words, flags, or a gin file that the image does not have.
+      GinError, RecipeError: of the recipe, see `recipe_job.read`.
       ClusterJobError: a run that GKE would not start or keep alive.
       SliceError: no such slice.
     """
-    parser = _parser()
+    parser = parser_of(COMMAND)
     flags = words.translate(COMMAND, parser, argv)
     settings = [flag for flag in flags if flag.startswith("--gin.")]
     others = [flag for flag in flags if not flag.startswith("--gin.")]
     parser.check(others)
     options = parser.parse_args(others)
-    return cluster_job(options, settings), options
+    if not options.image and options.form in WITH_IMAGE:
+        raise UsageError("no image: pass --image=NAME@sha256:DIGEST, docs/gke.md has how to build")
+    files = [f"--gin_file={name}" for name in options.gin_file]
+    return cluster_job(options, recipe_job.read([*files, *settings])), options
 
 
-def cluster_job(options: argparse.Namespace, settings: Sequence[str]) -> ClusterJob:
-    """The run of parsed flags; `settings` are those of gin, `--gin.NAME=VALUE`."""
-    for setting in settings:
-        if setting.startswith(RUN_DIR):
-            raise UsageError(
-                f"RUN_DIR is set by --run_dir; found {setting.removeprefix('--gin.')} as well"
-            )
-    files = [f"--gin_file={_in_image(path)}" for path in options.gin_file]
-    recipe = ("python", "-m", "launch.recipe", *files, f"{RUN_DIR}{options.run_dir}", *settings)
+def cluster_job(options: argparse.Namespace, recipe: recipe_job.RecipeJob) -> ClusterJob:
+    """The run of parsed flags.
+
+    Raises:
+      UsageError: see `read`.
+      ClusterJobError: see `read`.
+      SliceError: see `read`.
+    """
+    name = options.name or tpu_request.default_name(recipe.run_dir)
+    if not name:
+        raise UsageError(f"no name: pass --name=NAME; {recipe.run_dir} ends with none")
     return ClusterJob(
-        name=options.name,
+        name=name,
         slices=slices.parse(options.slice),
         image=options.image,
-        command=recipe,
-        run_dir=options.run_dir,
+        command=("python", "-m", "launch.recipe", *_in_image(recipe).arguments()),
+        run_dir=recipe.run_dir,
         provisioning=_provisioning(options),
         reservation=options.reservation,
         environment=dict(_variable(text) for text in options.env),
@@ -166,15 +140,17 @@ def _variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _in_image(path: str) -> str:
-    """A gin file as the image has it: relative to the repository."""
-    full = (REPOSITORY / path).resolve()
-    if not full.is_relative_to(REPOSITORY) or not full.is_file():
-        raise UsageError(
-            f"--gin_file={path}: the image has the gin files of {REPOSITORY} only; put it there "
-            "and build the image again"
-        )
-    return str(full.relative_to(REPOSITORY))
+def _in_image(recipe: recipe_job.RecipeJob) -> Flags:
+    """The recipe's flags with gin files as the image has them: relative to the repository."""
+    for path in recipe.files:
+        if not path.resolve().is_relative_to(REPOSITORY / "gin_configs"):
+            raise UsageError(
+                f"{path}: the image has the gin files of {REPOSITORY / 'gin_configs'} only; put it "
+                "there and build the image again"
+            )
+    folders = search_folders(recipe.flags.search_paths)
+    found = [find_file(name, folders, COMMAND_LINE).resolve() for name in recipe.flags.files]
+    return replace(recipe.flags, files=tuple(str(one.relative_to(REPOSITORY)) for one in found))
 
 
 def start(job: ClusterJob) -> int:
@@ -212,7 +188,7 @@ def follow_up(job: ClusterJob) -> str:
 def main(argv: Sequence[str]) -> int:
     """Prints or starts a run; 0, kubectl's exit code, or 2 for what is refused."""
     if not {"-h", "--help"}.isdisjoint(argv):
-        _parser(words.RULE).print_help()
+        parser_of(COMMAND, words.RULE).print_help()
         return 0
     try:
         job, options = read(argv)
@@ -225,13 +201,6 @@ def main(argv: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
-
-
-def _parser(epilog: str = "") -> Parser:
-    parser = parser_of(COMMAND, epilog)
-    parser.prog = f"python -m {COMMAND.module}"
-    parser.usage = f"{parser.prog} {COMMAND.usage}"
-    return parser
 
 
 if __name__ == "__main__":

@@ -4,18 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from t5x_style.configuration.gin_checks import Flags
-from t5x_style.workflow import recipe_reader
+from t5x_style.workflow.recipe_stage import Recipe
 
 
-def of_recipe(flags: Flags) -> list[Path]:
+def of_recipe(flags: Flags, recipe: Recipe) -> list[Path]:
     """Absolute paths of all of them, for `code_archive.build`: the hosts need them too.
 
     Args:
       flags: the command line of the recipe.
+      recipe: what they lead to.
 
     Raises:
-      GinError: the recipe, or a gin file that it names, cannot be read.
+      GinError: a gin file cannot be read.
     """
-    recipe = recipe_reader.load(flags)
     stages = [replace(flags, files=stage.gin_files, overrides=()) for stage in recipe.stages]
     return sorted({path.absolute() for one in (flags, *stages) for path in one.read_all().files})

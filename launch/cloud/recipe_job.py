@@ -7,9 +7,13 @@ from pathlib import Path
 
 from launch.cloud import bootstrap, code_archive, recipe_files
 from launch.cloud.remote_job import HostCommands
-from t5x_style.configuration import gin_checks, input_macros
+from t5x_style.configuration import gin_checks
 from t5x_style.configuration.gin_reader import Config, GinError, leaves
 from t5x_style.configuration.python_sources import REPOSITORY
+from t5x_style.storage import places
+from t5x_style.workflow import recipe_reader
+from t5x_style.workflow.recipe_reader import STORE_MACRO
+from t5x_style.workflow.recipe_stage import Recipe
 
 # Of several hosts: numbers by themselves, and time for one whose set-up is tried again.
 ENVIRONMENT = {"KENNEL_PROCESSES": "auto", "KENNEL_INITIALIZATION_TIMEOUT": "1800"}
@@ -37,37 +41,73 @@ def read(argv: Sequence[str]) -> RecipeJob:
     Raises:
       GinError: no recipe; unknown names, wrong types, references that lead nowhere; inputs that
         hosts do not have.
+      RecipeError: stages that do not fit together.
     """
     flags = gin_checks.parse_flags(argv)
     flags = replace(flags, files=tuple(map(_portable, flags.files)))
-    files = recipe_files.of_recipe(flags)
+    recipe = recipe_reader.load(flags)
     config = flags.read_all()
-    run_dir = config.expand(config.macro("RUN_DIR", "kennel tpu"), "RUN_DIR")
-    refuse_local_data(config)
-    return RecipeJob(flags, str(run_dir), tuple(files))
+    run_dir = str(config.expand(config.macro("RUN_DIR", "kennel tpu"), "RUN_DIR"))
+    refuse_local_data(recipe, config, run_dir)
+    return RecipeJob(flags, run_dir, tuple(recipe_files.of_recipe(flags, recipe)))
 
 
-def refuse_local_data(config: Config) -> None:
-    """Refuses inputs of this machine's disk: hosts have nothing but the code and what is on gs://.
+def refuse_local_data(recipe: Recipe, config: Config, run_dir: str) -> None:
+    """Refuses inputs of a disk: hosts have nothing but the code and what is on gs://.
+
+    Args:
+      recipe: whose stages have inputs.
+      config: of the recipe, with all macros.
+      run_dir: its RUN_DIR. A store on a disk is refused where this is on gs://.
 
     Raises:
-      GinError: naming each macro, and how to copy what it names.
+      GinError: naming a macro for each, and how to copy what it names.
     """
-    wrong = []
-    for name in sorted(input_macros.NAMES & config.macros.keys()):
-        for leaf in leaves(config.macros[name].value):
-            if isinstance(leaf, str) and os.path.exists(leaf) and not _is_ours(Path(leaf)):
-                wrong.append(
-                    f"{name}={leaf} is on this machine, and hosts have none of it. Copy it: gcloud "
-                    f"storage cp --recursive {leaf} gs://BUCKET/, and name {name}=gs://BUCKET/..."
-                )
-    if wrong:
-        raise GinError(*wrong)
+    places_of: dict[str, str] = {}  # an input -> the setting that it comes from
+    for stage in recipe.stages:
+        for name, value in stage.inputs.items():
+            for text in leaves(value):
+                if isinstance(text, str):
+                    places_of.setdefault(text, _setting(config, text, f"{stage.name}/{name}"))
+    wrong = [_input_problem(name, text) for text, name in sorted(places_of.items())]
+    wrong.append(_store_problem(recipe.store.root, run_dir))
+    if found := [one for one in wrong if one]:
+        raise GinError(*found)
+
+
+def _setting(config: Config, text: str, otherwise: str) -> str:
+    """The macro of the recipe that has this text."""
+    named = (name for name, one in config.macros.items() if text in leaves(one.value))
+    return next(named, otherwise)
+
+
+def _input_problem(name: str, text: str) -> str:
+    scheme, remote, rest = text.partition("://")
+    if remote and scheme == "gs":
+        return ""
+    if remote:
+        hint = f"write gs://{rest}" if scheme == "gcs" else f"copy it, and name {name}=gs://..."
+        return f"{name}={text}: hosts read gs://, and no {scheme}://; {hint}"
+    if _is_ours(Path(text)) or not ("/" in text or os.path.exists(text)):
+        return ""
+    return (
+        f"{name}={text} is a path of a disk, and hosts have nothing there. Copy it: gcloud "
+        f"storage cp --recursive {text} gs://BUCKET/, and name {name}=gs://BUCKET/..."
+    )
+
+
+def _store_problem(store: Path, run_dir: str) -> str:
+    if not places.is_remote(run_dir) or places.remote(store):
+        return ""
+    return (
+        f"{STORE_MACRO}={store} is a folder of a disk, and RUN_DIR is on gs://: what stages make "
+        f"would be lost with the host. Name {STORE_MACRO}=gs://BUCKET/..., or leave it out"
+    )
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a path is one of the project's own, which the archive holds."""
-    return path.resolve().is_relative_to(REPOSITORY / "gin_configs")
+    """Whether a path is one of the project's files, which the archive holds."""
+    return path.exists() and path.resolve().is_relative_to(REPOSITORY / "gin_configs")
 
 
 def _portable(name: str) -> str:

@@ -23,17 +23,22 @@ _PATH = re.compile(r"projects/[a-z0-9.:-]+/(?:locations/[a-z0-9-]+/)?reservation
 def run_name(name: str, count: int) -> str:
     """Of a run whose `count` nodes are named after it; node k of several is `NAME-k`."""
     suffix = len(f"-{count - 1}") if count > 1 else 0
-    most = NAME_LENGTH - suffix
+    why = f", since its nodes are called {name[:8]}...-{count - 1}" if suffix else ""
+    return dns_label("name", name, NAME_LENGTH - suffix, why)
+
+
+def dns_label(what: str, name: str, most: int = NAME_LENGTH, why: str = "") -> str:
+    """Of a DNS-1123 label that begins with a letter; `why` it may have `most` characters."""
     if len(name) > most:
-        why = f", since its nodes are called {name[:8]}...-{count - 1}" if suffix else ""
         return (
-            f"name {name!r} has {len(name)} characters; expected at most {most}{why}: "
+            f"{what} {name!r} has {len(name)} characters; expected at most {most}{why}: "
             f"{tidy(name[:most])}"
         )
     if not _NAME.fullmatch(name):
         example = tidy(name)
-        return f"name {name!r} is no DNS-1123 label (a-z, 0-9 and -, a letter first, no - last)" + (
-            f": write {example}" if example else ""
+        return (
+            f"{what} {name!r} is no DNS-1123 label (a-z, 0-9 and -, a letter first, no - last)"
+            + (f": write {example}" if example else "")
         )
     return ""
 
@@ -139,4 +144,7 @@ def bucket_path(path: str) -> str:
         )
     if not folder.strip("/"):
         return f"RUN_DIR {path!r} is a whole bucket: write gs://{name}/FOLDER"
+    if "//" in f"/{folder}":
+        joined = re.sub("/+", "/", folder.lstrip("/"))
+        return f"RUN_DIR {path!r} has an empty part: write gs://{name}/{joined}"
     return ""

@@ -4,16 +4,14 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from launch.cloud import resource_names
+from launch.cloud.resource_names import NAME_LENGTH
 from t5x_style.accelerators.generations import PROVISIONING, Provisioning
 from t5x_style.accelerators.slices import Slices
 
 TRAINER, INDEX_BUILDER = "trainer", "index-builder"
-LABEL_LENGTH = 63  # characters of a DNS-1123 label
 POD_SUFFIX = "-abcde"  # as long as what Kubernetes appends to the names of pods
-# Service names, of which JobSet makes one, must begin with a letter; other labels need not.
-LABEL = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 DIGEST = re.compile(r"[^\s@]+@sha256:[0-9a-f]{64}")
-BUCKET_PATH = re.compile(r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9](/[^/\s]+)+/?")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # GKE sets these in every pod: from them JAX knows which process of which slice it is.
 NUMBERING = re.compile(
@@ -46,7 +44,7 @@ class ClusterJob:
     Attributes:
       name: of the JobSet; its label `kennel-run` has the same value.
       slices: what the trainer runs on.
-      image: with its digest, REGISTRY/NAME@sha256:...
+      image: with its digest, REGISTRY/NAME@sha256:...; "" for launchers that start none.
       command: the trainer's argument list, the same on every host.
       run_dir: gs://BUCKET/PATH, of the results.
       provisioning: how the node pool gets its machines.
@@ -108,33 +106,31 @@ def _names(job: ClusterJob) -> Iterator[str]:
         "namespace": job.namespace,
         "service account": job.service_account,
     }.items():
-        if not LABEL.fullmatch(name) or len(name) > LABEL_LENGTH:
-            yield (
-                f"{what}: expected lower-case letters, digits and dashes, beginning with a letter, "
-                f"at most {LABEL_LENGTH} (a DNS-1123 label), found {name!r}"
-            )
+        # Service names, of which JobSet makes one, begin with a letter; other labels need not.
+        if problem := resource_names.dns_label(what, name):
+            yield problem
     for part, (slices, _) in job.parts.items():
         pod = longest_pod_name(job.name, part, slices.count, slices.hosts)
-        if (over := len(pod) - LABEL_LENGTH) > 0:
+        if (over := len(pod) - NAME_LENGTH) > 0:
             yield (
-                f"name: the pod {pod} would have {len(pod)} characters, at most {LABEL_LENGTH} are "
+                f"name: the pod {pod} would have {len(pod)} characters, at most {NAME_LENGTH} are "
                 f"allowed; shorten {job.name!r} by {over}"
             )
 
 
 def _places(job: ClusterJob) -> Iterator[str]:
-    if not DIGEST.fullmatch(job.image):
+    if job.image and not DIGEST.fullmatch(job.image):
         yield (
             f"image: expected NAME@sha256:DIGEST, found {job.image!r}; a tag can change between "
             "two restarts. `docker buildx imagetools inspect NAME:TAG` prints the digest"
         )
-    if not BUCKET_PATH.fullmatch(job.run_dir):
-        scheme = job.run_dir.partition("://")[0]
-        reason = {
-            "gcs": "; the scheme is gs://",
-            job.run_dir: "; a path on a pod's disk is lost with the pod",
-        }.get(scheme, "")
-        yield f"run_dir: expected gs://BUCKET/PATH, found {job.run_dir!r}{reason}"
+    if problem := resource_names.bucket_path(job.run_dir):
+        yield problem
+    elif not job.run_dir.startswith("gs://"):
+        yield (
+            f"RUN_DIR {job.run_dir!r}: a path on a pod's disk is lost with the pod; expected "
+            "gs://BUCKET/FOLDER"
+        )
 
 
 def _slices(job: ClusterJob) -> Iterator[str]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
+from launch.cloud.requests import RUN_LABEL
 from launch.clusters.cluster_job import TRAINER, ClusterJob
 from t5x_style.accelerators.slices import Slices
 
 API = "jobset.x-k8s.io/v1alpha2"
-RUN_LABEL = "kennel-run"
 EXCLUSIVE = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
 TPU = "google.com/tpu"
 SPOT = "cloud.google.com/gke-spot"

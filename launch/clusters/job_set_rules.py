@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from launch.cloud import resource_names
+from launch.cloud.decisions import RETRIED
+from launch.cloud.resource_names import NAME_LENGTH
 from launch.clusters.cluster_job import (
     DIGEST,
-    LABEL,
-    LABEL_LENGTH,
     NUMBERING,
     ClusterJob,
     longest_pod_name,
@@ -23,7 +24,6 @@ from launch.clusters.manifest_nodes import MISSING, Node, Problem
 from t5x_style.accelerators.generations import GENERATIONS
 from t5x_style.accelerators.slices import Slices
 
-RESTARTED = (134, 137, 143)  # SIGABRT, SIGKILL and SIGTERM: a lost process, no memory, preempted
 _ACCELERATOR, _TOPOLOGY = (
     f"cloud.google.com/gke-tpu-{name}" for name in ("accelerator", "topology")
 )
@@ -178,7 +178,7 @@ def _restarts(part: _Part) -> Iterator[Problem]:
         yield restarts.problem(8, f"{least} or more on {part.job.provisioning}")
     rules = part.spec.at("podFailurePolicy", "rules")
     cases = [(1, False, "FailJob", "a user error")]
-    cases += [(code, False, "Count", "the set restarts") for code in RESTARTED]
+    cases += [(code, False, "Count", "the set restarts") for code in RETRIED]
     cases += [(1, True, "Count", "a disrupted pod: the set restarts")]
     for code, disrupted, wanted, why in cases:
         if (action := _pod_action(rules, code, disrupted)) != wanted:
@@ -249,11 +249,11 @@ def _identity(part: _Part) -> Iterator[Problem]:
     names = [name, part.replicated["name"], *(one["name"] for one in part.containers)]
     names += [one["name"] for one in part.pod["volumes"].items]
     for one in names:
-        if not LABEL.fullmatch(str(one.value)) or len(str(one.value)) > LABEL_LENGTH:
-            yield one.problem(12, f"a DNS-1123 label of at most {LABEL_LENGTH} characters")
+        if resource_names.dns_label("name", str(one.value)):
+            yield one.problem(12, f"a DNS-1123 label of at most {NAME_LENGTH} characters")
     pod = longest_pod_name(str(name.value), part.name, part.slices.count, part.slices.hosts)
-    if len(pod) > LABEL_LENGTH:
-        yield name.problem(12, f"{len(pod) - LABEL_LENGTH} characters less: {pod} is too long")
+    if len(pod) > NAME_LENGTH:
+        yield name.problem(12, f"{len(pod) - NAME_LENGTH} characters less: {pod} is too long")
     for container in part.containers:
         image, command = container["image"], container["command"]
         if not isinstance(image.value, str) or not DIGEST.fullmatch(image.value):

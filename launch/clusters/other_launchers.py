@@ -3,7 +3,9 @@
 Both are printed, never run. What they cannot do is refused here, not left out.
 """
 
+import dataclasses
 import shlex
+from collections.abc import Sequence
 
 from launch.clusters import job_set
 from launch.clusters.cluster_job import ClusterJob
@@ -15,8 +17,21 @@ XPK_NAMES = {"v5e": "v5litepod"}
 XPK_LACKS = {("v5e", "1x1"), ("v5e", "2x2"), ("v5e", "2x4"), ("v6e", "2x4")}
 
 
+# What a launcher has no place for, by fields of a run.
+XPK_IGNORES = ("queue", "service_account", "scales_from_zero")
+SKYPILOT_IGNORES = (*XPK_IGNORES, "image", "namespace", "max_restarts", "grace_seconds")
+
+
 class OtherLauncherError(ValueError):
     """A run that another launcher cannot start as it is meant."""
+
+
+def _refuse_ignored(launcher: str, job: ClusterJob, names: Sequence[str]) -> None:
+    defaults = {field.name: field.default for field in dataclasses.fields(job)}
+    defaults["image"] = ""
+    if given := [name for name in names if getattr(job, name) != defaults[name]]:
+        flags = ", ".join(f"--{name}" for name in given)
+        raise OtherLauncherError(f"{launcher} takes no {flags}; leave it out, or use the JobSet")
 
 
 def xpk_command(job: ClusterJob) -> str:
@@ -26,8 +41,10 @@ def xpk_command(job: ClusterJob) -> str:
     `$(NAME)`; the environment goes into it too, as xpk does not escape values of `--env`.
 
     Raises:
-      OtherLauncherError: a second job, several lines, or a slice that xpk does not know.
+      OtherLauncherError: a second job, several lines, a slice that xpk does not know, or flags
+        that it has no place for.
     """
+    _refuse_ignored("xpk", job, XPK_IGNORES)
     if job.index_builder is not None:
         raise OtherLauncherError("xpk starts one job; found an index builder next to the trainer")
     if (job.slices.generation.name, job.slices.topology) in XPK_LACKS:
@@ -78,9 +95,10 @@ def skypilot_task(job: ClusterJob) -> str:
     """A task file: `sky launch FILE`, from the repository's folder. It uses TPU VMs, not GKE.
 
     Raises:
-      OtherLauncherError: several slices, a second job, a slice that TPU VMs do not have, or a
-        reservation.
+      OtherLauncherError: several slices, a second job, a slice that TPU VMs do not have, a
+        reservation, or flags that it has no place for.
     """
+    _refuse_ignored("SkyPilot", job, SKYPILOT_IGNORES)
     if job.slices.count > 1 or job.index_builder is not None:
         raise OtherLauncherError(
             "SkyPilot starts one slice: separate TPU VMs never become one multislice job; found "
@@ -106,7 +124,7 @@ def skypilot_task(job: ClusterJob) -> str:
         },
         "envs": job_set.environment(job, job.slices),
         "setup": SETUP,
-        "run": f". .venv/bin/activate\nexec {shlex.join(job.command)}\n",
+        "run": f". .venv/bin/activate\nexec {shlex.join([*job_set.POD, *job.command])}\n",
     }
     return job_set.text(task)
 
@@ -114,7 +132,7 @@ def skypilot_task(job: ClusterJob) -> str:
 # The images have Python 3.10, with which pip installs an old JAX without a word.
 SETUP = """\
 set -e
-python3 -m pip install --quiet uv==0.13.8
+python3 -m pip install --quiet --require-hashes -r launch/cloud/uv_pin.txt
 python3 -m uv venv --allow-existing --python=3.11 .venv
 python3 -m uv pip install --python=.venv/bin/python --require-hashes -r launch/cloud/tpu.lock
 """

@@ -1,4 +1,4 @@
-"""`python -m launch.gke`: what it prints, what it starts, and what it refuses to."""
+"""`kennel gke`: what it prints, what it starts, and what it refuses to."""
 
 import re
 import shlex
@@ -10,16 +10,14 @@ import pytest
 import yaml
 
 from launch import gke
-from launch.clusters import job_set, job_set_rules
+from launch.clusters import gke_flags, job_set, job_set_rules
 from launch.clusters.manifest_nodes import Problem
 from t5x_style.accelerators.generations import GENERATIONS
 from tests.launch import pages
 from tests.launch.clusters import cluster_jobs
 
-FLAGS = [
-    *("--name=mine", "--slice=v5e:4x4", f"--image={cluster_jobs.IMAGE}"),
-    "--run_dir=gs://my-bucket/runs/mine",
-]
+SLICE = ["--slice=v5e:4x4", f"--image={cluster_jobs.IMAGE}"]
+FLAGS = [*SLICE, "--gin.RUN_DIR=gs://my-bucket/runs/mine"]
 PRINT = [*FLAGS, "--print"]
 RECIPE = ("python", "-m", "launch.recipe", "--gin_file=gin_configs/recipes/quickstart.gin")
 
@@ -37,12 +35,15 @@ def refused(capsys, *words):
 
 
 def test_prints_the_manifest_of_a_recipe(capsys):
-    text = printed(capsys, "quickstart", "STEPS=3", "TITLE=$(HOME) 'a'", *PRINT, "--queue=tpus")
-    job, _ = gke.read(["quickstart", "STEPS=3", "TITLE=$(HOME) 'a'", *PRINT, "--queue=tpus"])
+    words = ["quickstart", "STEPS=3", "QUESTIONS=$(HOME) 'a'", *PRINT, "--queue=tpus"]
+    text = printed(capsys, *words)
+    job, _ = gke.read(words)
     assert text == gke.manifest(job)
     assert yaml.safe_load(text) == job_set.manifest(job)
     run_dir = "--gin.RUN_DIR=gs://my-bucket/runs/mine"
-    assert job.command == (*RECIPE, run_dir, "--gin.STEPS=3", "--gin.TITLE=$(HOME) 'a'")
+    settings = ("--gin.STEPS=3", "--gin.QUESTIONS=$(HOME) 'a'", run_dir)
+    assert job.command == (*RECIPE, *settings, "--gin_search_paths=.")
+    assert job.name == "mine" and job.run_dir == "gs://my-bucket/runs/mine"
     assert job.queue == "tpus" and job.provisioning == "on_demand"
 
 
@@ -78,20 +79,21 @@ def test_all_flags_reach_the_run():
 
 REFUSED = {
     "a tag": (["--image=kennel:latest"], "image: expected NAME@sha256:DIGEST"),
-    "a name": (["--name=My_Run"], "a DNS-1123 label"),
-    "gcs": (["--run_dir=gcs://my-bucket/x"], "the scheme is gs://"),
-    "a local folder": (["--run_dir=runs/mine"], "lost with the pod"),
+    "a name": (["--name=My_Run"], "write my-run"),
+    "no image": (["--image="], "no image: pass --image=NAME@sha256:DIGEST"),
+    "an unknown setting": (["STPES=3"], "STPES"),
+    "a value of another type": (["STEPS=many"], "STEPS"),
+    "data of this machine": (["CORPUS=gin_configs/../docs"], "CORPUS=gin_configs/../docs"),
+    "a flag that became a setting": (["--run_dir=gs://my-bucket/x"], "unknown flag --run_dir"),
     "an old generation": (["--slice=v3-8"], "no slice 'v3-8'"),
     "another generation's topology": (["--slice=v6e:4x4x4"], "nearest: v6e:8x8"),
     "no restart on Spot": (["--spot", "--max_restarts=0"], "at least 1 on spot"),
     "two kinds of nodes": (["--spot", "--flex_start"], "not allowed with argument --spot"),
-    "RUN_DIR": (["RUN_DIR=gs://b/x"], "RUN_DIR is set by --run_dir; found RUN_DIR=gs://b/x"),
     "a variable without a value": (["--env=A"], "--env: expected NAME=VALUE, found 'A'"),
     "flags of no builder": (["--index_builder_flags=--x"], "without --index_builder=SLICE"),
     "a misspelt flag": (["--slices=v5e:4x4"], "unknown flag --slices"),
     "another form to start": (["--as=xpk"], "--as=xpk is printed only"),
-    "a missing gin file": (["--gin_file=missing.gin"], "the image has the gin files of"),
-    "a gin file elsewhere": (["--gin_file=/etc/hosts"], "build the image again"),
+    "a missing gin file": (["--gin_file=missing.gin"], "no gin file 'missing.gin'"),
 }
 
 
@@ -100,6 +102,37 @@ def test_is_refused_before_anything_is_printed(name, capsys):
     words, message = REFUSED[name]
     action = "--apply" if name == "another form to start" else "--print"
     assert message in refused(capsys, "quickstart", *FLAGS, action, *words)
+
+
+def test_a_gin_file_that_the_image_does_not_have(tmp_path, capsys):
+    file = tmp_path / "mine.gin"
+    file.write_text("STEPS = 3\n")
+    message = refused(capsys, "quickstart", *PRINT, f"--gin_file={file}")
+    assert f"{file}: the image has the gin files of" in message and "build the image" in message
+
+
+def test_gin_files_are_named_as_the_image_has_them(monkeypatch):
+    """Wherever the command is called, the pods' folder is the repository's."""
+    monkeypatch.chdir(pages.REPOSITORY / "gin_configs")
+    job, _ = gke.read(["quickstart", *PRINT, "--gin_file=recipes/smoke.gin"])
+    assert job.command[3:5] == (RECIPE[3], "--gin_file=gin_configs/recipes/smoke.gin")
+
+
+def test_a_recipe_that_needs_data(capsys):
+    assert "%CORPUS has no value: pass --gin.CORPUS=VALUE" in refused(capsys, "beir", *PRINT)
+
+
+RUN_DIRS = {
+    "gcs://my-bucket/x": "gs://my-bucket/x",
+    "runs/mine": "lost with the pod",
+    "gs://my-bucket/1": "no name: pass --name=NAME",
+}
+
+
+@pytest.mark.parametrize("run_dir", RUN_DIRS)
+def test_folders_of_results_that_are_refused(run_dir, capsys):
+    message = refused(capsys, "quickstart", f"RUN_DIR={run_dir}", *SLICE, "--print")
+    assert RUN_DIRS[run_dir] in message
 
 
 def test_neither_printed_nor_started(capsys):
@@ -118,9 +151,9 @@ def test_a_manifest_that_breaks_a_rule_is_never_printed(monkeypatch, capsys):
     assert "breaks rules" in message and "spec.x: expected 4, found 5 (rule 3)" in message
 
 
-@pytest.mark.parametrize("form", ["xpk", "skypilot"])
-def test_other_launchers_get_the_same_command(form, capsys):
-    text = printed(capsys, "quickstart", "STEPS=3", *PRINT, f"--as={form}")
+@pytest.mark.parametrize(("form", "more"), [("xpk", []), ("skypilot", ["--image="])])
+def test_other_launchers_get_the_same_command(form, more, capsys):
+    text = printed(capsys, "quickstart", "STEPS=3", *PRINT, f"--as={form}", *more)
     job, _ = gke.read(["quickstart", "STEPS=3", *PRINT])
     assert shlex.join(job.command) in text
 
@@ -144,6 +177,10 @@ def test_apply_hands_the_manifest_to_kubectl(code, tmp_path, monkeypatch, capfd)
     assert ("cost money" in output) == (code == 0)
 
 
+def test_every_form_is_printed_by_something():
+    assert sorted(gke.FORMS) == list(gke_flags.FORMS)
+
+
 def test_without_kubectl(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "needs kubectl on the PATH" in refused(capsys, "quickstart", *FLAGS, "--apply")
@@ -151,7 +188,7 @@ def test_without_kubectl(tmp_path, monkeypatch, capsys):
 
 def test_help_lists_flags_and_settings(capsys):
     text = printed(capsys, "--help")
-    assert text.startswith("usage: python -m launch.gke RECIPE") and "--scales_from_zero" in text
+    assert text.startswith("usage: kennel gke RECIPE") and "--scales_from_zero" in text
     assert "NAME=VALUE sets a macro" in text
 
 
@@ -163,9 +200,7 @@ def test_starts_without_jax():
     assert found.stdout == "[]\n"
 
 
-COMMANDS = re.findall(
-    r"^python -m launch\.gke (?:.*\\\n)*.*$", pages.text_of("docs/gke.md"), re.MULTILINE
-)
+COMMANDS = re.findall(r"^kennel gke (?:.*\\\n)*.*$", pages.text_of("docs/gke.md"), re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -175,7 +210,7 @@ def test_commands_of_the_page(command):
     text = command.replace("\\\n", "").replace("DIGEST", "0" * 64)
     for name, value in places.items():
         text = re.sub(rf"\b{name}\b", value, text)
-    job, _ = gke.read(shlex.split(text)[3:])
+    job, _ = gke.read(shlex.split(text)[2:])
     assert job.queue == "tpus" and job.provisioning == "spot"
 
 

@@ -1,6 +1,7 @@
 """What GKE would not start, or would not keep alive, is refused before a manifest is made."""
 
 import dataclasses
+import re
 
 import pytest
 
@@ -15,18 +16,18 @@ REFUSED = {
     "a tag": ({"image": "kennel:latest"}, "image: expected NAME@sha256:DIGEST, found"),
     "a short digest": ({"image": "kennel@sha256:abc"}, "a tag can change between two restarts"),
     "a tag before no digest": ({"image": "kennel:v1@"}, "image:"),
-    "capitals": ({"name": "Mine"}, "name: expected lower-case letters"),
-    "an underscore": ({"name": "my_run"}, "a DNS-1123 label"),
-    "a digit first": ({"name": "1st"}, "beginning with a letter"),
-    "a dash last": ({"name": "mine-"}, "found 'mine-'"),
+    "capitals": ({"name": "Mine"}, "name 'Mine' is no DNS-1123 label"),
+    "an underscore": ({"name": "my_run"}, "write my-run"),
+    "a digit first": ({"name": "1st"}, "a letter first"),
+    "a dash last": ({"name": "mine-"}, "no - last): write mine"),
     "a long name": ({"name": "m" * 60}, "shorten"),
     "a name whose pods' are too long": ({"name": "m" * 46}, "would have 64 characters"),
-    "no name": ({"name": ""}, "found ''"),
-    "gcs": ({"run_dir": "gcs://my-bucket/run"}, "the scheme is gs://"),
+    "no name": ({"name": ""}, "name '' is no"),
+    "gcs": ({"run_dir": "gcs://my-bucket/run"}, "write gs://my-bucket/run"),
     "a local folder": ({"run_dir": "runs/mine"}, "a path on a pod's disk is lost"),
-    "an absolute path": ({"run_dir": "/data/mine"}, "expected gs://BUCKET/PATH"),
-    "a bucket alone": ({"run_dir": "gs://my-bucket"}, "expected gs://BUCKET/PATH"),
-    "an empty part": ({"run_dir": "gs://my-bucket//x"}, "expected gs://BUCKET/PATH"),
+    "an absolute path": ({"run_dir": "/data/mine"}, "expected gs://BUCKET/FOLDER"),
+    "a bucket alone": ({"run_dir": "gs://my-bucket"}, "is a whole bucket"),
+    "an empty part": ({"run_dir": "gs://my-bucket//x"}, "write gs://my-bucket/x"),
     "a generation of TPU VMs only": ({"slices": ABSENT}, "GKE has no v3"),
     "slices of one host": (
         {"slices": slices.parse("2x v5e:2x4")},
@@ -56,9 +57,9 @@ REFUSED = {
     "NUL in the command": ({"command": ("a", "b\0")}, "trainer: 'b\\x00' in its command"),
     "half a character": ({"command": ("a\ud800",)}, "half a character"),
     "no command": ({"command": ()}, "trainer: expected a command"),
-    "no queue's name": ({"queue": "My Queue"}, "queue: expected"),
-    "no namespace": ({"namespace": ""}, "namespace: expected"),
-    "no service account": ({"service_account": "a@b"}, "service account: expected"),
+    "no queue's name": ({"queue": "My Queue"}, "queue 'My Queue' is no"),
+    "no namespace": ({"namespace": ""}, "namespace '' is no"),
+    "no service account": ({"service_account": "a@b"}, "service account 'a@b' is no"),
 }
 
 
@@ -73,8 +74,8 @@ def test_a_run_that_cannot_be_is_refused(case):
 def test_all_that_is_wrong_is_said_at_once():
     with pytest.raises(ClusterJobError) as refused:
         cluster_jobs.job(name="My", image="x", run_dir="x", max_restarts=-1)
-    assert [line.partition(":")[0] for line in str(refused.value).splitlines()] == [
-        *("name", "image", "run_dir", "max_restarts")
+    assert [re.split("[: ]", line)[0] for line in str(refused.value).splitlines()] == [
+        *("name", "image", "RUN_DIR", "max_restarts")
     ]
 
 

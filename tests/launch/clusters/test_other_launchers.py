@@ -8,7 +8,6 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.launch.cloud.test_job_set import ALL, TEXTS
 
 from launch.clusters import job_set, other_launchers
 from launch.clusters.cluster_job import IndexBuilder
@@ -16,6 +15,7 @@ from launch.clusters.other_launchers import OtherLauncherError
 from t5x_style.accelerators import slices
 from t5x_style.accelerators.generations import PROVISIONING
 from tests.launch.clusters import cluster_jobs, kubernetes
+from tests.launch.clusters.test_job_set import ALL, TEXTS
 
 IN_ONE_LINE = TEXTS.map(lambda text: text.replace("\n", "").replace("\r", ""))
 
@@ -97,7 +97,7 @@ def test_slices_that_xpk_makes_of_other_hosts(name):
 
 def test_xpk_starts_one_job():
     with pytest.raises(OtherLauncherError, match="index builder"):
-        other_launchers.xpk_command(cluster_jobs.with_builder())
+        other_launchers.xpk_command(cluster_jobs.with_builder(queue=""))
 
 
 def test_names_of_slices_differ():
@@ -106,9 +106,14 @@ def test_names_of_slices_differ():
     assert len(set(names.values())) == len(names)
 
 
+def on_vms(*words, **changes):
+    """A run without an image, which SkyPilot does not use."""
+    return cluster_jobs.job(*words, **({"image": ""} | changes))
+
+
 @pytest.mark.parametrize(("slices", "spot"), itertools.product(ALL, (False, True)), ids=str)
 def test_a_task_of_skypilot_names_the_accelerator(slices, spot):
-    job = cluster_jobs.job(slices=slices, provisioning="spot" if spot else "on_demand")
+    job = on_vms(slices=slices, provisioning="spot" if spot else "on_demand")
     if slices.count > 1 or slices.generation.name == "tpu7x" or not slices.is_usual:
         with pytest.raises(OtherLauncherError, match=r"one slice|number of chips"):
             other_launchers.skypilot_task(job)
@@ -127,25 +132,23 @@ def test_names_of_accelerators_in_skypilot():
     """As its catalogue of Google Cloud lists them."""
     names = {"v4:2x2x1": "tpu-v4-8", "v5e:2x4": "tpu-v5litepod-8", "v5p:2x2x2": "tpu-v5p-16"}
     for name, expected in (names | {"v6e:4x4": "tpu-v6e-16"}).items():
-        task = yaml.safe_load(other_launchers.skypilot_task(cluster_jobs.job(name)))
+        task = yaml.safe_load(other_launchers.skypilot_task(on_vms(name)))
         assert task["resources"]["accelerators"] == expected
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(words=st.lists(TEXTS, min_size=1, max_size=4), value=TEXTS)
 def test_words_arrive_byte_for_byte_through_skypilot(words, value):
-    job = cluster_jobs.job("v5e:2x4", command=tuple(words), environment={"V": value})
+    job = on_vms("v5e:2x4", command=tuple(words), environment={"V": value})
     task = yaml.load(other_launchers.skypilot_task(job), yaml.CSafeLoader)
     activate, _, command = task["run"].partition("\n")
     assert activate == ". .venv/bin/activate"
-    assert shlex.split(command) == ["exec", *words] and task["envs"] == {"V": value}
+    assert shlex.split(command) == ["exec", *job_set.POD, *words] and task["envs"] == {"V": value}
 
 
 def test_skypilot_brings_the_python_and_the_lock_of_the_launcher():
-    task = yaml.safe_load(other_launchers.skypilot_task(cluster_jobs.job()))
-    makefile = (cluster_jobs.REPOSITORY / "Makefile").read_text()
-    (uv,) = (word for word in task["setup"].split() if word.startswith("uv=="))
-    assert uv in makefile
+    task = yaml.safe_load(other_launchers.skypilot_task(on_vms()))
+    assert "--require-hashes -r launch/cloud/uv_pin.txt" in task["setup"]
     assert "--python=3.11" in task["setup"] and "launch/cloud/tpu.lock" in task["setup"]
 
 
@@ -159,4 +162,28 @@ def test_skypilot_brings_the_python_and_the_lock_of_the_launcher():
 )
 def test_what_a_task_of_skypilot_cannot_ask_for(changes):
     with pytest.raises(OtherLauncherError, match=r"on demand or spot|index builder"):
-        other_launchers.skypilot_task(cluster_jobs.job(**changes))
+        other_launchers.skypilot_task(on_vms(**changes))
+
+
+IGNORED = {
+    "queue": "tpus",
+    "service_account": "writer",
+    "scales_from_zero": True,
+    "image": cluster_jobs.IMAGE,
+    "namespace": "team",
+    "max_restarts": 7,
+    "grace_seconds": 300,
+}
+
+
+@pytest.mark.parametrize("name", IGNORED)
+def test_flags_that_a_launcher_has_no_place_for(name):
+    given = {name: IGNORED[name]}
+    with pytest.raises(OtherLauncherError, match=f"SkyPilot takes no --{name};"):
+        other_launchers.skypilot_task(on_vms(**given))
+    job = cluster_jobs.job(**given)
+    if name in other_launchers.XPK_IGNORES:
+        with pytest.raises(OtherLauncherError, match=f"xpk takes no --{name};"):
+            other_launchers.xpk_command(job)
+    else:
+        assert str(IGNORED[name]) in other_launchers.xpk_command(job)
