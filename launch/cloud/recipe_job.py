@@ -16,7 +16,7 @@ from t5x_style.workflow.recipe_reader import STORE_MACRO
 from t5x_style.workflow.recipe_stage import Recipe
 
 # Of several hosts: numbers by themselves, and time for one whose set-up is tried again.
-ENVIRONMENT = {"KENNEL_PROCESSES": "auto", "KENNEL_INITIALIZATION_TIMEOUT": "1800"}
+SEVERAL_HOSTS = {"KENNEL_PROCESSES": "auto", "KENNEL_INITIALIZATION_TIMEOUT": "1800"}
 ARCHIVES = Path.home() / ".cache" / "kennel" / "code"  # on this machine
 
 
@@ -137,7 +137,7 @@ def host_commands(name: str, job: RecipeJob, hosts: int) -> HostCommands:
         command=("-m", "launch.recipe", *job.flags.arguments()),
         code=archive.hash,
         archive=archive.path.name,  # in the home folder of each host
-        environment=ENVIRONMENT if hosts > 1 else {},
+        environment=SEVERAL_HOSTS if hosts > 1 else {},
     )
     return HostCommands(
         identity=described.identity,

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from launch.cloud import recipe_job
 from launch.cloud.requests import RUN_LABEL
 from launch.clusters.cluster_job import TRAINER, ClusterJob
 from t5x_style.accelerators.slices import Slices
@@ -58,7 +59,7 @@ def environment(job: ClusterJob, slices: Slices) -> dict[str, str]:
     """Variables of each process on some slices."""
     # Google numbers slices and hosts; this only has each of several processes join the others.
     several = slices.hosts * slices.count > 1
-    return dict(job.environment) | ({"KENNEL_PROCESSES": "auto"} if several else {})
+    return dict(job.environment) | (recipe_job.SEVERAL_HOSTS if several else {})
 
 
 def manifest(job: ClusterJob) -> Tree:

@@ -202,7 +202,7 @@ def test_settings_reach_the_hosts_unchanged():
     described = json.loads(shlex.split(commands.start)[-1])
     assert described["command"][:2] == ["-m", "launch.recipe"]
     assert set(given) <= set(described["command"])
-    assert described["environment"] == {"KENNEL_PROCESSES": "auto"}
+    assert described["environment"] == recipe_job.SEVERAL_HOSTS
     assert recipe_job.host_commands("mine", job, 1).identity != commands.identity
     assert recipe_job.host_commands("mine", job, 4).identity == commands.identity
 

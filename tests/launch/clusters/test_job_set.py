@@ -7,6 +7,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from launch.cloud import recipe_job
 from launch.clusters import job_set, job_set_rules
 from launch.clusters.cluster_job import ClusterJobError
 from t5x_style.accelerators.generations import GENERATIONS, PROVISIONING
@@ -63,7 +64,7 @@ def test_fields_that_depend_on_the_run():
     assert [pod["terminationGracePeriodSeconds"] for pod in pods] == [600, 600]
     # Four hosts twice join each other; the builder's one host has nobody to join.
     named = [{one["name"]: one["value"] for one in pod["containers"][0]["env"]} for pod in pods]
-    assert named == [{"A": "1", "KENNEL_PROCESSES": "auto"}, {"A": "1"}]
+    assert named == [{"A": "1", **recipe_job.SEVERAL_HOSTS}, {"A": "1"}]
 
 
 def test_a_pool_without_nodes_gets_no_exclusive_placement():

@@ -9,6 +9,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from launch.cloud import recipe_job
 from launch.clusters import job_set, other_launchers
 from launch.clusters.cluster_job import IndexBuilder
 from launch.clusters.other_launchers import OtherLauncherError
@@ -44,7 +45,8 @@ def test_a_command_of_xpk(provisioning):
     assert flags.pop(capacity.get(provisioning, "--reservation")) == (reservation or None)
     command = flags.pop("--command")
     assert in_the_pod({"--command": command}) == [
-        *("env", "KENNEL_PROCESSES=auto", *job_set.POD, *job.command)
+        *("env", *(f"{name}={value}" for name, value in recipe_job.SEVERAL_HOSTS.items())),
+        *(*job_set.POD, *job.command),
     ]
     assert flags == {
         "--cluster": "$CLUSTER",
@@ -125,7 +127,7 @@ def test_a_task_of_skypilot_names_the_accelerator(slices, spot):
         "accelerator_args": {"runtime_version": slices.generation.runtime_version},
         "use_spot": spot,
     }
-    assert task["envs"] == ({"KENNEL_PROCESSES": "auto"} if slices.hosts > 1 else {})
+    assert task["envs"] == (recipe_job.SEVERAL_HOSTS if slices.hosts > 1 else {})
 
 
 def test_names_of_accelerators_in_skypilot():
