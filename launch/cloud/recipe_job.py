@@ -12,6 +12,7 @@ from t5x_style.configuration.gin_reader import Config, GinError, leaves
 from t5x_style.configuration.python_sources import REPOSITORY
 
 ARCHIVES = Path.home() / ".cache" / "kennel" / "code"  # on this machine
+STOP_SECONDS = 240.0  # for the last save; ssh waits for `remote_job.STATUS_TIMEOUT`
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ def host_commands(name: str, job: RecipeJob, hosts: int) -> HostCommands:
         start=bootstrap.start_text(described),
         status=bootstrap.status_text(name),
         log=lambda follow: bootstrap.log_text(name, follow),
+        stop=bootstrap.stop_text(name, STOP_SECONDS),
     )
 
 
@@ -114,4 +116,5 @@ def started(name: str) -> HostCommands:
         start="",
         status=bootstrap.status_text(name),
         log=lambda follow: bootstrap.log_text(name, follow),
+        stop=bootstrap.stop_text(name, STOP_SECONDS),
     )

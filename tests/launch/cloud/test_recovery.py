@@ -70,7 +70,7 @@ def test_only_one_create_after_an_unanswered_one_that_was_carried_out():
 def test_the_launcher_continues_with_a_resource_that_waits_after_a_kill():
     world = google_of(HISTORIES["waiting, then active"])
     with pytest.raises(KilledError):
-        launcher(world, Killing(world, 3, after=True)).up()
+        launcher(world, Killing(world, 4, after=True)).up()
     assert world.state() == "WAITING_FOR_RESOURCES"
     assert launcher(world, world).up().ending == Ending.DONE
     assert world.calls["create"] == 1 == world.made
