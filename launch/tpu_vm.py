@@ -2,8 +2,7 @@
 
     kennel tpu up beir CORPUS=gs://BUCKET/beir RUN_DIR=gs://BUCKET/mine --slice=v5e:2x4 --spot
 
-`kennel tpu VERB [RECIPE] [NAME=VALUE ...] [flags]` is `python -m launch.tpu_vm VERB`, with
---gin_file=RECIPE and --gin.NAME=VALUE. Settings go to the recipe unchanged.
+The order of words is VERB [RECIPE] [NAME=VALUE ...] [flags]. Settings go to the recipe unchanged.
 
     create    ask for slices; the request waits in Google's queue
     run       set up the hosts of ACTIVE slices, start the recipe there, and return
