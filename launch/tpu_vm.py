@@ -1,10 +1,8 @@
 """Cloud TPU VMs through queued resources: ask for slices, run a recipe, recover from preemption.
 
-    python -m launch.tpu_vm up --slice=v5e:2x4 --spot --gin_file=gin_configs/recipes/beir.gin \\
-        --gin.RUN_DIR=gs://BUCKET/mine
+    kennel tpu up beir CORPUS=gs://BUCKET/beir RUN_DIR=gs://BUCKET/mine --slice=v5e:2x4 --spot
 
-As a command: `kennel tpu VERB [RECIPE] [NAME=VALUE ...] [flags]`. Settings go to the recipe
-unchanged.
+The order of words is VERB [RECIPE] [NAME=VALUE ...] [flags]. Settings go to the recipe unchanged.
 
     create    ask for slices; the request waits in Google's queue
     run       set up the hosts of ACTIVE slices, start the recipe there, and return
@@ -12,18 +10,19 @@ unchanged.
     logs      the job's log; --follow until it ends
     ssh       a shell on a host, or --command=TEXT
     fetch     copy --source (gs://... or a folder on a host) to --to
+    stop      have the job save and end on all hosts; the slices stay, and cost money
     delete    delete the slices of a run, whatever runs there
     up        create, wait, run, watch; after a preemption again, until the recipe is done
 
 With `--print` the commands are printed, and none runs. The job runs detached on the hosts: this
 program may be stopped and started again at any time. Only slices with the label of the run are
-touched. docs/tpu_vms.md begins at zero, and lists the exit codes of `up`.
+touched. --max_run is no limit under `up`, which asks for new slices after it. docs/tpu_vms.md
+begins at zero, and lists the exit codes of `up`.
 """
 
 import argparse
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,17 +34,18 @@ from launch.cloud import (
     recipe_job,
     recovery,
     reports,
+    ssh_keys,
     tpu_flags,
     tpu_request,
 )
 from launch.cloud.endings import MEANINGS, Ending
-from launch.cloud.gcloud import Gcloud, GcloudError
+from launch.cloud.gcloud import Gcloud, GcloudError, run_on_terminal
 from launch.cloud.remote_job import LogFollower, RemoteJob
-from launch.cloud.reports import Resource
+from launch.cloud.reports import Host, Resource
 from launch.cloud.requests import Place, Request, RequestError
 from t5x_style.configuration import command_flags
 from t5x_style.storage import locations, places
-from t5x_style.storage.errors import StorageError
+from t5x_style.storage.errors import Missing, StorageError
 from t5x_style.workflow import stage_runner
 
 Distance = Callable[[str, str], str]
@@ -103,6 +103,7 @@ class Launcher:
         arguments = queued_resources.create(request)
         if self.options.print:
             return self._print([arguments])
+        _warn_of(ssh_keys.warning(request.hosts))
         self.gcloud.once(arguments)
         say(recovery.costs(self.gcloud, request.place))
         return Ending.DONE
@@ -110,7 +111,7 @@ class Launcher:
     def run(self) -> int:
         """Starts the recipe on slices that are there."""
         job = recipe_job.read(self.gin)
-        place = self._place(tpu_request.default_name(job.run_dir))
+        place = self._place_of(job.run_dir)
         found = self._found(place)
         if found.state != "ACTIVE":
             raise RequestError(f"{place} is {found.state}: the hosts are there once it is ACTIVE")
@@ -120,7 +121,7 @@ class Launcher:
         remote = RemoteJob(place, recipe_job.host_commands(place.name, job, request.hosts))
         if self.options.print:
             return self._print(remote.starting())
-        self._warn(job.run_dir, place.zone)
+        self._check(job.run_dir, place.zone, request.hosts)
         done = remote.start(self.gcloud)
         if done.code:
             return _end(Ending.NO_SETUP, f"exit code {done.code}: {done.err.strip()}")
@@ -141,11 +142,7 @@ class Launcher:
         if found.state == "ACTIVE":
             for node in reports.nodes(self.gcloud.read(queued_resources.nodes(place)), place.name):
                 print(f"  node {node.name}: {node.state}")
-            hosts = self._remote(place).hosts(self.gcloud)
-            for host in hosts:
-                code = "" if host.exit_code is None else f", exit code {host.exit_code}"
-                print(f"  host {host.name}: job {host.state}{code}")
-            print(f"  {len(hosts)} of {found.slices.count * found.slices.hosts} hosts answered")
+            _print_hosts(found, *self._remote(place).hosts(self.gcloud))
         say(recovery.costs(self.gcloud, place))
         return Ending.DONE
 
@@ -179,6 +176,28 @@ class Launcher:
             queued_resources.scp(place, [source], str(target), options.node, options.worker)
         )
 
+    def stop(self) -> int:
+        """Has the job save and end on all hosts; deletes nothing."""
+        place = self._place()
+        remote = self._remote(place)
+        if self.options.print:
+            return self._print([remote.stopping()])
+        found = self._found(place)
+        if found.run != place.name:
+            return _end(Ending.NAME_TAKEN, f"{place} is no resource of kennel: it has no label")
+        if found.state != "ACTIVE":
+            raise RequestError(f"{place} is {found.state}: no job runs there")
+        hosts, said = remote.stop(self.gcloud)
+        _print_hosts(found, hosts, said)
+        say(recovery.costs(self.gcloud, place))
+        running = sum(one.state == "running" for one in hosts)
+        silent = found.slices.count * found.slices.hosts - len(hosts)
+        if running or silent:
+            why = f"the job still runs on {running} hosts, and {silent} hosts did not answer"
+            return _end(Ending.UNREACHABLE, f"{why}: the same command asks again")
+        say("a `kennel tpu up` that still runs would start the job again: stop it, too")
+        return Ending.DONE
+
     def delete(self) -> int:
         """Deletes the slices of a run, and nothing else."""
         place = self._place()
@@ -200,7 +219,7 @@ class Launcher:
     def up(self) -> int:
         """Runs a recipe until it is done."""
         job = recipe_job.read(self.gin)
-        place = self._place(tpu_request.default_name(job.run_dir))
+        place = self._place_of(job.run_dir)
         request = tpu_request.request(self.options, place, job.run_dir)
         if self.options.delete_at_end and not job.run_dir.startswith("gs://"):
             raise RequestError(
@@ -210,7 +229,7 @@ class Launcher:
         remote = RemoteJob(place, recipe_job.host_commands(place.name, job, request.hosts))
         if self.options.print:
             return self._print_up(request, remote)
-        self._warn(job.run_dir, place.zone)
+        self._check(job.run_dir, place.zone, request.hosts)
         follower = LogFollower(remote, self.gcloud)
         loop = recovery.Recovery(
             request, remote, self.gcloud, follower, say, self.options.delete_at_end
@@ -224,16 +243,30 @@ class Launcher:
         say(recovery.costs(self.gcloud, place))
         return code
 
-    def _warn(self, run_dir: str, zone: str) -> None:
-        """Says where the run's bucket is far away, or cannot be looked at from here."""
+    def _check(self, run_dir: str, zone: str, hosts: int) -> None:
+        """Says where the run's bucket is far away or cannot be seen, and ssh lacks a key.
+
+        Raises:
+          RequestError: there is no such bucket.
+        """
+        _warn_of(ssh_keys.warning(hosts))
         if not places.is_remote(run_dir):
             return
         try:
             text = self._distance(run_dir, zone)
+        except Missing as error:
+            bucket, region = run_dir.split("/")[2], zone.rpartition("-")[0]
+            raise RequestError(
+                f"RUN_DIR {run_dir}: there is no such bucket ({error}). Create it: gcloud storage "
+                f"buckets create gs://{bucket} --location={region}"
+            ) from error
         except StorageError as error:  # hosts may have what this machine lacks
             text = f"where the bucket of {run_dir} is, cannot be seen from here: {error}"
-        if text:
-            say(f"warning: {text}")
+        _warn_of(text)
+
+    def _place_of(self, run_dir: str) -> Place:
+        """With the name of the run from its RUN_DIR, unless it is given."""
+        return self._place(self.options.name or tpu_request.default_name(run_dir))
 
     def _place(self, name: str = "") -> Place:
         return tpu_request.place(self.options, self.gcloud, say, name)
@@ -292,7 +325,23 @@ class Launcher:
         """Runs a command on our terminal; its exit code."""
         if self.options.print:
             return self._print([arguments])
-        return subprocess.run([self.gcloud.name, *arguments]).returncode
+        return run_on_terminal([self.gcloud.name, *arguments])
+
+
+def _print_hosts(found: Resource, hosts: Sequence[Host], said: str) -> None:
+    """The job on each host, and why others did not answer."""
+    for host in hosts:
+        code = "" if host.exit_code is None else f", exit code {host.exit_code}"
+        print(f"  host {host.name}: job {host.state}{code}")
+    count = found.slices.count * found.slices.hosts
+    print(f"  {len(hosts)} of {count} hosts answered")
+    if said and len(hosts) < count:
+        say(f"gcloud says: {said}")
+
+
+def _warn_of(text: str) -> None:
+    if text:
+        say(f"warning: {text}")
 
 
 def _end(ending: Ending, why: str) -> Ending:
@@ -304,6 +353,7 @@ ENDINGS = {
     "permission": Ending.NO_PERMISSION,
     "quota": Ending.NO_QUOTA,
     "exists": Ending.NAME_TAKEN,
+    "program": Ending.REFUSED,
 }
 
 

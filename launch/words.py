@@ -75,6 +75,12 @@ def translate(command: Command, parser: Parser, words: Sequence[str]) -> list[st
     """
     if command.verbs:
         verb, *rest = words or [""]
+        if not verb:
+            names = ", ".join(command.verbs)
+            raise UsageError(
+                f"name a verb of kennel {command.name}: {names}; "
+                f"kennel {command.name} --help says what each does"
+            )
         if verb not in command.verbs:
             return list(words)  # the parser says what is wrong
         return [verb, *translate(command.of_verb(verb), parser, rest)]

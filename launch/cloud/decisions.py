@@ -29,6 +29,8 @@ class Limits:
     refusals: int = 5  # FAILED resources in a row, or failed calls
     setups: int = 3  # failed set-ups in a row
     kills: int = 10  # restarts of the job on the same slices
+    losses: int = 5  # slices in a row that lost a silent host, with no progress on any
+    names: int = 5  # answers that the name exists, while nothing of it is seen
     silence: float = 600.0  # until a silent host counts as lost
     unreachable: float = 3600.0  # until all hosts, or Google, are given up
 
@@ -43,13 +45,21 @@ class Past:
     setups: int = 0
     kills: int = 0
     gone: int = 0
+    losses: int = 0
+    names: int = 0
     silent: float | None = None
+    running: float | None = None  # since when all hosts answer and the job runs
     ending: tuple[Ending, str] | None = None
 
-    def replaced(self) -> None:
-        """Forgets what concerned slices that are deleted."""
+    def replaced(self, lost: bool) -> None:
+        """Forgets what concerned slices that are deleted.
+
+        Args:
+          lost: whether a silent host was the reason.
+        """
+        self.losses += lost
         self.setups = self.kills = self.gone = 0
-        self.silent = None
+        self.silent = self.running = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,7 @@ class Seen:
     resource: Resource | None
     nodes: Sequence[Node] = ()
     hosts: Sequence[Host] = ()
+    said: str = ""  # by gcloud, about hosts that do not answer
 
 
 @dataclass(frozen=True)
@@ -83,10 +94,11 @@ class Wait:
 
 @dataclass(frozen=True)
 class Delete:
-    """Delete the resource; then end, or ask for a new one."""
+    """Delete the resource; then end, or ask for a new one. `lost`: a host has been silent."""
 
     why: str
     ending: Ending | None = None
+    lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,7 +134,7 @@ def decide(
             past.looks -= 1
             return Wait("the request got no answer; looks whether it arrived")
         return Create()
-    past.looks = 0
+    past.looks = past.names = 0
     if why := foreign(request, found):
         return End(Ending.NAME_TAKEN, why)
     if past.deleting is not None and now - past.deleting < limits.deletion:
@@ -178,27 +190,43 @@ def _active(
     silent = request.hosts - len(seen.hosts)
     if silent <= 0:
         past.silent = None
-        return _answered(job, seen.hosts, past, limits)
+        action = _answered(job, seen.hosts, past, limits)
+        _note_progress(action, past, now, limits)
+        return action
     past.silent = now if past.silent is None else past.silent
-    return _silent(job, silent, seen.hosts, now - past.silent, past, limits)
+    return _silent(job, silent, seen, now - past.silent, past, limits)
 
 
-def _silent(
-    job: str, count: int, hosts: Sequence[Host], seconds: float, past: Past, limits: Limits
-) -> Action:
+def _note_progress(action: Action, past: Past, now: float, limits: Limits) -> None:
+    """Counts lost slices anew once the job ran for as long as a silent host is waited for."""
+    if not (isinstance(action, Wait) and action.running):
+        past.running = None
+        return
+    past.running = now if past.running is None else past.running
+    if now - past.running >= limits.silence:
+        past.losses = 0
+
+
+def _silent(job: str, count: int, seen: Seen, seconds: float, past: Past, limits: Limits) -> Action:
     """Some hosts do not answer."""
+    hosts = seen.hosts
     why = f"{count} of {count + len(hosts)} hosts do not answer"
     lasting = f"{why} for {seconds / 60:.0f} minutes"
+    said = f". gcloud says:\n{seen.said}" if seen.said else ""
     if not hosts:
         if seconds >= limits.unreachable:
-            return End(Ending.UNREACHABLE, lasting)
-        return Wait(why)
+            return End(Ending.UNREACHABLE, f"{lasting}{said}")
+        return Wait(f"{why}{said}")
     running = any(one.state == "running" for one in hosts)
     if seconds < limits.silence or running:
-        return Wait(why, running)
+        return Wait(f"{why}{said}", running)
     if all(one.state == "done" and one.job in ("", job) for one in hosts):
         return End(Ending.DONE, f"the job is done; {why}")
-    return Delete(f"lost a host: {lasting}, and the job runs on no other")
+    lost = f"lost a host: {lasting}, and the job runs on no other"
+    if past.losses + 1 >= limits.losses:
+        again = f"{lost}; so did the {past.losses} slices before, with no progress{said}"
+        return Delete(again, Ending.UNREACHABLE, lost=True)
+    return Delete(f"{lost}{said}", lost=True)
 
 
 def _answered(job: str, hosts: Sequence[Host], past: Past, limits: Limits) -> Action:

@@ -18,20 +18,22 @@ from typing import Any, Literal, Protocol
 PROGRAM = "KENNEL_GCLOUD"  # variable: a program to run in place of gcloud
 Kind = Literal[
     "quota", "capacity", "not_found", "exists", "permission", "usage", "transient", "unanswered",
-    "host", "other",
+    "host", "program", "other",
 ]  # fmt: skip
 
 ANSWER_TIMEOUT = 120.0  # seconds for a call that asks Google's servers
 ATTEMPTS = 6  # of a call that only reads
 FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds between them; doubled each time
+TIMED_OUT = 124  # exit code of `Gcloud.on_hosts` where ssh did not end; a lost host gives 255
 
 # The first that matches a message decides. Texts of Google's servers and of gcloud 528.
 _KINDS: tuple[tuple[Kind, str], ...] = (
     ("exists", r"ALREADY_EXISTS|already exists"),
-    ("not_found", r"NOT_FOUND|was not found|could not be found|matched no objects"),
+    ("not_found", r"NOT_FOUND|was not found|could not be found|matched no objects|not found: 404"),
     ("permission", r"PERMISSION_DENIED|UNAUTHENTICATED|do(es)? not (currently )?have (an active "
                    r"account|permission)|Reauthentication|has not been used in project|"
-                   r"SERVICE_DISABLED|gcloud auth login|valid credentials"),
+                   r"SERVICE_DISABLED|gcloud auth login|valid credentials|"
+                   r"does not have storage\.\S+ access|denied on resource"),
     ("quota", r"[Qq]uota (limit|exceeded|.* exceeded)|QUOTA_EXCEEDED|exceeded (your |the )?quota|"
               r"insufficient quota"),
     ("capacity", r"no more capacity|not enough resources|[Ss]tockout|STOCKOUT|ZONE_RESOURCE_POOL|"
@@ -41,6 +43,8 @@ _KINDS: tuple[tuple[Kind, str], ...] = (
                   r"[Cc]onnection (reset|aborted|refused)|[Tt]emporar|Network is unreachable|"
                   r"Failed to establish|Name or service not known|currently unavailable"),
     ("usage", r"INVALID_ARGUMENT|FAILED_PRECONDITION|unrecognized arguments|Invalid value"),
+    # After quota, which the servers of some APIs refuse with the same number.
+    ("permission", r"HTTP(Error)? ?403|code[\"']?[:=] ?403|403 Forbidden|Access denied"),
 )  # fmt: skip
 
 
@@ -93,14 +97,31 @@ def run_process(argv: Sequence[str], timeout: float) -> Completed:
         )
     except subprocess.TimeoutExpired as error:
         raise TimeoutError(f"{argv[0]} did not answer within {timeout:g} s") from error
-    except FileNotFoundError as error:
-        raise GcloudError(
-            "other",
-            f"no program {argv[0]!r}: install the Google Cloud CLI "
-            f"(cloud.google.com/sdk/docs/install), or name another in ${PROGRAM}",
-            argv,
-        ) from error
+    except (FileNotFoundError, PermissionError) as error:
+        raise no_program(argv) from error
     return Completed(done.returncode, done.stdout, done.stderr)
+
+
+def run_on_terminal(argv: Sequence[str]) -> int:
+    """Runs a command line on our own terminal; returns its exit code.
+
+    Raises:
+      GcloudError: there is no such program.
+    """
+    try:
+        return subprocess.run(argv).returncode
+    except (FileNotFoundError, PermissionError) as error:
+        raise no_program(argv) from error
+
+
+def no_program(argv: Sequence[str]) -> GcloudError:
+    """The error where a command line's program cannot be run: no repetition helps."""
+    return GcloudError(
+        "program",
+        f"no program {argv[0]!r}: install the Google Cloud CLI "
+        f"(cloud.google.com/sdk/docs/install), or name another in ${PROGRAM}",
+        argv,
+    )
 
 
 def classify(message: str) -> Kind:
@@ -147,11 +168,11 @@ class Gcloud:
         if done.code:
             message = done.err.strip() or done.out.strip() or f"exit code {done.code}"
             kind = "usage" if done.code == 2 else classify(message)
-            raise GcloudError(kind, _last_lines(message), argv)
+            raise GcloudError(kind, last_lines(message), argv)
         return done.out
 
     def read(self, arguments: Sequence[str]) -> Any:
-        """Runs a call that changes nothing, again after a transient error; returns its JSON.
+        """Runs a call that may run twice, again after a transient error; returns its JSON.
 
         Raises:
           GcloudError: it failed for another reason, or each time; its answer is no JSON.
@@ -175,11 +196,14 @@ class Gcloud:
         raise AssertionError("the last attempt returns or raises")
 
     def on_hosts(self, arguments: Sequence[str], timeout: float) -> Completed:
-        """Runs `ssh` or `scp` and returns what came back: some hosts may answer, others not."""
+        """Runs `ssh` or `scp` and returns what came back: some hosts may answer, others not.
+
+        The exit code is `TIMED_OUT` where it did not end in time, and that of gcloud otherwise.
+        """
         try:
             return self._runner([self.name, *arguments], timeout)
         except TimeoutError as error:
-            return Completed(255, "", str(error))
+            return Completed(TIMED_OUT, "", str(error))
 
     def setting(self, name: str) -> str:
         """A property of gcloud's configuration, such as `project`; "" where it has none."""
@@ -188,6 +212,7 @@ class Gcloud:
         return "" if done.code or value == "(unset)" else value
 
 
-def _last_lines(message: str, most: int = 6) -> str:
+def last_lines(message: str, most: int = 6) -> str:
+    """The end of a message, without empty lines."""
     lines = [line for line in message.splitlines() if line.strip()]
     return "\n".join(lines[-most:])

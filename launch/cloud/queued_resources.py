@@ -97,7 +97,8 @@ def _where(place: Place) -> list[str]:
 
 
 def _hosts(place: Place, node: str, worker: str) -> list[str]:
-    return [*_where(place), f"--node={node}", f"--worker={worker}"]
+    tunnel = ["--tunnel-through-iap"] if place.tunnel else []
+    return [*_where(place), f"--node={node}", f"--worker={worker}", *tunnel]
 
 
 def _nodes(request: Request) -> list[str]:

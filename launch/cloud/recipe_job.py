@@ -18,6 +18,7 @@ from t5x_style.workflow.recipe_stage import Recipe
 # Of several hosts: numbers by themselves, and time for one whose set-up is tried again.
 SEVERAL_HOSTS = {"KENNEL_PROCESSES": "auto", "KENNEL_INITIALIZATION_TIMEOUT": "1800"}
 ARCHIVES = Path.home() / ".cache" / "kennel" / "code"  # on this machine
+STOP_SECONDS = 240.0  # for the last save; ssh waits for `remote_job.STATUS_TIMEOUT`
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,7 @@ def host_commands(name: str, job: RecipeJob, hosts: int) -> HostCommands:
         start=bootstrap.start_text(described),
         status=bootstrap.status_text(name),
         log=lambda follow: bootstrap.log_text(name, follow),
+        stop=bootstrap.stop_text(name, STOP_SECONDS),
     )
 
 
@@ -156,4 +158,5 @@ def started(name: str) -> HostCommands:
         start="",
         status=bootstrap.status_text(name),
         log=lambda follow: bootstrap.log_text(name, follow),
+        stop=bootstrap.stop_text(name, STOP_SECONDS),
     )

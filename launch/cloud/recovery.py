@@ -5,7 +5,6 @@ resource, its labels) and on the hosts (the job's state, its exit code), so that
 anywhere and started again. The job does not depend on it.
 """
 
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -62,6 +61,7 @@ class Recovery:
             while True:
                 try:
                     action = self._next()
+                    self._failing = None
                 except GcloudError as error:
                     action = self._unanswered(error)
                 if isinstance(action, End):
@@ -72,7 +72,6 @@ class Recovery:
     def _next(self) -> decisions.Action:
         """Looks, decides and acts; returns what it decided."""
         seen = self._look()
-        self._failing = None
         action = decisions.decide(
             self.request, self.job.identity, seen, self.past, self.gcloud.clock(), self.limits
         )
@@ -96,11 +95,24 @@ class Recovery:
         nodes = reports.nodes(self.gcloud.read(queued_resources.nodes(place)), place.name)
         ready = len(nodes) == self.request.slices.count
         ready = ready and all(one.state == "READY" for one in nodes)
-        return Seen(found, nodes, self.job.hosts(self.gcloud) if ready else ())
+        hosts, said = self.job.hosts(self.gcloud) if ready else ((), "")
+        return Seen(found, nodes, hosts, said)
 
     def _create_unless_done(self) -> decisions.Action:
-        if remote_job.is_noted_done(self.gcloud, self.request.run_dir, self.job.identity):
-            return End(Ending.DONE, f"the job is done, as {self.request.run_dir} says")
+        """Writes to RUN_DIR before: slices would cost money, and hosts could save nothing."""
+        run_dir = self.request.run_dir
+        try:
+            if remote_job.is_noted_done(self.gcloud, run_dir, self.job.identity):
+                return End(Ending.DONE, f"the job is done, as {run_dir} says")
+            remote_job.note(self.gcloud, run_dir, self.job.identity, "asked")
+        except GcloudError as error:
+            if error.kind not in ("permission", "not_found"):
+                raise
+            return End(
+                Ending.REFUSED,
+                f"RUN_DIR {run_dir} has no bucket, or one that you may not read and write. "
+                f"Create it, or have somebody grant you roles/storage.objectUser: {error}",
+            )
         return self._create()
 
     def _create(self) -> decisions.Action:
@@ -118,11 +130,12 @@ class Recovery:
             "quota": Ending.NO_QUOTA,
             "permission": Ending.NO_PERMISSION,
             "usage": Ending.REFUSED,
+            "program": Ending.REFUSED,
         }
         if ending := endings.get(error.kind):
             return End(ending, str(error))
         if error.kind == "exists":
-            return Create()
+            return self._exists_unseen(error)
         self.past.refusals += 1
         if error.kind == "capacity":
             if self.past.refusals >= self.limits.refusals:
@@ -135,6 +148,16 @@ class Recovery:
         self.gcloud.sleep(self.limits.poll * 2**self.past.refusals)
         return Create()
 
+    def _exists_unseen(self, error: GcloudError) -> decisions.Action:
+        """The name exists, and a moment before nothing was there: it comes, goes, or is hidden."""
+        self.past.names += 1
+        if self.past.names >= self.limits.names:
+            why = f"Google says that the name exists, and shows nothing of it: {error}"
+            return End(Ending.NAME_TAKEN, why)
+        self._tell(error.short)
+        self.gcloud.sleep(self.limits.poll * 2**self.past.names)
+        return Create()
+
     def _delete(self, action: Delete) -> None:
         """Deletes this run's resource; `decide` has just seen its labels."""
         self._tell(action.why)
@@ -145,7 +168,7 @@ class Recovery:
             if error.kind != "not_found":
                 raise
         self.past.deleting = self.gcloud.clock()
-        self.past.replaced()
+        self.past.replaced(action.lost)
         if action.ending is not None:
             self.past.ending = (action.ending, action.why)
         self.gcloud.sleep(self.limits.poll * 2**self.past.refusals)
@@ -172,17 +195,40 @@ class Recovery:
         if seen.resource is None or action.ending not in FINAL:
             return action
         if action.ending == Ending.DONE:
-            remote_job.note_done(self.gcloud, self.request.run_dir, self.job.identity)
+            self._note_done()
         if not self.delete_at_end:
-            return action
+            return self._advised(action)
         deletion = Delete(action.why, action.ending)
         self._delete(deletion)
         return deletion
+
+    def _note_done(self) -> None:
+        run_dir = self.request.run_dir
+        try:
+            remote_job.note(self.gcloud, run_dir, self.job.identity, "done")
+        except GcloudError as error:  # the job is done all the same, and its slices cost money
+            self._tell(
+                f"the job is done, but {run_dir} could not take a note of it, so that the same "
+                f"command would ask for slices again: {error.short}"
+            )
+
+    def _advised(self, action: End) -> End:
+        """With what to do about a job that failed on slices that are kept."""
+        if action.ending != Ending.JOB_FAILED:
+            return action
+        flags = self.request.place.flags
+        return End(
+            action.ending,
+            f"{action.why}. Its log: kennel tpu logs {flags}. To try again on the same slices: "
+            f"kennel tpu run RECIPE [NAME=VALUE ...] {flags}",
+        )
 
     def _unanswered(self, error: GcloudError) -> decisions.Action:
         """A call failed, each time that it was tried: gives up only after long."""
         if error.kind == "permission":
             return End(Ending.NO_PERMISSION, str(error))
+        if error.kind == "program":
+            return End(Ending.REFUSED, str(error))
         self._failing = self.gcloud.clock() if self._failing is None else self._failing
         if self.gcloud.clock() - self._failing >= self.limits.unreachable:
             return End(Ending.UNREACHABLE, str(error))
@@ -213,10 +259,7 @@ def find(gcloud: Gcloud, place: Place) -> Resource | None:
 
 def costs(gcloud: Gcloud, place: Place) -> str:
     """One line on what is left at a place, and whether it costs money."""
-    flags = shlex.join(
-        [f"--name={place.name}", f"--zone={place.zone}", f"--project={place.project}"]
-    )
-    delete = f"kennel tpu delete {flags}"
+    delete = f"kennel tpu delete {place.flags}"
     try:
         found = find(gcloud, place)
     except GcloudError as error:

@@ -11,14 +11,17 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from launch.cloud import queued_resources, reports
-from launch.cloud.gcloud import Completed, Gcloud, GcloudError
+from launch.cloud.gcloud import Completed, Gcloud, GcloudError, last_lines
 from launch.cloud.reports import Host
 from launch.cloud.requests import Place
 
+NoteState = Literal["asked", "done"]
 STATUS_TIMEOUT = 300.0  # seconds; gcloud's ssh tries ten times, five seconds apart
 SETUP_TIMEOUT = 3600.0  # Python and JAX are downloaded and installed
+SAID_LINES = 3  # of gcloud's messages about hosts
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class HostCommands:
       start: sets a host up and starts the job detached, where it does not run yet.
       status: prints one JSON object: host, state, exit_code, job.
       log: prints the job's log, with `True` without end.
+      stop: has the job save and end; prints as `status` does.
     """
 
     identity: str
@@ -38,6 +42,7 @@ class HostCommands:
     start: str
     status: str
     log: Callable[[bool], str]
+    stop: str
 
 
 @dataclass(frozen=True)
@@ -73,9 +78,22 @@ class RemoteJob:
         """The argument list that asks all hosts for the job's state."""
         return queued_resources.ssh(self.place, self.commands.status)
 
-    def hosts(self, gcloud: Gcloud) -> list[Host]:
-        """The hosts that answer."""
-        return reports.hosts(gcloud.on_hosts(self.asking(), STATUS_TIMEOUT).out)
+    def hosts(self, gcloud: Gcloud) -> tuple[list[Host], str]:
+        """The hosts that answer, and the end of what gcloud said: why others do not."""
+        return self._reported(gcloud, self.asking())
+
+    def stopping(self) -> list[str]:
+        """The argument list that has the job save and end on all hosts."""
+        return queued_resources.ssh(self.place, self.commands.stop)
+
+    def stop(self, gcloud: Gcloud) -> tuple[list[Host], str]:
+        """Has the job save and end; as `hosts`, after it."""
+        return self._reported(gcloud, self.stopping())
+
+    @staticmethod
+    def _reported(gcloud: Gcloud, arguments: Sequence[str]) -> tuple[list[Host], str]:
+        done = gcloud.on_hosts(arguments, STATUS_TIMEOUT)
+        return reports.hosts(done.out), last_lines(done.err, SAID_LINES)
 
     def log(self, follow: bool, node: str = "0", worker: str = "0") -> list[str]:
         """The argument list that prints the log of a host."""
@@ -100,23 +118,26 @@ class LogFollower:
         self._process = None
 
 
-def note_address(run_dir: str, job: str) -> str:
-    """Where the note of a job is."""
-    return f"{run_dir.rstrip('/')}/kennel-tpu/{job}.json"
+def note_address(run_dir: str, job: str, state: NoteState) -> str:
+    """Where a note about a job is; two states are two objects, so that neither replaces "done"."""
+    name = job if state == "done" else f"{job}-{state}"
+    return f"{run_dir.rstrip('/')}/kennel-tpu/{name}.json"
 
 
-def writing_note(here: str, run_dir: str, job: str) -> list[str]:
-    """The argument list that copies the note to its place."""
-    return ["storage", "cp", here, note_address(run_dir, job), "--quiet"]
+def writing_note(here: str, run_dir: str, job: str, state: NoteState) -> list[str]:
+    """The argument list that copies a note to its place."""
+    return ["storage", "cp", here, note_address(run_dir, job, state), "--quiet"]
 
 
 def reading_note(run_dir: str, job: str) -> list[str]:
-    """The argument list that prints the note."""
-    return ["storage", "cat", note_address(run_dir, job)]
+    """The argument list that prints the note that a job is done."""
+    return ["storage", "cat", note_address(run_dir, job, "done")]
 
 
-def note_done(gcloud: Gcloud, run_dir: str, job: str) -> None:
-    """Notes that the job is done; a local RUN_DIR needs no note, since its host stays.
+def note(gcloud: Gcloud, run_dir: str, job: str, state: NoteState) -> None:
+    """Notes that slices are about to be asked for, or that the job is done.
+
+    A local RUN_DIR needs no note, since its host stays.
 
     Raises:
       GcloudError: the bucket did not take it.
@@ -124,9 +145,9 @@ def note_done(gcloud: Gcloud, run_dir: str, job: str) -> None:
     if not run_dir.startswith("gs://"):
         return
     with tempfile.TemporaryDirectory() as folder:
-        here = Path(folder) / "done.json"
-        here.write_text(json.dumps({"job": job, "state": "done"}), encoding="utf-8")
-        gcloud.once(writing_note(str(here), run_dir, job))
+        here = Path(folder) / "note.json"
+        here.write_text(json.dumps({"job": job, "state": state}), encoding="utf-8")
+        gcloud.read_text(writing_note(str(here), run_dir, job, state))
 
 
 def is_noted_done(gcloud: Gcloud, run_dir: str, job: str) -> bool:

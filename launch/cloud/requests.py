@@ -8,6 +8,7 @@ later, or not at all.
 """
 
 import hashlib
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -44,11 +45,20 @@ class Place:
       name: of the run, and of its queued resource.
       zone: as in us-west4-a.
       project: its id.
+      tunnel: whether its hosts have no external addresses, so that ssh reaches them through
+        Google's Identity-Aware Proxy.
     """
 
     name: str
     zone: str
     project: str
+    tunnel: bool = False
+
+    @property
+    def flags(self) -> str:
+        """Flags of `kennel tpu` that name it."""
+        words = [f"--name={self.name}", f"--zone={self.zone}", f"--project={self.project}"]
+        return shlex.join([*words, *(["--internal_ips"] if self.tunnel else [])])
 
     def __str__(self) -> str:
         return f"{self.name} in {self.zone} of {self.project}"
@@ -103,7 +113,7 @@ class Request:
     @property
     def place(self) -> Place:
         """Where its resource is."""
-        return Place(self.name, self.zone, self.project)
+        return Place(self.name, self.zone, self.project, self.internal_ips)
 
     @property
     def hosts(self) -> int:
@@ -184,7 +194,8 @@ def _duration_problems(asked: Request) -> Iterator[str]:
         if value is not None and value <= 0:
             yield f"--{name} is {value} seconds; expected at least 1s"
     flex = asked.provisioning == "flex_start"
-    if flex and asked.max_run is None:
+    offers_flex = "flex_start" in offered(asked.slices.generation, asked.service)
+    if flex and offers_flex and asked.max_run is None:
         yield "flex_start needs --max_run, of at most 7d: Google ends the slices after it"
     if flex and asked.max_run is not None and asked.max_run > MAX_FLEX:
         yield f"--max_run={durations.text(asked.max_run)}: flex_start lasts at most 7d"

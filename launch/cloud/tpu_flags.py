@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _RECIPE = "RECIPE [NAME=VALUE ...] [flags]"
-_WHERE = ("name", "zone", "project", "print")
+_WHERE = ("name", "zone", "project", "internal_ips", "print")
 _HOST = ("node", "worker")
 _ASKED = (
     *("slice", "provisioning", "reservation", "valid_until", "max_run", "network", "subnetwork"),
-    *("internal_ips", "service_account", "label"),
+    *("service_account", "label"),
 )
 _GIN = ("gin_file", "gin_search_paths", "gin_allow")
 
@@ -37,6 +37,7 @@ VERBS = {
     "ssh": Verb("open a shell on a host", (*_WHERE, *_HOST, "command")),
     "fetch": Verb("copy a folder of a bucket or a host to this machine",
                   (*_WHERE, *_HOST, "source", "to")),
+    "stop": Verb("have the job save and end; the slices stay, and cost money", _WHERE),
     "delete": Verb("delete the slices of a run", _WHERE),
     "up": Verb("create, run, and recover from preemption until the recipe is done",
                (*_WHERE, *_ASKED, *_GIN, "delete_at_end"), _RECIPE),
@@ -56,10 +57,18 @@ def add_tpu(parser: argparse.ArgumentParser) -> None:
     _add_provisioning(parser)
     add("--reservation", default="", help="name of one, with --reserved")
     add("--valid_until", help="drop a request that still waits after so long, as 6h")
-    add("--max_run", help="flex_start: Google ends the slices after so long, at most 7d")
+    add(
+        "--max_run",
+        help="flex_start: Google ends the slices after so long, at most 7d; "
+        "`up` then asks for new ones, so that it limits no run's costs",
+    )
     add("--network", default="", help="default: that of the project")
     add("--subnetwork", default="", help="default: that of the network")
-    add("--internal_ips", action="store_true", help="hosts without external addresses")
+    add(
+        "--internal_ips",
+        action="store_true",
+        help="hosts without external addresses; ssh goes through IAP, with this flag for each verb",
+    )
     add("--service_account", default="", help="e-mail that the hosts act as")
     add("--label", action="append", default=[], help="KEY=VALUE of the nodes; repeatable")
     add(

@@ -41,7 +41,7 @@ def place(
     ]
     if any(problems):
         raise RequestError("\n".join(filter(None, problems)))
-    return Place(name, **found)
+    return Place(name, tunnel=options.internal_ips, **found)
 
 
 def default_name(run_dir: str) -> str:
@@ -49,8 +49,17 @@ def default_name(run_dir: str) -> str:
 
     >>> default_name("gs://bucket/runs/My_Run/")
     'my-run'
+
+    Raises:
+      RequestError: a part without a letter.
     """
-    return resource_names.tidy(run_dir.rstrip("/").rpartition("/")[2])
+    part = run_dir.rstrip("/").rpartition("/")[2]
+    if name := resource_names.tidy(part):
+        return name
+    raise RequestError(
+        f"the last part of RUN_DIR {run_dir!r} names the run, and {part!r} is no name, since it "
+        "has none of a-z: pass --name=NAME"
+    )
 
 
 def request(options: argparse.Namespace, where: Place, run_dir: str = "") -> Request:

@@ -169,7 +169,10 @@ def test_text_that_begins_like_a_gin_value_is_refused(text):
         ("preflight beir", "required: --topology"),
         ("health", "required: RUN_DIR"),
         ("health runs/a --refrence=b", "unknown flag --refrence; did you mean --reference?"),
-        ("tpu", "required: verb"),
+        (
+            "tpu",
+            "name a verb of kennel tpu: create, run, status, logs, ssh, fetch, stop, delete, up;",
+        ),
         ("tpu crate", "no verb 'crate'; did you mean create?"),
         ("tpu up", "name a recipe: `kennel tpu up quickstart`"),
         ("tpu up quickstrat", "no recipe 'quickstrat'; did you mean quickstart?"),

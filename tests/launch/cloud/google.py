@@ -33,6 +33,7 @@ class Life:
       dead_worker: when its last host stops answering.
       refused: how many calls of ssh are refused.
       setups_fail: how many set-ups fail on healthy hosts.
+      setups_hang: how many set-ups do not end.
       exit_codes: of the job, one for each start; the last one again and again. None runs on.
     """
 
@@ -42,6 +43,7 @@ class Life:
     dead_worker: float = FOREVER
     refused: int = 0
     setups_fail: int = 0
+    setups_hang: int = 0
     exit_codes: tuple = (0,)
 
 
@@ -75,6 +77,7 @@ class Resource:
     setups: int = 0
     refused: int = 0
     ended: bool = False
+    stopped: bool = False
 
 
 @dataclass
@@ -104,6 +107,7 @@ class Google:
     deleted: list = field(default_factory=list)
     late: list = field(default_factory=list)
     bucket: dict = field(default_factory=dict)
+    timeout: float = 0.0  # of the call that runs
 
     def sleep(self, seconds):
         self.now += seconds
@@ -122,6 +126,7 @@ class Google:
         assert len(self.commands) < MOST_CALLS, "the launcher never ends"
         fault = self.faults.get((verb, self.calls[verb]))
         if fault is None:
+            self.timeout = timeout
             return getattr(self, f"_{verb}")(argv)
         if fault.done:
             work = getattr(self, f"_{verb}")
@@ -253,9 +258,13 @@ class Google:
         names = self._answering()
         all_of_them = len(names) == self.hosts * self.slices
         command = argv[-1].removeprefix("--command=")
-        if command == "STATUS":
+        if command == "STOP":
+            found.stopped = True
+        if command in ("STATUS", "STOP"):
             lines = [json.dumps({"host": name, **self._job()}) for name in names]
-            return Completed(0 if all_of_them else 255, "\n".join(lines), "")
+            if all_of_them:
+                return Completed(0, "\n".join(lines), "")
+            return Completed(255, "\n".join(lines), "Using ssh batch size of 64.\nssh: no route")
         assert command == "START"
         if not all_of_them:
             return Completed(255, "", "ssh: connect: No route to host")
@@ -263,6 +272,10 @@ class Google:
         self._settle()
         if len(self._answering()) < len(names):  # taken away meanwhile
             return Completed(255, "", "client_loop: send disconnect: Broken pipe")
+        if found.setups < found.life.setups_hang:
+            found.setups += 1
+            self.now += self.timeout
+            raise TimeoutError("gcloud did not answer")
         if found.setups < found.life.setups_fail:
             found.setups += 1
             return Completed(1, "", "error: no route to the package index")
@@ -279,6 +292,8 @@ class Google:
         found = self.resource
         if found.started is None:
             return {"state": "absent"}
+        if found.stopped:
+            return {"state": "failed", "exit_code": 143, "job": JOB}
         if found.ended:
             return {"state": "done", "exit_code": 0, "job": JOB}
         code = found.life.exit_codes[min(found.starts, len(found.life.exit_codes)) - 1]

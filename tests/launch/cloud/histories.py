@@ -19,6 +19,12 @@ CAPACITY = (
 )
 QUOTA = "Quota limit 'TPUV5sLitepodPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 8"
 NO_ANSWER = Fault()
+EXISTS = Fault("ERROR: ALREADY_EXISTS: Resource 'mine' already exists")
+NO_BUCKET = Fault("ERROR: (gcloud.storage.cp) gs://bucket not found: 404.")
+DENIED = Fault(
+    "ERROR: (gcloud.storage.cp) [me@example.com] does not have permission to access b instance: "
+    "me@example.com does not have storage.objects.create access to the Google Cloud Storage object."
+)
 FLAKY = Fault("ERROR: (gcloud) HttpError code=503 UNAVAILABLE: The service is unavailable")
 
 
@@ -113,11 +119,22 @@ HISTORIES = {
     "ssh refused five times": History((Life(refused=5),), Ending.DONE),
     "one worker dead before setup": History((Life(dead_worker=0.0), Life()), Ending.DONE, made=2),
     "one worker dead in training": History((Life(dead_worker=600.0), Life()), Ending.DONE, made=2),
+    "a worker dead on all slices": History((Life(dead_worker=0.0),), Ending.UNREACHABLE, made=5),
+    "the name exists, and is not seen": History(
+        (Life(),), Ending.NAME_TAKEN, {("create", n): EXISTS for n in range(1, 99)}, made=0
+    ),
+    "no bucket": History(
+        (Life(),), Ending.REFUSED, {("cp", n): NO_BUCKET for n in range(1, 99)}, made=0
+    ),
+    "a bucket that is not ours": History(
+        (Life(),), Ending.REFUSED, {("cp", n): DENIED for n in range(1, 99)}, made=0
+    ),
     "name taken by another tool": History((), Ending.NAME_TAKEN, owner={}, made=0),
     "name taken by another run": History((), Ending.NAME_TAKEN, owner=_OTHER_FOLDER, made=0),
     "valid until passed": History((_EXPIRED,), Ending.NOT_PROVIDED),
     "setup fails twice": History((Life(setups_fail=2),), Ending.DONE),
     "setup fails": History((Life(setups_fail=99),), Ending.NO_SETUP),
+    "setup hangs": History((Life(setups_hang=99),), Ending.NO_SETUP),
     "job fails": History((Life(exit_codes=(1,)),), Ending.JOB_FAILED),
     "job killed twice": History((Life(exit_codes=(137, 134, 0)),), Ending.DONE),
     "job killed always": History((Life(exit_codes=(137,)),), Ending.KILLED, options={"work": 1e9}),
@@ -177,7 +194,7 @@ def launcher(world, runner, said=None):
       said: lines that it prints are added here.
     """
     request = request_of(world.slices)
-    commands = HostCommands(google.JOB, [("code.tar", "code.tar")], "START", "STATUS", str)
+    commands = HostCommands(google.JOB, [("code.tar", "code.tar")], "START", "STATUS", str, "STOP")
     return Recovery(
         request=request,
         job=RemoteJob(request.place, commands),

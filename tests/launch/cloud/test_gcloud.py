@@ -44,6 +44,14 @@ class Scripted:
         ("You do not currently have an active account selected.\n $ gcloud auth login",
          "permission"),
         ("Cloud TPU API has not been used in project 1 before or it is disabled", "permission"),
+        ("HTTPError 403: me@b.com does not have storage.objects.get access to the Google Cloud "
+         "Storage object. Permission 'storage.objects.get' denied on resource (or it may not "
+         "exist).", "permission"),
+        ("Permission 'storage.buckets.get' denied on resource (or it may not exist)",
+         "permission"),
+        ("HTTPError 403: Forbidden", "permission"),
+        ("HTTPError 403: Quota exceeded for quota metric 'Requests'", "quota"),
+        ("ERROR: (gcloud.storage.cp) gs://bucket not found: 404.", "not_found"),
         ("HTTPError 502: bad gateway", "transient"),
         ("Too many requests", "transient"),
         ("Failed to establish a new connection: Name or service not known", "transient"),
@@ -102,8 +110,9 @@ def test_the_program_is_a_process_that_a_variable_names(tmp_path, monkeypatch):
     assert done == Completed(3, "a b and c\n", "oops\n")
     with pytest.raises(TimeoutError, match="did not answer"):
         gcloud.run_process(["sleep", "60"], 0.01)
-    with pytest.raises(GcloudError, match="install the Google Cloud CLI"):
+    with pytest.raises(GcloudError, match="install the Google Cloud CLI") as error:
         gcloud.run_process([str(tmp_path / "none")], 1.0)
+    assert error.value.kind == "program"
 
 
 def test_a_resource_as_google_reports_it():

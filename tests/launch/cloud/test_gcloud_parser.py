@@ -91,7 +91,7 @@ def test_gcloud_accepts_every_command_of_every_legal_request(refusals):
 
 def test_gcloud_accepts_the_commands_for_buckets(refusals):
     lines = [
-        remote_job.writing_note("here.json", "gs://bucket/mine", "job"),
+        remote_job.writing_note("here.json", "gs://bucket/mine", "job", "asked"),
         remote_job.reading_note("gs://bucket/mine", "job"),
         ["storage", "rsync", "--recursive", "gs://bucket/mine", "here"],
         ["config", "get", "compute/zone"],

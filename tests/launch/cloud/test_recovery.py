@@ -8,7 +8,8 @@ from launch.cloud import recovery
 from launch.cloud.endings import FINAL, Ending
 from launch.cloud.gcloud import Gcloud
 from tests.launch.cloud import google
-from tests.launch.cloud.histories import HISTORIES, google_of, launcher, request_of
+from tests.launch.cloud.google import Life
+from tests.launch.cloud.histories import FLAKY, HISTORIES, google_of, launcher, request_of
 
 ALLOWED_TO_DELETE = {"SUSPENDED", "FAILED", "ACTIVE", "DELETING"}
 
@@ -70,7 +71,7 @@ def test_only_one_create_after_an_unanswered_one_that_was_carried_out():
 def test_the_launcher_continues_with_a_resource_that_waits_after_a_kill():
     world = google_of(HISTORIES["waiting, then active"])
     with pytest.raises(KilledError):
-        launcher(world, Killing(world, 3, after=True)).up()
+        launcher(world, Killing(world, 4, after=True)).up()
     assert world.state() == "WAITING_FOR_RESOURCES"
     assert launcher(world, world).up().ending == Ending.DONE
     assert world.calls["create"] == 1 == world.made
@@ -121,6 +122,33 @@ def test_a_job_that_is_done_is_not_paid_for_again():
     settle(world)
     end = launcher(world, world).up()
     assert end.ending == Ending.DONE and world.made == 1 and "gs://bucket/mine says" in end.why
+
+
+def test_a_deletion_that_always_fails_is_given_up_after_an_hour():
+    """Looks that are answered in between do not make the launcher begin to count anew."""
+    world = google_of(HISTORIES["waiting, then active"])
+    world.faults = {("delete", n): FLAKY for n in range(1, 9999)}
+    end = launcher(world, world).up()
+    assert end.ending == Ending.UNREACHABLE and "UNAVAILABLE" in end.why
+    assert 3600.0 <= world.now - google.START < 3600.0 + 2500.0
+
+
+def test_a_note_is_tried_again_while_the_bucket_does_not_answer():
+    world = google_of(HISTORIES["waiting, then active"])
+    world.faults = {("cp", n): FLAKY for n in (1, 2, 4)}
+    assert launcher(world, world).up().ending == Ending.DONE
+    assert set(world.bucket) == {
+        "gs://bucket/mine/kennel-tpu/job-1.json",
+        "gs://bucket/mine/kennel-tpu/job-1-asked.json",
+    }
+
+
+def test_slices_that_ran_the_job_do_not_count_as_lost_without_progress():
+    """Eight lost hosts, of which each had trained: the run goes on."""
+    world = google_of(HISTORIES["waiting, then active"])
+    world.lives = (*[Life(dead_worker=1200.0)] * 8, Life())
+    world.work = 8000.0
+    assert launcher(world, world).up().ending == Ending.DONE and world.made >= 8
 
 
 def test_without_the_wish_nothing_is_deleted_at_the_end():

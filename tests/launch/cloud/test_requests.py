@@ -21,7 +21,8 @@ def test_a_planted_error_is_refused_with_what_to_write(name):
 def test_all_that_is_wrong_is_said_at_once():
     with pytest.raises(requests.RequestError) as refusal:
         Request("Mine", slices.parse("v4-8"), "us-west4", "my-project", "flex_start")
-    assert len(str(refusal.value).splitlines()) == 4
+    assert len(str(refusal.value).splitlines()) == 3
+    assert "--max_run" not in str(refusal.value)  # no flag helps v4 to flex-start
 
 
 @pytest.mark.parametrize(

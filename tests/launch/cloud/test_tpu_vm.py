@@ -1,7 +1,6 @@
 """The command `kennel tpu`: verbs against a stand-in for gcloud, printed commands, exit codes."""
 
 import argparse
-import itertools
 import json
 import shlex
 import subprocess
@@ -12,73 +11,25 @@ from launch import tpu_vm
 from launch.cloud import recipe_job, tpu_flags
 from launch.cloud.endings import MEANINGS, Ending
 from launch.cloud.gcloud import Completed, Gcloud
-from launch.cloud.remote_job import HostCommands
 from t5x_style.configuration.gin_reader import REPOSITORY
 from t5x_style.storage import errors
 from tests.launch.cloud import google
-from tests.launch.cloud.google import Google, Life
-from tests.launch.cloud.histories import HISTORIES, NoFollower, google_of, suspended
+from tests.launch.cloud.google import Life
+from tests.launch.cloud.histories import HISTORIES, google_of, suspended
+from tests.launch.cloud.tpu_command import (
+    BEIR,
+    NAMED,
+    SPOT,
+    UP,
+    WHERE,
+    Forbidden,
+    active,
+    call,
+    near,
+    printed,
+)
 
-WHERE = ("--zone=us-west4-a", "--project=my-project")
-NAMED = ("--name=mine", *WHERE)
-BEIR = ("--gin_file=gin_configs/recipes/beir.gin", "--gin.CORPUS=gs://bucket/beir")
-SPOT = ("up", *BEIR, "--slice=v5e:4x4", "--spot", *WHERE)
-UP = (*SPOT, "--gin.RUN_DIR=gs://bucket/mine")
-
-
-@pytest.fixture(autouse=True)
-def _from_the_repository(monkeypatch):
-    monkeypatch.chdir(REPOSITORY)
-
-
-@pytest.fixture(name="world")
-def make_world(monkeypatch):
-    """Google with one run after another; hosts understand START and STATUS."""
-    commands = HostCommands(google.JOB, [("code.tar", "code.tar")], "START", "STATUS", str)
-    monkeypatch.setattr(recipe_job, "host_commands", lambda name, job, hosts: commands)
-    monkeypatch.setattr(recipe_job, "started", lambda name: commands)
-    monkeypatch.setattr(tpu_vm, "LogFollower", lambda job, gcloud: NoFollower())
-    return Google((Life(),))
-
-
-def near(path, zone):
-    """The bucket is where the slices are."""
-    del path, zone
-    return ""
-
-
-def call(world, *argv, distance=near):
-    gcloud = Gcloud(world, world.sleep, world.clock, "gcloud")
-    return tpu_vm.main(argv, gcloud, distance)
-
-
-def active(world):
-    """Creates slices and waits for them."""
-    assert call(world, "create", "--slice=v5e:4x4", *NAMED) == 0
-    world.sleep(200.0)
-
-
-class Forbidden:
-    """A gcloud that may not be called."""
-
-    def __call__(self, argv, timeout):
-        raise AssertionError(f"calls {argv}")
-
-    def sleep(self, seconds):
-        raise AssertionError("waits")
-
-    clock = sleep
-
-
-def printed(capsys, *argv):
-    """The commands that `--print` prints, as words, without one call of gcloud."""
-    assert call(Forbidden(), *argv, "--print") == 0
-    text = "\n".join(
-        line for line in capsys.readouterr().out.splitlines() if not line.startswith("# ")
-    )
-    words = shlex.split(text)
-    starts = [n for n, word in enumerate(words) if word == "gcloud"] + [len(words)]
-    return [words[a:b] for a, b in itertools.pairwise(starts)]
+pytestmark = pytest.mark.usefixtures("in_repository")
 
 
 def test_up_runs_a_recipe_until_it_is_done_and_says_what_is_left(world, capsys):
@@ -233,6 +184,7 @@ def test_print_prints_commands_to_copy_and_calls_nothing(capsys):
     [
         (("create", *NAMED), "no slice: pass --slice=v5e:2x4"),
         (("create", *NAMED, "--slice=v99-8"), "no slice 'v99-8'"),
+        ((*SPOT, "--gin.RUN_DIR=gs://bucket/2024"), "'2024' is no name"),
         (("create", *NAMED, "--slice=v4-8", "--flex_start"), "v4 has no flex_start"),
         (("create", *NAMED, "--slice=v6e-8", "--valid_until=6"), "'6' has no unit"),
         (("create", *NAMED, "--slice=v6e-8", "--label=team"), "expected KEY=VALUE"),
