@@ -72,7 +72,7 @@ def test_data_of_this_machine_is_refused_before_anything_is_asked(world, tmp_pat
     here = [word for word in UP if "CORPUS" not in word]
     assert call(world, *here, f"--gin.CORPUS='{tmp_path}'") == Ending.REFUSED
     said = capsys.readouterr().err
-    assert f"CORPUS={tmp_path} is on this machine" in said and "gcloud storage cp" in said
+    assert f"CORPUS={tmp_path} is a path of a disk" in said and "gcloud storage cp" in said
     assert world.made == 0
 
 
