@@ -1,7 +1,8 @@
 """The project's code as one archive whose name is the hash of its files.
 
-The archive holds what git tracks, and new files that git does not ignore, without tests, docs and
-benchmarks. Where git does not list the project's files (an installed package), it holds the files
+The archive holds what git tracks, and new files that git does not ignore, without tests, docs,
+benchmarks, hidden files, and what lies at the top and is no code: who edits a note meanwhile has
+the same code. Where git does not list the project's files (an installed package), it holds the files
 of the project's packages. Gin files of the recipe and other small files of the user are added.
 
     <hash>.tar.gz
@@ -117,7 +118,14 @@ def _sources(root: Path) -> list[str]:
             for path in (root / package).rglob("*")
             if "__pycache__" not in path.parts
         }
-    return sorted(name for name in names if name.split("/")[0] not in EXCLUDED)
+    return sorted(filter(_is_code, names))
+
+
+def _is_code(name: str) -> bool:
+    top, _, below = name.partition("/")
+    if not below:
+        return top.endswith((".py", ".gin", ".toml"))
+    return top not in EXCLUDED and not top.startswith(".")
 
 
 def _read(root: Path, names: Iterable[str]) -> dict[str, tuple[bool, bytes]]:

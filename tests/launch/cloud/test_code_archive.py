@@ -18,6 +18,9 @@ FILES = {
     "docs/a.md": "not shipped\n",
     "runs/log.txt": "ignored\n",
     ".gitignore": "runs/\n",
+    ".ci/run": "not shipped\n",
+    "README.md": "not shipped\n",
+    "token": "not shipped\n",
 }
 
 
@@ -44,9 +47,9 @@ def names(archive):
 
 def test_holds_what_git_does_not_ignore(root, tmp_path):
     archive = build(tmp_path, root=root)
-    shipped = [".gitignore", "launch/a b.py", "launch/cloud/code_archive.py", "models/日本.py"]
+    shipped = ["launch/a b.py", "launch/cloud/code_archive.py", "models/日本.py"]
     assert names(archive) == [".kennel_manifest", *shipped]
-    assert (archive.files, archive.path.name) == (4, f"{archive.hash}.tar.gz")
+    assert (archive.files, archive.path.name) == (3, f"{archive.hash}.tar.gz")
     assert archive.bytes == sum(len(FILES[name].encode()) for name in shipped)
 
 
@@ -121,11 +124,11 @@ def test_links_to_files_are_followed_and_folders_are_not(root, tmp_path):
 
 def test_too_much_is_refused_with_the_largest_files(root, tmp_path):
     for number in range(1, 8):
-        (root / f"data-{number}.bin").write_bytes(bytes(number * 100_000))
+        (root / f"models/data-{number}.bin").write_bytes(bytes(number * 100_000))
     with pytest.raises(CodeError, match=r"would hold 2\.8 MB, and at most 1\.0 MB") as caught:
         build(tmp_path, root=root, limit=1_000_000)
     lines = str(caught.value).splitlines()[1:]
-    assert lines == [f"  {n / 10:.1f} MB  data-{n}.bin" for n in (7, 6, 5, 4, 3)]
+    assert lines == [f"  {n / 10:.1f} MB  models/data-{n}.bin" for n in (7, 6, 5, 4, 3)]
 
 
 def test_a_name_that_is_not_text_is_refused(root, tmp_path):
