@@ -2,8 +2,9 @@
 
 The archive holds what git tracks, and new files that git does not ignore, without tests, docs,
 benchmarks, hidden files, and what lies at the top and is no code: who edits a note meanwhile has
-the same code. Where git does not list the project's files (an installed package), it holds the files
-of the project's packages. Gin files of the recipe and other small files of the user are added.
+the same code. Where git does not list the project's files (an installed package), it holds the
+files of the project's packages. Gin files of the recipe and other small files of the user are
+added.
 
     <hash>.tar.gz
       .kennel_manifest        a line per file: SHA-256, x (executable) or -, path
