@@ -10,7 +10,7 @@ exit_code  null while it runs; 143 of a job that was stopped, 137 of one that it
 job        `Job.identity` of what was started; code and lock are hashes
 attempt    how often it was started on this host
 
-Run again it starts no second job. Its own exit code is not 0 if the host could not be set up.
+Run again it starts no second job. The exit code is not 0 if the host could not be set up.
 """
 
 import hashlib

@@ -53,20 +53,6 @@ class CodeArchive:
     files: int
     bytes: int
 
-    def in_bucket(self, folder: str) -> str:
-        """Its address in a folder of a bucket, such as a run's.
-
-        Raises:
-          CodeError: the folder is not one of a bucket.
-        """
-        if not folder.startswith("gs://"):
-            raise CodeError(f"folder for the code: expected gs://BUCKET/..., found {folder!r}")
-        return f"{folder.rstrip('/')}/code/{self.path.name}"
-
-    def upload_arguments(self, folder: str) -> list[str]:
-        """Arguments of gcloud that copy it to `in_bucket(folder)`, unless it is there already."""
-        return ["storage", "cp", "--no-clobber", str(self.path), self.in_bucket(folder)]
-
 
 def build(
     folder: Path, more: Iterable[Path] = (), root: Path = REPOSITORY, limit: int = MAX_BYTES

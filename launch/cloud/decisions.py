@@ -253,8 +253,7 @@ def _ended(hosts: Sequence[Host], past: Past, limits: Limits) -> Action:
     """The job has ended with an error on some hosts, and runs on none."""
     failed = [one for one in hosts if one.state == "failed"]
     named = ", ".join(f"{one.name} with exit code {one.exit_code}" for one in failed)
-    own = [one for one in failed if one.exit_code not in RETRIED]
-    if own:
+    if any(one.exit_code not in RETRIED for one in failed):
         return End(Ending.JOB_FAILED, f"the job failed: {named}")
     if past.kills >= limits.kills:
         return End(Ending.KILLED, f"the job was killed {past.kills + 1} times: {named}")

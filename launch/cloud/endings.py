@@ -21,7 +21,7 @@ class Ending(enum.IntEnum):
 
 MEANINGS = {
     Ending.DONE: "the job is done",
-    Ending.JOB_FAILED: "the job failed with an error of its own; it is not started again",
+    Ending.JOB_FAILED: "the job failed, and would fail again: it is not started again",
     Ending.REFUSED: "the command line or the request is refused; nothing was created",
     Ending.NAME_TAKEN: "the name belongs to another run, which is left alone",
     Ending.NO_PERMISSION: "gcloud has no account, or the account may not do this",

@@ -124,9 +124,9 @@ class Connection:
             raise errors.Conflict(f"{text}: {_answer(error)}") from error
         except auth_exceptions.GoogleAuthError as error:
             raise errors.NoPermission(
-                f"{text}: no credentials that Google accepts: {error}. On a TPU VM, give the "
-                "machine a service account with the scope cloud-platform; elsewhere run: gcloud "
-                "auth application-default login"
+                f"{text}: no credentials that Google accepts: {str(error).rstrip('.')}. On a TPU "
+                "VM, give the machine a service account with the scope cloud-platform; elsewhere "
+                "run: gcloud auth application-default login"
             ) from error
         except exceptions.GoogleAPICallError as error:
             raise errors.StorageError(f"{text}: {_answer(error)}") from error

@@ -30,10 +30,6 @@ class Conflict(StorageError):
     """The object has another generation than the one that was to be replaced."""
 
 
-class Damaged(StorageError):
-    """What arrived does not have the object's checksum."""
-
-
 def no_permission(path: str, permission: str, account: str, answer: str) -> NoPermission:
     """Args:
     path: that was asked for.

@@ -10,17 +10,15 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from t5x_style.storage import mirror, objects, places
+from t5x_style.storage import mirror, objects, places, sizes
 
 LIST = ".fetched"
 LIMIT = "KENNEL_CACHE_LIMIT"
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 class FetchError(ValueError):
@@ -145,12 +143,11 @@ def _free() -> int:
 
 def _limit() -> int | None:
     text = os.environ.get(LIMIT, "")
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?B?)\s*", text.upper())
     if not text:
         return None
-    if found is None or found[2] not in UNITS:
+    if (found := sizes.parse(text)) is None:
         raise FetchError(f"{LIMIT}: expected a size such as 200GB, found {text!r}")
-    return int(float(found[1]) * UNITS[found[2]])
+    return found
 
 
 def _names(folder: Path) -> list[str]:

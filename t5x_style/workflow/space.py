@@ -1,17 +1,13 @@
 """Whether a version will fit on the disk and below the store's limit, asked before it is made."""
 
-import re
 import shutil
 from pathlib import Path
 from typing import Any
 
-from t5x_style.storage import records
+from t5x_style.storage import records, sizes
 from t5x_style.workflow import collection, store
 from t5x_style.workflow.plans import Plan
 from t5x_style.workflow.store import STARTED_FILE, Store, Version
-
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 class NoRoom(ValueError):
@@ -29,10 +25,10 @@ def limit_of(value: Any) -> int | None:
     """
     if value is None:
         return None
-    found = re.fullmatch(r"\s*([0-9_.]+)\s*([A-Za-z]*)\s*", str(value))
-    if isinstance(value, bool) or found is None or found[2].upper() not in UNITS:
+    found = None if isinstance(value, bool) else sizes.parse(str(value))
+    if found is None:
         raise NoRoom(f"STORE_LIMIT: expected a size such as '200GB' or '1.5TiB', found {value!r}")
-    return int(float(found[1]) * UNITS[found[2].upper()])
+    return found
 
 
 def in_words(size: float) -> str:

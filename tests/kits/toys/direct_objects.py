@@ -1,5 +1,6 @@
 """A client that uses the objects of the stand-in without HTTP: for thousands of random requests."""
 
+from collections.abc import Mapping
 from typing import BinaryIO
 
 from t5x_style.storage import errors, paths
@@ -14,7 +15,9 @@ class DirectObjects(Objects):
         super().__init__()
         self.store, self.lose = store, 0
 
-    def _upload(self, path, data, metadata, generation):  # type: ignore[no-untyped-def]
+    def _upload(
+        self, path: PathLike, data: bytes, metadata: Mapping[str, str], generation: int | None
+    ) -> int:
         query = {} if generation is None else {"ifGenerationMatch": str(generation)}
         lost, self.lose = self.lose, 0
         for _ in range(lost + 1):

@@ -1,9 +1,10 @@
 """Faults that a stand-in for Cloud Storage injects, by operation and object, so many times."""
 
+import dataclasses
 import fnmatch
 import threading
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["status", "stall", "lose_response", "vanish", "corrupt", "cut"]
 MESSAGES = {
@@ -66,10 +67,10 @@ class Faults:
         return None
 
 
-def forbidden(permission: str, **which: object) -> Fault:
+def forbidden(permission: str, **which: Any) -> Fault:
     """403 as Google answers it to a service account without a permission."""
     message = (
         f"robot@project.iam.gserviceaccount.com does not have {permission} access to the Google "
         f"Cloud Storage object. Permission '{permission}' denied on resource (or it may not exist)."
     )
-    return Fault("status", 403, message=message, times=None, **which)  # type: ignore[arg-type]
+    return dataclasses.replace(Fault("status", 403, message=message, times=None), **which)

@@ -1,5 +1,7 @@
 """Inputs that hosts do not have are refused before anything is paid for."""
 
+from pathlib import Path
+
 import pytest
 
 from launch import words
@@ -45,7 +47,8 @@ def test_is_refused(settings, message):
     ],
 )
 def test_what_hosts_have_is_not_refused(settings):
-    recipe_job.read([BEIR, *settings])
+    found = recipe_job.read([BEIR, *settings])
+    assert f"--gin.RUN_DIR={found.run_dir}" in settings
 
 
 @pytest.mark.parametrize(
@@ -54,7 +57,8 @@ def test_what_hosts_have_is_not_refused(settings):
 def test_recipes_that_bring_their_data(name):
     given = [REMOTE[1]] if name in ("text", "beir") else []
     assert name in words.recipes()
-    recipe_job.read([f"--gin_file=gin_configs/recipes/{name}.gin", REMOTE[0], *given])
+    found = recipe_job.read([f"--gin_file=gin_configs/recipes/{name}.gin", REMOTE[0], *given])
+    assert Path(f"gin_configs/recipes/{name}.gin").resolve() in map(Path.resolve, found.files)
 
 
 def test_a_macro_of_the_recipe_is_named_where_stages_have_another():

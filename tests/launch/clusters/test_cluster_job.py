@@ -80,9 +80,9 @@ def test_all_that_is_wrong_is_said_at_once():
 
 
 def test_limits_are_allowed():
-    cluster_jobs.job(name="m" * 45, save_seconds=120, max_restarts=0)
-    cluster_jobs.job(provisioning="spot", max_restarts=1)
-    cluster_jobs.job(provisioning="reserved", reservation="ours")
+    assert cluster_jobs.job(name="m" * 45, save_seconds=120, max_restarts=0).max_restarts == 0
+    assert cluster_jobs.job(provisioning="spot", max_restarts=1).max_restarts == 1
+    assert cluster_jobs.job(provisioning="reserved", reservation="ours").reservation == "ours"
 
 
 @pytest.mark.parametrize("name", ["v3-8", "v99-8", "v6e:4x4x4", "v2:2x2"])

@@ -179,7 +179,8 @@ def test_the_definition_refuses(name, shared):
 
 @pytest.mark.parametrize("name", BREAKS_THE_DEFINITION)
 def test_rules_read_any_manifest(name):
-    job_set_rules.problems(mutated(*BREAKS_THE_DEFINITION[name]), JOB)
+    found = job_set_rules.problems(mutated(*BREAKS_THE_DEFINITION[name]), JOB)
+    assert all(str(problem) for problem in found)
 
 
 @pytest.mark.parametrize("manifest", [None, [], {}, {"spec": 3}, {"spec": {"replicatedJobs": [1]}}])
