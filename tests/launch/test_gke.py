@@ -125,7 +125,7 @@ def test_a_recipe_that_needs_data(capsys):
 RUN_DIRS = {
     "gcs://my-bucket/x": "gs://my-bucket/x",
     "runs/mine": "lost with the pod",
-    "gs://my-bucket/1": "no name: pass --name=NAME",
+    "gs://my-bucket/1": "has none of a-z: pass --name=NAME",
 }
 
 
