@@ -7,7 +7,6 @@ identifies it; `workflow.recipe_reader` reads recipes with it. Nothing here impo
 """
 
 import os
-import tokenize
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +14,15 @@ from typing import Any
 
 from gin import config_parser
 
-from t5x_style.configuration import gin_parser, module_names, rename_tables, renames
+from t5x_style.configuration import gin_statements, renames
 from t5x_style.configuration.gin_parser import GinError as GinError
+from t5x_style.configuration.gin_statements import Binding as Binding
+from t5x_style.configuration.gin_statements import Delegate, Key
+from t5x_style.configuration.gin_statements import Import as Import
+from t5x_style.configuration.gin_statements import Macro as Macro
+from t5x_style.configuration.gin_statements import Reference as Reference
+from t5x_style.configuration.gin_statements import override_value as override_value
+from t5x_style.configuration.gin_statements import parse_value as parse_value
 from t5x_style.configuration.python_sources import REPOSITORY as REPOSITORY
 from t5x_style.configuration.renamed_files import FILES, GONE, SETTINGS
 from t5x_style.configuration.suggestions import closest as closest
@@ -25,58 +31,6 @@ ALLOWED = ("t5x_style", "models", "input_pipelines", "gin_configs", "launch")
 FOLDER_MACRO = "MODEL_DIR"  # the folder a stage writes; set from outside, known to every file
 COMMAND_LINE = "command line"
 RUN = "t5x_style.stage.run"  # the configurable that calls a stage's job
-
-
-@dataclass(frozen=True)
-class Macro:
-    """`%NAME` inside a value."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Reference:
-    """`@scope/module.thing` or, with `call`, `@scope/module.thing()` inside a value.
-
-    `target` is the absolute dotted path (`models.objectives.retromae.RetroMAE`), or "" when the
-    file that holds the reference imports nothing of that name and no module has it.
-    """
-
-    text: str
-    scope: str
-    target: str
-    call: bool
-
-
-@dataclass(frozen=True)
-class Binding:
-    """`scope/target.parameter = value`; a macro has only a `parameter`, its name."""
-
-    scope: str
-    text: str
-    target: str
-    parameter: str
-    value: Any
-    where: str
-
-    @property
-    def name(self) -> str:
-        """The name as the user wrote it: `train.train.steps`, `STEPS`."""
-        prefix = f"{self.scope}/" if self.scope else ""
-        return f"{prefix}{self.text}.{self.parameter}" if self.text else prefix + self.parameter
-
-
-@dataclass(frozen=True)
-class Import:
-    """A module that a gin file uses: `symbol` is the name it binds, `path` what that name means.
-
-    `module` and `path` are present names, see `renames`; `module_names` says what needs no import.
-    """
-
-    module: str
-    symbol: str
-    path: str
-    where: str
 
 
 @dataclass
@@ -154,75 +108,6 @@ def to_gin(value: Any) -> str:
     return repr(value)
 
 
-class _Delegate(config_parser.ParserDelegate):
-    """Turns references into our dataclasses, resolving names with one file's imports.
-
-    `renamed`: (old, present) name of what was met since it was last emptied; `named`: symbols of
-    modules that were met without an import.
-    """
-
-    def __init__(self, symbols: dict[str, str]):
-        self.symbols = symbols
-        self.renamed: list[tuple[str, str]] = []
-        self.named: list[str] = []
-
-    def resolve(self, text: str) -> str:
-        """`prepare.prepare` -> `input_pipelines.store.prepare.prepare`; "" when nobody knows it."""
-        head, _, rest = text.partition(".")
-        if head not in self.symbols:
-            if head not in module_names.paths():
-                return ""
-            self.symbols[head] = module_names.paths()[head]
-            self.named.append(head)
-        return self.present(".".join(filter(None, (self.symbols[head], rest))))
-
-    def present(self, path: str) -> str:
-        found = renames.present(path)
-        if found != path:
-            self.renamed.append((path, found))
-        return found
-
-    def present_macro(self, name: str) -> str:
-        scope, _, last = name.rpartition("/")
-        found = rename_tables.MACROS.get(last, last)
-        if found != last:
-            self.renamed.append((last, found))
-        return f"{scope}/{found}" if scope else found
-
-    def note(self, where: str) -> None:
-        """Says which names have changed, at the place where they were met."""
-        for old, new in self.renamed:
-            renames.note(where, old, new)
-        self.renamed.clear()
-
-    def met(self, where: str) -> list[Import]:
-        """Modules named without an import; not an old one whose contents are in several now."""
-        modules = [renames.present(self.symbols[symbol]) for symbol in self.named]
-        self.named.clear()
-        return [
-            Import(module, name, module, where)
-            for module in modules
-            if (name := module.rpartition(".")[2]) in module_names.paths()
-        ]
-
-    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Reference:
-        scope, _, text = scoped_configurable_name.rpartition("/")
-        return Reference(text, scope, self.resolve(text), evaluate)
-
-    def macro(self, macro_name: str) -> Macro:
-        return Macro(self.present_macro(macro_name))
-
-
-def parse_value(text: str, delegate: _Delegate | None = None) -> Any:
-    """Parses one gin value; raises SyntaxError when `text` is not exactly one value."""
-    parser = gin_parser.Parser(text, delegate or _Delegate({}))
-    value = parser.parse_value()
-    rest = parser.current_token.string.strip()
-    if rest:
-        raise SyntaxError(f"{rest!r} is left over after a value")
-    return value
-
-
 def find_file(name: str, search_paths: Sequence[Path], where: str) -> Path:
     """Returns the first existing file called `name` along `search_paths`."""
     for folder in search_paths:
@@ -245,7 +130,7 @@ def find_file(name: str, search_paths: Sequence[Path], where: str) -> Path:
 @dataclass
 class _Reader:
     search_paths: Sequence[Path]
-    allowed: Sequence[str]
+    allowed: tuple[str, ...]
     config: Config = field(default_factory=Config)
     open_files: tuple[Path, ...] = ()
 
@@ -262,68 +147,20 @@ class _Reader:
 
     def read_text(self, text: str, label: str) -> None:
         """Adds the statements of one file; `label` stands before the line number in messages."""
-        symbols = {"gin": "gin"}  # dynamic registration, whether a file says so or not
-        seen: dict[tuple[str, str, str], Binding] = {}
-        delegate = _Delegate(symbols)
-        for statement in gin_parser.statements(text, delegate, label):
-            where = f"{label}:{statement.location.line_num}"
-            if isinstance(statement, config_parser.ImportStatement):
-                self._import(statement, delegate, where)
-            elif isinstance(statement, config_parser.IncludeStatement):
-                self.read_file(statement.filename, where)
-            elif isinstance(statement, config_parser.BindingStatement):
-                self.bind(statement, delegate, seen, where)
-            self.config.imports += delegate.met(where)
-            delegate.note(where)
+        for item in gin_statements.items(text, label, self.allowed):
+            if isinstance(item, Import):
+                self.config.imports.append(item)
+            elif isinstance(item, Binding):
+                self.add(item)
+            else:
+                self.read_file(*item)
 
-    def _import(
-        self, statement: config_parser.ImportStatement, delegate: _Delegate, where: str
-    ) -> None:
-        if statement.module == "__gin__.dynamic_registration":
-            return
-        if statement.module.split(".")[0] not in self.allowed:
-            raise GinError(
-                f"{where}: a gin file may not import {statement.module!r}; allowed are "
-                f"{', '.join(self.allowed)}. If you trust that code, pass "
-                f"--gin_allow={statement.module.split('.')[0]}."
-            )
-        symbol = statement.bound_name()
-        whole = statement.is_from or statement.alias
-        module = delegate.present(statement.module)
-        path = module if whole else statement.module.split(".")[0]
-        delegate.symbols[symbol] = path
-        if whole and symbol == statement.module.rpartition(".")[2]:
-            symbol = module.rpartition(".")[2]  # other files know the module by its present name
-        self.config.imports.append(Import(module, symbol, path, where))
-
-    def bind(
-        self,
-        statement: config_parser.BindingStatement,
-        delegate: _Delegate,
-        seen: dict[tuple[str, str, str], Binding],
-        where: str,
-    ) -> None:
-        """Records one binding or macro; the same name twice in one file is an error."""
-        text, parameter = statement.selector, statement.arg_name
-        if not parameter:
-            text, parameter = "", delegate.present_macro(statement.selector)
-        target = delegate.resolve(text) if text else ""
-        if target and (present := renames.parameter(target, parameter)) != parameter:
-            delegate.renamed.append((f"{text}.{parameter}", f"{text}.{present}"))
-            parameter = present
-        if target and (instead := renames.instead(target, parameter)):
-            raise GinError(f"{where}: {text}.{parameter} is gone; write instead {instead}.")
-        binding = Binding(statement.scope, text, target, parameter, statement.value, where)
-        key = (statement.scope, target or text, parameter)
-        if key in seen:
-            raise GinError(
-                f"{where}: {binding.name} is already bound at {seen[key].where}. Keep one of them "
-                "(a later --gin_file or --gin.NAME=VALUE may override it)."
-            )
-        seen[key] = binding
-        table: dict[Any, Binding] = self.config.bindings if text else self.config.macros
-        name = key if text else binding.name
-        self.config.overridden += [table[name]] if name in table else []
+    def add(self, binding: Binding) -> None:
+        """Records a binding or a macro in the place of an earlier one."""
+        config, is_macro = self.config, not binding.text
+        table: dict[Any, Binding] = config.macros if is_macro else config.bindings
+        name = binding.name if is_macro else gin_statements.key_of(binding)
+        config.overridden += [table[name]] if name in table else []
         table[name] = binding
 
 
@@ -355,28 +192,14 @@ def read(
     for name in files:
         reader.read_file(name, COMMAND_LINE)
     imported = {item.symbol: item.path for item in reader.config.imports}
-    delegate = _Delegate({"gin": "gin"} | renames.aliases(imported) | imported)
-    seen: dict[tuple[str, str, str], Binding] = {}
+    delegate = Delegate({"gin": "gin"} | renames.aliases(imported) | imported)
+    seen: dict[Key, Binding] = {}
     for name, text in overrides:
         where = f"{COMMAND_LINE} --gin.{name}"
         scope, selector, parameter = config_parser.parse_binding_key(name)
         value = override_value(text, delegate, where)
         statement = config_parser.BindingStatement(scope, selector, parameter, value, None)
-        reader.bind(statement, delegate, seen, where)
+        reader.add(gin_statements.bound(statement, delegate, seen, where))
         reader.config.imports += delegate.met(where)
         delegate.note(where)
     return reader.config
-
-
-def override_value(text: str, delegate: _Delegate | None, where: str) -> Any:
-    """Reads VALUE of `--gin.NAME=VALUE`: a gin value, or else the bare text itself.
-
-    >>> override_value("3", None, ""), override_value("runs/mine", None, "")
-    (3, 'runs/mine')
-    """
-    try:
-        return parse_value(text, delegate)
-    except (SyntaxError, tokenize.TokenError) as error:
-        if text[:1] in tuple("%@\"'[({"):
-            raise GinError(f"{where}: {text!r} is not a gin value: {error.args[0]}") from error
-        return text

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from t5x_style.configuration import python_sources, rename_tables
 
 _noted: set[str] = set()
+_presents: tuple[Mapping[str, str], dict[str, str]] = ({}, {})  # a table, and what it says
 _inverse: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
 
 
@@ -27,8 +28,17 @@ def present(path: str) -> str:
     """The present dotted path of what an old or present one names.
 
     A module may have become a package of the same name, so a path into a module that exists is
-    never an old one.
+    never an old one. Each path is looked up once: a recipe asks ten thousand times.
     """
+    global _presents
+    if _presents[0] is not rename_tables.NAMES:
+        _presents = (rename_tables.NAMES, {})
+    if path not in _presents[1]:
+        _presents[1][path] = _present(path)
+    return _presents[1][path]
+
+
+def _present(path: str) -> str:
     parts = path.split(".")
     for depth in range(len(parts), 0, -1):
         prefix = ".".join(parts[:depth])

@@ -15,6 +15,7 @@ parameter has a value. It decides them, too, where the job uses a class that lis
 """
 
 import ast
+import functools
 import re
 from dataclasses import dataclass
 
@@ -135,6 +136,17 @@ def signature(target: str) -> Signature:
     Raises:
       DeclarationError: a class lists settings that decide results in another form than a literal.
     """
+    ours = target.partition(".")[0] in python_sources.OURS
+    return _of_ours(target) if ours else _signature(target)
+
+
+@functools.cache
+def _of_ours(target: str) -> Signature:
+    """Read once: the sources of a process do not change."""
+    return _signature(target)
+
+
+def _signature(target: str) -> Signature:
     found = define(target)
     if found is None:
         return Signature({})
