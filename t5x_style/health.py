@@ -32,6 +32,8 @@ from t5x_style.reporting import (
 )
 from t5x_style.reporting.health_checks import Finding
 from t5x_style.reporting.health_runs import HealthError, Training
+from t5x_style.storage.errors import StorageError
+from t5x_style.storage.paths import PathError
 
 WIDTH = 12  # of the name of a check
 Pair = tuple[Training, Mapping[str, Any] | None, str]  # a training, its reference, its name there
@@ -156,7 +158,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     try:
         return act(options)
-    except (HealthError, OSError) as error:
+    except (HealthError, PathError, StorageError, OSError) as error:
         if options.traceback:
             raise
         print(f"error: {error}", file=sys.stderr)

@@ -31,7 +31,7 @@ from t5x_style.configuration.suggestions import closest
 from t5x_style.reporting import health_runs
 from t5x_style.reporting.health_checks import Finding, development_metric, noise
 from t5x_style.reporting.health_runs import GRADIENT, LOSS, HealthError, Points, Training
-from t5x_style.storage import records
+from t5x_style.storage import places, records
 
 FORMAT = 1
 FOLDER = Path(__file__).parent / "references"  # of those that come with the package
@@ -175,7 +175,7 @@ def reference_of(training: Training) -> dict[str, Any]:
     counts = {
         str(version.record["name"]): report["count"]
         for version in training.ancestors
-        if (report := records.read_json(version.folder / "report.json")) and "count" in report
+        if (report := health_runs.report_of(version)) and "count" in report
     }
     return {
         "settings": health_runs.settings(training),
@@ -207,7 +207,7 @@ def load(name: str) -> dict[str, Any]:
       HealthError: there is no such file or run, or it is no reference.
     """
     path = FOLDER / f"{name}.json" if name in packaged() else Path(name)
-    if path.is_dir():
+    if places.is_remote(name) or path.is_dir():
         return make(name, [_logged(health_runs.read(name))])
     if not path.is_file():
         raise HealthError(

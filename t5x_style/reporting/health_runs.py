@@ -10,9 +10,10 @@ from typing import Any
 
 from t5x_style.goodput import attempts
 from t5x_style.goodput.attempts import Attempt
-from t5x_style.storage import records
+from t5x_style.storage import places, records
+from t5x_style.storage.latest import latest
 from t5x_style.training import metric_writer
-from t5x_style.workflow import collection
+from t5x_style.workflow import collection, links
 from t5x_style.workflow.lineage import lineage
 from t5x_style.workflow.store import STAGE_FILE, STARTED_FILE, Version, store_of, version_at
 
@@ -110,20 +111,25 @@ class Training:
         versions = {one.id: one for one in self.ancestors}
         if found is None or found[1] not in versions:
             return None
-        report = records.read_json(versions[found[1]].folder / "report.json") or {}
-        return report.get("count")
+        return (report_of(versions[found[1]]) or {}).get("count")
+
+
+def report_of(version: Version) -> dict[str, Any] | None:
+    """The report of a stage that prepared records; None where it has none."""
+    return records.read_json(latest(version.folder / "report.json"))
 
 
 def read(run: str) -> list[Training]:
     """The trainings of a run, in the order in which they started.
 
     Args:
-      run: a folder of links to stages, or one training stage.
+      run: a folder of links to stages, or one training stage; on object storage, the former.
 
     Raises:
       HealthError: there is no such folder, or no training in it.
+      errors.StorageError: object storage does not answer, or forbids it.
     """
-    folder = Path(run)
+    folder = links.run_here(run) if places.is_remote(run) else Path(run)
     if not folder.is_dir():
         raise HealthError(f"{run}: expected the folder of a run, such as runs/quickstart; no such")
     found = [one for place in _stages(folder) if (one := _training(place)) is not None]
@@ -149,10 +155,10 @@ def _training(place: Path) -> tuple[float, Training] | None:
     version = version_at(place)
     if version is None or version.record.get("job", {}).get("name") != "train":
         return None
-    path = version.folder / metric_writer.JSONL
+    path = latest(version.folder / metric_writer.JSONL)
     try:
         lines = metric_writer.read_lines(path) if path.is_file() else []
-        accounted = attempts.read(version.folder / attempts.FILE)
+        accounted = attempts.read(latest(version.folder / attempts.FILE))
     except attempts.GoodputError as error:
         raise HealthError(str(error)) from error
     except ValueError as error:
@@ -185,7 +191,7 @@ def skipped(trainings: Sequence[Training]) -> list[Skipped]:
     """What the stages that led to trainings skipped; those that read no records are left out."""
     found: dict[Path, Skipped] = {}
     for version in (one for training in trainings for one in training.ancestors):
-        report = records.read_json(version.folder / "report.json")
+        report = report_of(version)
         if report is None or version.folder in found:
             continue
         reasons = _reasons(report)

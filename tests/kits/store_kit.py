@@ -6,7 +6,7 @@ from pathlib import Path
 from t5x_style.configuration.parameters import Effective
 from t5x_style.configuration.signatures import Job
 from t5x_style.leases.holders import Holder
-from t5x_style.workflow import fingerprints, links, making, stages
+from t5x_style.workflow import fingerprints, links, making, remote_store, stages
 from t5x_style.workflow.store import Store, Version
 
 
@@ -80,6 +80,7 @@ def finished(
             else:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
+        remote_store.push(planned.store, folder)
         making.finish(planned, folder, dict(outputs), seconds, lease)
     finally:
         lease.release()
