@@ -77,22 +77,38 @@ def test_the_launcher_continues_with_a_resource_that_waits_after_a_kill():
     assert world.calls["create"] == 1 == world.made
 
 
-def kills(name):
+CHANGING = {"create", "delete", "scp", "cp"}  # calls that change something
+
+
+def kills_at_changes(name):
     """(number of the call, whether after its work) at which the launcher is killed.
 
-    All calls but those in the middle of long waits: of these, every 11th.
+    Calls that change something, and the first three.
     """
     verbs = [google.verb_of(one) for one in played(name)[0].commands]
+    for at, verb in enumerate(verbs, 1):
+        if at <= 3 or verb in CHANGING:
+            yield from ((at, False), (at, True))
+
+
+def kills(name):
+    """All calls but those in the middle of long waits: of these, every 11th."""
+    verbs = [google.verb_of(one) for one in played(name)[0].commands]
     for at in range(1, len(verbs) + 1):
-        around = {"create", "delete", "scp", "cp"}.intersection(verbs[max(0, at - 4) : at + 3])
+        around = CHANGING.intersection(verbs[max(0, at - 4) : at + 3])
         if at < 12 or around or at % 11 == 0:
             yield from ((at, False), (at, True))
 
 
+@pytest.mark.parametrize(
+    "kills", [kills_at_changes, pytest.param(kills, marks=pytest.mark.slow, id="kills_anywhere")]
+)
 @pytest.mark.parametrize("name", HISTORIES)
-def test_a_launcher_killed_at_any_call_and_started_again_ends_the_same(name):
+def test_a_launcher_that_is_killed_and_started_again_ends_the_same(name, kills):
     history = HISTORIES[name]
-    for at, after in kills(name):
+    points = list(kills(name))
+    assert points
+    for at, after in points:
         world, said = google_of(history), []
         with pytest.raises(KilledError):
             launcher(world, Killing(world, at, after)).up()
