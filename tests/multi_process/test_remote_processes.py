@@ -23,9 +23,8 @@ def train(folder, caches, kill=None, **settings):
     return process_group.run(command, env=env, devices=2)
 
 
-@pytest.mark.parametrize(
-    "kills", [[(1, 5)], pytest.param([(0, 3), (1, 7), (0, 9)], marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # the rehearsal of tests/launch/cloud does the same through a launcher's texts
+@pytest.mark.parametrize("kills", [[(1, 5)], [(0, 3), (1, 7), (0, 9)]])
 def test_a_run_on_object_storage_equals_one_on_a_disk(tmp_path, bucket, kills):
     whole = train(tmp_path / "whole", [tmp_path / "none"] * 2)
     assert [code for code, _ in whole] == [0, 0], whole[0][1]

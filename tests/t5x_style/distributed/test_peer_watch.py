@@ -127,7 +127,7 @@ def test_the_command_names_who_is_missing_and_partial_flags(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("how", ["a value", "a file"])
+@pytest.mark.parametrize("how", ["a value", pytest.param("a file", marks=pytest.mark.slow)])
 def test_another_gin_value_or_file_is_named_on_all(how, tmp_path):
     other = tmp_path / "other.gin"
     other.write_text("SEED = 5\n")
@@ -227,8 +227,6 @@ def test_a_training_that_does_not_fit_ends_before_its_first_step(tmp_path):
     assert "STORE_LIMIT is 1.0 KB" in first[1] and "t5x_style.gc --store=" in first[1]
     assert "process 0 failed; its own message says why" in second[1], second[1]
     assert not (tmp_path / "run/checkpoints").exists()
-    for code, output in process_group.run([*command, "--gin.stage.run.store_limit=1GB"]):
-        assert code == 0, output
 
 
 @pytest.mark.slow
