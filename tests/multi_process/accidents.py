@@ -38,6 +38,17 @@ class AccidentPipeline(ToyPipeline):
         return super().batch(step, rows)
 
 
+class AccidentEvaluator:
+    """Measures nothing; the accident happens when it is asked to, after a step."""
+
+    name = "accident"
+
+    def evaluate(self, functions, step):
+        del functions
+        accident(step)
+        return {}
+
+
 def count(steps: int, model_dir: str) -> dict[str, str]:
     """A job that continues, and computes nothing on devices: process 0 runs it for all."""
     path = Path(model_dir) / "steps.txt"
