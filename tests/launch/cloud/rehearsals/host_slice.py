@@ -53,7 +53,7 @@ class Slice:
         given = {"RUN_DIR": run_dir} | settings
         settings = tuple(f"--gin.{name}={value!r}" for name, value in given.items())
         environment = {"JAX_COMPILATION_CACHE_DIR": os.environ["JAX_COMPILATION_CACHE_DIR"]}
-        environment |= {"XLA_FLAGS": virtual_devices.flags(), "KENNEL_HEARTBEAT_TIMEOUT": "6"}
+        environment["XLA_FLAGS"] = virtual_devices.flags()
         job = Job("a", (*words, *settings), archive.hash, str(archive.path), environment)
         self.start_text = bootstrap.start_text(job)
 
