@@ -60,7 +60,7 @@ def kill_in_training(bucket, started, stage="retriever"):
     """Kills process 1 after a checkpoint of the stage is in the bucket, before its end."""
     first, second = started
     for line in first.stdout:
-        step = re.search(rf"/{stage}\] step (\d+)/(\d+)  loss", line)
+        step = re.search(rf"\[{stage}\] step (\d+)/(\d+)", line)
         saved = [name for name in names(bucket) if re.search(r"/checkpoints/.*integrity", name)]
         if step and saved:
             assert int(step[1]) < int(step[2]), line
