@@ -25,7 +25,12 @@ TEXTS = {"QUERY_LENGTH": 24, "PASSAGE_LENGTH": 40}
 GROUPS = {"QUERIES": 4, "GROUP_SIZE": 2, "PASSAGES": 8, "TEMPERATURE": 0.05}
 BLOCKS = {"QUERIES": 4, "PROJECTION": 8, "MAX_STALENESS_STEPS": 4}
 SENTENCES = {"PAIRS": 4, "SENTENCE_LENGTH": 16, "TEMPERATURE": 0.05}
-CHUNKS = {"CHUNK_LENGTH": 16, "bert.BertConfig.hidden": 16, "seq2seq.DecoderConfig.mlp": 32}
+CHUNKS = {
+    "CHUNK_LENGTH": 16,
+    "REPLAN_EVERY": 4,
+    "bert.BertConfig.hidden": 16,
+    "seq2seq.DecoderConfig.mlp": 32,
+}
 PRE_TRAINED, FINE_TUNED = ("STORE",), ("STORE", "QUERY_STORE", "NEGATIVES")
 
 
