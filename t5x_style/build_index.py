@@ -72,5 +72,5 @@ if __name__ == "__main__":
     from t5x_style import stage
     from t5x_style.distributed import startup
 
-    startup.tolerate_absent_tpu()
+    startup.start(together=False)
     stage.main("t5x_style.build_index.build_index")

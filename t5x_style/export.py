@@ -178,5 +178,5 @@ def _rename(made: Path, version: Path) -> None:
 if __name__ == "__main__":
     from t5x_style import stage
 
-    startup.start()
+    startup.start(together=False)
     stage.main("t5x_style.export.export")

@@ -150,8 +150,12 @@ class Checkpointer:
             self.wait()
 
     def _push(self, place: Mirror) -> None:
-        """At once, so that a preemption loses no more than the steps after it."""
+        """At once, so that a preemption loses no more than the steps after it.
+
+        What else of the run a resumed one reads, such as a plan of its batches, is there before.
+        """
         try:
+            mirror.push_around(place.folder)
             place.push()
         except StorageError as error:  # whoever pushes the folder goes on trying
             _log.warning("%s: not there yet: %s", place.url, error)

@@ -28,7 +28,7 @@ import time
 from typing import Any
 
 import jax
-from jax._src.distributed import global_state  # the key-value store has no public name
+from jax._src.distributed import State, global_state  # the key-value store has no public name
 
 from t5x_style.distributed.launch_flags import Processes, ProcessesError
 
@@ -54,21 +54,23 @@ class Peers:
       patience: seconds that each waits for the others to start.
     """
 
-    def __init__(self, described: Processes, together: bool):
+    def __init__(self, described: Processes, together: bool, state: State):
         """Args:
-        described: how long to wait; JAX knows the rest.
+        described: how long to wait; the state knows the rest.
         together: see the class.
+        state: of the coordination service that this process has joined.
         """
-        self.number, self.count = global_state.process_id, global_state.num_processes
+        self.number, self.count = state.process_id, state.num_processes
         self.together = together
         self.patience = described.initialization_timeout
         self._heartbeat = described.heartbeat_timeout
-        self._client: Any = global_state.client
+        self._state, self._client = state, state.client
         self._closed = threading.Event()
         self._alone = threading.Lock()  # one thread ends the process, once
         self._watcher = threading.Thread(target=self._watch, name="peers", daemon=True)
         self._watcher.start()
-        atexit.register(self._stop_watching)  # before JAX's own farewell closes the service
+        atexit.register(state.shutdown)
+        atexit.register(self._stop_watching)  # before that farewell closes the service
         self.put(f"host/{self.number}", socket.gethostname())
 
     def _stop_watching(self) -> None:
@@ -170,7 +172,7 @@ class Peers:
         else:
             self.wait_for_the_end()
         self._stop_watching()
-        jax.distributed.shutdown()
+        self._state.shutdown()
 
     def end(self, code: int, why: str) -> None:
         """Ends this process and thereby the others; does not return.

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import jax
+from jax._src import distributed  # processes of which JAX's devices know nothing: no public name
 
 from t5x_style.distributed import launch_flags, numbering, rendezvous
 from t5x_style.distributed.peer_watch import Peers
@@ -15,7 +16,7 @@ _CPU_SCHEDULER = "--xla_cpu_enable_concurrency_optimized_scheduler"
 _peers: Peers | None = None  # of this process, which joins others once or never
 
 
-def start() -> None:
+def start(together: bool = True) -> None:
     """Joins the other processes, if any, and turns the compilation cache on. Call it once, first.
 
     An entry point whose job computes on devices calls it before `stage.main`: its job then runs on
@@ -23,12 +24,15 @@ def start() -> None:
     flags or variables: see `launch_flags`. Bad ones, or processes that do not come, end this one
     with a message and exit code 1; 143 where some did not come in time, which another start may
     change.
+
+    Args:
+      together: whether the job runs on all processes; False: see `join`.
     """
     widen_compiler_stack()
     schedule_for_memory()
     tolerate_absent_tpu()
     try:
-        join(together=True)
+        join(together)
     except launch_flags.AbsentError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         sys.exit(launch_flags.AGAIN)
@@ -43,7 +47,9 @@ def join(together: bool) -> Peers | None:
     Called again, it returns what it returned first.
 
     Args:
-      together: the job is to run on all of them.
+      together: the job is to run on all of them. Otherwise it runs on process 0, and what it
+        computes there, it computes on that host's CPU: JAX would wait for the devices of all
+        hosts, and one host of a TPU slice cannot use its chips alone.
 
     Raises:
       ProcessesError: the description is incomplete or wrong, or processes did not come in time.
@@ -53,14 +59,17 @@ def join(together: bool) -> Peers | None:
         rendezvous.meet(described, numbering.place)
         # SIGTERM is ours until a training loop asks for steps to be agreed on; see hooks.Preemption
         jax.config.update("jax_enable_preemption_service", False)
-        jax.distributed.initialize(
+        if not together:
+            jax.config.update("jax_platforms", "cpu")
+        state = distributed.global_state if together else distributed.State()
+        state.initialize(
             described.address,
             described.count,
             described.number,
             initialization_timeout=described.initialization_timeout,
             heartbeat_timeout_seconds=described.heartbeat_timeout,
         )
-        _peers = Peers(described, together)
+        _peers = Peers(described, together, state)
     return _peers
 
 

@@ -24,6 +24,7 @@ THREADS = 8  # transfers at once
 Stamp = tuple[int, int]  # bytes, modification time in ns
 Item = TypeVar("Item")
 _same: dict[Path, Stamp] = {}  # files of this process that were as their objects when last seen
+_pushed: list["Mirror"] = []  # whose `Pusher` is at work in this process
 _one_at_a_time = threading.RLock()  # a checkpoint is pushed while the folder around it may be
 
 
@@ -190,6 +191,7 @@ class Pusher:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="pusher", daemon=True)
         self._thread.start()
+        _pushed.append(mirror)
 
     def _work(self) -> None:
         failed = False
@@ -206,7 +208,15 @@ class Pusher:
         """Pushes what is left, and returns when all of it is there."""
         self._ended.set()
         self._thread.join()
+        _pushed.remove(self._mirror)
         self._mirror.push()
+
+
+def push_around(folder: Path) -> None:
+    """Pushes, now, what a `Pusher` of this process pushes that has the folder in it."""
+    for mirror in list(_pushed):
+        if folder.is_relative_to(mirror.folder):
+            mirror.push()
 
 
 def upload(path: Path, url: str) -> None:

@@ -9,6 +9,8 @@ import signal
 import threading
 from pathlib import Path
 
+import jax
+
 from tests.kits.toys.toy_objective import ToyPipeline
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
@@ -38,13 +40,24 @@ class AccidentPipeline(ToyPipeline):
         return super().batch(step, rows)
 
 
+class AccidentEvaluator:
+    """Measures nothing; the accident happens when it is asked to, after a step."""
+
+    name = "accident"
+
+    def evaluate(self, functions, step):
+        del functions
+        accident(step)
+        return {}
+
+
 def count(steps: int, model_dir: str) -> dict[str, str]:
-    """A job that continues, and computes nothing on devices: process 0 runs it for all."""
+    """A job that continues, and that process 0 runs for all; JAX shows it this host alone."""
     path = Path(model_dir) / "steps.txt"
     done = len(path.read_text().splitlines()) if path.exists() else 0
     for step in range(done, steps):
         with open(path, "a", encoding="utf-8") as file:
-            file.write(f"{os.getpid()}\n")
+            file.write(f"{os.getpid()} {jax.process_count()}\n")
         accident(step)
         if step == int(os.environ.get("WAIT_STEP", "-1")):
             signal.pause()  # until another process has this one stopped

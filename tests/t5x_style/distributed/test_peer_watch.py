@@ -216,6 +216,7 @@ def test_a_stage_without_devices_is_run_once_and_sigterm_to_a_waiting_process_st
         assert code == 0, output
     lines = (folder / "steps.txt").read_text().splitlines()
     assert len(lines) == 5 and len(set(lines)) == 2  # two runs, one process each
+    assert {line.split()[1] for line in lines} == {"1"}, "it would wait for the other's devices"
     assert (folder / "stage.json").exists()
 
 

@@ -8,7 +8,10 @@ import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from t5x_style.storage import epaths
+from t5x_style.checkpoints.checkpointing import Checkpointer, Checkpointing
+from t5x_style.storage import epaths, places
+from t5x_style.storage.mirror import Mirror, Pusher
+from tests.kits.checkpoint_helpers import META, state_at
 from tests.kits.toys.storage_faults import Fault
 from tests.kits.toys.storage_fixtures import BUCKET
 
@@ -77,3 +80,16 @@ def test_faults_that_pass_do_not_reach_orbax(arrays, server, fault):
         checkpointer.wait_until_finished()
         assert_same(checkpointer.restore(f"{BUCKET}/run/checkpoint", arrays), arrays)
     assert json.loads(server.objects.find("bucket", "run/checkpoint/_METADATA").data)
+
+
+def test_what_a_resumed_run_reads_is_there_before_a_checkpoint_counts(bucket):
+    folder = places.local(f"{BUCKET}/run")
+    folder.mkdir(parents=True)
+    pusher = Pusher(Mirror(folder, f"{BUCKET}/run"), 3600.0, print)
+    checkpointer = Checkpointer(folder / "checkpoints", Checkpointing(keep=1))
+    (folder / "plan").write_text("of the batches")
+    checkpointer.save(state_at(3), META)
+    checkpointer.close()
+    written = [one.name for one in bucket.requests if one.operation == "insert"]
+    assert written.index("run/plan") < written.index("run/checkpoints/3/integrity.json")
+    pusher.end()

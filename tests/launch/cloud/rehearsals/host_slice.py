@@ -1,13 +1,7 @@
-"""A preempted slice of several hosts leaves, bit for bit, what an undisturbed one leaves.
+"""Hosts that run one recipe, lose everything and start again; local processes are the hosts."""
 
-Real texts, archive, supervisors and training processes; local processes are the hosts, and a
-stand-in serves the bucket. The job of one host dies of SIGKILL at a step; then everything on all
-hosts is killed, and their disks are lost. The undisturbed run is on a local disk.
-"""
-
+import dataclasses
 import os
-import random
-import re
 import threading
 from pathlib import Path
 
@@ -23,27 +17,43 @@ from t5x_style.workflow.store import version_at
 from tests.kits import process_group, virtual_devices
 from tests.launch.cloud.local_hosts import Host
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-RECIPE = "tests/launch/cloud/rehearsal.gin"
+REPOSITORY = Path(__file__).resolve().parents[4]
+HERE = "tests/launch/cloud/rehearsals"
 LIMIT_SECONDS = 1800  # ends hosts that hang, so that their test fails
-# The recipe's files, as a user's; the archive of the project itself leaves tests out.
-FILES = (
-    *(RECIPE, "tests/multi_process/train.gin", "tests/multi_process/accidents.py"),
-    "tests/kits/toys/toy_objective.py",
-)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A recipe with one stage, `training`.
+
+    Attributes:
+      files: its gin file, and what it needs of the tests: an archive of the project has no tests.
+    """
+
+    files: tuple[str, ...]
 
 
 class Slice:
     """Hosts that run one job."""
 
-    def __init__(self, folder: Path, run_dir: str, steps: int, hosts: int = 2):
+    def __init__(
+        self, folder: Path, run_dir: str, recipe: Recipe, hosts: int = 2, **settings: object
+    ):
+        """Args:
+        folder: of the hosts' disks.
+        run_dir: of the recipe, on object storage or on a disk that all hosts share.
+        recipe: what they run.
+        hosts: how many.
+        settings: macro -> value.
+        """
         self.run_dir = run_dir
         self.hosts = [Host(folder / f"host-{number}") for number in range(hosts)]
-        archive = code_archive.build(folder, map(Path, FILES), REPOSITORY)
-        words = ("-m", "launch.recipe", f"--gin_file={RECIPE}", "--gin_allow=tests")
-        settings = (f"--gin.RUN_DIR={run_dir!r}", f"--gin.STEPS={steps}")
+        archive = code_archive.build(folder, map(Path, recipe.files), REPOSITORY)
+        words = ("-m", "launch.recipe", f"--gin_file={recipe.files[0]}", "--gin_allow=tests")
+        given = {"RUN_DIR": run_dir} | settings
+        settings = tuple(f"--gin.{name}={value!r}" for name, value in given.items())
         environment = {"JAX_COMPILATION_CACHE_DIR": os.environ["JAX_COMPILATION_CACHE_DIR"]}
-        environment |= {"XLA_FLAGS": virtual_devices.flags(), "KENNEL_HEARTBEAT_TIMEOUT": "6"}
+        environment["XLA_FLAGS"] = virtual_devices.flags()
         job = Job("a", (*words, *settings), archive.hash, str(archive.path), environment)
         self.start_text = bootstrap.start_text(job)
 
@@ -80,6 +90,7 @@ class Slice:
 
 @pytest.fixture(name="new_slice")
 def make_slices(tmp_path, monkeypatch):
+    """Makes slices, `new_slice(run_dir, recipe, hosts, NAME=value)`; ends them after the test."""
     monkeypatch.chdir(REPOSITORY)
     monkeypatch.setenv(
         "JAX_COMPILATION_CACHE_DIR",
@@ -87,9 +98,9 @@ def make_slices(tmp_path, monkeypatch):
     )
     made = []
 
-    def make(run_dir: str, *size: int) -> Slice:
+    def make(run_dir: str, *how, **settings) -> Slice:
         place = run_dir if run_dir.startswith("gs://") else str(tmp_path / run_dir)
-        made.append(Slice(tmp_path / f"slice-{len(made)}", place, *size))
+        made.append(Slice(tmp_path / f"slice-{len(made)}", place, *how, **settings))
         guard = threading.Timer(LIMIT_SECONDS, cut_power, [made[-1]])
         guard.daemon = True
         guard.start()
@@ -119,22 +130,3 @@ def parameters_of(run_dir: str) -> dict[str, np.ndarray]:
     version = version_at(here / "training")
     with remote_store.fetched(store, [version.id]):
         return checkpointing.read_parameters(version.folder)
-
-
-def test_a_preemption_leaves_no_trace(new_slice, bucket):
-    disturbed = new_slice("gs://bucket/runs/a", 12)
-    disturbed.preempted_at(8, first=1)
-    parameters = disturbed.finish()
-    assert re.search("resumed at step [36];", disturbed.hosts[0].log())
-    assert_equal(parameters, new_slice("runs/b", 12).finish())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("hosts", [2, 4])
-def test_three_preemptions_at_random_steps_leave_no_trace(new_slice, hosts, bucket):
-    steps, draw = 30, random.Random(hosts)
-    disturbed = new_slice("gs://bucket/runs/a", steps, hosts)
-    for step in sorted(draw.sample(range(2, steps - 1), 3)):
-        disturbed.preempted_at(step, first=draw.randrange(hosts))
-    parameters = disturbed.finish()
-    assert_equal(parameters, new_slice("runs/b", steps, hosts).finish())
