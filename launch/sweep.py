@@ -48,6 +48,7 @@ from rich.table import Table
 
 from t5x_style.configuration import command_flags, gin_checks
 from t5x_style.configuration.gin_reader import GinError
+from t5x_style.storage import places
 from t5x_style.sweeps import (
     best,
     driver,
@@ -65,8 +66,10 @@ from t5x_style.sweeps import (
 from t5x_style.sweeps.driver import Driver
 from t5x_style.sweeps.launchers import LocalLauncher
 from t5x_style.sweeps.planning import Planner
+from t5x_style.sweeps.remote_sweep import RemoteSweep
+from t5x_style.sweeps.sweep_reader import Sweep
 from t5x_style.sweeps.trials import Configuration, Record, Results, Trial
-from t5x_style.workflow import stage_runner
+from t5x_style.workflow import recipe_reader, stage_runner
 from t5x_style.workflow.store import Store
 
 CONSOLE = Console(highlight=False, soft_wrap=True)
@@ -95,9 +98,10 @@ def run(flags: gin_checks.Flags, options: argparse.Namespace) -> int:
     pruner = pruning.pruner(*sweep.pruner)
     trial_checks.check_recipes(planner)
     store = planner.bound({}).recipe.store
+    remote = _remote(sweep, store)
     source, left_out = _source(planner, store, check=not options.report)
     launcher = LocalLauncher(sweep.workers, sweep.cores)
-    worker = Driver(planner, source, pruner, launcher, store.leases, CONSOLE.print)
+    worker = Driver(planner, source, pruner, launcher, store.leases, remote, CONSOLE.print)
     if left_out:
         CONSOLE.print(f"{left_out} impossible configurations are left out (skip_impossible)")
     if flags.dry_run:
@@ -105,10 +109,30 @@ def run(flags: gin_checks.Flags, options: argparse.Namespace) -> int:
         return 0
     if not options.report:
         _work(worker, options.retry_failed)
+    remote.look(now=True)
+    remote.look_at_store()
     found = results.gather(planner, source.trials(), worker.view(), launcher.devices)
     _write(planner, found)
     _say_what_is_left(worker, found)
     return _exit_code(worker, found)
+
+
+def _remote(sweep: Sweep, store: Store) -> RemoteSweep:
+    """The sweep's folder on object storage, with what is there copied here.
+
+    Raises:
+      GinError: a store on a disk for a sweep on object storage.
+    """
+    if places.remote(sweep.folder) and not store.url:
+        raise GinError(
+            f"{sweep_reader.FOLDER_MACRO} is {places.shown(sweep.folder)}, and "
+            f"{recipe_reader.STORE_MACRO} {store.root} is on this machine: expected both on object "
+            f"storage. Leave {recipe_reader.STORE_MACRO} out: it is next to the sweep's folder."
+        )
+    found = RemoteSweep(sweep.folder, store)
+    found.look()
+    found.look_at_store()
+    return found
 
 
 def _source(planner: Planner, store: Store, check: bool) -> tuple[driver.Source, int]:
@@ -175,7 +199,9 @@ def _say_what_would_run(
     """Prints trials, the stages that they share, and an estimate."""
     sweep = planner.sweep
     axes = [axis.name for axis in sweep.axes]
-    table = Table(title=f"{sweep.folder}: what would run (nothing was)", title_justify="left")
+    table = Table(
+        title=f"{places.shown(sweep.folder)}: what would run (nothing was)", title_justify="left"
+    )
     for column in ("trial", *axes, "seed", "status"):
         table.add_column(column)
     for trial in trials[:SHOWN]:
@@ -219,10 +245,10 @@ def _write(planner: Planner, found: Results) -> None:
     if winner is not None:
         path = folder / best.FILE
         report.write_text(path, best.text(planner, winner.trial))
-        command = f"kennel run {path} RUN_DIR={folder}-best"  # next to it: in the same store
+        command = best.command(folder)
     report.write(found, folder, command)
     journal.write(found, folder)
-    CONSOLE.print(f"{folder / 'report.md'}: {report.sentence(found)}")
+    CONSOLE.print(f"{places.shown(folder / report.PAGE)}: {report.sentence(found)}")
 
 
 def _say_what_is_left(worker: Driver, found: Results) -> None:

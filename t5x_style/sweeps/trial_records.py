@@ -50,6 +50,10 @@ class TrialRecords:
         """Of a trial's record, log and run."""
         return self.folder / name
 
+    def file_of(self, name: str) -> Path:
+        """The record of a trial."""
+        return self.folder / name / FILE
+
     def run_dir(self, name: str) -> Path:
         """RUN_DIR of a trial's recipe."""
         return self.folder / name / RUN
@@ -60,7 +64,7 @@ class TrialRecords:
         Raises:
           RecordError: the file is damaged.
         """
-        path = self.folder / name / FILE
+        path = self.file_of(name)
         value = records.read_json(path)
         if value is None:
             if path.exists():
