@@ -41,11 +41,15 @@ import argparse
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import FrameType
 
 from rich.console import Console
 from rich.table import Table
 
+from launch import sweep_machines
+from launch.cloud import tpu_flags
+from launch.cloud.sweep_slices import SliceLauncher
 from t5x_style.configuration import command_flags, gin_checks
 from t5x_style.configuration.gin_reader import GinError
 from t5x_style.storage import places
@@ -80,6 +84,7 @@ def main() -> None:
     """The command `python -m launch.sweep`."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     command_flags.add_sweep(parser)
+    tpu_flags.add_slices(parser)
     options, rest = parser.parse_known_args(sys.argv[1:])
     sys.exit(stage_runner.guarded(lambda flags: run(flags, options), rest))
 
@@ -93,28 +98,58 @@ def run(flags: gin_checks.Flags, options: argparse.Namespace) -> int:
             "--until and --rerun are of one recipe: trials run up to the stage of "
             "sweep.run.metric; a stage is made again by kennel run best.gin --rerun=STAGE"
         )
-    sweep = sweep_reader.load(flags)
+    sweep = _with_workers(sweep_reader.load(flags), options.workers)
     planner = Planner(sweep, flags)
+    sweep_machines.check(options, sweep, planner)
     pruner = pruning.pruner(*sweep.pruner)
     trial_checks.check_recipes(planner)
     store = planner.bound({}).recipe.store
     remote = _remote(sweep, store)
     source, left_out = _source(planner, store, check=not options.report)
-    launcher = LocalLauncher(sweep.workers, sweep.cores)
+    sweep_machines.check_trials(options, (planner.of(one) for one in source.trials()))
+    launcher = sweep_machines.launcher(options, sweep, store.leases, CONSOLE.print)
     worker = Driver(planner, source, pruner, launcher, store.leases, remote, CONSOLE.print)
     if left_out:
         CONSOLE.print(f"{left_out} impossible configurations are left out (skip_impossible)")
     if flags.dry_run:
         _say_what_would_run(planner, source.trials(), worker.view())
         return 0
-    if not options.report:
+    if options.print and isinstance(launcher, SliceLauncher):
+        sweep_machines.show(launcher, worker.command(source.trials()[0]))
+        return 0
+    if options.report:
+        return _report(planner, source, worker, launcher, remote)
+    with sweep_machines.kept(launcher, options.delete_at_end, worker.has_ended, CONSOLE.print):
         _work(worker, options.retry_failed)
+    return _report(planner, source, worker, launcher, remote)
+
+
+def _with_workers(sweep: Sweep, workers: int | None) -> Sweep:
+    """With the number of workers of the command line, where it has one.
+
+    Raises:
+      GinError: it is less than one.
+    """
+    if workers is not None and workers < 1:
+        raise GinError(f"--workers={workers}: expected a number above 0")
+    return sweep if workers is None else replace(sweep, workers=workers)
+
+
+def _report(
+    planner: Planner,
+    source: driver.Source,
+    worker: Driver,
+    launcher: LocalLauncher | SliceLauncher,
+    remote: RemoteSweep,
+) -> int:
+    """Writes what came out, and says what is left; returns the exit code."""
     remote.look(now=True)
     remote.look_at_store()
     found = results.gather(planner, source.trials(), worker.view(), launcher.devices)
     _write(planner, found)
-    _say_what_is_left(worker, found)
-    return _exit_code(worker, found)
+    retired = launcher.retired if isinstance(launcher, SliceLauncher) else []
+    _say_what_is_left(worker, found, retired)
+    return _exit_code(worker, found, retired)
 
 
 def _remote(sweep: Sweep, store: Store) -> RemoteSweep:
@@ -251,23 +286,33 @@ def _write(planner: Planner, found: Results) -> None:
     CONSOLE.print(f"{places.shown(folder / report.PAGE)}: {report.sentence(found)}")
 
 
-def _say_what_is_left(worker: Driver, found: Results) -> None:
+def _left(found: Results) -> int:
+    """How many trials have not ended."""
     statuses = [found.record(trial).status for trial in found.trials]
-    left = sum(one in ("queued", "running", "preempted") for one in statuses)
-    if left:
+    return sum(one in ("queued", "running", "preempted") for one in statuses)
+
+
+def _say_what_is_left(worker: Driver, found: Results, retired: Sequence[str]) -> None:
+    left = _left(found)
+    if left and retired:
+        CONSOLE.print(f"error: {left} trials have not ended, and slices are lacking:")
+        for line in retired:
+            CONSOLE.print(f"  {line}")
+        CONSOLE.print("The same command continues.")
+    elif left:
         stopped = worker.stopping or worker.changed
         why = "" if stopped else " (what sweep.run.minutes and steps allow is used up, or --report)"
         CONSOLE.print(f"{left} trials have not ended{why}; the same command continues with them")
 
 
-def _exit_code(worker: Driver, found: Results) -> int:
+def _exit_code(worker: Driver, found: Results, retired: Sequence[str]) -> int:
     failed = [one for one in found.records.values() if one.status == "failed"]
     if failed:
         CONSOLE.print(
             f"error: {len(failed)} trials failed: {failed[0].reason}. --retry_failed runs them "
             "again with the same parameters."
         )
-    return 1 if failed or worker.changed else 0
+    return 1 if failed or worker.changed or (retired and _left(found)) else 0
 
 
 if __name__ == "__main__":

@@ -130,6 +130,11 @@ class Driver:
             busy = (self._clock() - began) / BUSY_SHARE
             self._sleep(min(max(POLL_SECONDS, busy), LONGEST_POLL))
 
+    def has_ended(self) -> bool:
+        """Whether every trial has ended, and no more will come."""
+        ended = all(one.status in settling.ENDED for one in self.view().values())
+        return ended and self._source.is_complete()
+
     def view(self) -> Records:
         """Trial's name -> its record, running ones with their curves, pruned where judged so."""
         self._remote.look()

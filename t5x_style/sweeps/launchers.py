@@ -58,6 +58,30 @@ class Launcher(Protocol):
         """
 
 
+class EndedJob:
+    """A trial that could not be started."""
+
+    def __init__(self, code: int):
+        """Args:
+        code: what its recipe would have ended with.
+        """
+        self._code = code
+
+    def ended(self) -> int:
+        """See `Job.ended`."""
+        return self._code
+
+    def stop(self) -> None:
+        """See `Job.stop`."""
+
+    def kill(self) -> None:
+        """See `Job.kill`."""
+
+    def waited(self) -> float:
+        """See `Job.waited`."""
+        return 0.0
+
+
 class LocalJob:
     """A process of this machine, with the cores that it has."""
 

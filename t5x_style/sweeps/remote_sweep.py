@@ -60,12 +60,12 @@ class RemoteSweep:
         before = {path for pattern in RECORDS for path in self._folder.glob(pattern)}
         found = objects.default().below(f"{self._url}/")
         there = {one.path: one.generation for one in found if self._counts(one.path)}
-        changed = [path for path, one in there.items() if self._seen.get(path) != one]
+        changed = [name for name, one in there.items() if self._seen.get(name) != one]
         mirror.in_parallel(self._copy, changed)
         for path in before - set(map(places.local, there)):
             path.unlink(missing_ok=True)
-        for path in self._seen.keys() - there.keys():
-            places.local(path.removesuffix(remote_store.LINK)).unlink(missing_ok=True)
+        for gone in self._seen.keys() - there.keys():
+            places.local(gone.removesuffix(remote_store.LINK)).unlink(missing_ok=True)
         self._seen = there
         self._looks += 1
         self._looked = self._clock()

@@ -4,10 +4,7 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from t5x_style.configuration import gin_reader
-from t5x_style.storage import places
 from tests.kits.toys.remote_folder import another_machine, bucket, content, names  # noqa: F401
 from tests.kits.toys.storage_fixtures import server  # noqa: F401
 from tests.kits.toys.sweep_house import SWEEP, make_sweep_house  # noqa: F401  a fixture

@@ -1,0 +1,284 @@
+"""Trials of a sweep on the slices of a stand-in zone: who has them, and what becomes of trials."""
+
+import itertools
+import threading
+
+import pytest
+
+from launch.cloud.gcloud import Gcloud
+from launch.cloud.requests import Request
+from launch.cloud.sweep_fleet import Fleet
+from launch.cloud.sweep_slices import SliceLauncher
+from t5x_style.accelerators import slices
+from t5x_style.sweeps.launchers import NOT_RUN
+from tests.launch.cloud import toy_machines
+from tests.launch.cloud.histories import NoFollower
+from tests.launch.cloud.toy_machines import RUNS_ON, ToyMachines
+from tests.launch.cloud.zone import Found, Zone
+
+TRIALS = ("a", "b", "c", "d", "e")
+FOLDER = "gs://bucket/rates"
+
+
+class KilledError(BaseException):
+    """The driver is gone: nothing of it runs any more."""
+
+
+class Leases:
+    """Leases in memory, of drivers that can be killed."""
+
+    def __init__(self, held=None, driver=""):
+        self.held, self.driver, self.dead = {} if held is None else held, driver, False
+
+    def claim(self, name, lost):
+        if name in self.held:
+            return None
+        self.held[name] = self
+        self.lost = lost
+        return Lease(self, name)
+
+
+class Lease:
+    def __init__(self, leases, name):
+        self.leases, self.name = leases, name
+
+    def release(self):
+        if self.leases.held.get(self.name) is self.leases:
+            del self.leases.held[self.name]
+
+
+class World:
+    """A zone, a folder, and drivers."""
+
+    def __init__(self, folder, machines, workers=2):
+        self.folder, self.machines, self.workers = folder, machines, workers
+        self.zone = Zone(machines, most=workers)
+        self.held, self.said = {}, []
+
+    def driver(self):
+        """One that has just been started."""
+        leases = Leases(self.held)
+
+        def run(argv, timeout):
+            if leases.dead:
+                raise KilledError
+            return self.zone(argv, timeout)
+
+        request = Request(
+            "rates", slices.parse("v5e:2x4"), zone="us-west4-a", project="my-project",
+            provisioning="spot", run_dir=FOLDER,
+        )  # fmt: skip
+        found = SliceLauncher(
+            Fleet(request, self.workers), self.folder, leases,
+            Gcloud(run, lambda seconds: tick(), name="gcloud"), self.said.append,
+            lambda job, gcloud, file: NoFollower(), lambda event, seconds: event.wait(0.001),
+            itertools.count(step=100).__next__,
+        )  # fmt: skip
+        found.leases = leases
+        return found
+
+    def kill(self, driver):
+        """Ends a driver at once; its leases are those of a dead process then."""
+        driver.leases.dead = True
+        for name in [name for name, one in self.held.items() if one is driver.leases]:
+            del self.held[name]
+
+    def start(self, driver, trial):
+        assert driver.free()
+        return driver.start(trial, [trial], self.folder / "trials" / trial / "log.txt")
+
+    def run(self, driver, trials=TRIALS):
+        """Runs trials to their ends, again where no slices could; their exit codes."""
+        queue, running, codes = list(trials), {}, {}
+        while queue or running:
+            for trial, job in list(running.items()):
+                if (code := job.ended()) is not None:
+                    del running[trial]
+                    queue += [trial] * (code == NOT_RUN)
+                    codes[trial] = code
+            while queue and driver.free():
+                trial = queue.pop(0)
+                running[trial] = self.start(driver, trial)
+            if not running and not driver.free():
+                break
+            tick()
+        driver.free()  # collects
+        return codes
+
+
+def tick():
+    threading.Event().wait(0.001)
+
+
+def ended(job):
+    """Waits until a trial has ended; its exit code."""
+    while (code := job.ended()) is None:
+        tick()
+    return code
+
+
+def until(condition):
+    while not condition():
+        tick()
+
+
+@pytest.fixture(name="world")
+def make_world(tmp_path, monkeypatch):
+    """Makes a `World`; the trial's name is its recipe."""
+    toy_machines.understand(monkeypatch)
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)  # of drivers that are killed
+    return lambda machines=None, workers=2: World(tmp_path, machines or ToyMachines(), workers)
+
+
+def test_trials_follow_each_other_on_the_slices_of_two_workers(world):
+    here = world()
+    driver = here.driver()
+    assert here.run(driver) == dict.fromkeys(TRIALS, 0) and driver.devices == 8
+    assert dict(here.zone.created) == {"rates-w0": 1, "rates-w1": 1}
+    assert sorted(trial for _, trial in here.machines.starts) == list(TRIALS)
+    assert here.machines.stops == [] and not driver.retired
+
+
+def test_a_preempted_trial_continues_on_new_slices(world):
+    here = world(ToyMachines(a=(RUNS_ON, 0)))
+    driver = here.driver()
+    job = here.start(driver, "a")
+    until(lambda: here.machines.started("a"))
+    here.zone.preempt("rates-w0")
+    assert ended(job) == 0
+    assert here.zone.created["rates-w0"] == 2 and here.machines.started("a") == 2
+    assert here.zone.deleted == ["rates-w0"]
+
+
+def test_a_stopped_trial_saves_and_is_not_started_again(world):
+    here = world(ToyMachines(a=(RUNS_ON, 0)))
+    driver = here.driver()
+    job = here.start(driver, "a")
+    until(lambda: here.machines.started("a"))
+    job.stop()
+    assert ended(job) == 143
+    assert here.machines.stops == [("rates-w0", "a")] and here.machines.started("a") == 1
+    assert ended(here.start(driver, "a")) == 0  # it continues later, on the same slices
+    assert here.machines.starts == [("rates-w0", "a")] * 2 and not here.zone.deleted
+
+
+def test_a_killed_driver_is_followed_by_one_that_starts_nothing_twice(world):
+    here = world(ToyMachines(a=(RUNS_ON,), b=(RUNS_ON,)))
+    first = here.driver()
+    for trial in ("b", "a"):
+        here.start(first, trial)
+    until(lambda: len(here.machines.starts) == 2)
+    here.kill(first)
+    second = here.driver()
+    jobs = [here.start(second, trial) for trial in ("a", "b")]
+    until(lambda: sum("rates-w" in line for line in here.said) >= 4)
+    for one in here.zone.found.values():
+        one.machine.code = 0
+    assert [ended(job) for job in jobs] == [0, 0]
+    assert sorted(here.machines.starts) == [("rates-w0", "b"), ("rates-w1", "a")]
+    assert sum(here.zone.created.values()) == 2 and here.machines.stops == []
+
+
+def test_the_job_of_another_trial_is_asked_to_save_before_one_starts(world):
+    here = world(ToyMachines(a=(RUNS_ON,)), workers=1)
+    first = here.driver()
+    here.start(first, "a")
+    until(lambda: here.machines.started("a"))
+    here.kill(first)
+    assert ended(here.start(here.driver(), "b")) == 0  # "a" was pruned meanwhile
+    assert here.machines.stops == [("rates-w0", "a")]
+    assert here.machines.starts == [("rates-w0", "a"), ("rates-w0", "b")]
+
+
+def test_a_trial_that_fails_says_why_and_runs_again_when_it_is_started_again(world, tmp_path):
+    here = world(ToyMachines(b=(2, 0)), workers=1)
+    driver = here.driver()
+    assert here.run(driver, ("a", "b")) == {"a": 0, "b": 1}
+    log = (tmp_path / "trials/b/log.txt").read_text()
+    assert "b ended with 2" in log and "a ended" not in log and not driver.retired
+    assert here.run(driver, ("b",)) == {"b": 0}
+    assert here.machines.started("b") == 2
+
+
+def test_a_failure_that_no_driver_has_recorded_is_not_run_again(world):
+    here = world(ToyMachines(a=(2, 0)), workers=1)
+    first = here.driver()
+    here.start(first, "a")
+    until(lambda: here.machines.started("a"))
+    here.kill(first)
+    for one in here.zone.found.values():
+        one.machine.left = 0
+    assert ended(here.start(here.driver(), "a")) == 1 and here.machines.started("a") == 1
+
+
+def test_a_trial_that_is_killed_again_and_again_has_failed(world):
+    here = world(ToyMachines(a=(137,)), workers=1)
+    assert here.run(here.driver(), ("a", "b")) == {"a": 137, "b": 0}
+    assert here.machines.started("a") == 11
+
+
+def test_slices_without_quota_are_given_up_and_no_trial_fails(world):
+    here = world()
+    here.zone.refused = {"rates-w0"}
+    driver = here.driver()
+    assert here.run(driver) == dict.fromkeys(TRIALS, 0)
+    (line,) = driver.retired
+    assert line.startswith("rates-w0: the project's quota is used up") and "TPUV5s" in line
+    assert dict(here.zone.created) == {"rates-w1": 1}
+    here.kill(driver)
+    here.zone.refused = {"rates-w0", "rates-w1"}
+    here.zone.found.clear()
+    driver = here.driver()
+    assert set(here.run(driver).values()) == {NOT_RUN} and len(driver.retired) == 2
+    assert not driver.is_waiting()  # nobody else has them
+
+
+def test_two_drivers_share_no_slices(world):
+    here = world()
+    first, second = here.driver(), here.driver()
+    assert first.free() == 2 and second.free() == 0 and second.is_waiting()
+    assert here.run(first) == dict.fromkeys(TRIALS, 0)
+    first.close()
+    assert second.free() == 2 and here.run(second, ("f", "g")) == {"f": 0, "g": 0}
+    assert dict(here.zone.created) == {"rates-w0": 1, "rates-w1": 1}
+
+
+def test_who_loses_its_slices_to_another_driver_leaves_the_job_alone(world):
+    here = world(ToyMachines(a=(RUNS_ON,)), workers=1)
+    driver = here.driver()
+    job = here.start(driver, "a")
+    until(lambda: here.machines.started("a"))
+    driver.leases.lost()
+    assert ended(job) == NOT_RUN
+    assert here.machines.stops == [] and not driver.free() and not driver.retired
+
+
+def test_what_costs_money_is_said_and_only_the_sweeps_slices_are_deleted(world):
+    here = world()
+    driver = here.driver()
+    here.run(driver)
+    gcloud, fleet = driver.gcloud, driver.fleet
+    others = {"rates-w7": {"kennel-run": "rates-w7", "kennel-folder": "another"}, "mine": {}}
+    for name, labels in others.items():
+        here.zone.found[name] = Found(labels, None, "ACTIVE")
+    lines = list(fleet.costs(gcloud))
+    assert len(lines) == 2 and all("COSTS MONEY (v5litepod-8)" in line for line in lines)
+    assert "kennel tpu delete --name=rates-w0 --zone=us-west4-a" in lines[0]
+    fleet.delete(gcloud, here.said.append)
+    assert here.zone.deleted == ["rates-w0", "rates-w1"] and set(here.zone.found) == set(others)
+    assert list(fleet.costs(gcloud)) == [
+        "no slices are left of rates in us-west4-a of my-project; they cost nothing"
+    ]
+
+
+def test_a_recipe_that_hosts_cannot_run_is_a_failed_trial(world, tmp_path, monkeypatch):
+    here = world()
+
+    def refuse(arguments):
+        raise ValueError("CORPUS=data is a path of a disk")
+
+    monkeypatch.setattr("launch.cloud.recipe_job.read", refuse)
+    driver = here.driver()
+    assert here.run(driver, ("a",)) == {"a": 1} and driver.free() == 2
+    assert "error: CORPUS=data is a path" in (tmp_path / "trials/a/log.txt").read_text()
+    assert not here.zone.created
