@@ -1,0 +1,99 @@
+"""A sweep on slices: drivers as processes, hosts as local processes, SWEEP_DIR on a stand-in.
+
+Recipes, archive of the code, supervisors and trainings are real; only Google is a stand-in.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from t5x_style.configuration.gin_reader import REPOSITORY
+from tests.kits.toys.remote_folder import content, names
+from tests.kits.toys.sweep_house import HEAD, SWEEP, make_sweep_house  # noqa: F401  a fixture
+from tests.launch.cloud import served_zone
+from tests.launch.cloud.served_zone import LocalMachine
+from tests.launch.cloud.zone import Zone
+
+SWEEP_DIR = "gs://bucket/runs/mine"
+SLICES = ("--slice=v5e:2x4", "--spot", "--zone=us-west4-a", "--project=my-project")
+PRUNED = "sweep.run.pruner = 'median'\nsweep.run.pruner_options = {'trials': 2}\n"
+TABLES = ("table.csv", "configurations.csv")
+
+
+class Drivers:
+    """Drivers of one sweep, and the zone that they use."""
+
+    def __init__(self, folder, workers):
+        self.workers = workers
+        self.zone = Zone(lambda name: LocalMachine(self._new(folder)), most=workers)
+        self.machines = 0
+        self.socket = folder / "zone"
+        served_zone.serve(self.zone, self.socket)
+
+    def _new(self, folder):
+        self.machines += 1
+        return folder / f"host-{self.machines}"
+
+    def start(self, *arguments):
+        """Starts one, as a user does."""
+        words = ["--gin_file=mine.gin", "--gin_allow=tests", f"--gin.SWEEP_DIR={SWEEP_DIR}"]
+        words += [*SLICES, f"--workers={self.workers}", *arguments]
+        variables = {"PYTHONPATH": str(REPOSITORY), served_zone.ADDRESS: str(self.socket)}
+        return subprocess.Popen(
+            [sys.executable, "-u", "-m", "tests.launch.cloud.sweep_driver", *words],
+            env=os.environ | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+    def run(self, *arguments, code=0):
+        """Runs one to its end; what it printed."""
+        process = self.start(*arguments)
+        output, _ = process.communicate(timeout=600)
+        assert process.returncode == code, output
+        return output
+
+    def killed_when(self, pattern):
+        """Starts one, and kills it once it prints this; what it printed."""
+        process, lines = self.start(), []
+        for line in process.stdout:
+            lines.append(line)
+            if re.search(pattern, line):
+                process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, "".join(lines)
+        return "".join(lines)
+
+    def job(self, name):
+        """State of the job on a worker's host."""
+        found = self.zone.found.get(name)
+        return found.machine.host.state(name)["state"] if found else "none"
+
+
+@pytest.fixture(name="drivers")
+def make_drivers(sweep_house, bucket):  # noqa: F811
+    made = []
+
+    def make(workers):
+        made.append(Drivers(sweep_house.folder, workers))
+        return made[-1]
+
+    yield make
+    for one in made:
+        for found in one.zone.found.values():
+            found.machine.cut_power()
+
+
+def test_a_killed_driver_is_followed_by_one_that_finishes_its_trial(sweep_house, drivers, bucket):
+    sweep_house.write(HEAD + "RATE/sweep.Axis.values = [0.01]\n")
+    here = drivers(workers=1)
+    here.killed_when("mine-w0: the job runs")
+    output = here.run("--delete_at_end")
+    assert "default: continues" in output and "default: done, 0.6191 at step 5" in output
+    assert dict(here.zone.created) == {"mine-w0": 1} and here.zone.found == {}
+    assert "no slices are left of mine" in output
+    assert b"0.6191" in content(bucket, "runs/mine/report.md")
+    versions = {name.split("/")[3] for name in names(bucket) if name.startswith("runs/.store/vers")}
+    assert len(versions) == 2 and not any("." in one for one in versions)
