@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -73,7 +74,7 @@ class Drivers:
 
 
 @pytest.fixture(name="drivers")
-def make_drivers(sweep_house, bucket):  # noqa: F811
+def make_drivers(sweep_house, bucket):
     made = []
 
     def make(workers):
@@ -97,3 +98,46 @@ def test_a_killed_driver_is_followed_by_one_that_finishes_its_trial(sweep_house,
     assert b"0.6191" in content(bucket, "runs/mine/report.md")
     versions = {name.split("/")[3] for name in names(bucket) if name.startswith("runs/.store/vers")}
     assert len(versions) == 2 and not any("." in one for one in versions)
+
+
+def local_sweep():
+    """The tables of the same sweep on this machine."""
+    command = [sys.executable, "-m", "launch.sweep", "--gin_file=mine.gin", "--gin_allow=tests"]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    subprocess.run([*command, "--workers=2"], env=environment, check=True, capture_output=True)
+    return tables_here()
+
+
+def tables_here():
+    return [Path("runs/mine", name).read_bytes() for name in TABLES]
+
+
+@pytest.mark.slow
+def test_five_trials_with_a_preemption_and_kills_are_reported_as_on_one_machine(
+    sweep_house,
+    drivers,
+    bucket,
+):
+    rates = SWEEP.replace("[0.1, 0.01, 0.001]", "[0.002, 0.001, 0.003, 0.01, 0.1]")
+    sweep_house.write(rates + PRUNED + "STEPS = 300\nEVALUATE_EVERY = 30\n")
+    expected = local_sweep()
+    assert b"pruned" in expected[0]
+    here = drivers(workers=2)
+
+    def preempt():
+        while here.job("mine-w1") != "running":
+            threading.Event().wait(0.05)
+        here.zone.preempt("mine-w1")
+
+    disturbance = threading.Thread(target=preempt, daemon=True)
+    disturbance.start()
+    outputs = [here.killed_when("starts"), here.killed_when("done")]
+    drivers_at_once = [here.start("--delete_at_end") for _ in range(2)]
+    outputs += [one.communicate(timeout=600)[0] for one in drivers_at_once]
+    assert [one.returncode for one in drivers_at_once] == [0, 0], outputs
+    disturbance.join()
+    assert [content(bucket, f"runs/mine/{name}") for name in TABLES] == expected
+    assert here.zone.created["mine-w0"] == 1 and here.zone.created["mine-w1"] <= 2
+    assert here.zone.found == {}
+    versions = {name.split("/")[3] for name in names(bucket) if name.startswith("runs/.store/vers")}
+    assert sum("." in one for one in versions) <= 1  # the preempted one continues in a copy
