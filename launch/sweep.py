@@ -29,6 +29,9 @@ names configurations one by one. The recipe's configuration is always among the 
     skip_impossible = True    # leave out what is impossible, rather than refuse the sweep
     seed_macro, sampler_seed
 
+With `--slice=v5e:2x4 --workers=4` trials run on Cloud TPU slices, SWEEP_DIR being on gs://; see
+docs/sweeps.md for the other flags.
+
 Everything is in SWEEP_DIR (by default runs/NAME): `trials/NAME/` has a trial's record, log and run,
 `report.md` what came out, `best.gin` the winner as a recipe. Trials share one store: a stage that
 an axis does not touch runs once. Stop the command anywhere, start it again, start it twice: each

@@ -67,7 +67,7 @@ def launcher(
     folder = places.shown(sweep.folder)
     where = tpu_request.place(options, gcloud, say, tpu_request.default_name(folder))
     fleet = Fleet(tpu_request.request(options, where, folder), sweep.workers)
-    return SliceLauncher(fleet, sweep.folder, leases, gcloud, say)
+    return SliceLauncher(fleet, sweep.folder, leases, gcloud, say, options.delete_at_end)
 
 
 def _warn(slices: SliceLauncher, say: Say) -> None:

@@ -70,13 +70,18 @@ class Fleet:
         for one in found:
             yield recovery.cost_of(one, self._place(one))
 
-    def delete(self, gcloud: Gcloud, say: Callable[[str], None]) -> None:
-        """Deletes the sweep's resources, whatever runs there, and nothing else."""
+    def delete(self, gcloud: Gcloud, say: Callable[[str], None], name: str = "") -> None:
+        """Deletes the sweep's resources, whatever runs there, and nothing else.
+
+        Args:
+          gcloud: the command.
+          say: prints a line.
+          name: of one worker's; "" for all.
+        """
         try:
             for one in self.found(gcloud):
-                gcloud.once(queued_resources.delete(self._place(one)))
-                say(f"{self._place(one)} ({one.state}) is being deleted")
+                if name in ("", one.name):
+                    gcloud.once(queued_resources.delete(self._place(one)))
+                    say(f"{self._place(one)} ({one.state}) is being deleted")
         except GcloudError as error:
             say(f"not all slices could be deleted: {error}")
-            for line in self.costs(gcloud):
-                say(line)

@@ -40,6 +40,7 @@ class _Worker:
       has_ended: whether that one has ended by itself: its job runs on no host.
       reported: identity of the last job that failed there.
       retired: why no trial can run there any more.
+      is_gone: whether its slices were deleted since the last trial.
     """
 
     request: Request
@@ -49,6 +50,7 @@ class _Worker:
     has_ended: bool = True
     reported: str = ""
     retired: str = ""
+    is_gone: bool = False
 
     @property
     def is_free(self) -> bool:
@@ -71,6 +73,7 @@ class SliceLauncher:
         leases: Leases,
         gcloud: Gcloud,
         say: Callable[[str], None],
+        delete_idle: bool = False,
         follow: Follow = LogFollower,
         wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
         clock: Callable[[], float] = time.monotonic,
@@ -81,6 +84,7 @@ class SliceLauncher:
         leases: of the store.
         gcloud: the command.
         say: prints a line.
+        delete_idle: whether slices that no trial will need are deleted.
         follow, wait: see `SliceJob`.
         clock: seconds.
         """
@@ -89,6 +93,7 @@ class SliceLauncher:
         self._folder, self._leases = folder / NOTES, leases
         self.gcloud, self._say, self._follow = gcloud, say, follow
         self._wait, self._clock, self._claimed = wait, clock, -CLAIM_SECONDS
+        self._delete_idle = delete_idle
 
     @property
     def retired(self) -> list[str]:
@@ -109,6 +114,13 @@ class SliceLauncher:
         """See `Launcher.is_waiting`."""
         return any(one.lease is None and not one.retired for one in self._workers)
 
+    def no_more(self) -> None:
+        """See `Launcher.no_more`."""
+        for worker in self._workers if self._delete_idle else ():
+            if worker.is_free and not worker.is_gone:
+                self.fleet.delete(self.gcloud, self._say, worker.request.name)
+                worker.is_gone = True
+
     def start(self, trial: str, arguments: Sequence[str], log: Path) -> Job:
         """See `Launcher.start`."""
         free = [one for one in self._workers if one.is_free]
@@ -121,7 +133,7 @@ class SliceLauncher:
             with begun_log(log) as file:
                 file.write(f"error: {error}\n".encode())
             return EndedJob(FAILED)
-        worker.trial, worker.has_ended = trial, False
+        worker.trial, worker.has_ended, worker.is_gone = trial, False, False
         self._note(worker)
         worker.job = SliceJob(
             request, RemoteJob(request.place, commands), log, self.gcloud,

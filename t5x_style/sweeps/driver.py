@@ -125,7 +125,10 @@ class Driver:
             view = self.view()
             self._stop_early(view)
             started = self._start(view)
-            if not (self._running or started or self._must_wait_for_others(view)):
+            left = self._left(view)
+            if not left and self._source.is_complete():
+                self._launcher.no_more()
+            if not (self._running or started or self._must_wait_for_others(left)):
                 return
             busy = (self._clock() - began) / BUSY_SHARE
             self._sleep(min(max(POLL_SECONDS, busy), LONGEST_POLL))
@@ -261,14 +264,20 @@ class Driver:
             self._said = True
         return found
 
-    def _must_wait_for_others(self, view: Records) -> bool:
-        """Whether another driver works on a trial, or has the machines for one, that is left."""
-        left = [one for one in self._source.trials() if view[one.name].status not in settling.ENDED]
-        may_start = not (self.stopping or self.changed)
-        return any(
-            one.name not in self._running and self._leases.holder(self.lease_name(one)) is not None
-            for one in left
-        ) or (bool(left) and may_start and self._launcher.is_waiting())
+    def _left(self, view: Records) -> list[Trial]:
+        """Trials that have not ended, and that this driver does not run."""
+        return [
+            one
+            for one in self._source.trials()
+            if view[one.name].status not in settling.ENDED and one.name not in self._running
+        ]
+
+    def _must_wait_for_others(self, left: Sequence[Trial]) -> bool:
+        """Whether another driver works on a trial that is left, or has machines for one."""
+        if any(self._leases.holder(self.lease_name(one)) is not None for one in left):
+            return True
+        may_start = bool(left) and not (self.stopping or self.changed)
+        return may_start and self._launcher.is_waiting()
 
     def _must_wait(self, trial: Trial, view: Records) -> bool:
         """Whether the trial's configuration may still be pruned with an earlier seed."""

@@ -48,6 +48,9 @@ class Launcher(Protocol):
     def is_waiting(self) -> bool:
         """Whether more can be started once other drivers end."""
 
+    def no_more(self) -> None:
+        """No trial is left that waits to be started: machines without one may go."""
+
     def start(self, trial: str, arguments: Sequence[str], log: Path) -> Job:
         """Runs a recipe.
 
@@ -142,6 +145,9 @@ class LocalLauncher:
     def is_waiting(self) -> bool:
         """See `Launcher.is_waiting`: drivers share this machine."""
         return False
+
+    def no_more(self) -> None:
+        """See `Launcher.no_more`: this machine stays."""
 
     def start(self, trial: str, arguments: Sequence[str], log: Path) -> LocalJob:
         """See `Launcher.start`."""

@@ -70,7 +70,7 @@ class World:
         )  # fmt: skip
         found = SliceLauncher(
             Fleet(request, self.workers), self.folder, leases,
-            Gcloud(run, lambda seconds: tick(), name="gcloud"), self.said.append,
+            Gcloud(run, lambda seconds: tick(), name="gcloud"), self.said.append, True,
             lambda job, gcloud, file: NoFollower(), lambda event, seconds: event.wait(0.001),
             itertools.count(step=100).__next__,
         )  # fmt: skip
@@ -229,7 +229,7 @@ def test_slices_without_quota_are_given_up_and_no_trial_fails(world):
     here.zone.refused = {"rates-w0", "rates-w1"}
     here.zone.found.clear()
     driver = here.driver()
-    assert set(here.run(driver).values()) == {NOT_RUN} and len(driver.retired) == 2
+    assert set(here.run(driver, ("f", "g")).values()) == {NOT_RUN} and len(driver.retired) == 2
     assert not driver.is_waiting()  # nobody else has them
 
 
@@ -269,6 +269,19 @@ def test_what_costs_money_is_said_and_only_the_sweeps_slices_are_deleted(world):
     assert list(fleet.costs(gcloud)) == [
         "no slices are left of rates in us-west4-a of my-project; they cost nothing"
     ]
+
+
+def test_slices_that_no_trial_will_need_are_deleted_and_others_stay(world):
+    here = world(ToyMachines(b=(RUNS_ON,)))
+    driver = here.driver()
+    jobs = [here.start(driver, trial) for trial in ("a", "b")]
+    assert ended(jobs[0]) == 0 and driver.free() == 1
+    until(lambda: here.machines.started("b"))
+    for _ in range(2):
+        driver.no_more()
+    assert here.zone.deleted == ["rates-w0"] and here.zone.live() == ["rates-w1"]
+    assert here.run(driver, ("c",)) == {"c": 0}  # one came after all
+    assert here.zone.created["rates-w0"] == 2
 
 
 def test_a_recipe_that_hosts_cannot_run_is_a_failed_trial(world, tmp_path, monkeypatch):

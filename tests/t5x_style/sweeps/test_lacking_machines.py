@@ -2,7 +2,7 @@
 
 import pytest
 
-from t5x_style.sweeps import pruning, sources
+from t5x_style.sweeps import points, pruning, sources
 from t5x_style.sweeps.driver import STOPS, Driver
 from t5x_style.sweeps.launchers import NOT_RUN, EndedJob
 from t5x_style.sweeps.outcomes import STOPPED
@@ -17,6 +17,7 @@ class Launcher:
 
     def __init__(self, *codes, waits=0):
         self.codes, self.started, self.waits = list(codes), [], waits
+        self.last = None
 
     def free(self):
         return len(self.codes)
@@ -24,6 +25,9 @@ class Launcher:
     def is_waiting(self):
         self.waits -= 1
         return self.waits >= 0
+
+    def no_more(self):
+        self.last = len(self.started)
 
     def start(self, trial, arguments, log):
         self.started.append(trial)
@@ -40,10 +44,7 @@ class Waited(EndedJob):
 @pytest.fixture(name="driver_of")
 def make_drivers(sweep_house):
     planner = sweep_house.planner(SWEEP)
-    configurations = planner.no_change()
-    from t5x_style.sweeps import points
-
-    known = points.configurations(planner.sweep, *configurations)
+    known = points.configurations(planner.sweep, *planner.no_change())
     store = planner.bound({}).recipe.store
     said = []
 
@@ -89,6 +90,16 @@ def test_it_waits_for_machines_that_another_driver_has(driver_of):
     launcher.waits = 3
     driver.run()
     assert launcher.waits == 3  # nobody wants them any more
+
+
+def test_it_says_when_no_trial_is_left_to_start(driver_of):
+    launcher = Launcher(NOT_RUN)
+    driver, _ = driver_of(launcher)
+    driver.run()
+    assert launcher.last is None
+    launcher.codes = [1, 1, 1]
+    driver.run()
+    assert launcher.last == 4 and set(statuses(driver)) == {"failed"}
 
 
 def test_waiting_for_a_machine_is_no_time_of_a_trial(driver_of):
