@@ -69,6 +69,7 @@ from t5x_style.sweeps import (
     standings,
     sweep_reader,
     trial_checks,
+    trial_records,
 )
 from t5x_style.sweeps.driver import Driver
 from t5x_style.sweeps.launchers import LocalLauncher
@@ -122,7 +123,7 @@ def run(flags: gin_checks.Flags, options: argparse.Namespace) -> int:
         return 0
     if options.report:
         return _report(planner, source, worker, launcher, remote)
-    with sweep_machines.kept(launcher, options.delete_at_end, worker.has_ended, CONSOLE.print):
+    with sweep_machines.kept(launcher, options.delete_at_end, worker, CONSOLE.print):
         _work(worker, options.retry_failed)
     return _report(planner, source, worker, launcher, remote)
 
@@ -199,7 +200,7 @@ def _source(planner: Planner, store: Store, check: bool) -> tuple[driver.Source,
     def can_run(one: Configuration) -> bool:
         return not trial_checks.impossible(planner, trial_checks.first_trials([one], sweep.seeds))
 
-    lease = f"sweep-{driver.folder_key(sweep.folder)}-asks"
+    lease = f"sweep-{trial_records.folder_key(sweep.folder)}-asks"
     asked = sources.Asked(sweep, possible, no_change, store.leases, lease, can_run)
     return asked, len(problems)
 
@@ -245,7 +246,7 @@ def _say_what_would_run(
     for trial in trials[:SHOWN]:
         values = [str(trial.configuration.values.get(axis, "")) for axis in axes]
         seed = "" if trial.seed is None else str(trial.seed)
-        table.add_row(trial.name, *values, seed, driver.in_words(view[trial.name]))
+        table.add_row(trial.name, *values, seed, view[trial.name].in_words)
     CONSOLE.print(table)
     if len(trials) > SHOWN:
         CONSOLE.print(f"and {len(trials) - SHOWN} more trials")
@@ -303,8 +304,11 @@ def _say_what_is_left(worker: Driver, found: Results, retired: Sequence[str]) ->
             CONSOLE.print(f"  {line}")
         CONSOLE.print("The same command continues.")
     elif left:
-        stopped = worker.stopping or worker.changed
-        why = "" if stopped else " (what sweep.run.minutes and steps allow is used up, or --report)"
+        why = (
+            ""
+            if worker.was_stopped()
+            else " (what sweep.run.minutes and steps allow is used up, or --report)"
+        )
         CONSOLE.print(f"{left} trials have not ended{why}; the same command continues with them")
 
 

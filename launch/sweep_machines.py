@@ -13,6 +13,7 @@ from launch.cloud.sweep_slices import SliceLauncher
 from t5x_style.configuration.gin_reader import GinError
 from t5x_style.leases.lease import Leases
 from t5x_style.storage import locations, places
+from t5x_style.sweeps.driver import Driver
 from t5x_style.sweeps.launchers import LocalLauncher
 from t5x_style.sweeps.planning import Planned, Planner
 from t5x_style.sweeps.sweep_reader import FOLDER_MACRO, Sweep
@@ -99,15 +100,16 @@ def show(slices: SliceLauncher, arguments: list[str]) -> None:
 def kept(
     machines: LocalLauncher | SliceLauncher,
     delete_at_end: bool,
-    has_ended: Callable[[], bool],
+    driver: Driver,
     say: Say,
 ) -> Iterator[None]:
     """Inside, trials run. After it other drivers may have the slices, and the user knows the costs.
 
     Args:
       machines: of the sweep.
-      delete_at_end: whether slices are deleted once all trials have ended.
-      has_ended: whether they have.
+      delete_at_end: whether slices are deleted where no trial needs them any more: all have ended,
+        or the limits of the sweep are used up.
+      driver: of the trials.
       say: prints a line.
     """
     if not isinstance(machines, SliceLauncher):
@@ -117,7 +119,8 @@ def kept(
     delete = False
     try:
         yield
-        delete = delete_at_end and has_ended()
+        spent = not (driver.was_stopped() or machines.retired)
+        delete = delete_at_end and (spent or driver.has_ended())
     finally:
         machines.close()
         if delete:

@@ -8,16 +8,20 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from launch.cloud import decisions, recovery
 from launch.cloud.decisions import End
 from launch.cloud.endings import MEANINGS, Ending
-from launch.cloud.gcloud import Gcloud, GcloudError
+from launch.cloud.gcloud import Completed, Gcloud, GcloudError
 from launch.cloud.recovery import Follower, Recovery
 from launch.cloud.remote_job import STATUS_TIMEOUT, LogFollower, RemoteJob
+from launch.cloud.reports import Host
 from launch.cloud.requests import Request
+from t5x_style.leases.lease import Lease, LeaseLost
+from t5x_style.storage.errors import StorageError
 from t5x_style.sweeps.launchers import NOT_RUN, begun_log
 from t5x_style.sweeps.outcomes import STOPPED
 
@@ -28,6 +32,31 @@ ATTEMPT = "\n== "  # how a host begins an attempt in its log, see `launch.cloud.
 
 class _Interrupted(Exception):
     """The thread is to end instead of waiting."""
+
+
+@dataclass(frozen=True)
+class LeasedJob(RemoteJob):
+    """A job on the slices of a worker, for as long as this driver has their lease.
+
+    A driver that was suspended for long does not touch the jobs of the next one.
+
+    Attributes:
+      lease: of the slices. Its `LeaseLost` is raised where another driver has them.
+    """
+
+    lease: Lease
+
+    def start(self, gcloud: Gcloud) -> Completed:
+        with self.lease.guard():
+            return super().start(gcloud)
+
+    def stop(self, gcloud: Gcloud) -> tuple[list[Host], str]:
+        with self.lease.guard():
+            return super().stop(gcloud)
+
+    def kill(self, gcloud: Gcloud) -> tuple[list[Host], str]:
+        with self.lease.guard():
+            return super().kill(gcloud)
 
 
 class SliceJob:
@@ -41,7 +70,7 @@ class SliceJob:
     def __init__(
         self,
         request: Request,
-        remote: RemoteJob,
+        remote: "LeasedJob",
         log: Path,
         gcloud: Gcloud,
         say: Callable[[str], None],
@@ -102,6 +131,8 @@ class SliceJob:
         try:
             with begun_log(self._log) as file:
                 self._code = self._work(file)
+        except StorageError as error:
+            self.unavailable = str(error)
         except Exception:  # whatever it is, the driver and its other trials continue
             self.unavailable = f"an error in Kennel:\n{traceback.format_exc()}"
         self._over = time.monotonic()
@@ -113,12 +144,15 @@ class SliceJob:
         up = Recovery(self._request, remote, gcloud, follower, self._say, replaces=True)
         up.past.known = remote.identity == self._known
         try:
-            return self._ended(up.up())
-        except _Interrupted:
-            if self._leaving.is_set():
-                return NOT_RUN
-            self._end_on_hosts()
-            return STOPPED
+            try:
+                return self._ended(up.up())
+            except _Interrupted:
+                if self._leaving.is_set():
+                    return NOT_RUN
+                self._end_on_hosts()
+                return STOPPED
+        except LeaseLost:
+            return NOT_RUN
 
     def _wait(self, seconds: float) -> None:
         if self._wait_for(self._stopping, seconds):

@@ -15,13 +15,13 @@ from typing import Any
 
 from launch.cloud import recipe_job
 from launch.cloud.gcloud import Gcloud
-from launch.cloud.remote_job import LogFollower, RemoteJob
+from launch.cloud.remote_job import LogFollower
 from launch.cloud.requests import FOLDER_LABEL, Request
-from launch.cloud.slice_jobs import FAILED, Follow, SliceJob
+from launch.cloud.slice_jobs import FAILED, Follow, LeasedJob, SliceJob
 from launch.cloud.sweep_fleet import Fleet
 from t5x_style.leases.lease import Lease, Leases
 from t5x_style.storage import records
-from t5x_style.sweeps.launchers import EndedJob, Job, begun_log
+from t5x_style.sweeps.launchers import NOT_RUN, EndedJob, Job, begun_log
 from t5x_style.workflow import remote_store
 
 NOTES = "workers"  # folder of SWEEP_DIR
@@ -124,10 +124,14 @@ class SliceLauncher:
     def start(self, trial: str, arguments: Sequence[str], log: Path) -> Job:
         """See `Launcher.start`."""
         free = [one for one in self._workers if one.is_free]
+        if not free:  # another driver has taken the slices since `free`
+            return EndedJob(NOT_RUN)
         worker = min(free, key=lambda one: (one.trial != trial, not one.has_ended))
+        request, lease = worker.request, worker.lease
+        if lease is None:
+            return EndedJob(NOT_RUN)
         try:
             job = recipe_job.read(arguments)
-            request = worker.request
             commands = recipe_job.host_commands(request.name, job, request.hosts)
         except ValueError as error:  # a recipe that hosts cannot run: the trial has failed
             with begun_log(log) as file:
@@ -136,7 +140,7 @@ class SliceLauncher:
         worker.trial, worker.has_ended, worker.is_gone = trial, False, False
         self._note(worker)
         worker.job = SliceJob(
-            request, RemoteJob(request.place, commands), log, self.gcloud,
+            request, LeasedJob(request.place, commands, lease), log, self.gcloud,
             lambda line: self._say(f"{request.name}: {line}"),
             worker.reported, self._follow, self._wait,
         )  # fmt: skip

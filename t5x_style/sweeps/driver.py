@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from t5x_style.leases.lease import Lease, LeaseLost, Leases
-from t5x_style.storage import places
-from t5x_style.sweeps import measures, settling
+from t5x_style.sweeps import measures, settling, trial_records
 from t5x_style.sweeps.launchers import NOT_RUN, Job, Launcher
 from t5x_style.sweeps.outcomes import Outcomes
 from t5x_style.sweeps.planning import Planner
@@ -135,8 +134,11 @@ class Driver:
 
     def has_ended(self) -> bool:
         """Whether every trial has ended, and no more will come."""
-        ended = all(one.status in settling.ENDED for one in self.view().values())
-        return ended and self._source.is_complete()
+        return not self._left(self.view()) and self._source.is_complete()
+
+    def was_stopped(self) -> bool:
+        """Whether trials are left because of the user, and not of a limit of the sweep."""
+        return self.stopping or self.changed
 
     def view(self) -> Records:
         """Trial's name -> its record, running ones with their curves, pruned where judged so."""
@@ -169,7 +171,7 @@ class Driver:
                 continue
             one.lease.release()
             self._publish_log(name)
-            self._say(f"{name}: {in_words(record)}")
+            self._say(f"{name}: {record.in_words}")
 
     def _seconds(self, one: Running) -> float:
         """How long this attempt has run."""
@@ -362,22 +364,12 @@ class Driver:
 
     def lease_name(self, trial: Trial) -> str:
         """Of a trial, in a store that other sweeps use as well."""
-        return f"sweep-{folder_key(self._sweep.folder)}-{trial.name}"
+        return f"sweep-{trial_records.folder_key(self._sweep.folder)}-{trial.name}"
 
 
 def _lose(found: list[Running]) -> None:
     for one in found:
         one.lost = True
-
-
-def in_words(record: Record) -> str:
-    """What became of a trial, in a line."""
-    parts: list[str] = [record.status]
-    if record.value is not None:
-        parts.append(f"{record.value:.4f}" + (f" at step {record.step}" if record.step else ""))
-    if record.reason:
-        parts.append(record.reason)
-    return ", ".join(parts)
 
 
 def _digest(paths: Iterable[Path]) -> str:
@@ -390,9 +382,3 @@ def _digest(paths: Iterable[Path]) -> str:
             digest.update(b"gone")
         digest.update(b"\0")
     return digest.hexdigest()
-
-
-def folder_key(folder: Path) -> str:
-    """Twelve digits that identify a sweep's folder in the names of leases."""
-    name = places.remote(folder) or str(folder.resolve())
-    return hashlib.sha256(name.encode()).hexdigest()[:12]

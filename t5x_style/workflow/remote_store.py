@@ -107,8 +107,9 @@ def has_run_file(run_dir: Path) -> bool:
 
 
 def copy_record(path: Path) -> None:
-    """Copies a record, if it is there, and on object storage."""
-    if (content := _content(path)) is not None:
+    """Copies a record, if it is there, and on object storage; an equal one keeps its time."""
+    content = _content(path)
+    if content is not None and not (path.is_file() and path.read_text("utf-8") == content):
         _write(path, content)
 
 

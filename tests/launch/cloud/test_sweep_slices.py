@@ -1,15 +1,19 @@
 """Trials of a sweep on the slices of a stand-in zone: who has them, and what becomes of trials."""
 
+import contextlib
 import itertools
 import threading
 
 import pytest
 
 from launch.cloud.gcloud import Gcloud
-from launch.cloud.requests import Request
+from launch.cloud.remote_job import HostCommands, LogFollower, RemoteJob
+from launch.cloud.requests import Place, Request
 from launch.cloud.sweep_fleet import Fleet
 from launch.cloud.sweep_slices import SliceLauncher
 from t5x_style.accelerators import slices
+from t5x_style.leases.lease import LeaseLost
+from t5x_style.storage.errors import Unreachable
 from t5x_style.sweeps.launchers import NOT_RUN
 from tests.launch.cloud import toy_machines
 from tests.launch.cloud.histories import NoFollower
@@ -27,8 +31,8 @@ class KilledError(BaseException):
 class Leases:
     """Leases in memory, of drivers that can be killed."""
 
-    def __init__(self, held=None, driver=""):
-        self.held, self.driver, self.dead = {} if held is None else held, driver, False
+    def __init__(self, held):
+        self.held, self.dead, self.is_away = held, False, False
 
     def claim(self, name, lost):
         if name in self.held:
@@ -41,6 +45,14 @@ class Leases:
 class Lease:
     def __init__(self, leases, name):
         self.leases, self.name = leases, name
+
+    @contextlib.contextmanager
+    def guard(self):
+        if self.leases.is_away:
+            raise Unreachable("gs://bucket: no answer")
+        if self.leases.held.get(self.name) is not self.leases:
+            raise LeaseLost(self.name)
+        yield
 
     def release(self):
         if self.leases.held.get(self.name) is self.leases:
@@ -253,6 +265,19 @@ def test_who_loses_its_slices_to_another_driver_leaves_the_job_alone(world):
     assert here.machines.stops == [] and not driver.free() and not driver.retired
 
 
+def test_a_driver_that_wakes_up_does_not_touch_the_jobs_of_the_next_one(world):
+    """It has not heard yet that its lease is lost, and is asked to stop its trial."""
+    here = world(ToyMachines(a=(RUNS_ON,)), workers=1)
+    driver = here.driver()
+    job = here.start(driver, "a")
+    until(lambda: here.machines.started("a"))
+    here.held.clear()
+    other = here.driver()
+    assert other.free() == 1
+    job.stop()
+    assert ended(job) == NOT_RUN and here.machines.stops == []
+
+
 def test_what_costs_money_is_said_and_only_the_sweeps_slices_are_deleted(world):
     here = world()
     driver = here.driver()
@@ -282,6 +307,26 @@ def test_slices_that_no_trial_will_need_are_deleted_and_others_stay(world):
     assert here.zone.deleted == ["rates-w0"] and here.zone.live() == ["rates-w1"]
     assert here.run(driver, ("c",)) == {"c": 0}  # one came after all
     assert here.zone.created["rates-w0"] == 2
+
+
+def test_an_outage_of_the_bucket_fails_no_trial(world):
+    here = world(workers=1)
+    driver = here.driver()
+    driver.leases.is_away = True
+    assert here.run(driver, ("a",)) == {"a": NOT_RUN} and not here.machines.starts
+    assert driver.retired == ["rates-w0: gs://bucket: no answer"]
+
+
+def test_the_log_of_the_first_host_is_appended_to_the_trials(tmp_path):
+    commands = HostCommands("", (), "", "", lambda follow: f"LOG {follow}", "")
+    job = RemoteJob(Place("rates-w0", "us-west4-a", "my-project"), commands)
+    with open(tmp_path / "log.txt", "ab") as file:
+        follower = LogFollower(job, Gcloud(name="echo"), file)
+        follower.ensure()
+        follower._process.wait()
+        follower.stop()
+    assert "ssh rates-w0 " in (tmp_path / "log.txt").read_text()
+    assert "--command=LOG True" in (tmp_path / "log.txt").read_text()
 
 
 def test_a_recipe_that_hosts_cannot_run_is_a_failed_trial(world, tmp_path, monkeypatch):
