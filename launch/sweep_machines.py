@@ -13,6 +13,7 @@ from launch.cloud.sweep_slices import SliceLauncher
 from t5x_style.configuration.gin_reader import GinError
 from t5x_style.leases.lease import Leases
 from t5x_style.storage import locations, places
+from t5x_style.sweeps import planning
 from t5x_style.sweeps.driver import Driver
 from t5x_style.sweeps.launchers import LocalLauncher
 from t5x_style.sweeps.planning import Planned, Planner
@@ -42,9 +43,12 @@ def check(options: argparse.Namespace, sweep: Sweep, planner: Planner) -> None:
             f"--slice: {FOLDER_MACRO} {sweep.folder} is a folder of this machine, which hosts do "
             f"not see: write {FOLDER_MACRO}=gs://BUCKET/{sweep.folder.name}"
         )
-    flags = planner.command({}, sweep.folder)
-    recipe = recipe_reader.load(flags)
-    recipe_job.refuse_local_data(recipe, flags.read_all(), places.shown(sweep.folder))
+    try:
+        flags = planner.command({}, sweep.folder)
+        recipe = recipe_reader.load(flags)
+        recipe_job.refuse_local_data(recipe, flags.read_all(), places.shown(sweep.folder))
+    except planning.WRONG as error:
+        raise GinError(*(planner.in_words(str(text)) for text in error.args)) from error
 
 
 def check_trials(options: argparse.Namespace, planned: Iterable[Planned]) -> None:

@@ -3,9 +3,11 @@
 import contextlib
 import itertools
 import threading
+from types import SimpleNamespace
 
 import pytest
 
+from launch import sweep_machines
 from launch.cloud.gcloud import Gcloud
 from launch.cloud.remote_job import HostCommands, LogFollower, RemoteJob
 from launch.cloud.requests import Place, Request
@@ -174,6 +176,32 @@ def test_a_stopped_trial_saves_and_is_not_started_again(world):
     assert here.machines.starts == [("rates-w0", "a")] * 2 and not here.zone.deleted
 
 
+def test_a_trial_that_does_not_end_when_asked_is_killed_once_the_driver_says_so(world):
+    here = world(ToyMachines(a=(RUNS_ON,)))
+    here.machines.hangs = True
+    driver = here.driver()
+    job = here.start(driver, "a")
+    until(lambda: here.machines.started("a"))
+    job.stop()
+    until(lambda: len(here.machines.stops) > 2)  # it is asked again
+    assert job.ended() is None
+    job.kill()
+    assert ended(job) == 143 and not driver.retired
+
+
+def test_slices_whose_job_does_not_end_for_another_trial_are_given_up(world):
+    here = world(ToyMachines(a=(RUNS_ON,)), workers=1)
+    here.machines.hangs = True
+    first = here.driver()
+    here.start(first, "a")
+    until(lambda: here.machines.started("a"))
+    here.kill(first)
+    second = here.driver()
+    assert here.run(second, ("b",)) == {"b": NOT_RUN}
+    (line,) = second.retired
+    assert "which did not end when asked 3 times" in line and not here.machines.started("b")
+
+
 def test_a_killed_driver_is_followed_by_one_that_starts_nothing_twice(world):
     here = world(ToyMachines(a=(RUNS_ON,), b=(RUNS_ON,)))
     first = here.driver()
@@ -307,6 +335,45 @@ def test_slices_that_no_trial_will_need_are_deleted_and_others_stay(world):
     assert here.zone.deleted == ["rates-w0"] and here.zone.live() == ["rates-w1"]
     assert here.run(driver, ("c",)) == {"c": 0}  # one came after all
     assert here.zone.created["rates-w0"] == 2
+
+
+@pytest.mark.parametrize(
+    ("stopped", "ended_all", "quota", "deletes"),
+    [
+        (False, True, True, True),
+        (True, False, True, False),  # the user continues later
+        (False, False, True, True),  # the limits of the sweep are used up
+        (False, False, False, False),  # what is left waits for slices that are lacking
+        (False, True, False, True),
+    ],
+)
+def test_slices_are_deleted_at_the_end_where_no_trial_needs_them(
+    world, monkeypatch, stopped, ended_all, quota, deletes
+):
+    monkeypatch.setattr(sweep_machines.locations, "warning", lambda path, zone: "it is far away")
+    here = world()
+    here.zone.refused = set() if quota else {"rates-w1"}
+    driver, trials = here.driver(), SimpleNamespace()
+    trials.was_stopped, trials.has_ended = lambda: stopped, lambda: ended_all
+    with sweep_machines.kept(driver, True, trials, here.said.append):
+        here.run(driver)
+    assert bool(here.zone.deleted) == deletes and here.held == {}
+    assert "warning: it is far away" in here.said
+    assert any("COSTS MONEY" in line for line in here.said) != deletes
+    assert ("no slices are left" in here.said[-1]) == deletes
+
+
+def test_a_driver_that_fails_says_what_costs_money(world, monkeypatch):
+    monkeypatch.setattr(sweep_machines.locations, "warning", lambda path, zone: "")
+    here = world()
+    driver = here.driver()
+    with (
+        pytest.raises(Unreachable),
+        sweep_machines.kept(driver, True, SimpleNamespace(), here.said.append),
+    ):
+        here.run(driver)
+        raise Unreachable("gs://bucket: no answer")
+    assert not here.zone.deleted and sum("COSTS MONEY" in line for line in here.said) == 2
 
 
 def test_an_outage_of_the_bucket_fails_no_trial(world):

@@ -16,12 +16,13 @@ class ToyMachines:
     Attributes:
       ends: trial -> exit codes of its starts, the last one again and again; without any: 0.
       polls: how often a job is seen running before it ends.
+      hangs: whether jobs do not end when they are asked to.
       starts: (host, trial) for each start of a job.
       stops: (host, trial) for each that was asked to end.
     """
 
     def __init__(self, polls=2, **ends):
-        self.ends, self.polls = ends, polls
+        self.ends, self.polls, self.hangs = ends, polls, False
         self.starts, self.stops, self.copied = [], [], []
         self.lock = threading.Lock()
 
@@ -58,7 +59,8 @@ class ToyMachine:
             return Completed(0, "", "")
         if verb in ("STOP", "KILL") and self._state()["state"] == "running":
             self.all.stops.append((self.name, self.job.partition(":")[2]))
-            self.left, self.code = 0, 143
+            if verb == "KILL" or not self.all.hangs:
+                self.left, self.code = 0, 143
         answer = self._state()
         self.left -= verb == "STATUS" and self.left > 0 and self.code is not RUNS_ON
         return Completed(0, json.dumps({"host": self.name, **answer}), "")
