@@ -17,10 +17,10 @@ from t5x_style.accelerators import slices
 from t5x_style.leases.lease import LeaseLost
 from t5x_style.storage.errors import Unreachable
 from t5x_style.sweeps.launchers import NOT_RUN
-from tests.launch.cloud import toy_machines
 from tests.launch.cloud.histories import NoFollower
-from tests.launch.cloud.toy_machines import RUNS_ON, ToyMachines
-from tests.launch.cloud.zone import Found, Zone
+from tests.launch.sweeps import toy_machines
+from tests.launch.sweeps.toy_machines import RUNS_ON, ToyMachines
+from tests.launch.sweeps.zone import Found, Zone
 
 TRIALS = ("a", "b", "c", "d", "e")
 FOLDER = "gs://bucket/rates"

@@ -12,8 +12,8 @@ from launch.cloud import recipe_files
 from launch.cloud.gcloud import Gcloud
 from launch.cloud.sweep_slices import SliceLauncher
 from t5x_style.configuration.gin_reader import REPOSITORY
-from tests.launch.cloud import served_zone
 from tests.launch.cloud.histories import NoFollower
+from tests.launch.sweeps import served_zone
 
 TOYS = ("tests/kits/gin_toys.py", "tests/kits/toys/toy_training.py")
 

@@ -13,9 +13,7 @@ from t5x_style.accelerators.slices import SliceError
 from t5x_style.configuration import command_flags, gin_checks
 from t5x_style.configuration.gin_reader import GinError
 from t5x_style.sweeps.launchers import LocalLauncher
-from tests.kits.toys.remote_folder import bucket  # noqa: F401  a fixture
-from tests.kits.toys.storage_fixtures import server  # noqa: F401  a fixture
-from tests.kits.toys.sweep_house import SWEEP, make_sweep_house  # noqa: F401  a fixture
+from tests.kits.toys.sweep_house import SWEEP
 
 SLICES = ("--slice=v5e:2x4", "--spot", "--zone=us-west4-a", "--project=my-project")
 
@@ -98,7 +96,7 @@ def test_requests_that_cannot_be_are_refused(sweep_house, wrong, error, said):
 
 def test_print_shows_the_commands_of_the_first_trial_and_runs_none(
     sweep_house,
-    bucket,  # noqa: F811
+    bucket,
     capsys,
     monkeypatch,
 ):

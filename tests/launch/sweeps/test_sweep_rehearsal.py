@@ -15,10 +15,10 @@ import pytest
 
 from t5x_style.configuration.gin_reader import REPOSITORY
 from tests.kits.toys.remote_folder import content, names
-from tests.kits.toys.sweep_house import HEAD, SWEEP, make_sweep_house  # noqa: F401  a fixture
-from tests.launch.cloud import served_zone
-from tests.launch.cloud.served_zone import LocalMachine
-from tests.launch.cloud.zone import Zone
+from tests.kits.toys.sweep_house import HEAD, SWEEP
+from tests.launch.sweeps import served_zone
+from tests.launch.sweeps.served_zone import LocalMachine
+from tests.launch.sweeps.zone import Zone
 
 SWEEP_DIR = "gs://bucket/runs/mine"
 SLICES = ("--slice=v5e:2x4", "--spot", "--zone=us-west4-a", "--project=my-project")
@@ -46,7 +46,7 @@ class Drivers:
         words += [*SLICES, f"--workers={self.workers}", *arguments]
         variables = {"PYTHONPATH": str(REPOSITORY), served_zone.ADDRESS: str(self.socket)}
         return subprocess.Popen(
-            [sys.executable, "-u", "-m", "tests.launch.cloud.sweep_driver", *words],
+            [sys.executable, "-u", "-m", "tests.launch.sweeps.sweep_driver", *words],
             env=os.environ | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
 
