@@ -77,7 +77,7 @@ _TABLE = (
         "sweep",
         "Run a recipe many times with other settings, and compare.",
         "launch.sweep",
-        (command_flags.add_sweep, command_flags.add_stage),
+        (command_flags.add_sweep, tpu_flags.add_slices, command_flags.add_stage),
         "SWEEP [NAME=VALUE ...] [flags]",
     ),
     Command(
@@ -98,7 +98,7 @@ _TABLE = (
         "tpu",
         "Cloud TPU VMs: ask for slices, run a recipe on them, recover from preemption.",
         "launch.tpu_vm",
-        (tpu_flags.add_tpu, command_flags.add_gin),
+        (tpu_flags.add_tpu, command_flags.add_gin, command_flags.add_selection),
         "VERB [RECIPE] [NAME=VALUE ...] [flags]",
         {name: verb.usage for name, verb in tpu_flags.VERBS.items()},
     ),

@@ -29,6 +29,9 @@ names configurations one by one. The recipe's configuration is always among the 
     skip_impossible = True    # leave out what is impossible, rather than refuse the sweep
     seed_macro, sampler_seed
 
+With `--slice=v5e:2x4 --workers=4` trials run on Cloud TPU slices, SWEEP_DIR being on gs://; see
+docs/sweeps.md for the other flags.
+
 Everything is in SWEEP_DIR (by default runs/NAME): `trials/NAME/` has a trial's record, log and run,
 `report.md` what came out, `best.gin` the winner as a recipe. Trials share one store: a stage that
 an axis does not touch runs once. Stop the command anywhere, start it again, start it twice: each
@@ -41,13 +44,18 @@ import argparse
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import FrameType
 
 from rich.console import Console
 from rich.table import Table
 
+from launch import sweep_machines
+from launch.cloud import tpu_flags
+from launch.cloud.sweep_slices import SliceLauncher
 from t5x_style.configuration import command_flags, gin_checks
 from t5x_style.configuration.gin_reader import GinError
+from t5x_style.storage import places
 from t5x_style.sweeps import (
     best,
     driver,
@@ -61,12 +69,15 @@ from t5x_style.sweeps import (
     standings,
     sweep_reader,
     trial_checks,
+    trial_records,
 )
 from t5x_style.sweeps.driver import Driver
 from t5x_style.sweeps.launchers import LocalLauncher
 from t5x_style.sweeps.planning import Planner
+from t5x_style.sweeps.remote_sweep import RemoteSweep
+from t5x_style.sweeps.sweep_reader import Sweep
 from t5x_style.sweeps.trials import Configuration, Record, Results, Trial
-from t5x_style.workflow import stage_runner
+from t5x_style.workflow import recipe_reader, stage_runner
 from t5x_style.workflow.store import Store
 
 CONSOLE = Console(highlight=False, soft_wrap=True)
@@ -77,6 +88,7 @@ def main() -> None:
     """The command `python -m launch.sweep`."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     command_flags.add_sweep(parser)
+    tpu_flags.add_slices(parser)
     options, rest = parser.parse_known_args(sys.argv[1:])
     sys.exit(stage_runner.guarded(lambda flags: run(flags, options), rest))
 
@@ -90,25 +102,76 @@ def run(flags: gin_checks.Flags, options: argparse.Namespace) -> int:
             "--until and --rerun are of one recipe: trials run up to the stage of "
             "sweep.run.metric; a stage is made again by kennel run best.gin --rerun=STAGE"
         )
-    sweep = sweep_reader.load(flags)
+    sweep = _with_workers(sweep_reader.load(flags), options.workers)
     planner = Planner(sweep, flags)
+    sweep_machines.check(options, sweep, planner)
     pruner = pruning.pruner(*sweep.pruner)
     trial_checks.check_recipes(planner)
     store = planner.bound({}).recipe.store
+    remote = _remote(sweep, store)
     source, left_out = _source(planner, store, check=not options.report)
-    launcher = LocalLauncher(sweep.workers, sweep.cores)
-    worker = Driver(planner, source, pruner, launcher, store.leases, CONSOLE.print)
+    sweep_machines.check_trials(options, (planner.of(one) for one in source.trials()))
+    launcher = sweep_machines.launcher(options, sweep, store.leases, CONSOLE.print)
+    worker = Driver(planner, source, pruner, launcher, store.leases, remote, CONSOLE.print)
     if left_out:
         CONSOLE.print(f"{left_out} impossible configurations are left out (skip_impossible)")
     if flags.dry_run:
         _say_what_would_run(planner, source.trials(), worker.view())
         return 0
-    if not options.report:
+    if options.print and isinstance(launcher, SliceLauncher):
+        sweep_machines.show(launcher, worker.command(source.trials()[0]))
+        return 0
+    if options.report:
+        return _report(planner, source, worker, launcher, remote)
+    with sweep_machines.kept(launcher, options.delete_at_end, worker, CONSOLE.print):
         _work(worker, options.retry_failed)
+    return _report(planner, source, worker, launcher, remote)
+
+
+def _with_workers(sweep: Sweep, workers: int | None) -> Sweep:
+    """With the number of workers of the command line, where it has one.
+
+    Raises:
+      GinError: it is less than one.
+    """
+    if workers is not None and workers < 1:
+        raise GinError(f"--workers={workers}: expected a number above 0")
+    return sweep if workers is None else replace(sweep, workers=workers)
+
+
+def _report(
+    planner: Planner,
+    source: driver.Source,
+    worker: Driver,
+    launcher: LocalLauncher | SliceLauncher,
+    remote: RemoteSweep,
+) -> int:
+    """Writes what came out, and says what is left; returns the exit code."""
+    remote.look(now=True)
+    remote.look_at_store()
     found = results.gather(planner, source.trials(), worker.view(), launcher.devices)
     _write(planner, found)
-    _say_what_is_left(worker, found)
-    return _exit_code(worker, found)
+    retired = launcher.retired if isinstance(launcher, SliceLauncher) else []
+    _say_what_is_left(worker, found, retired)
+    return _exit_code(worker, found, retired)
+
+
+def _remote(sweep: Sweep, store: Store) -> RemoteSweep:
+    """The sweep's folder on object storage, with what is there copied here.
+
+    Raises:
+      GinError: a store on a disk for a sweep on object storage.
+    """
+    if places.remote(sweep.folder) and not store.url:
+        raise GinError(
+            f"{sweep_reader.FOLDER_MACRO} is {places.shown(sweep.folder)}, and "
+            f"{recipe_reader.STORE_MACRO} {store.root} is on this machine: expected both on object "
+            f"storage. Leave {recipe_reader.STORE_MACRO} out: it is next to the sweep's folder."
+        )
+    found = RemoteSweep(sweep.folder, store)
+    found.look()
+    found.look_at_store()
+    return found
 
 
 def _source(planner: Planner, store: Store, check: bool) -> tuple[driver.Source, int]:
@@ -137,7 +200,7 @@ def _source(planner: Planner, store: Store, check: bool) -> tuple[driver.Source,
     def can_run(one: Configuration) -> bool:
         return not trial_checks.impossible(planner, trial_checks.first_trials([one], sweep.seeds))
 
-    lease = f"sweep-{driver.folder_key(sweep.folder)}-asks"
+    lease = f"sweep-{trial_records.folder_key(sweep.folder)}-asks"
     asked = sources.Asked(sweep, possible, no_change, store.leases, lease, can_run)
     return asked, len(problems)
 
@@ -175,13 +238,15 @@ def _say_what_would_run(
     """Prints trials, the stages that they share, and an estimate."""
     sweep = planner.sweep
     axes = [axis.name for axis in sweep.axes]
-    table = Table(title=f"{sweep.folder}: what would run (nothing was)", title_justify="left")
+    table = Table(
+        title=f"{places.shown(sweep.folder)}: what would run (nothing was)", title_justify="left"
+    )
     for column in ("trial", *axes, "seed", "status"):
         table.add_column(column)
     for trial in trials[:SHOWN]:
         values = [str(trial.configuration.values.get(axis, "")) for axis in axes]
         seed = "" if trial.seed is None else str(trial.seed)
-        table.add_row(trial.name, *values, seed, driver.in_words(view[trial.name]))
+        table.add_row(trial.name, *values, seed, view[trial.name].in_words)
     CONSOLE.print(table)
     if len(trials) > SHOWN:
         CONSOLE.print(f"and {len(trials) - SHOWN} more trials")
@@ -219,29 +284,42 @@ def _write(planner: Planner, found: Results) -> None:
     if winner is not None:
         path = folder / best.FILE
         report.write_text(path, best.text(planner, winner.trial))
-        command = f"kennel run {path} RUN_DIR={folder}-best"  # next to it: in the same store
+        command = best.command(folder)
     report.write(found, folder, command)
     journal.write(found, folder)
-    CONSOLE.print(f"{folder / 'report.md'}: {report.sentence(found)}")
+    CONSOLE.print(f"{places.shown(folder / report.PAGE)}: {report.sentence(found)}")
 
 
-def _say_what_is_left(worker: Driver, found: Results) -> None:
+def _left(found: Results) -> int:
+    """How many trials have not ended."""
     statuses = [found.record(trial).status for trial in found.trials]
-    left = sum(one in ("queued", "running", "preempted") for one in statuses)
-    if left:
-        stopped = worker.stopping or worker.changed
-        why = "" if stopped else " (what sweep.run.minutes and steps allow is used up, or --report)"
+    return sum(one in ("queued", "running", "preempted") for one in statuses)
+
+
+def _say_what_is_left(worker: Driver, found: Results, retired: Sequence[str]) -> None:
+    left = _left(found)
+    if left and retired:
+        CONSOLE.print(f"error: {left} trials have not ended, and slices are lacking:")
+        for line in retired:
+            CONSOLE.print(f"  {line}")
+        CONSOLE.print("The same command continues.")
+    elif left:
+        why = (
+            ""
+            if worker.was_stopped()
+            else " (what sweep.run.minutes and steps allow is used up, or --report)"
+        )
         CONSOLE.print(f"{left} trials have not ended{why}; the same command continues with them")
 
 
-def _exit_code(worker: Driver, found: Results) -> int:
+def _exit_code(worker: Driver, found: Results, retired: Sequence[str]) -> int:
     failed = [one for one in found.records.values() if one.status == "failed"]
     if failed:
         CONSOLE.print(
             f"error: {len(failed)} trials failed: {failed[0].reason}. --retry_failed runs them "
             "again with the same parameters."
         )
-    return 1 if failed or worker.changed else 0
+    return 1 if failed or worker.changed or (retired and _left(found)) else 0
 
 
 if __name__ == "__main__":

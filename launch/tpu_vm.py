@@ -40,15 +40,13 @@ from launch.cloud import (
 )
 from launch.cloud.endings import MEANINGS, Ending
 from launch.cloud.gcloud import Gcloud, GcloudError, run_on_terminal
+from launch.cloud.precautions import Distance, warnings_of
 from launch.cloud.remote_job import LogFollower, RemoteJob
 from launch.cloud.reports import Host, Resource
 from launch.cloud.requests import Place, Request, RequestError
 from t5x_style.configuration import command_flags
-from t5x_style.storage import locations, places
-from t5x_style.storage.errors import Missing, StorageError
+from t5x_style.storage import locations
 from t5x_style.workflow import stage_runner
-
-Distance = Callable[[str, str], str]
 
 
 def say(line: str) -> None:
@@ -66,14 +64,19 @@ def read(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     tpu_flags.add_tpu(parser)
     command_flags.add_gin(parser)
+    command_flags.add_selection(parser)
     settings = [word for word in argv if word.startswith("--gin.")]
     options = parser.parse_args([word for word in argv if not word.startswith("--gin.")])
     if wrong := tpu_flags.unused(options, parser):
         raise RequestError(f"kennel tpu {options.verb} takes no {', '.join(wrong)}")
     files = [f"--gin_file={name}" for name in options.gin_file]
     allowed = [f"--gin_allow={name}" for name in options.gin_allow]
+    given = {name: getattr(options, name) for name in ("until", "initialization_timeout")}
     return options, [
-        *files, f"--gin_search_paths={options.gin_search_paths}", *allowed, *settings
+        *files, f"--gin_search_paths={options.gin_search_paths}", *allowed, *settings,
+        *(f"--{name}={value}" for name, value in given.items() if value),
+        *(["--strict_code"] if options.strict_code else []),
+        *(f"--rerun={name}" for name in options.rerun),
     ]  # fmt: skip
 
 
@@ -103,7 +106,8 @@ class Launcher:
         arguments = queued_resources.create(request)
         if self.options.print:
             return self._print([arguments])
-        _warn_of(ssh_keys.warning(request.hosts))
+        if warning := ssh_keys.warning(request.hosts):
+            say(f"warning: {warning}")
         self.gcloud.once(arguments)
         say(recovery.costs(self.gcloud, request.place))
         return Ending.DONE
@@ -244,25 +248,8 @@ class Launcher:
         return code
 
     def _check(self, run_dir: str, zone: str, hosts: int) -> None:
-        """Says where the run's bucket is far away or cannot be seen, and ssh lacks a key.
-
-        Raises:
-          RequestError: there is no such bucket.
-        """
-        _warn_of(ssh_keys.warning(hosts))
-        if not places.is_remote(run_dir):
-            return
-        try:
-            text = self._distance(run_dir, zone)
-        except Missing as error:
-            bucket, region = run_dir.split("/")[2], zone.rpartition("-")[0]
-            raise RequestError(
-                f"RUN_DIR {run_dir}: there is no such bucket ({error}). Create it: gcloud storage "
-                f"buckets create gs://{bucket} --location={region}"
-            ) from error
-        except StorageError as error:  # hosts may have what this machine lacks
-            text = f"where the bucket of {run_dir} is, cannot be seen from here: {error}"
-        _warn_of(text)
+        for text in warnings_of(run_dir, zone, hosts, self._distance):
+            say(f"warning: {text}")
 
     def _place_of(self, run_dir: str) -> Place:
         """With the name of the run from its RUN_DIR, unless it is given."""
@@ -307,16 +294,7 @@ class Launcher:
         return self._print(instance_groups.deletion(request))
 
     def _print_up(self, request: Request, remote: RemoteJob) -> int:
-        place = request.place
-        steps = {
-            "ask for the slices": [queued_resources.create(request)],
-            "until it is ACTIVE": [queued_resources.describe(place)],
-            "the nodes that are there": [queued_resources.nodes(place)],
-            "set up the hosts and start the job": remote.starting(),
-            "the job's state, and its log": [remote.asking(), remote.log(follow=True)],
-            "after a preemption, before the first again": [queued_resources.delete(place)],
-        }
-        for what, commands in steps.items():
+        for what, commands in recovery.commands(request, remote).items():
             print(f"# {what}")
             self._print(commands)
         return Ending.DONE
@@ -337,11 +315,6 @@ def _print_hosts(found: Resource, hosts: Sequence[Host], said: str) -> None:
     print(f"  {len(hosts)} of {count} hosts answered")
     if said and len(hosts) < count:
         say(f"gcloud says: {said}")
-
-
-def _warn_of(text: str) -> None:
-    if text:
-        say(f"warning: {text}")
 
 
 def _end(ending: Ending, why: str) -> Ending:

@@ -66,6 +66,7 @@ ALLOWED = {
         "t5x_style.sweeps",
         "t5x_style.accelerators",
         "t5x_style.storage",
+        "t5x_style.leases",
         "t5x_style.distributed.launch_flags",
         "t5x_style.distributed.pod",
     ),

@@ -28,6 +28,7 @@ class Limits:
     deletion: float = 180.0  # until a deletion that was accepted is asked for again
     refusals: int = 5  # FAILED resources in a row, or failed calls
     setups: int = 3  # failed set-ups in a row
+    stops: int = 3  # times that another job is asked to end, before the slices are given up
     kills: int = 10  # restarts of the job on the same slices
     losses: int = 5  # slices in a row that lost a silent host, with no progress on any
     names: int = 5  # answers that the name exists, while nothing of it is seen
@@ -43,6 +44,7 @@ class Past:
     deleting: float | None = None
     refusals: int = 0
     setups: int = 0
+    stops: int = 0
     kills: int = 0
     gone: int = 0
     losses: int = 0
@@ -50,6 +52,7 @@ class Past:
     silent: float | None = None
     running: float | None = None  # since when all hosts answer and the job runs
     ending: tuple[Ending, str] | None = None
+    known: bool = False  # the job's failure on these hosts, if there is one, is an old one
 
     def replaced(self, lost: bool) -> None:
         """Forgets what concerned slices that are deleted.
@@ -58,7 +61,7 @@ class Past:
           lost: whether a silent host was the reason.
         """
         self.losses += lost
-        self.setups = self.kills = self.gone = 0
+        self.setups = self.stops = self.kills = self.gone = 0
         self.silent = self.running = None
 
 
@@ -80,6 +83,13 @@ class Create:
 @dataclass(frozen=True)
 class Start:
     """Set up the hosts and start the job where it does not run."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Have another job on the hosts save and end."""
 
     why: str
 
@@ -109,17 +119,30 @@ class End:
     why: str
 
 
-Action = Create | Start | Wait | Delete | End
+Action = Create | Start | Stop | Wait | Delete | End
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to run on the hosts.
+
+    Attributes:
+      identity: as hosts report it.
+      replaces: another job that runs there is stopped; without it, that one stays.
+    """
+
+    identity: str
+    replaces: bool = False
 
 
 def decide(
-    request: Request, job: str, seen: Seen, past: Past, now: float, limits: Limits
+    request: Request, job: Job, seen: Seen, past: Past, now: float, limits: Limits
 ) -> Action:
     """The next action.
 
     Args:
       request: what the run asked for.
-      job: identity of the job on the hosts.
+      job: what is to run on the hosts.
       seen: what is reported now.
       past: of this launcher; updated.
       now: seconds since 1970.
@@ -173,7 +196,7 @@ def _failed(request: Request, found: Resource, past: Past, now: float, limits: L
 
 
 def _active(
-    request: Request, job: str, seen: Seen, past: Past, now: float, limits: Limits
+    request: Request, job: Job, seen: Seen, past: Past, now: float, limits: Limits
 ) -> Action:
     """Of a resource that has, or had, its nodes."""
     gone = [one.name for one in seen.nodes if one.state in reports.GONE]
@@ -194,7 +217,7 @@ def _active(
         _note_progress(action, past, now, limits)
         return action
     past.silent = now if past.silent is None else past.silent
-    return _silent(job, silent, seen, now - past.silent, past, limits)
+    return _silent(job.identity, silent, seen, now - past.silent, past, limits)
 
 
 def _note_progress(action: Action, past: Past, now: float, limits: Limits) -> None:
@@ -229,15 +252,13 @@ def _silent(job: str, count: int, seen: Seen, seconds: float, past: Past, limits
     return Delete(f"{lost}{said}", lost=True)
 
 
-def _answered(job: str, hosts: Sequence[Host], past: Past, limits: Limits) -> Action:
+def _answered(job: Job, hosts: Sequence[Host], past: Past, limits: Limits) -> Action:
     """All hosts answer. What an earlier job of this name has left there does not count."""
-    if others := [one for one in hosts if one.job not in ("", job) and one.state == "running"]:
-        return End(
-            Ending.NAME_TAKEN,
-            f"{others[0].name} runs a job with other settings or other code: wait for its end, "
-            "delete the slices, or choose another --name",
-        )
-    states = {"absent" if one.job not in ("", job) else one.state for one in hosts}
+    ours = ("", job.identity)
+    if others := [one for one in hosts if one.job not in ours and one.state == "running"]:
+        return _occupied(job, others[0], past, limits)
+    past.stops = 0
+    states = {"absent" if one.job not in ours else one.state for one in hosts}
     if states == {"done"}:
         return End(Ending.DONE, "the job is done")
     if "absent" in states and "failed" not in states:
@@ -249,10 +270,25 @@ def _answered(job: str, hosts: Sequence[Host], past: Past, limits: Limits) -> Ac
     return _ended(hosts, past, limits)
 
 
+def _occupied(job: Job, other: Host, past: Past, limits: Limits) -> Action:
+    """Another job runs on a host."""
+    what = f"{other.name} runs a job with other settings or other code"
+    if not job.replaces:
+        advice = "wait for its end, delete the slices, or choose another --name"
+        return End(Ending.NAME_TAKEN, f"{what}: {advice}")
+    if past.stops >= limits.stops:
+        return End(Ending.NAME_TAKEN, f"{what}, which did not end when asked {past.stops} times")
+    past.stops += 1
+    return Stop(f"{what}: has it save and end")
+
+
 def _ended(hosts: Sequence[Host], past: Past, limits: Limits) -> Action:
     """The job has ended with an error on some hosts, and runs on none."""
     failed = [one for one in hosts if one.state == "failed"]
     named = ", ".join(f"{one.name} with exit code {one.exit_code}" for one in failed)
+    if any(one.exit_code not in RETRIED for one in failed) and past.known:
+        past.known = False
+        return Start(f"the job failed before ({named}); starts it again")
     if any(one.exit_code not in RETRIED for one in failed):
         return End(Ending.JOB_FAILED, f"the job failed: {named}")
     if past.kills >= limits.kills:

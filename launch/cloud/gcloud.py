@@ -154,6 +154,10 @@ class Gcloud:
         self.clock = clock
         self.name = name or program()
 
+    def waiting(self, sleep: Callable[[float], None]) -> "Gcloud":
+        """The same command, for a caller that waits in another way."""
+        return Gcloud(self._runner, sleep, self.clock, self.name)
+
     def once(self, arguments: Sequence[str], timeout: float = ANSWER_TIMEOUT) -> str:
         """Runs one call, and returns its standard output.
 

@@ -1,8 +1,8 @@
 """The job of `kennel tpu`: a recipe and settings, as texts for the hosts of a run."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from launch.cloud import bootstrap, code_archive, recipe_files
@@ -10,6 +10,7 @@ from launch.cloud.remote_job import HostCommands
 from t5x_style.configuration import gin_checks
 from t5x_style.configuration.gin_reader import Config, GinError, leaves
 from t5x_style.configuration.python_sources import REPOSITORY
+from t5x_style.distributed import launch_flags
 from t5x_style.storage import places
 from t5x_style.workflow import recipe_reader
 from t5x_style.workflow.recipe_reader import STORE_MACRO
@@ -29,11 +30,13 @@ class RecipeJob:
       flags: of `launch.recipe`.
       run_dir: RUN_DIR, as the configuration has it.
       files: gin files that it and its stages read.
+      several: variables of the job on several hosts.
     """
 
     flags: gin_checks.Flags
     run_dir: str
     files: tuple[Path, ...]
+    several: Mapping[str, str] = field(default_factory=lambda: SEVERAL_HOSTS)
 
 
 def read(argv: Sequence[str]) -> RecipeJob:
@@ -43,6 +46,7 @@ def read(argv: Sequence[str]) -> RecipeJob:
       GinError: no recipe; unknown names, wrong types, references that lead nowhere; inputs that
         hosts do not have.
       RecipeError: stages that do not fit together.
+      ProcessesError: a time that cannot be.
     """
     flags = gin_checks.parse_flags(argv)
     flags = replace(flags, files=tuple(map(_portable, flags.files)))
@@ -50,7 +54,16 @@ def read(argv: Sequence[str]) -> RecipeJob:
     config = flags.read_all()
     run_dir = str(config.expand(config.macro("RUN_DIR", "kennel tpu"), "RUN_DIR"))
     refuse_local_data(recipe, config, run_dir)
-    return RecipeJob(flags, run_dir, tuple(recipe_files.of_recipe(flags, recipe)))
+    files = tuple(recipe_files.of_recipe(flags, recipe))
+    return RecipeJob(flags, run_dir, files, _several(argv))
+
+
+def _several(argv: Sequence[str]) -> dict[str, str]:
+    """Variables of the job on several hosts, as flags have them."""
+    described = launch_flags.read(argv, SEVERAL_HOSTS)
+    assert described is not None
+    timeout = launch_flags.VARIABLES[launch_flags.INITIALIZATION]
+    return SEVERAL_HOSTS | {timeout: str(described.initialization_timeout)}
 
 
 def refuse_local_data(recipe: Recipe, config: Config, run_dir: str) -> None:
@@ -138,7 +151,7 @@ def host_commands(name: str, job: RecipeJob, hosts: int) -> HostCommands:
         command=("-m", "launch.recipe", *job.flags.arguments()),
         code=archive.hash,
         archive=archive.path.name,  # in the home folder of each host
-        environment=SEVERAL_HOSTS if hosts > 1 else {},
+        environment=job.several if hosts > 1 else {},
     )
     return HostCommands(
         identity=described.identity,
@@ -147,6 +160,7 @@ def host_commands(name: str, job: RecipeJob, hosts: int) -> HostCommands:
         status=bootstrap.status_text(name),
         log=lambda follow: bootstrap.log_text(name, follow),
         stop=bootstrap.stop_text(name, STOP_SECONDS),
+        kill=bootstrap.stop_text(name, STOP_SECONDS, kill=True),
     )
 
 
@@ -159,4 +173,5 @@ def started(name: str) -> HostCommands:
         status=bootstrap.status_text(name),
         log=lambda follow: bootstrap.log_text(name, follow),
         stop=bootstrap.stop_text(name, STOP_SECONDS),
+        kill=bootstrap.stop_text(name, STOP_SECONDS, kill=True),
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from launch.cloud import decisions, queued_resources, remote_job, reports
-from launch.cloud.decisions import Create, Delete, End, Limits, Past, Seen, Start, Wait
+from launch.cloud.decisions import Create, Delete, End, Job, Limits, Past, Seen, Start, Stop, Wait
 from launch.cloud.endings import FINAL, Ending
 from launch.cloud.gcloud import Gcloud, GcloudError
 from launch.cloud.remote_job import RemoteJob
@@ -41,6 +41,7 @@ class Recovery:
       follower: of the job's log.
       say: prints a line.
       delete_at_end: whether the user asked to delete the slices when the job has ended.
+      replaces: whether another job on the hosts is stopped; see `decisions.Job`.
       limits: see `decisions.Limits`.
     """
 
@@ -50,6 +51,7 @@ class Recovery:
     follower: Follower
     say: Callable[[str], None]
     delete_at_end: bool = False
+    replaces: bool = False
     limits: Limits = field(default_factory=Limits)
     past: Past = field(default_factory=Past)
     _said: str = ""
@@ -72,8 +74,9 @@ class Recovery:
     def _next(self) -> decisions.Action:
         """Looks, decides and acts; returns what it decided."""
         seen = self._look()
+        job = Job(self.job.identity, self.replaces)
         action = decisions.decide(
-            self.request, self.job.identity, seen, self.past, self.gcloud.clock(), self.limits
+            self.request, job, seen, self.past, self.gcloud.clock(), self.limits
         )
         if isinstance(action, End):
             return self._end(seen, action)
@@ -83,6 +86,10 @@ class Recovery:
             self._delete(action)
         elif isinstance(action, Start):
             self._start(action)
+        elif isinstance(action, Stop):
+            self._tell(action.why)
+            self.job.stop(self.gcloud)
+            self.gcloud.sleep(self.limits.poll)
         else:
             self._wait(action)
         return action
@@ -257,13 +264,33 @@ def find(gcloud: Gcloud, place: Place) -> Resource | None:
         raise
 
 
+def commands(request: Request, job: RemoteJob) -> dict[str, list[list[str]]]:
+    """What is done -> the argument lists of gcloud for it, in the order of an undisturbed run."""
+    place = request.place
+    return {
+        "ask for the slices": [queued_resources.create(request)],
+        "until it is ACTIVE": [queued_resources.describe(place)],
+        "the nodes that are there": [queued_resources.nodes(place)],
+        "set up the hosts and start the job": job.starting(),
+        "the job's state, and its log": [job.asking(), job.log(follow=True)],
+        "after a preemption, before the first again": [queued_resources.delete(place)],
+    }
+
+
 def costs(gcloud: Gcloud, place: Place) -> str:
     """One line on what is left at a place, and whether it costs money."""
-    delete = f"kennel tpu delete {place.flags}"
     try:
-        found = find(gcloud, place)
+        return cost_of(find(gcloud, place), place)
     except GcloudError as error:
-        return f"NOT KNOWN whether {place} costs money ({error.short}). To delete it: {delete}"
+        return (
+            f"NOT KNOWN whether {place} costs money ({error.short}). To delete it: "
+            f"kennel tpu delete {place.flags}"
+        )
+
+
+def cost_of(found: Resource | None, place: Place) -> str:
+    """The same of a resource that was just found, or not."""
+    delete = f"kennel tpu delete {place.flags}"
     if found is None:
         return f"nothing is left of {place}; it costs nothing"
     if found.state == "ACTIVE" or found.state == "PROVISIONING":

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from launch.cloud import queued_resources, reports
 from launch.cloud.gcloud import Completed, Gcloud, GcloudError, last_lines
@@ -35,6 +35,7 @@ class HostCommands:
       status: prints one JSON object: host, state, exit_code, job.
       log: prints the job's log, with `True` without end.
       stop: has the job save and end; prints as `status` does.
+      kill: ends a job that does not end when asked; prints as `status` does.
     """
 
     identity: str
@@ -43,6 +44,7 @@ class HostCommands:
     status: str
     log: Callable[[bool], str]
     stop: str
+    kill: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,10 @@ class RemoteJob:
         """Has the job save and end; as `hosts`, after it."""
         return self._reported(gcloud, self.stopping())
 
+    def kill(self, gcloud: Gcloud) -> tuple[list[Host], str]:
+        """Ends a job that was asked to save and end, and did not; as `hosts`, after it."""
+        return self._reported(gcloud, queued_resources.ssh(self.place, self.commands.kill))
+
     @staticmethod
     def _reported(gcloud: Gcloud, arguments: Sequence[str]) -> tuple[list[Host], str]:
         done = gcloud.on_hosts(arguments, STATUS_TIMEOUT)
@@ -101,15 +107,24 @@ class RemoteJob:
 
 
 class LogFollower:
-    """The log of the first host on our own output, in a process; see `recovery.Follower`."""
+    """The log of the first host, in a process; see `recovery.Follower`."""
 
-    def __init__(self, job: RemoteJob, gcloud: Gcloud) -> None:
+    def __init__(self, job: RemoteJob, gcloud: Gcloud, output: IO[bytes] | None = None) -> None:
+        """Args:
+        job: whose log.
+        gcloud: the command.
+        output: where it goes; None for our own output.
+        """
+        self._output = output
         self._argv = [gcloud.name, *job.log(follow=True)]
         self._process: subprocess.Popen[bytes] | None = None
 
     def ensure(self) -> None:
         if self._process is None or self._process.poll() is not None:
-            self._process = subprocess.Popen(self._argv, stdin=subprocess.DEVNULL)
+            errors = None if self._output is None else subprocess.STDOUT
+            self._process = subprocess.Popen(
+                self._argv, stdin=subprocess.DEVNULL, stdout=self._output, stderr=errors
+            )
 
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:

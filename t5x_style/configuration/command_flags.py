@@ -20,6 +20,12 @@ def add_stage(parser: argparse.ArgumentParser) -> None:
     """Adds what every stage and recipe takes."""
     add_gin(parser)
     parser.add_argument("--dry_run", action="store_true", help="say what would run and why")
+    add_selection(parser)
+    launch_flags.add_flags(parser)
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Adds which versions count, and which stages of a recipe run."""
     parser.add_argument(
         "--strict_code", action="store_true", help="a version that other code made does not count"
     )
@@ -27,7 +33,6 @@ def add_stage(parser: argparse.ArgumentParser) -> None:
         "--rerun", action="append", default=[], help="make this stage again; repeatable"
     )
     parser.add_argument("--until", help="of a recipe: only this stage and those that it reads")
-    launch_flags.add_flags(parser)
 
 
 def add_sweep(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +42,9 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--report", action="store_true", help="write the report of what is done; run nothing"
+    )
+    parser.add_argument(
+        "--workers", type=int, help="trials at once; default: sweep.run.workers, which is 1"
     )
 
 

@@ -1,10 +1,24 @@
 """`best.gin`: the recipe with what the winner binds, to be run as any recipe."""
 
+from pathlib import Path
+
 from t5x_style.configuration.gin_reader import to_gin
+from t5x_style.storage import places
 from t5x_style.sweeps.planning import Planner
 from t5x_style.sweeps.trials import Trial
 
 FILE = "best.gin"
+
+
+def command(folder: Path) -> str:
+    """The command that runs `best.gin`, in the sweep's store: its run is next to the sweep.
+
+    Args:
+      folder: of the sweep.
+    """
+    there, url = places.shown(folder), places.remote(folder)
+    fetch = f"gcloud storage cp {url}/{FILE} . && " if url else ""
+    return f"{fetch}kennel run {FILE if url else folder / FILE} RUN_DIR={there}-best"
 
 
 def text(planner: Planner, trial: Trial) -> str:

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Protocol
 
 from t5x_style.leases.lease import Lease, LeaseLost, Leases
-from t5x_style.sweeps import measures, settling
-from t5x_style.sweeps.launchers import Job, Launcher
+from t5x_style.sweeps import measures, settling, trial_records
+from t5x_style.sweeps.launchers import NOT_RUN, Job, Launcher
 from t5x_style.sweeps.outcomes import Outcomes
 from t5x_style.sweeps.planning import Planner
 from t5x_style.sweeps.pruning import Pruner
+from t5x_style.sweeps.remote_sweep import RemoteSweep
 from t5x_style.sweeps.trial_records import LOG, Kept, TrialRecords
 from t5x_style.sweeps.trials import Record, Trial
+from t5x_style.workflow import remote_store
 
 POLL_SECONDS = 0.5
 LONGEST_POLL = 5.0  # seconds
@@ -74,6 +76,7 @@ class Driver:
         pruner: Pruner,
         launcher: Launcher,
         leases: Leases,
+        remote: RemoteSweep,
         say: Callable[[str], None],
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -84,6 +87,7 @@ class Driver:
         pruner: stops trials early.
         launcher: starts them.
         leases: who works on which.
+        remote: what others have written to the sweep's folder.
         say: prints a line.
         sleep, clock: of the driver.
         """
@@ -91,7 +95,8 @@ class Driver:
         self._source, self._pruner, self._launcher = source, pruner, launcher
         self._leases, self._say, self._sleep, self._clock = leases, say, sleep, clock
         self.records = TrialRecords(self._sweep.folder)
-        self._outcomes = Outcomes(planner, self.records)
+        self._remote = remote
+        self._outcomes = Outcomes(planner, self.records, self._remote)
         self._running: dict[str, Running] = {}
         self._retried: set[str] = set()
         self._stops: dict[str, int] = {}  # trial -> how often somebody else has stopped it
@@ -119,18 +124,30 @@ class Driver:
             view = self.view()
             self._stop_early(view)
             started = self._start(view)
-            if not self._running and not started and not self._others_run(view):
+            left = self._left(view)
+            if not left and self._source.is_complete():
+                self._launcher.no_more()
+            if not (self._running or started or self._must_wait_for_others(left)):
                 return
             busy = (self._clock() - began) / BUSY_SHARE
             self._sleep(min(max(POLL_SECONDS, busy), LONGEST_POLL))
 
+    def has_ended(self) -> bool:
+        """Whether every trial has ended, and no more will come."""
+        return not self._left(self.view()) and self._source.is_complete()
+
+    def was_stopped(self) -> bool:
+        """Whether trials are left because of the user, and not of a limit of the sweep."""
+        return self.stopping or self.changed
+
     def view(self) -> Records:
         """Trial's name -> its record, running ones with their curves, pruned where judged so."""
+        self._remote.look()
         trials = self._source.trials()
         found = {trial.name: self._outcomes.seen(trial) for trial in trials}
         for name, one in self._running.items():
             if found[name].status == "running":
-                seconds = one.kept.record.seconds + self._clock() - one.began
+                seconds = one.kept.record.seconds + self._seconds(one)
                 found[name] = replace(found[name], seconds=seconds)
         return settling.settled(trials, found, self._pruner, self._sweep.larger_is_better)
 
@@ -143,7 +160,7 @@ class Driver:
             if code is None:
                 continue
             del self._running[name]
-            seconds = round(one.kept.record.seconds + self._clock() - one.began, 3)
+            seconds = round(one.kept.record.seconds + self._seconds(one), 3)
             record = one.stopped or self._outcome(one.trial, one.kept.record, code)
             record = replace(record, attempts=one.kept.record.attempts, seconds=seconds)
             try:
@@ -153,12 +170,22 @@ class Driver:
                 self._say(f"{name}: {error}")
                 continue
             one.lease.release()
-            self._say(f"{name}: {in_words(record)}")
+            self._publish_log(name)
+            self._say(f"{name}: {record.in_words}")
+
+    def _seconds(self, one: Running) -> float:
+        """How long this attempt has run."""
+        return self._clock() - one.began - one.job.waited()
+
+    def _publish_log(self, name: str) -> None:
+        log = self.records.folder_of(name) / LOG
+        if log.is_file():
+            remote_store.publish_file(log)
 
     def _outcome(self, trial: Trial, record: Record, code: int) -> Record:
         """What became of a trial that ended by itself; stopped again and again, it has failed."""
         found = self._outcomes.of(trial, record, code)
-        if found.status == "preempted" and not self.changed:
+        if found.status == "preempted" and not self.changed and code != NOT_RUN:
             self._stops[trial.name] = self._stops.get(trial.name, 0) + 1
             if self._stops[trial.name] > STOPS:
                 reason = f"it was stopped {STOPS + 1} times, by nobody known"
@@ -239,15 +266,20 @@ class Driver:
             self._said = True
         return found
 
-    def _others_run(self, view: Records) -> bool:
-        """Whether another driver works on a trial that this one could wait for."""
-        return any(
-            one.status not in settling.ENDED
-            and trial.name not in self._running
-            and self._leases.holder(self.lease_name(trial)) is not None
-            for trial in self._source.trials()
-            for one in [view[trial.name]]
-        )
+    def _left(self, view: Records) -> list[Trial]:
+        """Trials that have not ended, and that this driver does not run."""
+        return [
+            one
+            for one in self._source.trials()
+            if view[one.name].status not in settling.ENDED and one.name not in self._running
+        ]
+
+    def _must_wait_for_others(self, left: Sequence[Trial]) -> bool:
+        """Whether another driver works on a trial that is left, or has machines for one."""
+        if any(self._leases.holder(self.lease_name(one)) is not None for one in left):
+            return True
+        may_start = bool(left) and not (self.stopping or self.changed)
+        return may_start and self._launcher.is_waiting()
 
     def _must_wait(self, trial: Trial, view: Records) -> bool:
         """Whether the trial's configuration may still be pruned with an earlier seed."""
@@ -298,6 +330,8 @@ class Driver:
         lease = self._leases.claim(self.lease_name(trial), lambda: _lose(found))
         if lease is None:
             return False
+        log = self.records.folder_of(trial.name) / LOG
+        self._remote.look_at(self.records.file_of(trial.name), log)
         before = self._outcomes.seen(trial)
         retried = again and before.status == "failed"
         resumed = viewed.status == "preempted" and settling.by_pruner(before)
@@ -310,40 +344,32 @@ class Driver:
             seconds = round(seconds + self._outcomes.unrecorded_seconds(trial), 3)
         if before.status in ("queued", "failed"):
             # until the stage begins, a link of before would lead to another log
-            self._outcomes.stage(trial).unlink(missing_ok=True)
+            remote_store.remove_link(self._outcomes.stage(trial))
         attempts = before.attempts + 1
         record = Record("running", curve=before.curve, attempts=attempts, seconds=seconds)
         kept = Kept(trial, self._planner.of(trial).last.fingerprint, record)
         with lease.guard():
             self.records.write(kept)
-        run_dir = str(self.records.run_dir(trial.name))
-        flags = self._planner.command(self._planner.bindings(trial), run_dir)
-        log = self.records.folder_of(trial.name) / LOG
-        job = self._launcher.start(flags.arguments(), log)
+        job = self._launcher.start(trial.name, self.command(trial), log)
         one = Running(trial, kept, lease, job, self._clock())
         found.append(one)
         self._running[trial.name] = one
         self._say(f"{trial.name}: {'continues' if before.attempts else 'starts'}")
         return True
 
+    def command(self, trial: Trial) -> list[str]:
+        """Arguments of the recipe that runs a trial."""
+        run_dir = self.records.run_dir(trial.name)
+        return self._planner.command(self._planner.bindings(trial), run_dir).arguments()
+
     def lease_name(self, trial: Trial) -> str:
         """Of a trial, in a store that other sweeps use as well."""
-        return f"sweep-{folder_key(self._sweep.folder)}-{trial.name}"
+        return f"sweep-{trial_records.folder_key(self._sweep.folder)}-{trial.name}"
 
 
 def _lose(found: list[Running]) -> None:
     for one in found:
         one.lost = True
-
-
-def in_words(record: Record) -> str:
-    """What became of a trial, in a line."""
-    parts: list[str] = [record.status]
-    if record.value is not None:
-        parts.append(f"{record.value:.4f}" + (f" at step {record.step}" if record.step else ""))
-    if record.reason:
-        parts.append(record.reason)
-    return ", ".join(parts)
 
 
 def _digest(paths: Iterable[Path]) -> str:
@@ -356,8 +382,3 @@ def _digest(paths: Iterable[Path]) -> str:
             digest.update(b"gone")
         digest.update(b"\0")
     return digest.hexdigest()
-
-
-def folder_key(folder: Path) -> str:
-    """Twelve digits that stand for a sweep's folder in the names of leases."""
-    return hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]

@@ -14,19 +14,23 @@ from t5x_style.configuration.gin_reader import REPOSITORY
 from t5x_style.workflow import recipe_checks, stage_runner
 
 MODULE = "launch.recipe"
+NOT_RUN = 75  # in place of a recipe's exit code: the launcher had no machine; no trial failed
 
 
 class Job(Protocol):
     """A trial that was started."""
 
     def ended(self) -> int | None:
-        """The exit code of its recipe, see `launch.recipe`; None while it runs."""
+        """The exit code of its recipe, see `launch.recipe`, or `NOT_RUN`; None while it runs."""
 
     def stop(self) -> None:
         """Asks it to save and end; may be called again."""
 
     def kill(self) -> None:
         """Ends it at once."""
+
+    def waited(self) -> float:
+        """Seconds so far for which it waited for a machine; they are not the trial's."""
 
 
 class Launcher(Protocol):
@@ -41,13 +45,44 @@ class Launcher(Protocol):
     def free(self) -> int:
         """How many more trials can be started now."""
 
-    def start(self, arguments: Sequence[str], log: Path) -> Job:
+    def is_waiting(self) -> bool:
+        """Whether more can be started once other drivers end."""
+
+    def no_more(self) -> None:
+        """No trial is left that waits to be started: machines without one may go."""
+
+    def start(self, trial: str, arguments: Sequence[str], log: Path) -> Job:
         """Runs a recipe.
 
         Args:
+          trial: its name.
           arguments: of `launch.recipe`.
           log: its output is appended there.
         """
+
+
+class EndedJob:
+    """A trial that could not be started."""
+
+    def __init__(self, code: int):
+        """Args:
+        code: what its recipe would have ended with.
+        """
+        self._code = code
+
+    def ended(self) -> int:
+        """See `Job.ended`."""
+        return self._code
+
+    def stop(self) -> None:
+        """See `Job.stop`."""
+
+    def kill(self) -> None:
+        """See `Job.kill`."""
+
+    def waited(self) -> float:
+        """See `Job.waited`."""
+        return 0.0
 
 
 class LocalJob:
@@ -72,6 +107,10 @@ class LocalJob:
         """See `Job.kill`; its stage dies with it."""
         if self._process.poll() is None:
             self._process.kill()
+
+    def waited(self) -> float:
+        """See `Job.waited`: none, since this machine is there."""
+        return 0.0
 
 
 class LocalLauncher:
@@ -103,13 +142,18 @@ class LocalLauncher:
             del self._jobs[place]
         return [place for place in range(len(self._parts)) if place not in self._jobs]
 
-    def start(self, arguments: Sequence[str], log: Path) -> LocalJob:
+    def is_waiting(self) -> bool:
+        """See `Launcher.is_waiting`: drivers share this machine."""
+        return False
+
+    def no_more(self) -> None:
+        """See `Launcher.no_more`: this machine stays."""
+
+    def start(self, trial: str, arguments: Sequence[str], log: Path) -> LocalJob:
         """See `Launcher.start`."""
+        del trial
         place = self._free_places()[0]
-        log.parent.mkdir(parents=True, exist_ok=True)
-        file = open(log, "ab")  # noqa: SIM115  the job closes it
-        file.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
-        file.flush()
+        file = begun_log(log)
         with _on(self._parts[place]):
             process = subprocess.Popen(
                 [sys.executable, "-m", MODULE, *arguments],
@@ -120,6 +164,18 @@ class LocalLauncher:
             )
         self._jobs[place] = LocalJob(process, file)
         return self._jobs[place]
+
+
+def begun_log(path: Path) -> IO[bytes]:
+    """A trial's log, to which a new attempt is appended after a line with the time.
+
+    The caller closes it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = open(path, "ab")  # noqa: SIM115  see above
+    file.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
+    file.flush()
+    return file
 
 
 def _environment() -> Mapping[str, str]:

@@ -77,18 +77,18 @@ def _evaluators(parameters: Mapping[str, str]) -> dict[str, list[str]]:
     return found
 
 
-def curve(folder: Path, metric: str) -> tuple[Curve, str]:
+def curve(log: Path, metric: str) -> tuple[Curve, str]:
     """The metric at each step of a training's log, up to the first value that is no number.
 
     Args:
-      folder: of the stage; it may be running.
+      log: of the training, which may be running.
       metric: of it.
 
     Returns:
       the curve, () where there is no log yet; and what is wrong with the log, or "".
     """
     try:
-        lines = metric_writer.read_lines(folder / metric_writer.JSONL)
+        lines = metric_writer.read_lines(log)
     except OSError:
         return (), ""
     except ValueError as error:

@@ -5,8 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from t5x_style.sweeps import measures
+from t5x_style.sweeps.launchers import NOT_RUN
 from t5x_style.sweeps.measures import MeasureError
 from t5x_style.sweeps.planning import Planner
+from t5x_style.sweeps.remote_sweep import RemoteSweep
 from t5x_style.sweeps.trial_records import FILE, LOG, TrialRecords
 from t5x_style.sweeps.trials import Curve, Record, Trial
 from t5x_style.workflow.store import Version
@@ -17,8 +19,8 @@ STOPPED = 143  # exit code of a recipe whose stage was stopped by somebody else,
 class Outcomes:
     """Reads records and runs of trials; writes nothing."""
 
-    def __init__(self, planner: Planner, records: TrialRecords):
-        self._planner, self._records = planner, records
+    def __init__(self, planner: Planner, records: TrialRecords, remote: RemoteSweep):
+        self._planner, self._records, self._remote = planner, records, remote
         self._sweep = planner.sweep
 
     def seen(self, trial: Trial) -> Record:
@@ -36,7 +38,7 @@ class Outcomes:
     def _with_curve(self, trial: Trial, record: Record) -> Record:
         if not measures.is_training(self._planner.of(trial).last):
             return record
-        curve, wrong = measures.curve(self.stage(trial), self._sweep.metric)
+        curve, wrong = measures.curve(self._remote.log(self.stage(trial)), self._sweep.metric)
         if wrong:
             return replace(record, status="failed", curve=curve, reason=wrong)
         return replace(record, curve=curve or record.curve)
@@ -51,15 +53,16 @@ class Outcomes:
         Args:
           trial: whose.
           record: from its start.
-          code: the recipe's exit code, see `launch.recipe`.
+          code: the recipe's exit code, see `launch.recipe`; or `launchers.NOT_RUN`.
         """
-        if code not in (0, STOPPED):
-            seen = self._with_curve(trial, record)
-            return replace(seen, status="failed", reason=seen.reason or self._error(trial, code))
-        version = self._planner.made(trial, str(self._records.run_dir(trial.name)))
-        if version is None:
-            return replace(self._with_curve(trial, record), status="preempted", reason="")
+        self._remote.look(now=True)
         seen = self._with_curve(trial, record)
+        if code not in (0, STOPPED, NOT_RUN):
+            return replace(seen, status="failed", reason=seen.reason or self._error(trial, code))
+        self._remote.look_at_store()
+        version = self._planner.made(trial, self._records.run_dir(trial.name))
+        if version is None:
+            return replace(seen, status="preempted", reason="")
         if seen.status == "failed":
             return seen
         try:
@@ -72,7 +75,8 @@ class Outcomes:
         sweep = self._sweep
         if measures.is_training(self._planner.of(trial).last):
             return measures.chosen(curve, sweep.at, sweep.larger_is_better)
-        return None, measures.number(version.output(measures.OUTPUT), sweep.metric)
+        with self._remote.output(version, measures.OUTPUT) as path:
+            return None, measures.number(path, sweep.metric)
 
     def unrecorded_seconds(self, trial: Trial) -> float:
         """How long an attempt ran whose driver was killed, as far as its log says."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from t5x_style.configuration import gin_checks
 from t5x_style.configuration.gin_reader import COMMAND_LINE, GinError, to_gin
+from t5x_style.storage import places
 from t5x_style.sweeps.axes import Axis, Unset, ordered
 from t5x_style.sweeps.points import NoChange
 from t5x_style.sweeps.sweep_reader import Sweep
@@ -62,15 +63,17 @@ class Planner:
         self._made: dict[str, Planned] = {}
         self._decisions: dict[str, Decision] = {}
 
-    def command(self, bindings: Bindings, run_dir: str) -> gin_checks.Flags:
-        """The command line of a recipe.
+    def command(self, bindings: Bindings, run_dir: Path) -> gin_checks.Flags:
+        """The command line of a recipe, the same on every machine where the sweep is on gs://.
 
         Args:
           bindings: of a trial, its seed among them.
           run_dir: its folder.
         """
-        store = str(links.of_run(self.sweep.folder).root)
-        given = {"RUN_DIR": run_dir} | {name: to_gin(value) for name, value in bindings.items()}
+        store = places.shown(links.of_run(self.sweep.folder).root)
+        given = {"RUN_DIR": places.shown(run_dir)} | {
+            name: to_gin(value) for name, value in bindings.items()
+        }
         if all(name != recipe_reader.STORE_MACRO for name, _ in self.sweep.settings):
             given[recipe_reader.STORE_MACRO] = store
         return gin_checks.Flags(
@@ -110,7 +113,7 @@ class Planner:
         """
         key = to_gin(dict(sorted(bindings.items())))
         if key not in self._made:
-            flags = self.command(bindings, str(self.sweep.folder / PLANNED))
+            flags = self.command(bindings, self.sweep.folder / PLANNED)
             recipe = recipe_reader.load(flags)
             chain = recipe_planning.chained(recipe, flags, self._plan)
             self._made[key] = Planned(recipe, flags, chain)
@@ -152,7 +155,7 @@ class Planner:
         plan = recipe_planning.plan(planned.recipe, item, planned.flags, known)
         return stages.decide(plan)
 
-    def made(self, trial: Trial, run_dir: str) -> Version | None:
+    def made(self, trial: Trial, run_dir: Path) -> Version | None:
         """The finished version of the measured stage, as gin files say now.
 
         None where it is not finished, or where they no longer say what was planned.

@@ -19,6 +19,7 @@ from t5x_style.configuration.gin_reader import to_gin
 from t5x_style.sweeps import figure, standings
 from t5x_style.sweeps.standings import ALPHA, Best, Row, Summary
 from t5x_style.sweeps.trials import DEFAULT, Configuration, Record, Results, Trial
+from t5x_style.workflow import remote_store
 
 PAGE, PICTURE = "report.md", "report.png"
 TRIALS, CONFIGURATIONS, TIMES = "table.csv", "configurations.csv", "times.csv"
@@ -52,7 +53,10 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A temporary path; what is written there replaces the file, unless something fails."""
+    """A temporary path; what is written there replaces the file, unless something fails.
+
+    Where the path is the copy of one on object storage, the file is uploaded then.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         yield temporary
@@ -62,6 +66,7 @@ def whole(path: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    remote_store.publish_file(path)
 
 
 def texts(results: Results, best_command: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ from t5x_style.sweeps import points, samplers
 from t5x_style.sweeps.points import NoChange
 from t5x_style.sweeps.sweep_reader import Sweep
 from t5x_style.sweeps.trials import Configuration, Record, Trial
+from t5x_style.workflow import remote_store
 
 ADAPTIVE = ("tpe",)
 ATTEMPTS = 20  # points that are possible and new are asked for so often
@@ -102,6 +103,7 @@ class Asked:
             return True
         try:
             known = len(self._configurations)
+            remote_store.copy_record(self._path(known))
             self._read()
             if self.is_complete() or len(self._configurations) > known:
                 return True  # another driver has asked

@@ -20,6 +20,7 @@ from t5x_style.configuration.gin_reader import (
     closest,
     to_gin,
 )
+from t5x_style.storage import places
 from t5x_style.sweeps import axes as axes_of
 from t5x_style.sweeps.axes import KINDS, UNSET, Axis
 
@@ -54,7 +55,7 @@ class Sweep:
 
     Attributes:
       title: name of the file.
-      folder: of records, trials and the report.
+      folder: of records, trials and the report; of one on gs:// the copy, see `storage.places`.
       recipe: its gin file.
       settings: (NAME, VALUE) of --gin.NAME=VALUE for the recipe of every trial.
       places: NAME of a setting or axis -> where it is set.
@@ -289,10 +290,15 @@ def _folder(config: Config, flags: gin_checks.Flags, wrong: list[str]) -> Path:
     if not isinstance(value, str) or not value:
         wrong.append(f"{macro.where}: {FOLDER_MACRO}: expected a folder, found {value!r}")
         return default
-    for part in (Path(value), *Path(value).parents):
+    try:
+        folder = places.local(value)
+    except places.PathError as error:
+        wrong.append(f"{macro.where}: {FOLDER_MACRO}: {error}")
+        return default
+    for part in (folder, *folder.parents):
         if part.exists() and not part.is_dir():
             wrong.append(f"{macro.where}: {FOLDER_MACRO}: expected a folder, but {part} is a file")
-    return Path(value)
+    return folder
 
 
 def _clashes(

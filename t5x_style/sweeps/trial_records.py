@@ -5,13 +5,14 @@ deletes one: a trial that the sweep file describes no more stays, and counts aga
 back.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from t5x_style.configuration.gin_reader import parse_value, to_gin
-from t5x_style.storage import records
+from t5x_style.storage import places, records
 from t5x_style.sweeps.trials import Configuration, Record, Trial
 
 FORMAT = 1
@@ -50,6 +51,10 @@ class TrialRecords:
         """Of a trial's record, log and run."""
         return self.folder / name
 
+    def file_of(self, name: str) -> Path:
+        """The record of a trial."""
+        return self.folder / name / FILE
+
     def run_dir(self, name: str) -> Path:
         """RUN_DIR of a trial's recipe."""
         return self.folder / name / RUN
@@ -60,7 +65,7 @@ class TrialRecords:
         Raises:
           RecordError: the file is damaged.
         """
-        path = self.folder / name / FILE
+        path = self.file_of(name)
         value = records.read_json(path)
         if value is None:
             if path.exists():
@@ -117,3 +122,9 @@ def _read(value: Mapping[str, Any]) -> Kept:
     curve = tuple((int(step), float(one)) for step, one in value["curve"])
     trial = Trial(Configuration(EARLIER, *parts), value["seed"])
     return Kept(trial, value["plan"], Record(curve=curve, **fields))
+
+
+def folder_key(folder: Path) -> str:
+    """Twelve digits that identify a sweep's folder in the names of leases."""
+    name = places.remote(folder) or str(folder.resolve())
+    return hashlib.sha256(name.encode()).hexdigest()[:12]

@@ -96,6 +96,16 @@ class Record:
     attempts: int = 0
     seconds: float = 0.0
 
+    @property
+    def in_words(self) -> str:
+        """What became of the trial, in a line."""
+        parts: list[str] = [self.status]
+        if self.value is not None:
+            parts.append(f"{self.value:.4f}" + (f" at step {self.step}" if self.step else ""))
+        if self.reason:
+            parts.append(self.reason)
+        return ", ".join(parts)
+
 
 @dataclass(frozen=True)
 class Stages:

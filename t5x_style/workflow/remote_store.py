@@ -78,13 +78,24 @@ def _refresh_run(store: Store, run_dir: Path) -> None:
     copy_record(run_dir / RUN_FILE)
     links, _ = objects.default().children(places.remote(run_dir))
     for there in links:
-        name = there.path.rpartition("/")[2]
-        if name.endswith(LINK):
-            content, _ = objects.default().read(there.path)
-            target = store.versions / content.decode()
-            if target.is_dir():
-                link = run_dir / name.removesuffix(LINK)
-                records.point(link, os.path.relpath(target, run_dir))
+        if there.path.endswith(LINK):
+            copy_link(store, there.path, known=True)
+
+
+def copy_link(store: Store, there: str, known: bool = False) -> None:
+    """Makes a run's link here what it is there.
+
+    Args:
+      store: of the version.
+      there: the link's object.
+      known: only if the version's records are here.
+    """
+    with contextlib.suppress(errors.Missing):  # removed meanwhile
+        content, _ = objects.default().read(there)
+        target = store.versions / content.decode()
+        link = places.local(there.removesuffix(LINK))
+        if target.is_dir() or not known:
+            records.point(link, os.path.relpath(target, link.parent))
 
 
 def has_run_file(run_dir: Path) -> bool:
@@ -96,8 +107,9 @@ def has_run_file(run_dir: Path) -> bool:
 
 
 def copy_record(path: Path) -> None:
-    """Copies a record, if it is there, and on object storage."""
-    if (content := _content(path)) is not None:
+    """Copies a record, if it is there, and on object storage; an equal one keeps its time."""
+    content = _content(path)
+    if content is not None and not (path.is_file() and path.read_text("utf-8") == content):
         _write(path, content)
 
 
@@ -119,6 +131,14 @@ def publish_link(link: Path, version: str) -> None:
     """Writes there which version a run's link leads to, where the run is on object storage."""
     if url := places.remote(link):
         objects.default().write(url + LINK, version.encode())
+
+
+def remove_link(link: Path) -> None:
+    """Removes a run's link to a version, here and where the run is on object storage."""
+    link.unlink(missing_ok=True)
+    if url := places.remote(link):
+        with contextlib.suppress(errors.Missing):
+            objects.default().delete(url + LINK)
 
 
 def publish_file(path: Path) -> None:

@@ -11,6 +11,7 @@ from launch import tpu_vm
 from launch.cloud import recipe_job, tpu_flags
 from launch.cloud.endings import MEANINGS, Ending
 from launch.cloud.gcloud import Completed, Gcloud
+from launch.cloud.requests import RequestError
 from t5x_style.configuration.gin_reader import REPOSITORY
 from t5x_style.storage import errors
 from tests.launch.cloud import google
@@ -139,6 +140,22 @@ def test_zone_and_project_come_from_gcloud_and_that_is_said(world, capsys):
     settings["compute/zone"] = "(unset)\n"
     assert tpu_vm.main(["create", "--slice=v5e:4x4", "--name=mine"], gcloud) == 2
     assert "no zone: pass --zone=" in capsys.readouterr().err
+
+
+def test_flags_of_a_recipe_reach_the_hosts():
+    given = ("--until=passages", "--strict_code", "--initialization_timeout=60")
+    options, gin = tpu_vm.read([*UP, *given])
+    described = recipe_job.read(gin)
+    assert described.flags.until == "passages" and described.flags.strict_code
+    assert described.several["KENNEL_INITIALIZATION_TIMEOUT"] == "60"
+    words = recipe_job.host_commands("mine", described, 4).start
+    assert "--until=passages" in words and "--strict_code" in words
+    options, gin = tpu_vm.read(["run", *BEIR, "--gin.RUN_DIR=gs://bucket/mine", "--rerun=index"])
+    assert options.verb == "run" and recipe_job.read(gin).flags.rerun == ("index",)
+    with pytest.raises(RequestError, match="up takes no --rerun"):
+        tpu_vm.read([*UP, "--rerun=index"])
+    with pytest.raises(ValueError, match="initialization_timeout .*expected a whole number"):
+        recipe_job.read([*gin, "--initialization_timeout=soon"])
 
 
 def test_settings_reach_the_hosts_unchanged():

@@ -1,0 +1,87 @@
+"""The slices of a sweep: for each worker one resource, `NAME-w0`, `NAME-w1` and so on.
+
+They belong to workers, not to trials: a queue and a set-up take minutes, so that one trial follows
+another on the same hosts. Labels say whose they are, as of a run: the name, and SWEEP_DIR.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from launch.cloud import queued_resources, recovery, reports
+from launch.cloud.gcloud import Gcloud, GcloudError
+from launch.cloud.reports import Resource
+from launch.cloud.requests import FOLDER_LABEL, Place, Request
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Equal slices, some at a time.
+
+    Attributes:
+      request: for one worker; it is named after the sweep, and its `run_dir` is SWEEP_DIR.
+      workers: how many.
+    """
+
+    request: Request
+    workers: int
+
+    @property
+    def requests(self) -> list[Request]:
+        """What is asked for, by each worker.
+
+        Raises:
+          RequestError: the sweep's name is too long for a worker's.
+        """
+        name = self.request.name
+        return [replace(self.request, name=f"{name}-w{one}") for one in range(self.workers)]
+
+    def found(self, gcloud: Gcloud) -> list[Resource]:
+        """Resources of this sweep in its zone, those of more workers than now included.
+
+        Raises:
+          GcloudError: Google did not say.
+        """
+        where = self.request
+        answer = gcloud.read(queued_resources.list_all(where.zone, where.project))
+        return [one for one in map(reports.resource, answer or ()) if self._is_ours(one)]
+
+    def _is_ours(self, one: Resource) -> bool:
+        folder = self.request.all_labels[FOLDER_LABEL]
+        named = re.fullmatch(rf"{re.escape(self.request.name)}-w\d+", one.name) is not None
+        return named and one.run == one.name and one.labels.get(FOLDER_LABEL) == folder
+
+    def _place(self, one: Resource) -> Place:
+        return replace(self.request, name=one.name).place
+
+    def costs(self, gcloud: Gcloud) -> Iterator[str]:
+        """Lines on what is left, and whether it costs money."""
+        try:
+            found = self.found(gcloud)
+        except GcloudError as error:
+            yield (
+                f"NOT KNOWN whether slices of {self.request.place} cost money ({error.short}). "
+                f"To see: kennel tpu status --zone={self.request.zone} "
+                f"--project={self.request.project}"
+            )
+            return
+        if not found:
+            yield f"no slices are left of {self.request.place}; they cost nothing"
+        for one in found:
+            yield recovery.cost_of(one, self._place(one))
+
+    def delete(self, gcloud: Gcloud, say: Callable[[str], None], name: str = "") -> None:
+        """Deletes the sweep's resources, whatever runs there, and nothing else.
+
+        Args:
+          gcloud: the command.
+          say: prints a line.
+          name: of one worker's; "" for all.
+        """
+        try:
+            for one in self.found(gcloud):
+                if name in ("", one.name):
+                    gcloud.once(queued_resources.delete(self._place(one)))
+                    say(f"{self._place(one)} ({one.state}) is being deleted")
+        except GcloudError as error:
+            say(f"not all slices could be deleted: {error}")

@@ -1,0 +1,205 @@
+"""Runs the trials of a sweep on slices: see `t5x_style.sweeps.launchers.Launcher`.
+
+A worker's slices belong to the driver that has the lease of their name, so that two drivers never
+use one resource. SWEEP_DIR/workers/NAME.json notes which trial ran there last: a trial goes back to
+the slices that may still run its job.
+"""
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launch.cloud import recipe_job
+from launch.cloud.gcloud import Gcloud
+from launch.cloud.remote_job import LogFollower
+from launch.cloud.requests import FOLDER_LABEL, Request
+from launch.cloud.slice_jobs import FAILED, Follow, LeasedJob, SliceJob
+from launch.cloud.sweep_fleet import Fleet
+from t5x_style.leases.lease import Lease, Leases
+from t5x_style.storage import records
+from t5x_style.sweeps.launchers import NOT_RUN, EndedJob, Job, begun_log
+from t5x_style.workflow import remote_store
+
+NOTES = "workers"  # folder of SWEEP_DIR
+CLAIM_SECONDS = 15.0  # between two attempts to get slices that another driver has
+
+
+@dataclass
+class _Worker:
+    """A place for one trial at a time.
+
+    Attributes:
+      request: for its slices.
+      lease: of the slices; None while another driver has them.
+      job: that runs there, if one does.
+      trial: the last one that was started there.
+      has_ended: whether that one has ended by itself: its job runs on no host.
+      reported: identity of the last job that failed there.
+      retired: why no trial can run there any more.
+      is_gone: whether its slices were deleted since the last trial.
+    """
+
+    request: Request
+    lease: Lease | None = None
+    job: SliceJob | None = None
+    trial: str = ""
+    has_ended: bool = True
+    reported: str = ""
+    retired: str = ""
+    is_gone: bool = False
+
+    @property
+    def is_free(self) -> bool:
+        return self.lease is not None and self.job is None and not self.retired
+
+
+class SliceLauncher:
+    """Starts trials on slices, one on those of each worker.
+
+    Attributes:
+      devices: chips of a worker's slices.
+      fleet: the slices of all workers.
+      gcloud: the command.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        folder: Path,
+        leases: Leases,
+        gcloud: Gcloud,
+        say: Callable[[str], None],
+        delete_idle: bool = False,
+        follow: Follow = LogFollower,
+        wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args:
+        fleet: the slices of all workers.
+        folder: of the sweep.
+        leases: of the store.
+        gcloud: the command.
+        say: prints a line.
+        delete_idle: whether slices that no trial will need are deleted.
+        follow, wait: see `SliceJob`.
+        clock: seconds.
+        """
+        self.devices, self.fleet = fleet.request.slices.all_chips, fleet
+        self._workers = [_Worker(one) for one in fleet.requests]
+        self._folder, self._leases = folder / NOTES, leases
+        self.gcloud, self._say, self._follow = gcloud, say, follow
+        self._wait, self._clock, self._claimed = wait, clock, -CLAIM_SECONDS
+        self._delete_idle = delete_idle
+
+    @property
+    def retired(self) -> list[str]:
+        """Names of slices that can run no trial any more, each with the reason."""
+        return [f"{one.request.name}: {one.retired}" for one in self._workers if one.retired]
+
+    def free(self) -> int:
+        """See `Launcher.free`."""
+        for worker in self._workers:
+            if worker.job is not None and worker.job.ended() is not None:
+                self._collect(worker, worker.job)
+        if self._clock() - self._claimed >= CLAIM_SECONDS:
+            self._claimed = self._clock()
+            self._claim()
+        return sum(one.is_free for one in self._workers)
+
+    def is_waiting(self) -> bool:
+        """See `Launcher.is_waiting`."""
+        return any(one.lease is None and not one.retired for one in self._workers)
+
+    def no_more(self) -> None:
+        """See `Launcher.no_more`."""
+        for worker in self._workers if self._delete_idle else ():
+            if worker.is_free and not worker.is_gone:
+                self.fleet.delete(self.gcloud, self._say, worker.request.name)
+                worker.is_gone = True
+
+    def start(self, trial: str, arguments: Sequence[str], log: Path) -> Job:
+        """See `Launcher.start`."""
+        free = [one for one in self._workers if one.is_free]
+        if not free:  # another driver has taken the slices since `free`
+            return EndedJob(NOT_RUN)
+        worker = min(free, key=lambda one: (one.trial != trial, not one.has_ended))
+        request, lease = worker.request, worker.lease
+        if lease is None:
+            return EndedJob(NOT_RUN)
+        try:
+            job = recipe_job.read(arguments)
+            commands = recipe_job.host_commands(request.name, job, request.hosts)
+        except ValueError as error:  # a recipe that hosts cannot run: the trial has failed
+            with begun_log(log) as file:
+                file.write(f"error: {error}\n".encode())
+            return EndedJob(FAILED)
+        worker.trial, worker.has_ended, worker.is_gone = trial, False, False
+        self._note(worker)
+        worker.job = SliceJob(
+            request, LeasedJob(request.place, commands, lease), log, self.gcloud,
+            lambda line: self._say(f"{request.name}: {line}"),
+            worker.reported, self._follow, self._wait,
+        )  # fmt: skip
+        return worker.job
+
+    def close(self) -> None:
+        """Lets other drivers have the slices; jobs on hosts do not notice."""
+        for worker in self._workers:
+            self._release(worker)
+
+    def _collect(self, worker: _Worker, job: SliceJob) -> None:
+        """Notes how a trial ended."""
+        worker.job = None
+        worker.has_ended = job.has_ended
+        worker.reported = job.reported or worker.reported
+        if worker.lease is None:
+            return
+        self._note(worker)
+        if job.unavailable:
+            worker.retired = job.unavailable
+            self._say(f"{worker.request.name} runs no further trial: {worker.retired}")
+            self._release(worker)
+
+    def _claim(self) -> None:
+        """Takes the slices that no other driver has."""
+        for worker in self._workers:
+            if worker.lease is None and worker.job is None and not worker.retired:
+                name = f"slices-{worker.request.all_labels[FOLDER_LABEL]}-{worker.request.name}"
+                worker.lease = self._leases.claim(name, functools.partial(_lose, worker))
+                if worker.lease is not None:
+                    self._read_note(worker)
+
+    def _release(self, worker: _Worker) -> None:
+        if worker.lease is not None:
+            worker.lease.release()
+        worker.lease = None
+
+    def _path(self, worker: _Worker) -> Path:
+        return self._folder / f"{worker.request.name}.json"
+
+    def _read_note(self, worker: _Worker) -> None:
+        remote_store.copy_record(self._path(worker))
+        note: dict[str, Any] = records.read_json(self._path(worker)) or {}
+        worker.trial = str(note.get("trial", ""))
+        worker.has_ended = bool(note.get("has_ended", True))
+        worker.reported = str(note.get("reported", ""))
+
+    def _note(self, worker: _Worker) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        note = {
+            "trial": worker.trial,
+            "has_ended": worker.has_ended,
+            "reported": worker.reported,
+        }
+        records.write_json(self._path(worker), note)
+
+
+def _lose(worker: _Worker) -> None:
+    """Another driver has the slices now, since this process was suspended for long."""
+    worker.lease = None
+    if worker.job is not None:
+        worker.job.leave()

@@ -1,0 +1,409 @@
+"""Trials of a sweep on the slices of a stand-in zone: who has them, and what becomes of trials."""
+
+import contextlib
+import itertools
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from launch import sweep_machines
+from launch.cloud.gcloud import Gcloud
+from launch.cloud.remote_job import HostCommands, LogFollower, RemoteJob
+from launch.cloud.requests import Place, Request
+from launch.cloud.sweep_fleet import Fleet
+from launch.cloud.sweep_slices import SliceLauncher
+from t5x_style.accelerators import slices
+from t5x_style.leases.lease import LeaseLost
+from t5x_style.storage.errors import Unreachable
+from t5x_style.sweeps.launchers import NOT_RUN
+from tests.launch.cloud.histories import NoFollower
+from tests.launch.sweeps import toy_machines
+from tests.launch.sweeps.toy_machines import RUNS_ON, ToyMachines
+from tests.launch.sweeps.zone import Found, Zone
+
+TRIALS = ("a", "b", "c", "d", "e")
+FOLDER = "gs://bucket/rates"
+
+
+class KilledError(BaseException):
+    """The driver is gone: nothing of it runs any more."""
+
+
+class Leases:
+    """Leases in memory, of drivers that can be killed."""
+
+    def __init__(self, held):
+        self.held, self.dead, self.is_away = held, False, False
+
+    def claim(self, name, lost):
+        if name in self.held:
+            return None
+        self.held[name] = self
+        self.lost = lost
+        return Lease(self, name)
+
+
+class Lease:
+    def __init__(self, leases, name):
+        self.leases, self.name = leases, name
+
+    @contextlib.contextmanager
+    def guard(self):
+        if self.leases.is_away:
+            raise Unreachable("gs://bucket: no answer")
+        if self.leases.held.get(self.name) is not self.leases:
+            raise LeaseLost(self.name)
+        yield
+
+    def release(self):
+        if self.leases.held.get(self.name) is self.leases:
+            del self.leases.held[self.name]
+
+
+class World:
+    """A zone, a folder, and drivers."""
+
+    def __init__(self, folder, machines, workers=2):
+        self.folder, self.machines, self.workers = folder, machines, workers
+        self.zone = Zone(machines, most=workers)
+        self.held, self.said = {}, []
+
+    def driver(self):
+        """One that has just been started."""
+        leases = Leases(self.held)
+
+        def run(argv, timeout):
+            if leases.dead:
+                raise KilledError
+            return self.zone(argv, timeout)
+
+        request = Request(
+            "rates", slices.parse("v5e:2x4"), zone="us-west4-a", project="my-project",
+            provisioning="spot", run_dir=FOLDER,
+        )  # fmt: skip
+        found = SliceLauncher(
+            Fleet(request, self.workers), self.folder, leases,
+            Gcloud(run, lambda seconds: tick(), name="gcloud"), self.said.append, True,
+            lambda job, gcloud, file: NoFollower(), lambda event, seconds: event.wait(0.001),
+            itertools.count(step=100).__next__,
+        )  # fmt: skip
+        found.leases = leases
+        return found
+
+    def kill(self, driver):
+        """Ends a driver at once; its leases are those of a dead process then."""
+        driver.leases.dead = True
+        for name in [name for name, one in self.held.items() if one is driver.leases]:
+            del self.held[name]
+
+    def start(self, driver, trial):
+        assert driver.free()
+        return driver.start(trial, [trial], self.folder / "trials" / trial / "log.txt")
+
+    def run(self, driver, trials=TRIALS):
+        """Runs trials to their ends, again where no slices could; their exit codes."""
+        queue, running, codes = list(trials), {}, {}
+        while queue or running:
+            for trial, job in list(running.items()):
+                if (code := job.ended()) is not None:
+                    del running[trial]
+                    queue += [trial] * (code == NOT_RUN)
+                    codes[trial] = code
+            while queue and driver.free():
+                trial = queue.pop(0)
+                running[trial] = self.start(driver, trial)
+            if not running and not driver.free():
+                break
+            tick()
+        driver.free()  # collects
+        return codes
+
+
+def tick():
+    threading.Event().wait(0.001)
+
+
+def ended(job):
+    """Waits until a trial has ended; its exit code."""
+    while (code := job.ended()) is None:
+        tick()
+    return code
+
+
+def until(condition):
+    while not condition():
+        tick()
+
+
+@pytest.fixture(name="world")
+def make_world(tmp_path, monkeypatch):
+    """Makes a `World`; the trial's name is its recipe."""
+    toy_machines.understand(monkeypatch)
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)  # of drivers that are killed
+    return lambda machines=None, workers=2: World(tmp_path, machines or ToyMachines(), workers)
+
+
+def test_trials_follow_each_other_on_the_slices_of_two_workers(world):
+    here = world()
+    driver = here.driver()
+    assert here.run(driver) == dict.fromkeys(TRIALS, 0) and driver.devices == 8
+    assert dict(here.zone.created) == {"rates-w0": 1, "rates-w1": 1}
+    assert sorted(trial for _, trial in here.machines.starts) == list(TRIALS)
+    assert here.machines.stops == [] and not driver.retired
+
+
+def test_a_preempted_trial_continues_on_new_slices(world):
+    here = world(ToyMachines(a=(RUNS_ON, 0)))
+    driver = here.driver()
+    job = here.start(driver, "a")
+    until(lambda: here.machines.started("a"))
+    here.zone.preempt("rates-w0")
+    assert ended(job) == 0
+    assert here.zone.created["rates-w0"] == 2 and here.machines.started("a") == 2
+    assert here.zone.deleted == ["rates-w0"]
+
+
+def test_a_stopped_trial_saves_and_is_not_started_again(world):
+    here = world(ToyMachines(a=(RUNS_ON, 0)))
+    driver = here.driver()
+    job = here.start(driver, "a")
+    until(lambda: here.machines.started("a"))
+    job.stop()
+    assert ended(job) == 143
+    assert here.machines.stops == [("rates-w0", "a")] and here.machines.started("a") == 1
+    assert ended(here.start(driver, "a")) == 0  # it continues later, on the same slices
+    assert here.machines.starts == [("rates-w0", "a")] * 2 and not here.zone.deleted
+
+
+def test_a_trial_that_does_not_end_when_asked_is_killed_once_the_driver_says_so(world):
+    here = world(ToyMachines(a=(RUNS_ON,)))
+    here.machines.hangs = True
+    driver = here.driver()
+    job = here.start(driver, "a")
+    until(lambda: here.machines.started("a"))
+    job.stop()
+    until(lambda: len(here.machines.stops) > 2)  # it is asked again
+    assert job.ended() is None
+    job.kill()
+    assert ended(job) == 143 and not driver.retired
+
+
+def test_slices_whose_job_does_not_end_for_another_trial_are_given_up(world):
+    here = world(ToyMachines(a=(RUNS_ON,)), workers=1)
+    here.machines.hangs = True
+    first = here.driver()
+    here.start(first, "a")
+    until(lambda: here.machines.started("a"))
+    here.kill(first)
+    second = here.driver()
+    assert here.run(second, ("b",)) == {"b": NOT_RUN}
+    (line,) = second.retired
+    assert "which did not end when asked 3 times" in line and not here.machines.started("b")
+
+
+def test_a_killed_driver_is_followed_by_one_that_starts_nothing_twice(world):
+    here = world(ToyMachines(a=(RUNS_ON,), b=(RUNS_ON,)))
+    first = here.driver()
+    for trial in ("b", "a"):
+        here.start(first, trial)
+    until(lambda: len(here.machines.starts) == 2)
+    here.kill(first)
+    second = here.driver()
+    jobs = [here.start(second, trial) for trial in ("a", "b")]
+    until(lambda: sum("rates-w" in line for line in here.said) >= 4)
+    for one in here.zone.found.values():
+        one.machine.code = 0
+    assert [ended(job) for job in jobs] == [0, 0]
+    assert sorted(here.machines.starts) == [("rates-w0", "b"), ("rates-w1", "a")]
+    assert sum(here.zone.created.values()) == 2 and here.machines.stops == []
+
+
+def test_the_job_of_another_trial_is_asked_to_save_before_one_starts(world):
+    here = world(ToyMachines(a=(RUNS_ON,)), workers=1)
+    first = here.driver()
+    here.start(first, "a")
+    until(lambda: here.machines.started("a"))
+    here.kill(first)
+    assert ended(here.start(here.driver(), "b")) == 0  # "a" was pruned meanwhile
+    assert here.machines.stops == [("rates-w0", "a")]
+    assert here.machines.starts == [("rates-w0", "a"), ("rates-w0", "b")]
+
+
+def test_a_trial_that_fails_says_why_and_runs_again_when_it_is_started_again(world, tmp_path):
+    here = world(ToyMachines(b=(2, 0)), workers=1)
+    driver = here.driver()
+    assert here.run(driver, ("a", "b")) == {"a": 0, "b": 1}
+    log = (tmp_path / "trials/b/log.txt").read_text()
+    assert "b ended with 2" in log and "a ended" not in log and not driver.retired
+    assert here.run(driver, ("b",)) == {"b": 0}
+    assert here.machines.started("b") == 2
+
+
+def test_a_failure_that_no_driver_has_recorded_is_not_run_again(world):
+    here = world(ToyMachines(a=(2, 0)), workers=1)
+    first = here.driver()
+    here.start(first, "a")
+    until(lambda: here.machines.started("a"))
+    here.kill(first)
+    for one in here.zone.found.values():
+        one.machine.left = 0
+    assert ended(here.start(here.driver(), "a")) == 1 and here.machines.started("a") == 1
+
+
+def test_a_trial_that_is_killed_again_and_again_has_failed(world):
+    here = world(ToyMachines(a=(137,)), workers=1)
+    assert here.run(here.driver(), ("a", "b")) == {"a": 137, "b": 0}
+    assert here.machines.started("a") == 11
+
+
+def test_slices_without_quota_are_given_up_and_no_trial_fails(world):
+    here = world()
+    here.zone.refused = {"rates-w0"}
+    driver = here.driver()
+    assert here.run(driver) == dict.fromkeys(TRIALS, 0)
+    (line,) = driver.retired
+    assert line.startswith("rates-w0: the project's quota is used up") and "TPUV5s" in line
+    assert dict(here.zone.created) == {"rates-w1": 1}
+    here.kill(driver)
+    here.zone.refused = {"rates-w0", "rates-w1"}
+    here.zone.found.clear()
+    driver = here.driver()
+    assert set(here.run(driver, ("f", "g")).values()) == {NOT_RUN} and len(driver.retired) == 2
+    assert not driver.is_waiting()  # nobody else has them
+
+
+def test_two_drivers_share_no_slices(world):
+    here = world()
+    first, second = here.driver(), here.driver()
+    assert first.free() == 2 and second.free() == 0 and second.is_waiting()
+    assert here.run(first) == dict.fromkeys(TRIALS, 0)
+    first.close()
+    assert second.free() == 2 and here.run(second, ("f", "g")) == {"f": 0, "g": 0}
+    assert dict(here.zone.created) == {"rates-w0": 1, "rates-w1": 1}
+
+
+def test_who_loses_its_slices_to_another_driver_leaves_the_job_alone(world):
+    here = world(ToyMachines(a=(RUNS_ON,)), workers=1)
+    driver = here.driver()
+    job = here.start(driver, "a")
+    until(lambda: here.machines.started("a"))
+    driver.leases.lost()
+    assert ended(job) == NOT_RUN
+    assert here.machines.stops == [] and not driver.free() and not driver.retired
+
+
+def test_a_driver_that_wakes_up_does_not_touch_the_jobs_of_the_next_one(world):
+    """It has not heard yet that its lease is lost, and is asked to stop its trial."""
+    here = world(ToyMachines(a=(RUNS_ON,)), workers=1)
+    driver = here.driver()
+    job = here.start(driver, "a")
+    until(lambda: here.machines.started("a"))
+    here.held.clear()
+    other = here.driver()
+    assert other.free() == 1
+    job.stop()
+    assert ended(job) == NOT_RUN and here.machines.stops == []
+
+
+def test_what_costs_money_is_said_and_only_the_sweeps_slices_are_deleted(world):
+    here = world()
+    driver = here.driver()
+    here.run(driver)
+    gcloud, fleet = driver.gcloud, driver.fleet
+    others = {"rates-w7": {"kennel-run": "rates-w7", "kennel-folder": "another"}, "mine": {}}
+    for name, labels in others.items():
+        here.zone.found[name] = Found(labels, None, "ACTIVE")
+    lines = list(fleet.costs(gcloud))
+    assert len(lines) == 2 and all("COSTS MONEY (v5litepod-8)" in line for line in lines)
+    assert "kennel tpu delete --name=rates-w0 --zone=us-west4-a" in lines[0]
+    fleet.delete(gcloud, here.said.append)
+    assert here.zone.deleted == ["rates-w0", "rates-w1"] and set(here.zone.found) == set(others)
+    assert list(fleet.costs(gcloud)) == [
+        "no slices are left of rates in us-west4-a of my-project; they cost nothing"
+    ]
+
+
+def test_slices_that_no_trial_will_need_are_deleted_and_others_stay(world):
+    here = world(ToyMachines(b=(RUNS_ON,)))
+    driver = here.driver()
+    jobs = [here.start(driver, trial) for trial in ("a", "b")]
+    assert ended(jobs[0]) == 0 and driver.free() == 1
+    until(lambda: here.machines.started("b"))
+    for _ in range(2):
+        driver.no_more()
+    assert here.zone.deleted == ["rates-w0"] and here.zone.live() == ["rates-w1"]
+    assert here.run(driver, ("c",)) == {"c": 0}  # one came after all
+    assert here.zone.created["rates-w0"] == 2
+
+
+@pytest.mark.parametrize(
+    ("stopped", "ended_all", "quota", "deletes"),
+    [
+        (False, True, True, True),
+        (True, False, True, False),  # the user continues later
+        (False, False, True, True),  # the limits of the sweep are used up
+        (False, False, False, False),  # what is left waits for slices that are lacking
+        (False, True, False, True),
+    ],
+)
+def test_slices_are_deleted_at_the_end_where_no_trial_needs_them(
+    world, monkeypatch, stopped, ended_all, quota, deletes
+):
+    monkeypatch.setattr(sweep_machines.locations, "warning", lambda path, zone: "it is far away")
+    here = world()
+    here.zone.refused = set() if quota else {"rates-w1"}
+    driver, trials = here.driver(), SimpleNamespace()
+    trials.was_stopped, trials.has_ended = lambda: stopped, lambda: ended_all
+    with sweep_machines.kept(driver, True, trials, here.said.append):
+        here.run(driver)
+    assert bool(here.zone.deleted) == deletes and here.held == {}
+    assert "warning: it is far away" in here.said
+    assert any("COSTS MONEY" in line for line in here.said) != deletes
+    assert ("no slices are left" in here.said[-1]) == deletes
+
+
+def test_a_driver_that_fails_says_what_costs_money(world, monkeypatch):
+    monkeypatch.setattr(sweep_machines.locations, "warning", lambda path, zone: "")
+    here = world()
+    driver = here.driver()
+    with (
+        pytest.raises(Unreachable),
+        sweep_machines.kept(driver, True, SimpleNamespace(), here.said.append),
+    ):
+        here.run(driver)
+        raise Unreachable("gs://bucket: no answer")
+    assert not here.zone.deleted and sum("COSTS MONEY" in line for line in here.said) == 2
+
+
+def test_an_outage_of_the_bucket_fails_no_trial(world):
+    here = world(workers=1)
+    driver = here.driver()
+    driver.leases.is_away = True
+    assert here.run(driver, ("a",)) == {"a": NOT_RUN} and not here.machines.starts
+    assert driver.retired == ["rates-w0: gs://bucket: no answer"]
+
+
+def test_the_log_of_the_first_host_is_appended_to_the_trials(tmp_path):
+    commands = HostCommands("", (), "", "", lambda follow: f"LOG {follow}", "")
+    job = RemoteJob(Place("rates-w0", "us-west4-a", "my-project"), commands)
+    with open(tmp_path / "log.txt", "ab") as file:
+        follower = LogFollower(job, Gcloud(name="echo"), file)
+        follower.ensure()
+        follower._process.wait()
+        follower.stop()
+    assert "ssh rates-w0 " in (tmp_path / "log.txt").read_text()
+    assert "--command=LOG True" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_recipe_that_hosts_cannot_run_is_a_failed_trial(world, tmp_path, monkeypatch):
+    here = world()
+
+    def refuse(arguments):
+        raise ValueError("CORPUS=data is a path of a disk")
+
+    monkeypatch.setattr("launch.cloud.recipe_job.read", refuse)
+    driver = here.driver()
+    assert here.run(driver, ("a",)) == {"a": 1} and driver.free() == 2
+    assert "error: CORPUS=data is a path" in (tmp_path / "trials/a/log.txt").read_text()
+    assert not here.zone.created
