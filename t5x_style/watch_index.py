@@ -1,23 +1,23 @@
 """Builds an index of each new checkpoint of a training that retrieves on the host.
 
-    python -m t5x_style.build_index --watch --gin_file=gin_configs/runs/indexes/watch.gin ...
+    python -m t5x_style.watch_index --gin_file=gin_configs/runs/indexes/watch.gin ...
 
 A companion of a training, no stage: it publishes to a folder of its own. It writes nothing into the
 training's folder, a version that never changes once it is finished.
 """
 
-from collections.abc import Sequence
+import importlib
+import sys
 from pathlib import Path
 from typing import Annotated
 
+from t5x_style import companion
 from t5x_style.checkpoints import checkpointing, restored_model
-from t5x_style.configuration import gin_checks
 from t5x_style.distributed import startup
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.model_dependent_data import version_log
 from t5x_style.model_dependent_data.index_builder import Refresher, RefreshError, Training
 from t5x_style.step.train_state import MakeObjective
-from t5x_style.workflow import stage_runner
 from t5x_style.workflow.store import STAGE_FILE, version_at
 
 
@@ -78,20 +78,7 @@ class _Current:
         return (self.folder / STAGE_FILE).is_file()
 
 
-def main(argv: Sequence[str]) -> int:
-    """Returns the exit code; 1 with a message where something is wrong."""
-
-    def run(flags: gin_checks.Flags) -> int:
-        if not flags.files:
-            raise RefreshError(
-                "nothing to watch: pass --gin_file=gin_configs/runs/indexes/watch.gin"
-            )
-        startup.start()
-        config = flags.read()
-        gin_checks.check_names(config, ("t5x_style.watch_index.watch",))
-        gin_checks.check_code(config)
-        gin_checks.parse(config)
-        gin_checks.configured(watch)()
-        return 0
-
-    return stage_runner.guarded(run, argv)
+if __name__ == "__main__":
+    # through the import system: gin must meet this module under its own name, not as __main__
+    module = importlib.import_module("t5x_style.watch_index")
+    sys.exit(companion.main(module.watch, sys.argv[1:], startup.start))

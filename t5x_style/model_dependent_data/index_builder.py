@@ -1,6 +1,6 @@
 """Builds an index anew from each checkpoint of a training that retrieves on the host.
 
-Runs in another process than the training (`python -m t5x_style.build_index --watch`), on devices of
+Runs in another process than the training (`python -m t5x_style.watch_index`), on devices of
 its own or on CPUs. It may be killed at any moment: what is not published whole is not published.
 """
 

@@ -156,7 +156,7 @@ class VersionChoice(Generic[T]):
                 f"step {step}: version {number} of the index is {step - made_at} steps old, the "
                 f"bound is {self._bound}: training goes on with it "
                 "(HostRetrieval.when_stale = 'warn'). "
-                "Is `python -m t5x_style.build_index --watch` still running?",
+                "Is `python -m t5x_style.watch_index` still running?",
                 file=sys.stderr,
             )
         return False
@@ -167,7 +167,7 @@ class VersionChoice(Generic[T]):
         there = "this run has none" if found is None else f"the newest is of step {found[1]}"
         print(
             f"step {step}: waiting for an index{age} in {self._folder}; {there}. It is "
-            "built by `python -m t5x_style.build_index --watch`, from this training's checkpoints.",
+            "built by `python -m t5x_style.watch_index`, from this training's checkpoints.",
             file=sys.stderr,
             flush=True,
         )

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -285,11 +285,12 @@ def with_files(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def named_here(flags: Flags) -> Iterator[Flags]:
+def named_here(flags: Flags, names: Collection[str] | None = None) -> Iterator[Flags]:
     """Inside, what macros name on object storage is here, and in these flags they name it here.
 
     Args:
-      flags: of a configuration that a stage has saved, `config.gin`.
+      flags: such as those of a configuration that a stage has saved, `config.gin`.
+      names: of the macros; None: all of them.
 
     Raises:
       fetched.FetchError: see `fetched`.
@@ -308,6 +309,7 @@ def named_here(flags: Flags) -> Iterator[Flags]:
                 kept.enter_context(fetched(Store(version.folder.parent.parent), [version.id]))
             return str(places.local(leaf))
 
-        named = {name: one.value for name, one in flags.read().macros.items()}
+        macros = flags.read().macros.items()
+        named = {name: one.value for name, one in macros if names is None or name in names}
         changed = {name: transform(value, here) for name, value in named.items()}
         yield flags.with_macros({n: v for n, v in changed.items() if v != named[n]})
