@@ -131,19 +131,27 @@ def _next_to_remote(
     """Runs a companion whenever its stage is being made, until that is done; an exit code."""
     stage = next(one for one in recipe.stages if one.name == item.stage)
     said, code = "", 0
-    for known, decisions in _looks(recipe, flags, children):
-        if decisions[stage.name].status == "done":
-            console.print(f"companion {item.name}: stage {stage.name} is done")
-            return 0
-        if code:
-            return code
-        if waits := _waits_for(recipe, item, stage, flags, known):
-            if waits != said:
+    process: Process | None = None
+    try:
+        for known, decisions in _looks(recipe, flags, children):
+            if decisions[stage.name].status == "done":
+                console.print(f"companion {item.name}: stage {stage.name} is done")
+                return 0
+            if code:  # a stage that ends may look like a failure to its companion
+                return code
+            if process is not None:
+                code = process.poll() or 0
+                process = process if process.returncode is None else None
+            elif waits := _waits_for(recipe, item, stage, flags, known):
+                if waits != said:
+                    console.print(f"companion {item.name}: waits for {waits}")
                 said = waits
-                console.print(f"companion {item.name}: waits for {waits}")
-            continue
-        command = recipe_planning.companion_flags(recipe, item, flags, known)
-        code = children.start(item.entry, command).wait()
+            else:
+                command = recipe_planning.companion_flags(recipe, item, flags, known)
+                process = children.start(item.entry, command)
+    finally:
+        if process is not None:
+            _end(process)
     return 0
 
 

@@ -232,7 +232,7 @@ def _check_parameters(config: Config) -> None:
                 f"{binding.where}: a recipe binds recipe.run, recipe.Stage, recipe.Companion and "
                 "recipe.Kind only."
             )
-        elif parameter in GONE:
+        elif parameter in GONE and target != COMPANION:
             renames.gone(binding.where, f"{binding.text}.{parameter}", GONE[parameter])
         elif parameter not in KNOWN[target]:
             hint = closest(parameter, KNOWN[target])

@@ -121,6 +121,20 @@ def publish_link(link: Path, version: str) -> None:
         objects.default().write(url + LINK, version.encode())
 
 
+def link_target(link: Path) -> str:
+    """The id of the version that a run's link there leads to; "" where there is none."""
+    try:
+        return objects.default().read(places.remote(link) + LINK)[0].decode()
+    except errors.Missing:
+        return ""
+
+
+def is_finished(store: Store, version: str) -> bool:
+    """Whether the manifest of a version is there."""
+    content = _content(store.versions / version / STAGE_FILE)
+    return content is not None and FENCED not in json.loads(content)
+
+
 def publish_file(path: Path) -> None:
     """Uploads a file of a run, such as its page, where the run is on object storage."""
     if url := places.remote(path):
