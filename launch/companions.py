@@ -20,7 +20,7 @@ from t5x_style.workflow import recipe_planning, remote_store
 from t5x_style.workflow.plans import Decision, Plan
 from t5x_style.workflow.recipe_problems import Problems
 from t5x_style.workflow.recipe_reader import Recipe, Stage
-from t5x_style.workflow.recipe_stage import Companion, RecipeError
+from t5x_style.workflow.recipe_stage import Companion
 from t5x_style.workflow.store import version_at
 
 ON_CPU = {"JAX_PLATFORMS": "cpu"}
@@ -109,10 +109,8 @@ def alone(
       None when all these stages are done, or when it was asked to stop; else what failed.
 
     Raises:
-      RecipeError: the recipe has none, or has other problems.
+      RecipeError: the recipe has problems.
     """
-    if not recipe.companions:
-        raise RecipeError("--companions=only: no stage of this recipe has a companion")
     for item in recipe.companions:
         if code := _next_to_remote(recipe, item, flags, children, console):
             return Failure(item.name, code)

@@ -48,6 +48,9 @@ from t5x_style.storage import locations, places
 from t5x_style.storage.errors import Missing, StorageError
 from t5x_style.workflow import stage_runner
 
+COMPANION_SLICE = (
+    "this command with --companions=elsewhere, and again with --companions=only --slice=SLICE"
+)
 Distance = Callable[[str, str], str]
 
 
@@ -66,6 +69,7 @@ def read(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     tpu_flags.add_tpu(parser)
     command_flags.add_gin(parser)
+    command_flags.add_companions(parser)
     settings = [word for word in argv if word.startswith("--gin.")]
     options = parser.parse_args([word for word in argv if not word.startswith("--gin.")])
     if wrong := tpu_flags.unused(options, parser):
@@ -73,7 +77,8 @@ def read(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     files = [f"--gin_file={name}" for name in options.gin_file]
     allowed = [f"--gin_allow={name}" for name in options.gin_allow]
     return options, [
-        *files, f"--gin_search_paths={options.gin_search_paths}", *allowed, *settings
+        *files, f"--gin_search_paths={options.gin_search_paths}", *allowed, *settings,
+        f"--companions={options.companions}",
     ]  # fmt: skip
 
 
@@ -121,6 +126,7 @@ class Launcher:
         remote = RemoteJob(place, recipe_job.host_commands(place.name, job, request.hosts))
         if self.options.print:
             return self._print(remote.starting())
+        _warn_of(recipe_job.companion_note(job, request.hosts, COMPANION_SLICE))
         self._check(job.run_dir, place.zone, request.hosts)
         done = remote.start(self.gcloud)
         if done.code:
@@ -227,6 +233,7 @@ class Launcher:
                 f"RUN_DIR=gs://BUCKET/{place.name}"
             )
         remote = RemoteJob(place, recipe_job.host_commands(place.name, job, request.hosts))
+        _warn_of(recipe_job.companion_note(job, request.hosts, COMPANION_SLICE))
         if self.options.print:
             return self._print_up(request, remote)
         self._check(job.run_dir, place.zone, request.hosts)
@@ -266,7 +273,9 @@ class Launcher:
 
     def _place_of(self, run_dir: str) -> Place:
         """With the name of the run from its RUN_DIR, unless it is given."""
-        return self._place(self.options.name or tpu_request.default_name(run_dir))
+        default = tpu_request.default_name(run_dir)
+        suffix = "-companion" if self.options.companions == "only" else ""
+        return self._place(self.options.name or default + suffix)
 
     def _place(self, name: str = "") -> Place:
         return tpu_request.place(self.options, self.gcloud, say, name)

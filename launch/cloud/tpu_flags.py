@@ -11,7 +11,7 @@ _ASKED = (
     *("slice", "provisioning", "reservation", "valid_until", "max_run", "network", "subnetwork"),
     *("service_account", "label"),
 )
-_GIN = ("gin_file", "gin_search_paths", "gin_allow")
+_GIN = ("gin_file", "gin_search_paths", "gin_allow", "companions")
 
 
 @dataclass(frozen=True)

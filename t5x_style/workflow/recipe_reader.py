@@ -128,7 +128,15 @@ def load(flags: gin_checks.Flags) -> Recipe:
         )
     )
     wrong.refuse()
-    return recipe_order.until(changed, flags.until)
+    return _for_companions(recipe_order.until(changed, flags.until), flags)
+
+
+def _for_companions(recipe: Recipe, flags: gin_checks.Flags) -> Recipe:
+    if flags.companions == "only" and not recipe.companions:
+        raise RecipeError(
+            "--companions=only: expected a recipe whose stages have companions, found none in it"
+        )
+    return recipe
 
 
 class _Wrong:

@@ -130,13 +130,12 @@ def test_elsewhere_says_what_to_start_and_only_runs_that(meeting):
 
 
 def test_only_needs_a_companion_and_one_process(meeting, monkeypatch):
-    text = RECIPE.partition("voice/")[0].replace("SAYS = 'size'\n", "")
+    text = RECIPE.partition("heard/")[0].replace("SAYS = 'size'\n", "")
     flags = meeting(text, companions="only")
-    with pytest.raises(RecipeError, match="no stage of this recipe has a companion"):
+    with pytest.raises(RecipeError, match="expected a recipe whose stages have companions"):
         recipe.run(flags)
-    monkeypatch.setenv("KENNEL_PROCESSES", "2")
-    monkeypatch.setenv("KENNEL_PROCESS_ID", "0")
-    monkeypatch.setenv("KENNEL_COORDINATOR", "127.0.0.1:1")
+    monkeypatch.setattr(recipe.pod, "read", lambda *_: object())
+    monkeypatch.setattr(recipe.Children, "watch", lambda children: None)
     with pytest.raises(RecipeError, match="a companion runs on one host"):
         recipe.run(meeting(companions="only"))
 
