@@ -1,13 +1,18 @@
-"""A toy stage that a companion has to finish, and that companion; they meet at a named pipe."""
+"""A toy stage that a companion has to finish, and that companion.
+
+They meet at a named pipe, or at an object where their folder is on object storage.
+"""
 
 import contextlib
 import importlib
 import os
 import signal
 import sys
+import threading
 from typing import Annotated
 
 from t5x_style import companion
+from t5x_style.storage import objects, places
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {"hear": {"name": "toy_hear", "version": 1, "outputs": ["text"]}}
@@ -21,13 +26,31 @@ def _pipe(folder: str) -> str:
     return path
 
 
+def _read(folder: str) -> str:
+    """What the companion says, once it does."""
+    if not places.is_remote(folder):
+        with open(_pipe(folder), encoding="utf-8") as pipe:
+            return pipe.read()
+    pause = threading.Event()
+    while objects.default().find(f"{folder}/said") is None:
+        pause.wait(0.1)
+    return objects.default().read(f"{folder}/said")[0].decode()
+
+
+def _write(folder: str, text: str) -> None:
+    if places.is_remote(folder):
+        objects.default().write(f"{folder}/said", text.encode())
+        return
+    with open(_pipe(folder), "w", encoding="utf-8") as pipe:
+        pipe.write(text)
+
+
 def hear(
     folder: Annotated[str, "operational"], source: str, model_dir: str
 ) -> dict[str, str] | None:
     """A job: writes down what its companion says, and waits for that."""
     del source
-    with open(_pipe(folder), encoding="utf-8") as pipe:
-        said = pipe.read()
+    said = _read(folder)
     if said == "stop":
         return None
     with open(os.path.join(model_dir, "out.txt"), "w", encoding="utf-8") as file:
@@ -50,8 +73,7 @@ def speak(folder: str, stage: str, text: str, says: str) -> None:
         os.kill(os.getpid() if says == "kill" else os.getppid(), signal.SIGKILL)
     with open(text, encoding="utf-8") as file:
         heard = f"{file.read()} {os.path.basename(stage)} {os.environ.get('JAX_PLATFORMS')}"
-    with open(_pipe(folder), "w", encoding="utf-8") as pipe:
-        pipe.write(says if says == "stop" else heard)
+    _write(folder, says if says == "stop" else heard)
     while True:
         signal.pause()
 
