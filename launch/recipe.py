@@ -37,6 +37,9 @@ replaces a macro among the kind's gin files, for one stage. A kind is described 
 `NAME/recipe.Kind`, in any recipe. `recipe.run.publish = {'curves.png': %pretrain.curves}` publishes
 outputs, too.
 
+A stage may have companions, processes that run next to it: `workflow.recipe_companions`, and
+`--companions=here|elsewhere|only`, see `launch.companions`.
+
 `RUN_DIR/<name>` is a link to the version of the stage that this configuration describes, in the
 store that all runs share (`--gin.STORE=PATH`, by default `.store` next to RUN_DIR; at most
 `--gin.STORE_LIMIT=200GB`). A changed parameter or input makes a new version of the stages that it

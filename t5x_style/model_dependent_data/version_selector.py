@@ -170,7 +170,7 @@ class VersionChoice(Generic[T]):
                 f"step {step}: version {number} of the index is {step - made_at} steps old, the "
                 f"bound is {self._bound}: training goes on with it "
                 "(HostRetrieval.when_stale = 'warn'). "
-                "Is `python -m t5x_style.watch_index` still running?",
+                "Is its companion, `python -m t5x_style.watch_index`, still running?",
                 file=sys.stderr,
             )
         return False
@@ -180,8 +180,9 @@ class VersionChoice(Generic[T]):
         age = "" if bound is None else f" of at most {bound} steps' age"
         there = "this run has none" if found is None else f"the newest is of step {found[1]}"
         print(
-            f"step {step}: waiting for an index{age} in {self._shown}; {there}. It is "
-            "built by `python -m t5x_style.watch_index`, from this training's checkpoints.",
+            f"step {step}: waiting for an index{age} in {self._shown}; {there}. The companion of "
+            "this training builds it from its checkpoints: `kennel run RECIPE --companions=only`, "
+            "or `python -m t5x_style.watch_index`.",
             file=sys.stderr,
             flush=True,
         )
