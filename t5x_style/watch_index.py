@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from t5x_style import companion, watched_training
 from t5x_style.checkpoints import checkpointing, restored_model
+from t5x_style.companions import companion_runner, watched_training
 from t5x_style.distributed import startup
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces.text_encoder import TextEncoder
@@ -85,4 +85,4 @@ def _publisher(refresher: Refresher, work: Path) -> Refresher:
 if __name__ == "__main__":
     # through the import system: gin must meet this module under its own name, not as __main__
     module = importlib.import_module("t5x_style.watch_index")
-    sys.exit(companion.main(module.watch, sys.argv[1:], startup.start))
+    sys.exit(companion_runner.main(module.watch, sys.argv[1:], startup.start))

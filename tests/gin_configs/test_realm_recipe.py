@@ -5,7 +5,6 @@ import json
 import pytest
 
 from t5x_style.retrieval import versioned_folder
-
 from tests.kits import process_group
 
 _NAMES = "Ada Berta Carl Dora Emil Frida Gustav Hanna Ivan Julia Kurt Lena Max Nora Otto Pia"

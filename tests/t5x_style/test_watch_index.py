@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from t5x_style import watch_index, watched_training
+from t5x_style import watch_index
+from t5x_style.companions import watched_training
 from t5x_style.model_dependent_data import index_builder as refresher_lib
 from t5x_style.model_dependent_data import version_log
 from t5x_style.model_dependent_data.index_builder import RefreshError

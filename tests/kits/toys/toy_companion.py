@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import Annotated
 
-from t5x_style import companion
+from t5x_style.companions import companion_runner
 from t5x_style.storage import objects, places
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
@@ -81,4 +81,4 @@ def speak(folder: str, stage: str, text: str, says: str) -> None:
 if __name__ == "__main__":
     # gin must meet this module under its own name
     module = importlib.import_module("tests.kits.toys.toy_companion")
-    sys.exit(companion.main(module.speak, sys.argv[1:]))
+    sys.exit(companion_runner.main(module.speak, sys.argv[1:]))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from t5x_style import watched_training
 from t5x_style.checkpoints import checksums
+from t5x_style.companions import watched_training
 from t5x_style.model_dependent_data import version_log
 from t5x_style.storage import errors, places
 from t5x_style.workflow import remote_store

@@ -2,7 +2,7 @@
 
 A companion's program is a function that gin fills, in a module that ends with
 
-    sys.exit(companion.main(watch, sys.argv[1:]))
+    sys.exit(companion_runner.main(watch, sys.argv[1:]))
 """
 
 from collections.abc import Callable, Sequence
