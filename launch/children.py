@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from types import FrameType
 
 from t5x_style.configuration import gin_checks
@@ -45,6 +46,12 @@ class Children:
         if self.stopping:
             self._child.send_signal(signal.SIGTERM)
         return self._child
+
+    def call(
+        self, entry: str, flags: gin_checks.Flags, wait: Callable[[Process], int] = Process.wait
+    ) -> int:
+        """Runs what `start` does, and waits for it; its exit code, which `wait` returns."""
+        return wait(self.start(entry, flags))
 
 
 def started(entry: str, flags: gin_checks.Flags, variables: dict[str, str]) -> Process:

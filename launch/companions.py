@@ -23,6 +23,7 @@ from t5x_style.workflow.recipe_reader import Recipe, Stage
 from t5x_style.workflow.recipe_stage import Companion
 from t5x_style.workflow.store import version_at
 
+Command = tuple[Companion, gin_checks.Flags]
 ON_CPU = {"JAX_PLATFORMS": "cpu"}
 LOOK_SECONDS = 0.5  # at the processes of this machine
 ASK_SECONDS = 5.0  # for a stage that another machine runs
@@ -55,7 +56,7 @@ def has_begun(planned: Plan) -> bool:
 class Alongside:
     """The companions of one stage that runs on this machine."""
 
-    def __init__(self, planned: Plan, commands: Sequence[tuple[Companion, gin_checks.Flags]]):
+    def __init__(self, planned: Plan, commands: Sequence[Command]):
         """Args:
         planned: the stage.
         commands: its companions, each with its command line.
@@ -189,7 +190,7 @@ def _waits_for(
 
 def commands_of(
     recipe: Recipe, stage: Stage, flags: gin_checks.Flags, known: recipe_planning.Known
-) -> list[tuple[Companion, gin_checks.Flags]]:
+) -> list[Command]:
     """The companions of a stage with their command lines."""
     return [
         (one, recipe_planning.companion_flags(recipe, one, flags, known))

@@ -63,6 +63,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rich.console import Console
@@ -162,8 +163,7 @@ def execute(recipe: Recipe, flags: gin_checks.Flags) -> int:
             if commands and (described is not None or flags.companions == "elsewhere"):
                 CONSOLE.print(_elsewhere(item, [one.name for one, _ in commands]))
                 commands = []
-            alongside = companions.Alongside(planned, commands)
-            found = _run(children, recipe, item, flags, planned, known, alongside)
+            found = _run(children, recipe, item, flags, planned, known, commands)
             if isinstance(found, int):
                 return found
             version = found
@@ -205,7 +205,7 @@ def _run(
     flags: gin_checks.Flags,
     planned: stages.Plan,
     known: recipe_planning.Known,
-    alongside: companions.Alongside,
+    commands: Sequence[companions.Command] = (),
 ) -> Version | int:
     """Runs one stage as planned; its version when it is done, else the exit code to stop with.
 
@@ -215,10 +215,11 @@ def _run(
     128 + N if signal N killed it, which the same command may survive; 1 for an error. The same of a
     companion that failed before the stage was done.
     """
+    alongside = companions.Alongside(planned, commands)
     code = 0
     if not children.stopping:
         command = recipe_planning.stage_flags(recipe, item, flags, known)
-        code = alongside.wait(children.start(item.entry, command))
+        code = children.call(item.entry, command, alongside.wait)
     failed = alongside.failed  # which had the stage stopped
     if children.stopping:
         pass
