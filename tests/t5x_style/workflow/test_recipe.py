@@ -294,7 +294,7 @@ def test_budget_scales_whole_numbers(house):
         (
             "'WIDTH': %WIDTH",
             "'WIDTH': %WIDTH, 'ROW': @recipe.Row()}\nrecipe.Row.name = {'name': 'x'",
-            "a recipe binds recipe.run, recipe.Stage and recipe.Kind only",
+            "a recipe binds recipe.run, recipe.Stage, recipe.Companion and recipe.Kind",
         ),
         ("'SOURCE': %first", "'SUORCE': %first", "%SOURCE has no value"),
         ("'WIDTH': %WIDTH", "'WIDHT': %WIDTH", "WIDHT"),
