@@ -81,7 +81,14 @@ def read(argv: Sequence[str]) -> tuple[ClusterJob, argparse.Namespace]:
     if not options.image and options.form in WITH_IMAGE:
         raise UsageError("no image: pass --image=NAME@sha256:DIGEST, docs/gke.md has how to build")
     files = [f"--gin_file={name}" for name in options.gin_file]
-    return cluster_job(options, recipe_job.read([*files, *settings])), options
+    recipe = recipe_job.read([*files, *settings])
+    job = cluster_job(options, recipe)
+    hosts = job.slices.hosts * job.slices.count
+    if job.index_builder is None and (
+        note := recipe_job.companion_note(recipe, hosts, "--index_builder=SLICE")
+    ):
+        print(f"kennel gke: warning: {note}", file=sys.stderr)
+    return job, options
 
 
 def cluster_job(options: argparse.Namespace, recipe: recipe_job.RecipeJob) -> ClusterJob:
@@ -92,6 +99,8 @@ def cluster_job(options: argparse.Namespace, recipe: recipe_job.RecipeJob) -> Cl
       ClusterJobError: see `read`.
       SliceError: see `read`.
     """
+    builder = _index_builder(options, recipe)
+    trainer = "elsewhere" if builder else "here"
     name = options.name or tpu_request.default_name(recipe.run_dir)
     if not name:
         raise UsageError(f"no name: pass --name=NAME; {recipe.run_dir} ends with none")
@@ -99,7 +108,7 @@ def cluster_job(options: argparse.Namespace, recipe: recipe_job.RecipeJob) -> Cl
         name=name,
         slices=slices.parse(options.slice),
         image=options.image,
-        command=("python", "-m", "launch.recipe", *_in_image(recipe).arguments()),
+        command=_command(recipe, trainer),
         run_dir=recipe.run_dir,
         provisioning=_provisioning(options),
         reservation=options.reservation,
@@ -111,7 +120,7 @@ def cluster_job(options: argparse.Namespace, recipe: recipe_job.RecipeJob) -> Cl
         save_seconds=options.save_seconds,
         grace_seconds=options.grace_seconds,
         scales_from_zero=options.scales_from_zero,
-        index_builder=_index_builder(options),
+        index_builder=builder,
     )
 
 
@@ -123,14 +132,22 @@ def _provisioning(options: argparse.Namespace) -> Provisioning:
     return "reserved" if options.reservation else "on_demand"
 
 
-def _index_builder(options: argparse.Namespace) -> IndexBuilder | None:
+def _index_builder(
+    options: argparse.Namespace, recipe: recipe_job.RecipeJob
+) -> IndexBuilder | None:
     if options.index_builder is None:
-        if options.index_builder_flags:
-            raise UsageError("--index_builder_flags without --index_builder=SLICE")
         return None
-    command = ("python", "-m", "t5x_style.build_index", "--watch")
-    flags = tuple(shlex.split(options.index_builder_flags))
-    return IndexBuilder(slices.parse(options.index_builder), (*command, *flags))
+    if not recipe.companions:
+        raise UsageError(
+            "--index_builder: expected a recipe whose stages have companions, such as "
+            "realm_refresh, found none in it"
+        )
+    return IndexBuilder(slices.parse(options.index_builder), _command(recipe, "only"))
+
+
+def _command(recipe: recipe_job.RecipeJob, companions: str) -> tuple[str, ...]:
+    flags = replace(_in_image(recipe), companions=companions)
+    return ("python", "-m", "launch.recipe", *flags.arguments())
 
 
 def _variable(text: str) -> tuple[str, str]:

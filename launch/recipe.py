@@ -37,6 +37,9 @@ replaces a macro among the kind's gin files, for one stage. A kind is described 
 `NAME/recipe.Kind`, in any recipe. `recipe.run.publish = {'curves.png': %pretrain.curves}` publishes
 outputs, too.
 
+A stage may have companions, processes that run next to it: `workflow.recipe_companions`, and
+`--companions=here|elsewhere|only`, see `launch.companions`.
+
 `RUN_DIR/<name>` is a link to the version of the stage that this configuration describes, in the
 store that all runs share (`--gin.STORE=PATH`, by default `.store` next to RUN_DIR; at most
 `--gin.STORE_LIMIT=200GB`). A changed parameter or input makes a new version of the stages that it
@@ -58,20 +61,19 @@ finds out its number once, for all stages.
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import FrameType
 
 from rich.console import Console
 from rich.table import Table
 
-from launch import recipe_times
+from launch import companions, recipe_times
+from launch.children import Children
 from t5x_style.configuration import gin_checks
-from t5x_style.configuration.gin_reader import REPOSITORY, GinError, closest
+from t5x_style.configuration.gin_reader import GinError, closest
 from t5x_style.distributed import pod
-from t5x_style.distributed.launch_flags import Processes
 from t5x_style.goodput.table import StageTime
 from t5x_style.storage import places
 from t5x_style.workflow import (
@@ -105,57 +107,16 @@ class Row:
     seconds: float | None = None
 
 
-class Children:
-    """The stage that runs now, and whether we were asked to stop."""
-
-    def __init__(self, described: Processes | None = None) -> None:
-        self._described = described
-        self.stopping = False
-        self.child: subprocess.Popen[bytes] | None = None
-
-    def watch(self) -> None:
-        """Hands Ctrl-C, SIGTERM and a closed terminal on to the stage, which saves."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._stop)
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
-        self.stopping = True
-        if self.child is not None and self.child.poll() is None:
-            self.child.send_signal(signal.SIGTERM)
-
-    def call(self, entry: str, flags: gin_checks.Flags) -> int:
-        """Runs `python -m entry` with the flags, its output on our terminal; the exit code."""
-        command = [sys.executable, "-m", entry, *flags.arguments()]
-        # its own session: Ctrl-C reaches it once, through us
-        self.child = subprocess.Popen(
-            command, env=_environment(self._described), start_new_session=True
-        )
-        if self.stopping:
-            self.child.send_signal(signal.SIGTERM)
-        return self.child.wait()
-
-
-def _environment(described: Processes | None = None) -> dict[str, str]:
-    """The stage's environment, in which it is one of the described processes.
-
-    Our sources come first, output is not buffered, compiled programs are kept, and memory is in
-    huge pages, unless the user's own variables say otherwise.
-    """
-    path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))))
-    defaults = stage_runner.HUGE_PAGES | {
-        "JAX_COMPILATION_CACHE_DIR": str(REPOSITORY / ".jax_cache"),
-        "PYTHONUNBUFFERED": "1",
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-    }
-    forced = {"PYTHONPATH": path, stage_runner.PARENT: str(os.getpid())}
-    return {**defaults, **os.environ, **forced, **(described.environment() if described else {})}
-
-
 def survey(recipe: Recipe, flags: gin_checks.Flags) -> list[Row]:
     """What would run, and why."""
     decisions = recipe_checks.survey(recipe, flags)
-    return [_row(name, decision) for name, decision in decisions.items()]
+    rows = []
+    for name, decision in decisions.items():
+        rows.append(_row(name, decision))
+        for one in recipe.companions_of(name):
+            done = ", which is done" if decision.status == "done" else ""
+            rows.append(Row(one.name, "companion", f"next to {name}{done}"))
+    return rows
 
 
 def show(rows: list[Row], title: str) -> None:
@@ -177,6 +138,8 @@ def execute(recipe: Recipe, flags: gin_checks.Flags) -> int:
     described = pod.read(sys.argv[1:], os.environ)
     children = Children(described)
     children.watch()
+    if flags.companions == "only":
+        return _alone(recipe, flags, children)
     rows: list[Row] = []
     times: dict[str, StageTime] = {}
     known = recipe_planning.Known()
@@ -196,7 +159,11 @@ def execute(recipe: Recipe, flags: gin_checks.Flags) -> int:
             times[item.name] = StageTime(0.0)
         else:
             begun = time.monotonic()
-            found = _run(children, recipe, item, flags, planned, known)
+            commands = companions.commands_of(recipe, item, flags, known)
+            if commands and (described is not None or flags.companions == "elsewhere"):
+                CONSOLE.print(_elsewhere(item, [one.name for one, _ in commands]))
+                commands = []
+            found = _run(children, recipe, item, flags, planned, known, commands)
             if isinstance(found, int):
                 return found
             version = found
@@ -238,24 +205,28 @@ def _run(
     flags: gin_checks.Flags,
     planned: stages.Plan,
     known: recipe_planning.Known,
+    commands: Sequence[companions.Command] = (),
 ) -> Version | int:
     """Runs one stage as planned; its version when it is done, else the exit code to stop with.
 
     0 if the recipe was asked to stop, for then it did what it was asked; 143 if the stage alone
     was, by a signal of its own or with another process, and saved, or if other processes did not
     come in time: the recipe is not done, and whoever waits for it must not take it for done;
-    128 + N if signal N killed it, which the same command may survive; 1 for an error.
+    128 + N if signal N killed it, which the same command may survive; 1 for an error. The same of a
+    companion that failed before the stage was done.
     """
+    alongside = companions.Alongside(planned, commands)
     code = 0
     if not children.stopping:
-        code = children.call(item.entry, recipe_planning.stage_flags(recipe, item, flags, known))
+        command = recipe_planning.stage_flags(recipe, item, flags, known)
+        code = children.call(item.entry, command, alongside.wait)
+    failed = alongside.failed  # which had the stage stopped
     if children.stopping:
         pass
     elif code == STOPPED:
         CONSOLE.print(f"stage {item.name}: other processes did not come in time")
-    elif code:
-        CONSOLE.print(f"error: stage {item.name} {_ending(code)}; {_advice(code)}.")
-        return 128 - code if code < 0 else 1
+    elif code and failed is None:
+        return _failed(f"stage {item.name}", code)
     else:
         remote_store.refresh(recipe.store)  # another machine may have made it
         now = recipe_planning.plan(recipe, item, replace(flags, rerun=()), known)
@@ -268,8 +239,33 @@ def _run(
                 "the same command runs it again."
             )
             return 1
+    if failed is not None and not children.stopping:
+        return _failed(f"companion {failed.name} of stage {item.name}, now stopped,", failed.code)
     CONSOLE.print(f"stopped in stage {item.name}; the same command continues there.")
     return 0 if children.stopping else STOPPED
+
+
+def _alone(recipe: Recipe, flags: gin_checks.Flags, children: Children) -> int:
+    """Runs the companions of a recipe alone, see `companions.alone`."""
+    if children.described is not None:
+        raise recipe_reader.RecipeError(
+            "--companions=only: expected one process, found --processes or KENNEL_PROCESSES: a "
+            "companion runs on one host. Leave them out."
+        )
+    failed = companions.alone(recipe, flags, children, CONSOLE)
+    return 0 if failed is None else _failed(f"companion {failed.name}", failed.code)
+
+
+def _elsewhere(item: Stage, names: list[str]) -> str:
+    """What to start on another machine, in words."""
+    command = f"kennel run RECIPE ... --companions=only ({', '.join(names)})"
+    return f"stage {item.name} needs its companion, which is not started here: {command}"
+
+
+def _failed(what: str, code: int) -> int:
+    """Says how a process failed; the exit code of the recipe."""
+    CONSOLE.print(f"error: {what} {_ending(code)}; {_advice(code)}.")
+    return 128 - code if code < 0 else 1
 
 
 def _changes_meanwhile(before: stages.Plan, now: stages.Plan) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from t5x_style.configuration import conventions, gin_reader, signatures
 from t5x_style.configuration.gin_reader import REPOSITORY, Macro, leaves, to_gin
-from t5x_style.workflow.recipe_reader import KIND, STAGE
+from t5x_style.workflow.recipe_reader import COMPANION, KIND, STAGE
 from t5x_style.workflow.recipe_reader import RUN as RECIPE
 
 GIN, PAGE = REPOSITORY / "gin_configs", REPOSITORY / "docs/reference.md"
@@ -81,9 +81,11 @@ def entries() -> dict[str, Entry]:
         file = str(path.relative_to(GIN))
         here = f"{path}:"
         own = [b for b in config.bindings.values() if b.where.startswith(here)]
-        is_recipe = any(b.target in (RECIPE, STAGE, KIND) for b in config.bindings.values())
+        is_recipe = any(
+            b.target in (RECIPE, STAGE, COMPANION, KIND) for b in config.bindings.values()
+        )
         for binding in own:
-            if binding.target not in (RECIPE, STAGE, KIND, gin_reader.RUN):
+            if binding.target not in (RECIPE, STAGE, COMPANION, KIND, gin_reader.RUN):
                 for name in {leaf.name for leaf in _macros(binding.value)}:
                     found[name].uses.append(_use(binding, file))
         for name, macro in config.macros.items():

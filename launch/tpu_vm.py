@@ -48,6 +48,10 @@ from t5x_style.configuration import command_flags
 from t5x_style.storage import locations
 from t5x_style.workflow import stage_runner
 
+COMPANION_SLICE = (
+    "this command with --companions=elsewhere, and again with --companions=only --slice=SLICE"
+)
+
 
 def say(line: str) -> None:
     """Prints a line about what happens; commands and logs go to standard output."""
@@ -77,6 +81,7 @@ def read(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         *(f"--{name}={value}" for name, value in given.items() if value),
         *(["--strict_code"] if options.strict_code else []),
         *(f"--rerun={name}" for name in options.rerun),
+        f"--companions={options.companions}",
     ]  # fmt: skip
 
 
@@ -125,6 +130,7 @@ class Launcher:
         remote = RemoteJob(place, recipe_job.host_commands(place.name, job, request.hosts))
         if self.options.print:
             return self._print(remote.starting())
+        _warn_of(recipe_job.companion_note(job, request.hosts, COMPANION_SLICE))
         self._check(job.run_dir, place.zone, request.hosts)
         done = remote.start(self.gcloud)
         if done.code:
@@ -231,6 +237,7 @@ class Launcher:
                 f"RUN_DIR=gs://BUCKET/{place.name}"
             )
         remote = RemoteJob(place, recipe_job.host_commands(place.name, job, request.hosts))
+        _warn_of(recipe_job.companion_note(job, request.hosts, COMPANION_SLICE))
         if self.options.print:
             return self._print_up(request, remote)
         self._check(job.run_dir, place.zone, request.hosts)
@@ -253,7 +260,9 @@ class Launcher:
 
     def _place_of(self, run_dir: str) -> Place:
         """With the name of the run from its RUN_DIR, unless it is given."""
-        return self._place(self.options.name or tpu_request.default_name(run_dir))
+        default = tpu_request.default_name(run_dir)
+        suffix = "-companion" if self.options.companions == "only" else ""
+        return self._place(self.options.name or default + suffix)
 
     def _place(self, name: str = "") -> Place:
         return tpu_request.place(self.options, self.gcloud, say, name)

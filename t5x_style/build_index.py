@@ -1,7 +1,4 @@
-"""Stage: a published index over the embeddings of a corpus; gin chooses its type.
-
-With `--watch` it is no stage, but builds an index of each new checkpoint: see `watch_index`.
-"""
+"""Stage: a published index over the embeddings of a corpus; gin chooses its type."""
 
 import sys
 
@@ -63,12 +60,6 @@ def check(keep: int, minimum_recall: float) -> None:
 
 
 if __name__ == "__main__":
-    if "--watch" in sys.argv:
-        # By name: the stage does not depend on what watching takes.
-        from importlib import import_module
-
-        words = [word for word in sys.argv[1:] if word != "--watch"]
-        sys.exit(import_module("t5x_style.watch_index").main(words))
     from t5x_style import stage
     from t5x_style.distributed import startup
 

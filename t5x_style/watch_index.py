@@ -1,24 +1,30 @@
 """Builds an index of each new checkpoint of a training that retrieves on the host.
 
-    python -m t5x_style.build_index --watch --gin_file=gin_configs/runs/indexes/watch.gin ...
+    python -m t5x_style.watch_index --gin_file=gin_configs/runs/indexes/watch.gin ...
 
 A companion of a training, no stage: it publishes to a folder of its own. It writes nothing into the
-training's folder, a version that never changes once it is finished.
+training's folder, a version that never changes once it is finished. Either folder may be on object
+storage: what is read there is copied first, what is built is uploaded.
 """
 
-from collections.abc import Sequence
+import dataclasses
+import functools
+import hashlib
+import importlib
+import sys
 from pathlib import Path
 from typing import Annotated
 
 from t5x_style.checkpoints import checkpointing, restored_model
-from t5x_style.configuration import gin_checks
+from t5x_style.companions import companion_runner, watched_training
 from t5x_style.distributed import startup
 from t5x_style.distributed.partitioning import Partitioner
-from t5x_style.model_dependent_data import version_log
+from t5x_style.interfaces.text_encoder import TextEncoder
 from t5x_style.model_dependent_data.index_builder import Refresher, RefreshError, Training
+from t5x_style.retrieval import remote_versions
 from t5x_style.step.train_state import MakeObjective
-from t5x_style.workflow import stage_runner
-from t5x_style.workflow.store import STAGE_FILE, version_at
+from t5x_style.storage import places
+from t5x_style.workflow.store import version_at
 
 
 def watch(
@@ -41,57 +47,42 @@ def watch(
     Raises:
       RefreshError: the training has ended, or a stage's folder would be written to.
     """
-    if (version := version_at(Path(refresher.folder))) is not None:
+    here = places.local(refresher.folder)
+    if (version := version_at(here)) is not None:
         raise RefreshError(
             f"Refresher.folder: {refresher.folder} is inside the stage folder {version.folder}, "
             "which only its stage writes. Choose another folder, for the training too."
         )
-    current = _Current(Path(training))
-    watched = Training(
-        run=lambda: version_log.run_of(current.folder),
-        newest=lambda: checkpointing.newest(current.folder),
-        load=lambda step: restored_model.load(objective, str(current.folder), partitioner, step),
-        parameters=lambda step: checkpointing.read_parameters(current.folder, step),
-        finished=current.finished,
+    name = hashlib.sha256(f"{training} {refresher.folder}".encode()).hexdigest()[:16]
+    copies = places.cache() / "watched" / name
+    watched = watched_training.of(training, copies / "training")
+
+    def load(step: int) -> TextEncoder:
+        return restored_model.load(objective, str(watched.folder(step)), partitioner, step)
+
+    asked = Training(
+        run=watched.run,
+        newest=watched.newest,
+        load=load,
+        parameters=lambda step: checkpointing.read_parameters(watched.folder(step), step),
+        finished=watched.finished,
     )
+    publisher = _publisher(refresher, copies / "versions")
     # What a checkpoint says that goes while it is read.
-    refresher.watch(watched, poll_seconds, (checkpointing.CheckpointError, OSError))
+    publisher.watch(asked, poll_seconds, (checkpointing.CheckpointError, OSError))
 
 
-class _Current:
-    """The folder that a training's link points to, the same for all that one look reads.
-
-    A training that is started with other settings points its link to another version, perhaps
-    between two readings of ours.
-
-    Attributes:
-      folder: where the link pointed when `finished` was last called, or this object made.
-    """
-
-    def __init__(self, link: Path):
-        self._link = link
-        self.folder = link.resolve()
-
-    def finished(self) -> bool:
-        """Whether the training has ended; what a look asks first."""
-        self.folder = self._link.resolve()
-        return (self.folder / STAGE_FILE).is_file()
+def _publisher(refresher: Refresher, work: Path) -> Refresher:
+    """The same; for a folder on object storage one that builds in `work`, and uploads."""
+    url = places.remote(places.local(refresher.folder))
+    if not url:
+        return refresher
+    remote_versions.begin(work, url)
+    push = functools.partial(remote_versions.push, work, url)
+    return dataclasses.replace(refresher, folder=str(work), published=push)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Returns the exit code; 1 with a message where something is wrong."""
-
-    def run(flags: gin_checks.Flags) -> int:
-        if not flags.files:
-            raise RefreshError(
-                "nothing to watch: pass --gin_file=gin_configs/runs/indexes/watch.gin"
-            )
-        startup.start()
-        config = flags.read()
-        gin_checks.check_names(config, ("t5x_style.watch_index.watch",))
-        gin_checks.check_code(config)
-        gin_checks.parse(config)
-        gin_checks.configured(watch)()
-        return 0
-
-    return stage_runner.guarded(run, argv)
+if __name__ == "__main__":
+    # through the import system: gin must meet this module under its own name, not as __main__
+    module = importlib.import_module("t5x_style.watch_index")
+    sys.exit(companion_runner.main(module.watch, sys.argv[1:], startup.start))

@@ -24,6 +24,7 @@ LAYERS = {
         *(
             "multilingual",
             "workflow",
+            "companions",
             "goodput",
             "serving",
             "training",

@@ -17,5 +17,6 @@ def of_recipe(flags: Flags, recipe: Recipe) -> list[Path]:
     Raises:
       GinError: a gin file cannot be read.
     """
-    stages = [replace(flags, files=stage.gin_files, overrides=()) for stage in recipe.stages]
-    return sorted({path.absolute() for one in (flags, *stages) for path in one.read_all().files})
+    items = (*recipe.stages, *recipe.companions)
+    each = [replace(flags, files=item.gin_files, overrides=()) for item in items]
+    return sorted({path.absolute() for one in (flags, *each) for path in one.read_all().files})

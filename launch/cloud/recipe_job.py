@@ -7,6 +7,7 @@ from pathlib import Path
 
 from launch.cloud import bootstrap, code_archive, recipe_files
 from launch.cloud.remote_job import HostCommands
+from launch.cloud.requests import RequestError
 from t5x_style.configuration import gin_checks
 from t5x_style.configuration.gin_reader import Config, GinError, leaves
 from t5x_style.configuration.python_sources import REPOSITORY
@@ -31,12 +32,14 @@ class RecipeJob:
       run_dir: RUN_DIR, as the configuration has it.
       files: gin files that it and its stages read.
       several: variables of the job on several hosts.
+      companions: names of the companions of its stages.
     """
 
     flags: gin_checks.Flags
     run_dir: str
     files: tuple[Path, ...]
     several: Mapping[str, str] = field(default_factory=lambda: SEVERAL_HOSTS)
+    companions: tuple[str, ...] = ()
 
 
 def read(argv: Sequence[str]) -> RecipeJob:
@@ -55,7 +58,8 @@ def read(argv: Sequence[str]) -> RecipeJob:
     run_dir = str(config.expand(config.macro("RUN_DIR", "kennel tpu"), "RUN_DIR"))
     refuse_local_data(recipe, config, run_dir)
     files = tuple(recipe_files.of_recipe(flags, recipe))
-    return RecipeJob(flags, run_dir, files, _several(argv))
+    names = tuple(one.name for one in recipe.companions)
+    return RecipeJob(flags, run_dir, files, _several(argv), names)
 
 
 def _several(argv: Sequence[str]) -> dict[str, str]:
@@ -64,6 +68,22 @@ def _several(argv: Sequence[str]) -> dict[str, str]:
     assert described is not None
     timeout = launch_flags.VARIABLES[launch_flags.INITIALIZATION]
     return SEVERAL_HOSTS | {timeout: str(described.initialization_timeout)}
+
+
+def companion_note(job: RecipeJob, hosts: int, how: str) -> str:
+    """What becomes of the companions of a recipe's stages; "" where that was said.
+
+    Args:
+      job: what runs.
+      hosts: of all slices.
+      how: to run them on a slice of their own.
+    """
+    if not job.companions or job.flags.companions != "here":
+        return ""
+    names = ", ".join(job.companions)
+    if hosts == 1:
+        return f"{names} runs next to its stage, on the CPUs of the host. For a slice: {how}"
+    return f"{names} starts on none of several hosts, and its stage waits for it: {how}"
 
 
 def refuse_local_data(recipe: Recipe, config: Config, run_dir: str) -> None:
@@ -78,7 +98,7 @@ def refuse_local_data(recipe: Recipe, config: Config, run_dir: str) -> None:
       GinError: naming a macro for each, and how to copy what it names.
     """
     places_of: dict[str, str] = {}  # an input -> the setting that it comes from
-    for stage in recipe.stages:
+    for stage in (*recipe.stages, *recipe.companions):
         for name, value in stage.inputs.items():
             for text in leaves(value):
                 if isinstance(text, str):
@@ -144,7 +164,13 @@ def host_commands(name: str, job: RecipeJob, hosts: int) -> HostCommands:
     Raises:
       CodeError: code that cannot be archived.
       RemoteShellError: a setting that cannot pass through ssh.
+      RequestError: companions alone, on several hosts.
     """
+    if job.flags.companions == "only" and hosts > 1:
+        raise RequestError(
+            f"--companions=only: expected a slice of one host, found {hosts} hosts: a companion is "
+            "one process"
+        )
     archive = code_archive.build(ARCHIVES, job.files)
     described = bootstrap.Job(
         name=name,

@@ -13,7 +13,7 @@ _ASKED = (
 )
 _GIN = (
     *("gin_file", "gin_search_paths", "gin_allow"),
-    *("until", "strict_code", "initialization_timeout"),
+    *("until", "strict_code", "initialization_timeout", "companions"),
 )
 
 

@@ -26,7 +26,7 @@ class ClusterJobError(ValueError):
 
 @dataclass(frozen=True)
 class IndexBuilder:
-    """Builds indexes of a training's checkpoints, next to the trainer.
+    """Runs the companions of a recipe's stages, next to the trainer.
 
     Attributes:
       slices: what it runs on.
@@ -137,6 +137,16 @@ def _slices(job: ClusterJob) -> Iterator[str]:
     for part, (slices, _) in job.parts.items():
         if not slices.generation.gke_label:
             yield f"{part}: GKE has no {slices.generation.name}; found {slices}"
+        elif part == INDEX_BUILDER and slices.count * slices.hosts > 1:
+            alone = [
+                one
+                for one in slices.generation.topologies
+                if Slices(slices.generation, one).hosts == 1
+            ]
+            yield (
+                f"{part}: expected one slice of one host, since a companion is one process; found "
+                f"{slices}, largest of one host: {slices.generation.name}:{alone[-1]}"
+            )
         elif slices.count > 1 and slices.hosts == 1:
             many = [
                 one

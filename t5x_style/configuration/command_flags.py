@@ -33,6 +33,18 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         "--rerun", action="append", default=[], help="make this stage again; repeatable"
     )
     parser.add_argument("--until", help="of a recipe: only this stage and those that it reads")
+    add_companions(parser)
+
+
+def add_companions(parser: argparse.ArgumentParser) -> None:
+    """Adds where the companions of a recipe's stages run."""
+    parser.add_argument(
+        "--companions",
+        choices=("here", "elsewhere", "only"),
+        default="here",
+        help="of a recipe's stages: start them here, leave them to another command, or run them "
+        "alone, which is that command; default: here",
+    )
 
 
 def add_sweep(parser: argparse.ArgumentParser) -> None:

@@ -60,6 +60,7 @@ class Flags:
     strict_code: bool = False
     rerun: tuple[str, ...] = ()
     until: str | None = None
+    companions: str = "here"
 
     def read(self) -> Config:
         """Reads the gin files and overrides of a stage, statically, systems to compare expanded.
@@ -96,6 +97,7 @@ class Flags:
             *(["--strict_code"] if self.strict_code else []),
             *(f"--rerun={name}" for name in self.rerun),
             *([f"--until={self.until}"] if self.until else []),
+            *([f"--companions={self.companions}"] if self.companions != "here" else []),
         ]
 
     def without_links(self) -> "Flags":
@@ -133,6 +135,7 @@ def parse_flags(argv: Sequence[str], description: str = "") -> Flags:
         strict_code=options.strict_code,
         rerun=tuple(options.rerun),
         until=options.until,
+        companions=options.companions,
     )
 
 

@@ -232,7 +232,8 @@ def require_complete(source: object, name: str = "") -> None:
     """
     needed = ("specs", "batch", "batches", "fingerprint")
     missing = [one for one in needed if inspect.getattr_static(source, one, None) is None]
-    if missing:
+    # what is not known before a run says so when it is asked
+    if missing and not all(hasattr(source, one) for one in missing):
         raise SourceError(
             f"{name}{': ' if name else ''}expected a batch source, found {type(source).__name__}, "
             f"which has no {' and no '.join(missing)}: another source has to wrap it. The files in "

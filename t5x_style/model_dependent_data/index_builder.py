@@ -1,6 +1,6 @@
 """Builds an index anew from each checkpoint of a training that retrieves on the host.
 
-Runs in another process than the training (`python -m t5x_style.build_index --watch`), on devices of
+Runs in another process than the training (`python -m t5x_style.watch_index`), on devices of
 its own or on CPUs. It may be killed at any moment: what is not published whole is not published.
 """
 
@@ -44,6 +44,10 @@ class Training:
     finished: Callable[[], bool]
 
 
+def _nothing() -> None:
+    """Nobody else has to be given what was published."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Refresher:
     """Attributes:
@@ -53,6 +57,8 @@ class Refresher:
     parameters: regular expressions of the paths of what embeds queries.
     keep: versions that stay; a training that is stopped goes on with those it saw.
     minimum_recall: of the exact top 10; an index below it is not published.
+    published: called once versions are in `folder`; set by the entry point where that is a
+      working copy.
     """
 
     folder: Annotated[str, "operational"]
@@ -61,6 +67,7 @@ class Refresher:
     parameters: tuple[str, ...]
     keep: int = 4
     minimum_recall: float = 0.9
+    published: Callable[[], None] = _nothing
 
     def built(self, run: str) -> int | None:
         """The step of the newest version of a training."""
@@ -83,6 +90,7 @@ class Refresher:
         number = versioned_index.write(
             self.folder, embeddings, run, step, kept, self.index, self.keep, self.minimum_recall
         )
+        self.published()
         done = time.perf_counter()
         print(
             f"refresh: version {number} of step {step}: {len(ids):,} blocks embedded in "

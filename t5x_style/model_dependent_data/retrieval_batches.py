@@ -79,7 +79,8 @@ class HostRetrieval(ModelDependentSource):
 
     Attributes:
       source: gives clean batches with a group `query`, one query a row.
-      folder: where versions of the index are published.
+      folder: where versions of the index are published; they are copied to this disk first if
+        that is on object storage.
       corpus: what is indexed.
       hits: K, blocks that a query gets.
       length: L, tokens of a block in a batch; as many as the longest has, or more.

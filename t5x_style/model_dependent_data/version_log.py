@@ -1,18 +1,24 @@
 """Which run a training is, and which version of an index each of its steps saw.
 
-Of several processes the first decides and writes it down; the others read what it wrote.
+Of several processes the first decides and writes it down; the others hear of it in
+`distributed.shared_values`.
 """
 
 import json
 import os
 import uuid
 from pathlib import Path
+from typing import Literal
 
 import jax
-from jax.experimental import multihost_utils
+
+from t5x_style.distributed import shared_values
 
 RECORD = "index_versions.jsonl"
 RUN = "retrieval_run.json"
+_REMEMBERED = 1000  # steps whose versions other processes can still ask for
+
+Readiness = Literal["waits", "ready", "gone"]
 
 
 def run_of(folder: Path) -> str | None:
@@ -71,62 +77,74 @@ class Record:
         self._rewrite()
 
 
-class RemoteLog:
-    """A `Record` that another process keeps, in a folder that both see."""
+class Leader(Record):
+    """A `Record` of process 0 of several, which the others follow.
 
-    def __init__(self, path: Path):
-        self._path = path
-        self._versions: dict[int, int] = {}
-        self._file, self._read = -1, 0  # inode, and bytes of it
+    A newer version is used once all of them have read it, so that no step waits for that.
+    """
 
-    def of(self, step: int) -> int | None:
-        """The version that a step sees, None if that has not been decided yet."""
-        if step not in self._versions:
-            self._catch_up()
-        return self._versions.get(step)
+    def __init__(self, path: Path, others: int):
+        """Args:
+        path: of the file.
+        others: how many follow.
+        """
+        super().__init__(path)
+        self._others, self._asked = others, 0
 
-    def forget(self) -> None:
-        """What is known may have been replaced: all of it is read again."""
-        self._versions, self._file = {}, -1
+    def publish(self, step: int, version: int) -> None:
+        """Lets the others know which version a step sees."""
+        shared_values.put(f"index/step/{step}", f"{version} {self._asked}")
+        if step >= _REMEMBERED:
+            shared_values.forget(f"index/step/{step - _REMEMBERED}")
 
-    def _catch_up(self) -> None:
-        if not self._path.is_file():
-            return
-        with self._path.open("rb") as file:
-            inode = os.fstat(file.fileno()).st_ino
-            if inode != self._file:  # it was replaced whole
-                self._versions, self._file, self._read = {}, inode, 0
-            file.seek(self._read)
-            whole, end, _ = file.read().rpartition(b"\n")
-        self._read += len(whole) + len(end)
-        for line in whole.splitlines():
-            row = json.loads(line)
-            self._versions[int(row["step"])] = int(row["version"])
+    def ask(self, version: int) -> Readiness:
+        """Has the others read a version, from their next step on; what they have said so far."""
+        self._asked = version
+        said = shared_values.below(f"index/ready/{version}").values()
+        if "gone" in said:
+            return "gone"
+        return "ready" if len(said) == self._others else "waits"
 
 
-def begin(folder: Path) -> tuple[str, Record | RemoteLog]:
+class Follower:
+    """What another process than the first hears of its decisions."""
+
+    def __init__(self, number: int):
+        """Args:
+        number: of this process.
+        """
+        self._number = number
+        self._said: tuple[int, str] | None = None
+
+    def decision(self, step: int) -> tuple[int, int] | None:
+        """The version that a step sees, and the one to read ahead (0: none); None: not decided."""
+        text = shared_values.find(f"index/step/{step}")
+        if text is None:
+            return None
+        version, asked = map(int, text.split())
+        return version, asked
+
+    def answer(self, version: int, readiness: Readiness) -> None:
+        """Says whether a version that was asked for has been read."""
+        if readiness != "waits" and self._said != (version, readiness):
+            shared_values.put(f"index/ready/{version}/{self._number}", readiness)
+            self._said = (version, readiness)
+
+
+def begin(folder: Path) -> tuple[str, Record | Follower]:
     """Name the run in a training's folder, or continue it: which run this is, and its record.
 
-    All processes call it; the first decides and writes, and the others get a `RemoteLog`.
+    All processes call it; the first decides and writes, and the others get a `Follower`. They need
+    not see its folder.
 
     Args:
-      folder: of the training; the same for all processes.
-
-    Raises:
-      ValueError: this process does not see what the first has written.
+      folder: of the training.
     """
-    record: Record | None = None
-    if jax.process_index() == 0:
-        folder.mkdir(parents=True, exist_ok=True)
-        if run_of(folder) is None:
-            new_run(folder)
-        record = Record(folder / RECORD)
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices("version log: which run this is")
-    run = run_of(folder)
-    if run is None:
-        raise ValueError(
-            f"{folder}: expected {RUN}, which process 0 has written, found none: all processes "
-            "have to see one folder."
-        )
-    return run, record or RemoteLog(folder / RECORD)
+    if jax.process_index() != 0:
+        return shared_values.wait("index/run"), Follower(jax.process_index())
+    folder.mkdir(parents=True, exist_ok=True)
+    run = run_of(folder) or new_run(folder)
+    if jax.process_count() == 1:
+        return run, Record(folder / RECORD)
+    shared_values.put("index/run", run)
+    return run, Leader(folder / RECORD, jax.process_count() - 1)

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+from t5x_style.model_dependent_data.version_log import Readiness
 from t5x_style.model_dependent_data.versioned_index import Version, VersionError
 
 
@@ -73,8 +74,34 @@ class VersionReader(Generic[T]):
             if self._coming is None and number > newest:
                 self._coming = (number, self._executor.submit(self._read, number))
 
-    def open_beside(self, number: int, will_do: Callable[[Version], bool]) -> T:
+    def state(self, number: int) -> Readiness:
+        """Whether a version that was expected has been read."""
+        with self._one_at_a_time:
+            in_use, coming = self._in_use, self._coming
+            if in_use is not None and in_use.version.number == number:
+                return "ready"
+            if coming is None or coming[0] != number or not coming[1].done():
+                return "waits"
+            error = coming[1].exception()
+            if error is None:
+                return "ready"
+            self._coming = None
+            if isinstance(error, VersionError):
+                return "gone"
+            raise error
+
+    def open_beside(
+        self,
+        number: int,
+        will_do: Callable[[Version], bool],
+        others: Callable[[int], Readiness] = lambda number: "ready",
+    ) -> T:
         """A version, or while it is read the one in use, if that will do.
+
+        Args:
+          number: of the version.
+          will_do: whether the version in use can go on being used.
+          others: whether other processes have read a version; "gone" where one cannot any more.
 
         Raises:
           VersionError: the version has gone.
@@ -87,7 +114,10 @@ class VersionReader(Generic[T]):
             if self._coming is None:
                 return self.open(number)
             coming, future = self._coming
-            if not future.done():
+            elsewhere = others(coming)
+            if elsewhere == "gone":
+                self._coming = None
+            if elsewhere != "ready" or not future.done():
                 return in_use
             try:
                 return self.open(coming)

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Generic, Literal, TypeVar
 
 from t5x_style.model_dependent_data import versioned_index
-from t5x_style.model_dependent_data.version_log import Record, RemoteLog
+from t5x_style.model_dependent_data.version_log import Follower, Leader, Record
 from t5x_style.model_dependent_data.version_prefetcher import Opened, VersionReader
 from t5x_style.model_dependent_data.versioned_index import VersionError
+from t5x_style.retrieval.remote_versions import Copies
+from t5x_style.storage import places
 
 _POLL_SECONDS = 0.5
 _TOLD_SECONDS = 0.02
@@ -38,25 +40,32 @@ class VersionChoice(Generic[T]):
           folder, max_staleness_steps, when_stale: see `HostRetrieval`.
           read: opens a version, see `VersionReader`.
         """
-        self._folder, self._bound, self._when_stale = folder, max_staleness_steps, when_stale
+        self._shown, self._folder = folder, places.local(folder)
+        self._bound, self._when_stale = max_staleness_steps, when_stale
         self._reader = VersionReader(read)
-        self._begun: tuple[str, Record | RemoteLog] | None = None
+        self._begun: tuple[str, Record | Follower] | None = None
+        self._copies: Copies | None = None
         self._closing = threading.Event()
         self._warned = -1
         self.waiting = False
 
-    def begin(self, run: str, record: Record | RemoteLog) -> None:
+    def begin(self, run: str, record: Record | Follower) -> None:
         """Before the first step; see `version_log.begin`.
 
         Args:
           run: which training this is; versions of others do not count.
-          record: which versions its steps saw; `RemoteLog` for a process that does not decide it.
+          record: which versions its steps saw; `Follower` for a process that does not decide it.
         """
         self._begun = (run, record)
+        if places.remote(self._folder) and not isinstance(record, Follower):
+            self._copies = Copies(self._folder, lambda one: one.get("run") == run, _say)
+            self._copies.start()
 
     def start(self) -> None:
         """From now on newer versions are read beside the steps."""
         self._closing.clear()
+        if self._copies is not None:
+            self._copies.start()
         self._reader.start()
 
     def stop_waiting(self) -> None:
@@ -65,6 +74,8 @@ class VersionChoice(Generic[T]):
 
     def close(self) -> None:
         """Waits for what is being read, and drops it."""
+        if self._copies is not None:
+            self._copies.close()
         self._reader.close()
 
     def of(self, step: int) -> T:
@@ -75,54 +86,57 @@ class VersionChoice(Generic[T]):
         """
         assert self._begun is not None, "begin was not called"
         run, record = self._begun
-        if isinstance(record, RemoteLog):
-            return self._as_told(step, run, record)
+        if isinstance(record, Follower):
+            return self._following(step, record)
         seen = record.of(step)
-        if seen is not None:
-            try:
-                return self._reader.open(seen)
-            except VersionError as error:
-                print(
-                    f"step {step} saw version {seen} of the index: {error} It sees the newest "
-                    "now: this run does not repeat the one before it, bit for bit.",
-                    file=sys.stderr,
-                )
-        found = self._fresh_enough(step, run)
-        keep = record.add if seen is None else record.replace
-        keep(step, found.version.number)
+        found = None if seen is None else self._again(step, seen)
+        if found is None:
+            found = self._fresh_enough(step, run, record)
+            keep = record.add if seen is None else record.replace
+            keep(step, found.version.number)
+        if isinstance(record, Leader):
+            record.publish(step, found.version.number)
         return found
 
-    def _as_told(self, step: int, run: str, log: RemoteLog) -> T:
-        """The version that another process decides for a step; waits until it does."""
+    def _again(self, step: int, seen: int) -> T | None:
+        """The version that a step of this run saw before; None where it has gone."""
+        try:
+            return self._reader.open(seen)
+        except VersionError as error:
+            _say(
+                f"step {step} saw version {seen} of the index: {error} It sees the newest now: "
+                "this run does not repeat the one before it, bit for bit."
+            )
+            return None
+
+    def _following(self, step: int, leader: Follower) -> T:
+        """The version that process 0 decides for a step; waits until it does."""
         waited = 0.0
-        while True:
-            if (found := versioned_index.newest(self._folder, run)) is not None:
-                self._reader.expect(found[0])
-            number = log.of(step)
-            if number is not None:
-                try:
-                    return self._reader.open(number)
-                except VersionError:  # for whoever decides, too: another will be
-                    log.forget()
+        while (decided := leader.decision(step)) is None:
             if _REMIND_SECONDS - waited % _REMIND_SECONDS < _TOLD_SECONDS:
-                print(
-                    f"step {step}: waiting to be told by process 0 which version of the index in "
-                    f"{self._folder} it sees",
-                    file=sys.stderr,
-                    flush=True,
+                _say(
+                    f"step {step}: waiting for process 0 to decide which version of the index in "
+                    f"{self._shown} it sees"
                 )
             self._wait(_TOLD_SECONDS)
             waited += _TOLD_SECONDS
+        number, asked = decided
+        found = self._reader.open(number)
+        if asked > number:
+            self._reader.expect(asked)
+            leader.answer(asked, self._reader.state(asked))
+        return found
 
-    def _fresh_enough(self, step: int, run: str) -> T:
+    def _fresh_enough(self, step: int, run: str, record: Record) -> T:
         """The newest version; waits while there is none, or while it is too old, as asked for."""
         waited = 0.0
+        others = [record.ask] if isinstance(record, Leader) else []
         while True:
             found = versioned_index.newest(self._folder, run)
             if found is not None and not self._too_old(*found, step):
                 try:
                     return self._reader.open_beside(
-                        found[0], lambda in_use: not self._past_bound(in_use.step, step)
+                        found[0], lambda in_use: not self._past_bound(in_use.step, step), *others
                     )
                 except VersionError:
                     if versioned_index.newest(self._folder, run) == found:
@@ -156,7 +170,7 @@ class VersionChoice(Generic[T]):
                 f"step {step}: version {number} of the index is {step - made_at} steps old, the "
                 f"bound is {self._bound}: training goes on with it "
                 "(HostRetrieval.when_stale = 'warn'). "
-                "Is `python -m t5x_style.build_index --watch` still running?",
+                "Is its companion, `python -m t5x_style.watch_index`, still running?",
                 file=sys.stderr,
             )
         return False
@@ -166,8 +180,13 @@ class VersionChoice(Generic[T]):
         age = "" if bound is None else f" of at most {bound} steps' age"
         there = "this run has none" if found is None else f"the newest is of step {found[1]}"
         print(
-            f"step {step}: waiting for an index{age} in {self._folder}; {there}. It is "
-            "built by `python -m t5x_style.build_index --watch`, from this training's checkpoints.",
+            f"step {step}: waiting for an index{age} in {self._shown}; {there}. The companion of "
+            "this training builds it from its checkpoints: `kennel run RECIPE --companions=only`, "
+            "or `python -m t5x_style.watch_index`.",
             file=sys.stderr,
             flush=True,
         )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

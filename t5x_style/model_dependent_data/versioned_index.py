@@ -16,8 +16,9 @@ from safetensors import numpy as safetensors
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.contract import Contract
 from t5x_style.interfaces.index import IndexDamaged
-from t5x_style.retrieval import published_index, versioned_folder
+from t5x_style.retrieval import published_index, remote_versions, versioned_folder
 from t5x_style.retrieval.encoding import Embeddings
+from t5x_style.storage import places
 
 _PARAMETERS = "parameters.safetensors"
 
@@ -75,7 +76,12 @@ def write(
 
 
 def newest(folder: str | Path, run: str) -> tuple[int, int] | None:
-    """Number and step of the newest complete version of a run; others' do not count."""
+    """Number and step of the newest complete version of a run on this disk; others' do not count.
+
+    Args:
+      folder: of all versions, a local one.
+      run: which training.
+    """
     for number in reversed(versioned_folder.published(folder)):
         try:
             manifest = versioned_folder.read_manifest_alone(
@@ -86,6 +92,12 @@ def newest(folder: str | Path, run: str) -> tuple[int, int] | None:
         if manifest.get("run") == run:
             return number, int(manifest["step"])
     return None
+
+
+def published(folder: str | Path) -> list[int]:
+    """The numbers of all complete versions, where they are published."""
+    url = places.remote(places.local(folder))
+    return list(remote_versions.published(url)) if url else versioned_folder.published(folder)
 
 
 def read(
@@ -107,17 +119,20 @@ def read(
       IndexDamaged: a file is missing, cut short or changed, or the folder carries a pickle.
       ContractError: another model or tokenizer made it.
     """
-    where = versioned_folder.version_folder(folder, number)
+    where = versioned_folder.version_folder(places.local(folder), number)
     try:
+        if url := places.remote(places.local(folder)):
+            remote_versions.fetch(places.local(folder), url, number)
         index = load(where)
         manifest = versioned_folder.read_manifest_alone(where)
         parameters = safetensors.load_file(where / _PARAMETERS)
     except (IndexDamaged, OSError) as error:
-        if number in versioned_folder.published(folder):
+        there = published(folder)
+        if number in there:
             raise
         raise VersionError(
-            f"{where}: version {number} is not there any more; there are "
-            f"{versioned_folder.published(folder)}. Let whoever builds keep more of them."
+            f"{where}: version {number} is not there any more; there are {there}. Let whoever "
+            "builds keep more of them."
         ) from error
     index_lib.check_contract(index, contract, str(where))
     return Version(number, int(manifest["step"]), index, parameters)

@@ -18,12 +18,13 @@ from t5x_style.preflight.trial import Trial
 from t5x_style.workflow import stages
 
 
-def problems(flags: Flags, job: str) -> Iterator[str]:
+def problems(flags: Flags, job: str, is_stage: bool = True) -> Iterator[str]:
     """What is wrong with one stage.
 
     Args:
       flags: its command line; what it reads may not be there yet.
       job: dotted path of what it runs.
+      is_stage: False: a companion, whose program declares no job.
     """
     config = flags.read()
     found = [*code_checks.problems(config), *code_checks.job_problems(config, job)]
@@ -33,7 +34,10 @@ def problems(flags: Flags, job: str) -> Iterator[str]:
         if any(problem.startswith(f"{binding.where}: ") for problem in found)
     }
     trial = Trial(config, stages.inputs_of(config), wrong)
-    trial.check_job(job)
+    if is_stage:
+        trial.check_job(job)
+    else:
+        trial.arguments(job)
     yield from dict.fromkeys([*found, *trial.problems])
 
 
@@ -46,7 +50,7 @@ def of_stage(stage: Mapping[str, Any]) -> list[str]:
         allow=tuple(stage["allow"]),
     )
     try:
-        return list(problems(flags, stage["job"]))
+        return list(problems(flags, stage["job"], stage.get("is_stage", True)))
     except Exception as error:  # whatever an import of the user's code raises
         return [f"{type(error).__name__}: {error}"]
 

@@ -20,7 +20,7 @@ from t5x_style.workflow import recipe_planning
 from t5x_style.workflow.plans import Decision
 from t5x_style.workflow.recipe_planning import Known
 from t5x_style.workflow.recipe_problems import Problems
-from t5x_style.workflow.recipe_stage import Recipe, RecipeError
+from t5x_style.workflow.recipe_stage import Companion, Recipe, RecipeError, Stage
 
 PROGRAM = "t5x_style.preflight.stage_checks"
 CHECKED = "KENNEL_CHECKED"  # set by a sweep, which has asked PROGRAM of all its trials at once
@@ -35,10 +35,15 @@ def survey(recipe: Recipe, flags: gin_checks.Flags) -> dict[str, Decision]:
     """
     problems = Problems(flags.read_all())
     known, decisions = recipe_planning.look_up(recipe, flags, problems)
+    asked: list[Stage] = [item for item in recipe.stages if item.name in known.pending]
+    for item in recipe.companions:
+        if item.stage in known.pending:
+            asked.append(item)
+            problems.names(item, recipe_planning.companion_flags(recipe, item, flags, known))
     commands = [
-        command(recipe, name, flags, known)
-        for name in decisions
-        if name in known.pending and name not in problems.without_plan
+        command(recipe, item.name, flags, known)
+        for item in asked
+        if item.name not in problems.without_plan
     ]
     unchecked = [] if os.environ.get(CHECKED) else commands
     for stage, text in problems_of(unchecked) if unchecked else ():
@@ -59,12 +64,13 @@ def budget_note(recipe: Recipe) -> str:
 
 
 def command(recipe: Recipe, name: str, flags: gin_checks.Flags, known: Known) -> dict[str, Any]:
-    """The command line of a stage, as `problems_of` takes it."""
-    item = next(one for one in recipe.stages if one.name == name)
-    own = recipe_planning.stage_flags(recipe, item, flags, known)
+    """The command line of a stage or a companion, as `problems_of` takes it."""
+    item = next(one for one in (*recipe.stages, *recipe.companions) if one.name == name)
+    own = recipe_planning.command(recipe, item, flags, known)
     return {
         "name": name,
         "job": item.job,
+        "is_stage": not isinstance(item, Companion),
         "files": own.files,
         "overrides": own.overrides,
         "search_paths": own.search_paths,

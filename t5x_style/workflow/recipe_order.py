@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from t5x_style.configuration import signatures
 from t5x_style.configuration.gin_reader import closest
-from t5x_style.workflow.recipe_stage import Recipe, RecipeError, Stage
+from t5x_style.workflow.recipe_stage import Companion, Recipe, RecipeError, Stage
 from t5x_style.workflow.recipe_values import Output
 
 
@@ -31,6 +31,35 @@ def ordered(described: Sequence[Stage]) -> list[Stage]:
         waiting.remove(ready)
         found.append(ready)
     return found
+
+
+def next_to(companions: Iterable[Companion], stages: Sequence[Stage]) -> tuple[Companion, ...]:
+    """Companions in the order of their stages.
+
+    Args:
+      companions: as they are described.
+      stages: all of the recipe, ordered.
+
+    Raises:
+      RecipeError: no such stage, a stage of the same name, or an output that is not there before
+        the stage runs.
+    """
+    numbers = {item.name: number for number, item in enumerate(stages)}
+    found = sorted(companions, key=lambda one: numbers.get(one.stage, -1))
+    for one in found:
+        where = f"Companion {one.name} ({one.where})"
+        if one.stage not in numbers:
+            raise RecipeError(f"{where}: no stage {one.stage!r}{closest(one.stage, numbers)}")
+        if one.name in numbers:
+            raise RecipeError(f"{where}: a stage has the same name; choose another.")
+        check_outputs(one.needs(), stages, where)
+        late = [str(read) for read in one.needs() if numbers[read.stage] >= numbers[one.stage]]
+        if late:
+            raise RecipeError(
+                f"{where}: it runs next to stage {one.stage}, and {', '.join(late)} is not made "
+                f"before that one. Have {one.stage} read it, too."
+            )
+    return tuple(found)
 
 
 def _circle(waiting: Sequence[Stage]) -> str:
@@ -59,11 +88,13 @@ def until(recipe: Recipe, name: str | None) -> Recipe:
         one = waiting.pop()
         if one not in kept:
             kept.add(one)
-            waiting += [output.stage for output in by_name[one].needs()]
+            readers = (by_name[one], *recipe.companions_of(one))
+            waiting += [output.stage for item in readers for output in item.needs()]
     return replace(
         recipe,
         stages=tuple(item for item in recipe.stages if item.name in kept),
         publish={file: one for file, one in recipe.publish.items() if one.stage in kept},
+        companions=tuple(one for one in recipe.companions if one.stage in kept),
     )
 
 

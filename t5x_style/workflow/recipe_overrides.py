@@ -13,6 +13,7 @@ it reaches the stages that refer to it and do not set it (`recipe_values`).
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from gin import config_parser
 
@@ -29,6 +30,7 @@ from t5x_style.configuration.gin_reader import (
 )
 from t5x_style.workflow.recipe_stage import Recipe, Stage
 
+One = TypeVar("One", bound=Stage)  # or a companion
 Override = tuple[str, str]  # NAME and VALUE of --gin.NAME=VALUE
 RECIPE = "recipe"  # the module that recipes bind
 RECIPE_PATH = f"launch.{RECIPE}."
@@ -177,17 +179,20 @@ def apply(
             item.job,
             {*item.inputs, *item.bindings, *item.scaled},
         )
-        for item in recipe.stages
+        for item in (*recipe.stages, *recipe.companions)
     }
     given = spread(overrides, targets, macros, places)
-    made = tuple(changed(item, given[item.name], paths, places) for item in recipe.stages)
-    return replace(recipe, stages=made)
+    return replace(
+        recipe,
+        stages=tuple(changed(one, given[one.name], paths, places) for one in recipe.stages),
+        companions=tuple(changed(one, given[one.name], paths, places) for one in recipe.companions),
+    )
 
 
 def changed(
-    stage: Stage, given: Iterable[Given], paths: Collection[str], places: Mapping[str, str]
-) -> Stage:
-    """A stage of a recipe with what the command line gives it.
+    stage: One, given: Iterable[Given], paths: Collection[str], places: Mapping[str, str]
+) -> One:
+    """A stage or companion of a recipe with what the command line gives it.
 
     Args:
       stage: as the recipe describes it.

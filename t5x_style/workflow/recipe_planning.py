@@ -8,10 +8,11 @@ from typing import Any
 
 from t5x_style.configuration import gin_checks
 from t5x_style.configuration.gin_reader import FOLDER_MACRO, Macro, closest, to_gin, transform
+from t5x_style.storage import places
 from t5x_style.workflow import links, stages
 from t5x_style.workflow.plans import Decision
 from t5x_style.workflow.recipe_problems import Problems
-from t5x_style.workflow.recipe_stage import Recipe, RecipeError, Stage
+from t5x_style.workflow.recipe_stage import Companion, Recipe, RecipeError, Stage
 from t5x_style.workflow.recipe_values import Output
 from t5x_style.workflow.store import Version
 
@@ -48,12 +49,7 @@ def stage_flags(
       flags: the recipe's own command line; search paths and allow-list are handed on.
       known: versions of the stages before it.
     """
-
-    def path(value: Any) -> Any:
-        return output_path(recipe, value, known) if isinstance(value, Output) else value
-
-    scaled = {name: math.ceil(n * recipe.budget) for name, n in item.scaled.items()}
-    values = {**transform(dict(item.inputs), path), **item.bindings, **scaled}
+    values = _values(recipe, item, lambda output: output_path(recipe, output, known))
     values[FOLDER_MACRO] = str(recipe.link(item.name))
     alone = replace(flags, files=item.gin_files, overrides=())
     inputs = dict.fromkeys([*stages.listed_inputs(alone.read()), *item.inputs])
@@ -63,7 +59,46 @@ def stage_flags(
         values[stages.LIMIT_SETTING] = recipe.limit
     overrides = tuple((name, to_gin(value)) for name, value in values.items())
     rerun = tuple(name for name in flags.rerun if name == item.name)
-    return replace(flags, files=item.gin_files, overrides=overrides, dry_run=False, rerun=rerun)
+    return replace(
+        flags,
+        files=item.gin_files,
+        overrides=overrides,
+        dry_run=False,
+        rerun=rerun,
+        companions="here",
+    )
+
+
+def companion_flags(
+    recipe: Recipe, item: Companion, flags: gin_checks.Flags, known: Known
+) -> gin_checks.Flags:
+    """The command line of a companion, whose paths are the same on every machine.
+
+    Arguments as of `stage_flags`; what it reads is known.
+    """
+    values = _values(recipe, item, lambda output: places.shown(output_path(recipe, output, known)))
+    values[item.watches] = places.shown(recipe.link(item.stage))
+    overrides = tuple((name, to_gin(value)) for name, value in values.items())
+    return gin_checks.Flags(
+        item.gin_files, overrides, flags.search_paths, flags.allow, flags.traceback
+    )
+
+
+def command(recipe: Recipe, item: Stage, flags: gin_checks.Flags, known: Known) -> gin_checks.Flags:
+    """The command line of a stage or a companion."""
+    if isinstance(item, Companion):
+        return companion_flags(recipe, item, flags, known)
+    return stage_flags(recipe, item, flags, known)
+
+
+def _values(recipe: Recipe, item: Stage, path: Callable[[Output], str]) -> dict[str, Any]:
+    """Macros and parameters that a recipe sets for one item, outputs by `path`."""
+
+    def leaf(value: Any) -> Any:
+        return path(value) if isinstance(value, Output) else value
+
+    scaled = {name: math.ceil(n * recipe.budget) for name, n in item.scaled.items()}
+    return {**transform(dict(item.inputs), leaf), **item.bindings, **scaled}
 
 
 def output_path(recipe: Recipe, output: Output, known: Known) -> str:

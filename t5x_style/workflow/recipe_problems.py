@@ -4,11 +4,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from t5x_style.configuration import compared_systems
+from t5x_style.configuration import compared_systems, gin_checks
 from t5x_style.configuration.gin_reader import COMMAND_LINE, Binding, Config, GinError, Macro
 from t5x_style.workflow.fingerprints import InputError
 from t5x_style.workflow.plans import Plan
-from t5x_style.workflow.recipe_stage import RecipeError
+from t5x_style.workflow.recipe_stage import RecipeError, Stage
 
 
 class Problems:
@@ -42,6 +42,14 @@ class Problems:
             if isinstance(error, GinError):
                 self.without_plan.add(stage)
             return None
+
+    def names(self, item: Stage, flags: gin_checks.Flags) -> None:
+        """Notes what is wrong with the names of a companion, which has no plan."""
+        try:
+            gin_checks.check_names(flags.read(), (item.job,))
+        except GinError as error:
+            self.add(item.name, error.args)
+            self.without_plan.add(item.name)
 
     def refuse(self) -> None:
         """Raises RecipeError if there is a problem; the message holds all of them."""
@@ -107,7 +115,7 @@ def origins(stage: str, config: Config) -> dict[str, tuple[str, str]]:
     found = {name: (macro.where, name) for name, macro in config.macros.items()}
     of_recipe = [one for one in config.bindings.values() if one.target.startswith("launch.recipe.")]
     shared = [one for one in of_recipe if not one.scope]
-    own = [one for one in of_recipe if one.scope == stage and one.target.endswith(".Stage")]
+    own = [one for one in of_recipe if one.scope == stage and not one.target.endswith(".Kind")]
     for binding in (*shared, *_of_kinds(own, of_recipe), *own):
         if binding.parameter == "systems":
             found[compared_systems.SYSTEMS] = (binding.where, "")

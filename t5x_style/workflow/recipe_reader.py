@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from t5x_style.configuration import compared_systems, gin_checks, renames
 from t5x_style.configuration.gin_reader import (
@@ -22,6 +22,7 @@ from t5x_style.configuration.gin_reader import (
 from t5x_style.storage import places
 from t5x_style.workflow import (
     links,
+    recipe_companions,
     recipe_order,
     recipe_overrides,
     recipe_planning,
@@ -31,15 +32,24 @@ from t5x_style.workflow import (
     space,
     stages,
 )
-from t5x_style.workflow.recipe_stage import Recipe, RecipeError, Stage
+from t5x_style.workflow.recipe_stage import Companion, Recipe, RecipeError, Stage
 from t5x_style.workflow.recipe_values import Output
 from t5x_style.workflow.store import Store
 
 STAGE, KIND, RUN = "launch.recipe.Stage", "launch.recipe.Kind", "launch.recipe.run"
+COMPANION = "launch.recipe.Companion"
 RUN_PARAMETERS = {"run_dir", "budget", "publish", "macros", "inputs", "defaults", "paths"}
 STORE_MACRO, LIMIT_MACRO = "STORE", "STORE_LIMIT"  # settings of every recipe
 VALUES = ("inputs", "bindings", "scaled")  # of a stage: what sets macros and parameters
 STAGE_PARAMETERS = {"kind", "gin_files", "files", "systems", "publish", *VALUES}
+COMPANION_PARAMETERS = {*STAGE_PARAMETERS, *recipe_companions.PARAMETERS} - {"systems", "publish"}
+KNOWN = {
+    RUN: RUN_PARAMETERS,
+    STAGE: STAGE_PARAMETERS,
+    COMPANION: COMPANION_PARAMETERS,
+    KIND: STAGE_PARAMETERS | COMPANION_PARAMETERS,
+}
+One = TypeVar("One", bound=Stage)  # or a companion
 # Parameters that older recipes set, and why they have no effect any more
 GONE = {
     "stages": "stages run in the order in which they read of each other, and a macro of the recipe "
@@ -67,7 +77,7 @@ def load(flags: gin_checks.Flags) -> Recipe:
     recipe_values.mark_outputs(config)
     recipe_values.rename_files(config)
     _check_parameters(config)
-    names = _names(config)
+    names = _names(config, STAGE)
     wrong = _Wrong()
     root, limit = (None if one is None else one.value for one in set_here.values())
     wrong.call(lambda: space.limit_of(limit))
@@ -75,6 +85,10 @@ def load(flags: gin_checks.Flags) -> Recipe:
     budget = wrong.call(lambda: _budget(config))
     store = wrong.call(lambda: None if root is None else _place(root, STORE_MACRO))
     described = [wrong.call(functools.partial(_stage, config, name)) for name in names]
+    companions = [
+        wrong.call(functools.partial(_companion, config, name))
+        for name in _names(config, COMPANION)
+    ]
     wrong.refuse()  # what follows is about stages that fit their kinds
     settings = {key[2]: one.value for key, one in config.bindings.items() if key[1] == RUN}
     given = recipe_values.Given(
@@ -84,7 +98,12 @@ def load(flags: gin_checks.Flags) -> Recipe:
         _present(_merged(config, settings.get("defaults", {}), "recipe.run.defaults"), names),
         set(_typed(settings.get("paths", []), (list, tuple), "recipe.run.paths")),
     )
-    ordered = recipe_order.ordered([_filled(item, given, own) for item in described])
+    filled, next_to = recipe_companions.joined(
+        [_filled(item, given, own) for item in described],
+        [_filled(item, given, own) for item in companions],
+        run_dir,
+    )
+    ordered = recipe_order.ordered(filled)
     recipe = Recipe(
         tuple(ordered),
         run_dir,
@@ -92,6 +111,7 @@ def load(flags: gin_checks.Flags) -> Recipe:
         _published(_merged(config, settings.get("publish", {}), "recipe.run.publish"), ordered),
         links.of_run(run_dir) if store is None else Store(store),
         limit,
+        recipe_order.next_to(next_to, ordered),
     )
     pending = recipe_planning.all_pending(recipe)
     for name in in_file.macros:
@@ -103,12 +123,20 @@ def load(flags: gin_checks.Flags) -> Recipe:
             [*in_file.overrides, *overrides],
             config.macros,
             given.paths | given.inputs.keys(),
-            lambda item: recipe_planning.stage_flags(recipe, item, flags, pending),
+            lambda item: recipe_planning.command(recipe, item, flags, pending),
             in_file.places,
         )
     )
     wrong.refuse()
-    return recipe_order.until(changed, flags.until)
+    return _for_companions(recipe_order.until(changed, flags.until), flags)
+
+
+def _for_companions(recipe: Recipe, flags: gin_checks.Flags) -> Recipe:
+    if flags.companions == "only" and not recipe.companions:
+        raise RecipeError(
+            "--companions=only: expected a recipe whose stages have companions, found none in it"
+        )
+    return recipe
 
 
 class _Wrong:
@@ -162,9 +190,9 @@ def _budget(config: Config) -> float:
     return float(value)
 
 
-def _names(config: Config) -> list[str]:
-    """Of the stages, in the order in which they are described."""
-    return list(dict.fromkeys(key[0] for key in config.bindings if key[1] == STAGE))
+def _names(config: Config, target: str) -> list[str]:
+    """Of the stages or the companions, in the order in which they are described."""
+    return list(dict.fromkeys(key[0] for key in config.bindings if key[1] == target))
 
 
 def _setting(config: Config, parameter: str, macro: str) -> Any:
@@ -205,17 +233,17 @@ def _present(defaults: Mapping[str, Any], names: Collection[str]) -> dict[str, A
 
 def _check_parameters(config: Config) -> None:
     gin_checks.check_resolved(config)
-    known = {RUN: RUN_PARAMETERS, STAGE: STAGE_PARAMETERS, KIND: STAGE_PARAMETERS}
     wrong = _Wrong()
     for (_, target, parameter), binding in config.bindings.items():
-        if target not in known:
+        if target not in KNOWN:
             wrong.texts.append(
-                f"{binding.where}: a recipe binds recipe.run, recipe.Stage and recipe.Kind only."
+                f"{binding.where}: a recipe binds recipe.run, recipe.Stage, recipe.Companion and "
+                "recipe.Kind only."
             )
-        elif parameter in GONE:
+        elif parameter in GONE and target != COMPANION:
             renames.gone(binding.where, f"{binding.text}.{parameter}", GONE[parameter])
-        elif parameter not in known[target]:
-            hint = closest(parameter, known[target])
+        elif parameter not in KNOWN[target]:
+            hint = closest(parameter, KNOWN[target])
             text = f"{binding.where}: {binding.text} has no parameter {parameter!r}{hint}"
             wrong.texts.append(text)
     wrong.refuse()
@@ -231,8 +259,26 @@ def _typed(value: Any, expected: Any, where: str) -> Any:
 
 def _stage(config: Config, name: str) -> Stage:
     """What `NAME/recipe.Stage` describes, with its kind."""
-    where = next(one.where for key, one in config.bindings.items() if key[:2] == (name, STAGE))
-    described = _described(config, name, STAGE)
+    where, values, further = _item(config, name, STAGE)
+    recipe_companions.refuse_parameters(name, where, further)
+    systems = values.pop("systems")
+    if systems:
+        values["inputs"][compared_systems.SYSTEMS] = systems
+    return Stage(name, where=where, **values)
+
+
+def _companion(config: Config, name: str) -> Companion:
+    """What `NAME/recipe.Companion` describes, with its kind."""
+    where, values, further = _item(config, name, COMPANION)
+    del values["systems"]
+    return recipe_companions.described(name, where, further, values)
+
+
+def _item(config: Config, name: str, target: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Where a stage or companion is described, its values, and what only companions have."""
+    where = next(one.where for key, one in config.bindings.items() if key[:2] == (name, target))
+    described = _described(config, name, target)
+    further = {one: described.pop(one) for one in recipe_companions.PARAMETERS}
     instead = described.pop("files")
     described["gin_files"] = transform(
         described["gin_files"],
@@ -245,16 +291,16 @@ def _stage(config: Config, name: str) -> Stage:
         for parameter, value in described.items()
     }
     if not values["gin_files"]:
-        raise GinError(f"{where}: stage {name} lacks {name}/recipe.Stage.kind or .gin_files.")
+        what = target.removeprefix("launch.recipe.")
+        raise GinError(
+            f"{where}: {what.lower()} {name} lacks {name}/recipe.{what}.kind or .gin_files."
+        )
     wrong = _Wrong()
     for key, value in values["scaled"].items():
         wrong.call(functools.partial(_scaled, config, name, where, key, value))
     wrong.refuse()
     values["inputs"] = {key: recipe_values.joined(one) for key, one in values["inputs"].items()}
-    systems = values.pop("systems")
-    if systems:
-        values["inputs"][compared_systems.SYSTEMS] = systems
-    return Stage(name, where=where, **values)
+    return where, values, {one: config.expand(value, where) for one, value in further.items()}
 
 
 def _scaled(config: Config, stage: str, where: str, name: str, value: Any) -> None:
@@ -300,11 +346,13 @@ def _described(
         hidden = set_here if parameter in VALUES else ()
         kept = {k: one for k, one in base.get(parameter, {}).items() if k not in hidden}
         values[parameter] = kept | named
+    for parameter in recipe_companions.PARAMETERS:
+        values[parameter] = found.get(parameter, base.get(parameter))
     return values
 
 
-def _filled(item: Stage, given: recipe_values.Given, flags: gin_checks.Flags) -> Stage:
-    """A stage with its job, and with what it takes from the recipe."""
+def _filled(item: One, given: recipe_values.Given, flags: gin_checks.Flags) -> One:
+    """A stage or companion with its job, and with what it takes from the recipe."""
     for leaf in recipe_values.outputs_in(dict(item.bindings)):
         raise RecipeError(
             f"Stage {item.name} ({item.where}): {leaf} stands under bindings; put it under inputs, "
@@ -312,7 +360,9 @@ def _filled(item: Stage, given: recipe_values.Given, flags: gin_checks.Flags) ->
         )
     alone = replace(flags, files=item.gin_files, overrides=())
     files = alone.read()
-    job = stages.job_of(files)
+    if not isinstance(item, Companion):
+        job = stages.job_of(files)
+        item = replace(item, job=job, entry=stages.entry_of(job))
     item = recipe_systems.named(item, given, files, alone)
     own = {**item.inputs, **item.bindings, **item.scaled}
     set_here = replace(alone, overrides=recipe_values.overrides(own))
@@ -321,8 +371,6 @@ def _filled(item: Stage, given: recipe_values.Given, flags: gin_checks.Flags) ->
         item,
         inputs={**item.inputs, **inputs},
         bindings={**item.bindings, **bindings},
-        job=job,
-        entry=stages.entry_of(job),
     )
 
 

@@ -1,4 +1,4 @@
-"""A recipe and its stages."""
+"""A recipe, its stages, and companions of these."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -44,11 +44,27 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Companion(Stage):
+    """A process that runs next to a stage, and ends with it; it has no version.
+
+    Attributes:
+      stage: name of the stage.
+      watches: its macro that is the link to the stage's version.
+      shares: a macro of both: the folder `Recipe.shared` in which they meet.
+    """
+
+    stage: str = ""
+    watches: str = ""
+    shares: str = ""
+
+
+@dataclass(frozen=True)
 class Recipe:
     """A checked recipe: every `Output` is one of an earlier stage.
 
     Attributes:
       stages: in an order in which they can run.
+      companions: in the order of their stages; what they read is made before these.
       store: where versions are; by default `.store` next to the run's folder.
       limit: STORE_LIMIT, as the user wrote it; None for none.
     """
@@ -59,6 +75,11 @@ class Recipe:
     publish: Mapping[str, Output]
     store: Store = field(default_factory=lambda: Store(Path(DEFAULT_NAME)))
     limit: Any = None
+    companions: tuple[Companion, ...] = ()
+
+    def companions_of(self, stage: str) -> list[Companion]:
+        """Those that run next to a stage."""
+        return [one for one in self.companions if one.stage == stage]
 
     def link(self, name: str) -> Path:
         """The link to the current version of stage `name`."""

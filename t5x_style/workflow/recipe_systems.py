@@ -15,7 +15,7 @@ gin files refer to it.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from t5x_style.configuration import gin_checks, gin_macros
 from t5x_style.configuration.compared_systems import CHECKPOINT, SYSTEMS, macro_of
@@ -23,8 +23,10 @@ from t5x_style.configuration.gin_reader import Config, Macro
 from t5x_style.workflow.recipe_stage import RecipeError, Stage
 from t5x_style.workflow.recipe_values import Given, Output, joined, outputs_in
 
+One = TypeVar("One", bound=Stage)  # or a companion
 
-def named(stage: Stage, given: Given, files: Config, flags: gin_checks.Flags) -> Stage:
+
+def named(stage: One, given: Given, files: Config, flags: gin_checks.Flags) -> One:
     """A stage whose systems read other stages by macros that are inputs.
 
     Args:

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,20 @@ def remove_link(link: Path) -> None:
     if url := places.remote(link):
         with contextlib.suppress(errors.Missing):
             objects.default().delete(url + LINK)
+
+
+def link_target(link: Path) -> str:
+    """The id of the version that a run's link there leads to; "" where there is none."""
+    try:
+        return objects.default().read(places.remote(link) + LINK)[0].decode()
+    except errors.Missing:
+        return ""
+
+
+def is_finished(store: Store, version: str) -> bool:
+    """Whether the manifest of a version is there."""
+    content = _content(store.versions / version / STAGE_FILE)
+    return content is not None and FENCED not in json.loads(content)
 
 
 def publish_file(path: Path) -> None:
@@ -305,11 +319,12 @@ def with_files(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def named_here(flags: Flags) -> Iterator[Flags]:
+def named_here(flags: Flags, names: Collection[str] | None = None) -> Iterator[Flags]:
     """Inside, what macros name on object storage is here, and in these flags they name it here.
 
     Args:
-      flags: of a configuration that a stage has saved, `config.gin`.
+      flags: such as those of a configuration that a stage has saved, `config.gin`.
+      names: of the macros; None: all of them.
 
     Raises:
       fetched.FetchError: see `fetched`.
@@ -328,6 +343,7 @@ def named_here(flags: Flags) -> Iterator[Flags]:
                 kept.enter_context(fetched(Store(version.folder.parent.parent), [version.id]))
             return str(places.local(leaf))
 
-        named = {name: one.value for name, one in flags.read().macros.items()}
+        macros = flags.read().macros.items()
+        named = {name: one.value for name, one in macros if names is None or name in names}
         changed = {name: transform(value, here) for name, value in named.items()}
         yield flags.with_macros({n: v for n, v in changed.items() if v != named[n]})

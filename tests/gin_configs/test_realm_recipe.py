@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from t5x_style.retrieval import versioned_folder
 from tests.kits import process_group
 
 _NAMES = "Ada Berta Carl Dora Emil Frida Gustav Hanna Ivan Julia Kurt Lena Max Nora Otto Pia"
@@ -58,3 +59,20 @@ def test_the_recipe_goes_from_text_to_answers(tmp_path, monkeypatch):
     ((code, answers),) = process_group.finish([process_group.start(asked)])
     assert code == 0, answers
     assert "«" in answers and "»" in answers
+
+
+@pytest.mark.slow
+def test_a_companion_rebuilds_the_index_while_realm_trains(tmp_path, monkeypatch):
+    monkeypatch.setattr(process_group, "LIMIT_SECONDS", 1800)
+    write_collection(tmp_path / "corpus")
+    run = tmp_path / "run"
+    command = ["launch.recipe", "--gin_file=gin_configs/recipes/realm_refresh.gin"]
+    command += [f"--gin.CORPUS='{tmp_path / 'corpus'}'", f"--gin.RUN_DIR='{run}'"]
+    command += ["--gin.BUDGET=0.005", "--gin.EVALUATE_EVERY=4", "--gin.HOST_STALENESS_STEPS=8"]
+    ((code, output),) = process_group.finish([process_group.start(command)])
+    assert code == 0, output
+    lines = (run / "realm/index_versions.jsonl").read_text().splitlines()
+    seen = [json.loads(line)["version"] for line in lines]
+    assert len(seen) >= 12 and len(set(seen)) > 1 and sorted(seen) == seen, output
+    assert set(seen) <= set(range(1, 1 + versioned_folder.published(run / "realm_index")[-1]))
+    assert "realm" in json.loads((run / "evaluation/metrics.json").read_text())["systems"]

@@ -111,14 +111,14 @@ def watched(folder, finished):
 class Builder:
     """Builds beside a training, in a thread, until the training has ended."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, make=refresher):
         self._ended = threading.Event()
         training = watched(folder, self._ended.is_set)
 
         def watch():
             nnx.use_eager_sharding(False)  # of this thread
             try:
-                refresher(folder).watch(training, 0.01, (checkpointing.CheckpointError,))
+                make(folder).watch(training, 0.01, (checkpointing.CheckpointError,))
             except BaseException:
                 _thread.interrupt_main()  # which would wait for an index without end
                 raise

@@ -66,15 +66,39 @@ def test_all_flags_reach_the_run():
     flags = [
         *("--namespace=team", "--service_account=writer", "--max_restarts=7", "--save_seconds=90"),
         *("--grace_seconds=100", "--scales_from_zero", "--env=A=1=2", "--env=B="),
-        *("--index_builder=v5e:2x2", "--index_builder_flags=--gin_file=x --gin.A='b c'"),
     ]
     job, _ = gke.read(["quickstart", *PRINT, *flags])
     assert (job.namespace, job.service_account, job.max_restarts) == ("team", "writer", 7)
     assert (job.save_seconds, job.grace_seconds, job.scales_from_zero) == (90, 100, True)
     assert job.environment == {"A": "1=2", "B": ""}
+
+
+REFRESH = ("realm_refresh", "CORPUS=gs://my-bucket/corpus", *PRINT)
+
+
+def test_the_companions_of_a_recipe_get_a_slice(capsys):
+    job, _ = gke.read([*REFRESH, "STEPS=3", "--index_builder=v5e:2x2"])
     assert str(job.index_builder.slices) == "v5e:2x2"
-    build = ("python", "-m", "t5x_style.build_index", "--watch")
-    assert job.index_builder.command == (*build, "--gin_file=x", "--gin.A=b c")
+    *trainer, elsewhere = job.command
+    *builder, only = job.index_builder.command
+    assert builder == trainer and "--gin.STEPS=3" in trainer
+    assert (elsewhere, only) == ("--companions=elsewhere", "--companions=only")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "size,said",
+    [
+        ("v5e:2x4", "realm_index runs next to its stage, on the CPUs of the host"),
+        ("v5e:4x4", "realm_index starts on none of several hosts, and its stage waits for it"),
+    ],
+)
+def test_what_becomes_of_companions_without_a_slice(size, said, capsys):
+    words = [word for word in REFRESH if not word.startswith("--slice")]
+    job, _ = gke.read([*words, f"--slice={size}"])
+    assert not any(word.startswith("--companions") for word in job.command)
+    message = capsys.readouterr().err
+    assert said in message and "--index_builder=SLICE" in message
 
 
 REFUSED = {
@@ -90,7 +114,10 @@ REFUSED = {
     "no restart on Spot": (["--spot", "--max_restarts=0"], "at least 1 on spot"),
     "two kinds of nodes": (["--spot", "--flex_start"], "not allowed with argument --spot"),
     "a variable without a value": (["--env=A"], "--env: expected NAME=VALUE, found 'A'"),
-    "flags of no builder": (["--index_builder_flags=--x"], "without --index_builder=SLICE"),
+    "a slice for no companion": (
+        ["--index_builder=v5e:2x2"],
+        "expected a recipe whose stages have companions, such as realm_refresh, found none",
+    ),
     "a misspelt flag": (["--slices=v5e:4x4"], "unknown flag --slices"),
     "another form to start": (["--as=xpk"], "--as=xpk is printed only"),
     "a missing gin file": (["--gin_file=missing.gin"], "no gin file 'missing.gin'"),

@@ -17,9 +17,10 @@ FAILS = HEAD + (
 )
 
 
-def start(**environment):
+def start(*flags, **environment):
     """Starts the recipe as a user does, in a process of its own."""
     command = [sys.executable, "-m", "launch.recipe", "--gin_file=recipe.gin", "--gin_allow=tests"]
+    command += flags
     env = os.environ | {"PYTHONPATH": str(gin_reader.REPOSITORY)} | environment
     return subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

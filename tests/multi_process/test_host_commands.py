@@ -53,7 +53,7 @@ def test_a_training_sees_what_its_builder_publishes(tmp_path, monkeypatch):
     _, builder = finished(
         command("t5x_style.train", files, **shared, **trained),
         command(
-            "t5x_style.build_index --watch",
+            "t5x_style.watch_index",
             ["runs/indexes/watch", *objective],
             **shared,
             **watched,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from t5x_style import watch_index
+from t5x_style.companions import watched_training
 from t5x_style.model_dependent_data import index_builder as refresher_lib
 from t5x_style.model_dependent_data import version_log
 from t5x_style.model_dependent_data.index_builder import RefreshError
@@ -104,15 +105,15 @@ def test_one_look_reads_one_version(training, tmp_path):
     """The link may change between two readings of a look."""
     first = training.start(1)
     training.save(7)
-    current = watch_index._Current(training.link)
-    assert not current.finished() and current.folder == first.resolve()
+    current = watched_training.Local(training.link)
+    assert not current.finished() and current.folder(7) == first.resolve()
     second = training.start(2)
-    assert current.folder == first.resolve()
-    assert not current.finished() and current.folder == second.resolve()
+    assert current.folder(7) == first.resolve()
+    assert not current.finished() and current.folder(7) == second.resolve()
     training.finish(2)
     assert current.finished()
     links.point(store_kit.plan(training.link, "train").store, training.link, first)
-    assert current.folder == second.resolve()
+    assert current.folder(7) == second.resolve()
     assert not current.finished() and not (first / STAGE_FILE).exists()
 
 

@@ -35,7 +35,11 @@ REFUSED = {
     ),
     "an index builder of one host twice": (
         {"index_builder": IndexBuilder(slices.parse("2x v6e:2x2"), ("a",))},
-        "index-builder: GKE joins several slices only where each has several hosts",
+        "index-builder: expected one slice of one host",
+    ),
+    "an index builder of several hosts": (
+        {"index_builder": IndexBuilder(slices.parse("v6e:4x4"), ("a",))},
+        "found v6e:4x4, largest of one host: v6e:2x4",
     ),
     "no restart on Spot": (
         {"provisioning": "spot", "max_restarts": 0},

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from t5x_style import watch_index
+from t5x_style.companions import companion_runner
 from t5x_style.interfaces import index
 from t5x_style.interfaces.contract import ContractError
 from t5x_style.model_dependent_data import host_query_encoder, index_builder, versioned_index
@@ -380,9 +381,9 @@ def test_the_own_block_is_barred_exactly_where_it_is_known(tmp_path):
 
 
 def test_watching_nothing_is_told_in_a_line(capsys):
-    assert watch_index.main([]) == 1
+    assert companion_runner.main(watch_index.watch, []) == 1
     told = capsys.readouterr().err
-    assert "nothing to watch" in told and "Traceback" not in told
+    assert "watch_index.watch needs its gin files" in told and "Traceback" not in told
 
 
 def test_a_training_that_has_ended_is_not_watched(whole, tmp_path):

@@ -5,7 +5,8 @@ import types
 
 import pytest
 
-from t5x_style.model_dependent_data.version_log import RECORD, Record, RemoteLog
+from t5x_style.model_dependent_data import version_log
+from t5x_style.model_dependent_data.version_log import RECORD, Follower, Leader, Record
 from t5x_style.model_dependent_data.version_prefetcher import VersionReader
 from t5x_style.model_dependent_data.versioned_index import VersionError
 
@@ -128,20 +129,67 @@ def test_a_line_that_was_cut_by_a_kill_is_dropped(tmp_path):
     assert [Record(path).of(step) for step in range(4)] == [7, 1, 5, None]
 
 
-def test_what_another_process_decides_is_read_as_it_is_written(tmp_path):
-    told = RemoteLog(tmp_path / RECORD)
-    assert told.of(0) is None
-    record = Record(tmp_path / RECORD)
+@pytest.fixture
+def shared(monkeypatch):
+    """The values that processes share, without processes."""
+    values = {}
+    module = version_log.shared_values
+    monkeypatch.setattr(module, "put", values.__setitem__)
+    monkeypatch.setattr(module, "find", values.get)
+    monkeypatch.setattr(module, "forget", values.pop)
+    monkeypatch.setattr(
+        module, "below",
+        lambda folder: {k: v for k, v in values.items() if k.startswith(f"{folder}/")},
+    )  # fmt: skip
+    return values
+
+
+def test_what_process_0_decides_is_heard_by_the_others(tmp_path, shared):
+    leader, follower = Leader(tmp_path / RECORD, 2), Follower(1)
+    assert follower.decision(0) is None
     for step in range(3):
-        record.add(step, 1 + step // 2)
-    assert [told.of(step) for step in range(4)] == [1, 1, 2, None]
-    with (tmp_path / RECORD).open("a") as file:
-        file.write('{"step": 3, "ver')
-        file.flush()
-        assert told.of(3) is None, "half a line"
-        file.write('sion": 2}\n')
-    assert told.of(3) == 2
-    Record(tmp_path / RECORD).replace(1, 9)
-    assert told.of(1) == 1
-    told.forget()
-    assert [told.of(step) for step in range(5)] == [1, 9, 2, 2, None]
+        leader.add(step, 1 + step // 2)
+        leader.publish(step, 1 + step // 2)
+    assert [follower.decision(step) for step in range(4)] == [(1, 0), (1, 0), (2, 0), None]
+    leader.publish(1002, 2)
+    assert [follower.decision(step) for step in (1, 2, 1002)] == [(1, 0), None, (2, 0)]
+
+
+def test_a_version_is_used_once_all_have_read_it(tmp_path, shared):
+    leader, first, second = Leader(tmp_path / RECORD, 2), Follower(1), Follower(2)
+    assert leader.ask(5) == "waits"
+    leader.publish(0, 4)
+    assert first.decision(0) == (4, 5)
+    first.answer(5, "waits")
+    first.answer(5, "ready")
+    assert leader.ask(5) == "waits"
+    second.answer(5, "ready")
+    assert leader.ask(5) == "ready"
+    assert leader.ask(6) == "waits", "of another version nobody has said anything"
+    second.answer(6, "gone")
+    assert leader.ask(6) == "gone"
+
+
+def test_what_others_have_not_read_does_not_take_the_place_of_the_one_in_use(versions, reader):
+    said = iter(["waits", "ready"])
+
+    def others(version):
+        return "waits" if version != 2 else next(said, "ready")
+
+    versions.go_on.set()
+    found = [number(reader.open_beside(2, yes, others))]
+    assert reader.state(2) in ("waits", "ready") and reader.state(3) == "waits"
+    while found[-1] == 1:
+        found.append(number(reader.open_beside(2, yes, others)))
+    assert len(found) >= 2 and reader.state(2) == "ready"
+
+
+def test_one_that_others_cannot_read_any_more_is_passed_over(versions, reader):
+    versions.go_on.set()
+    assert number(reader.open_beside(2, yes, lambda version: "gone")) == 1
+    assert set(until_read(reader, 3, 3)) <= {1, 3}
+    versions.gone.add(4)
+    reader.expect(4)
+    while (state := reader.state(4)) == "waits":
+        pass
+    assert state == "gone"

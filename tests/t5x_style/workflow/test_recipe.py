@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from launch import recipe
+from launch import children, recipe
 from t5x_style.configuration import gin_checks, gin_reader, renames
 from t5x_style.workflow import (
     fingerprints,
@@ -294,7 +294,7 @@ def test_budget_scales_whole_numbers(house):
         (
             "'WIDTH': %WIDTH",
             "'WIDTH': %WIDTH, 'ROW': @recipe.Row()}\nrecipe.Row.name = {'name': 'x'",
-            "a recipe binds recipe.run, recipe.Stage and recipe.Kind only",
+            "a recipe binds recipe.run, recipe.Stage, recipe.Companion and recipe.Kind",
         ),
         ("'SOURCE': %first", "'SUORCE': %first", "%SOURCE has no value"),
         ("'WIDTH': %WIDTH", "'WIDHT': %WIDTH", "WIDHT"),
@@ -314,9 +314,9 @@ def test_an_output_that_the_job_did_not_return(house):
 
 def test_a_stage_has_its_memory_in_huge_pages_unless_the_user_says_otherwise(monkeypatch):
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    assert recipe._environment()["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+    assert children._environment()["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=1")
-    assert recipe._environment()["GLIBC_TUNABLES"] == "glibc.malloc.check=1"
+    assert children._environment()["GLIBC_TUNABLES"] == "glibc.malloc.check=1"
 
 
 def test_code_that_changes_while_its_stage_runs(house, monkeypatch, capfd):
@@ -328,19 +328,19 @@ def test_code_that_changes_while_its_stage_runs(house, monkeypatch, capfd):
     class Children(recipe.Children):
         edited = False
 
-        def call(self, entry, own):
+        def call(self, entry, own, wait):
             if self.edited:
                 store_kit.finished(planned, {"out.txt": ""}, {"text": "out.txt"})
                 parts = {"tests.kits.gin_toys": "other"}
                 monkeypatch.setattr(fingerprints, "of_code", lambda *a: real(*a) | parts)
             return 0
 
-    children = Children()
+    child = Children()
     # nobody asked the recipe
-    assert recipe._run(children, loaded, item, flags, planned, known) == 143
+    assert recipe._run(child, loaded, item, flags, planned, known) == 143
     assert "stopped in stage first" in capfd.readouterr().out
-    children.edited = True
-    assert recipe._run(children, loaded, item, flags, planned, known) == 1
+    child.edited = True
+    assert recipe._run(child, loaded, item, flags, planned, known) == 1
     assert "while stage first ran, what it is made from changed (code tests.kits.gin_toys)" in (
         capfd.readouterr().out
     )
@@ -355,7 +355,7 @@ def test_a_killed_stage_is_distinguished_from_one_that_failed(house, code, expec
     planned = recipe_planning.plan(loaded, item, flags, known)
 
     class Children(recipe.Children):
-        def call(self, entry, flags):
+        def call(self, entry, flags, wait):
             return code
 
     assert recipe._run(Children(), loaded, item, flags, planned, known) == expected
