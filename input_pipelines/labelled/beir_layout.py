@@ -74,5 +74,3 @@ class BeirFolder:
             for path in paths
             for end in ("", ".gz")
         )
-
-

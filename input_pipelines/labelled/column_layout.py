@@ -78,7 +78,9 @@ class Columns:
             if cells.get(column) not in (None, "")  # shorter tuples leave the last ones empty
         ]
         if self.score and cells.get(self.score) is None:
-            raise FieldError("missing_field", f"field {self.score!r}: expected a number, found none")
+            raise FieldError(
+                "missing_field", f"field {self.score!r}: expected a number, found none"
+            )
         if self.score and not self.negatives:
             return query, (Judged(positive, examples.number(cells[self.score], self.score)),)
         teacher = self._teacher(cells, 1 + len(negatives))
@@ -134,8 +136,9 @@ def mapped(columns: Sequence[str], wanted: Mapping[str, str | Sequence[str]], pa
     absent = [name for name in (*others.values(), *negatives) if name not in columns]
     if unknown or absent or not {"query", "positive"} <= set(others):
         raise LayoutError(
-            f"{path}: columns={dict(wanted)}: expected names of columns for 'query' and 'positive', "
-            f"and, where there are some, for {list(ROLES[2:])}; the file has {list(columns)}"
+            f"{path}: columns={dict(wanted)}: expected names of columns for 'query' and "
+            f"'positive', and, where there are some, for {list(ROLES[2:])}; "
+            f"the file has {list(columns)}"
             + (f", not {absent}" if absent else "")
             + (f"; there is no {unknown}" if unknown else "")
         )

@@ -127,8 +127,9 @@ def _layout(path: str, columns: ColumnNames, max_line_bytes: int) -> RowLayout:
     found = _recognised(names, path)
     if found is None:
         raise LayoutError(
-            f"{path}: expected {_KNOWN}; found the columns {names[:20]}. Rename them, or name them: "
-            "columns={'query': NAME, 'positive': NAME, 'negative': [NAME, ...], 'score': NAME}"
+            f"{path}: expected {_KNOWN}; found the columns {names[:20]}. Rename them, or say "
+            "which is which: columns={'query': NAME, 'positive': NAME}, and 'negative': [NAME, ...] "
+            "and 'score': NAME where there are some"
         )
     return found
 

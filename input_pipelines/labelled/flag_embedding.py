@@ -1,4 +1,4 @@
-"""FlagEmbedding's lines: {"query", "pos": [...], "neg": [...]}, with scores of a teacher or without.
+"""FlagEmbedding's lines: {"query", "pos": [...], "neg": [...]}, perhaps with a teacher's scores.
 
     {"query": "who wrote it", "pos": ["She did."], "neg": ["It rained."],
      "pos_scores": [9.1], "neg_scores": [-2.0]}

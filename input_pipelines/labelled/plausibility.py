@@ -1,4 +1,4 @@
-"""Data that can be read and cannot be meant: swapped columns, one pair, one query for everything."""
+"""Data that can be read and cannot be meant: swapped columns, one pair, one query for all."""
 
 import statistics
 from collections.abc import Sequence
@@ -56,8 +56,8 @@ def _swapped(found: Labelled, positives: int, guessed: bool) -> list[str]:
         evidence.append(f"{asked['positive']:.0%} of the passages end in a question mark")
     if evidence and guessed:
         raise LayoutError(
-            f"the columns seem to be swapped: {seen}, and {' and '.join(evidence)}. Write the query "
-            f"first and the passage second. {_MEANT}"
+            f"the columns seem to be swapped: {seen}, and {' and '.join(evidence)}. Write the "
+            f"query first and the passage second. {_MEANT}"
         )
     return [f"queries are long: {seen}" + (f". {_MEANT}" if guessed else "")]
 

@@ -72,7 +72,7 @@ def decide(labels: Mapping[str, Mapping[str, float]], positive_from: float | Non
 
 
 def _middle(values: set[float]) -> float:
-    if 0 <= min(values) and max(values) <= 1:
+    if min(values) >= 0 and max(values) <= 1:
         return MIDDLE
     raise LayoutError(
         f"scores are between {min(values):g} and {max(values):g}, and not whole numbers: expected "

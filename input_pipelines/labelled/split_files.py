@@ -25,8 +25,8 @@ def find(path: str) -> Files:
     if os.path.isfile(path):
         if not table_files.ending(path):
             raise LayoutError(
-                f"{path}: expected a file that ends in one of {list(table_files.ENDINGS)}, text may "
-                "be gzipped (.gz)"
+                f"{path}: expected a file that ends in one of {list(table_files.ENDINGS)}, text "
+                "may be gzipped (.gz)"
             )
         return {UNDIVIDED: [path]}
     if not os.path.isdir(path):
@@ -70,7 +70,8 @@ def _dataset_dict(path: str) -> Files:
     for name in names:
         if name.lower() not in NAMES:
             raise LayoutError(
-                f"{path}: expected splits named {sorted(set(NAMES))}, found {names}. Rename {name!r}"
+                f"{path}: expected splits named {sorted(set(NAMES))}, found {names}. "
+                f"Rename {name!r}"
             )
         found[NAMES[name.lower()]] = _dataset(os.path.join(path, name))
     if not found:
@@ -86,7 +87,8 @@ def _dataset(path: str) -> list[str]:
     if missing or not files:
         raise LayoutError(
             f"{path}: state.json names the data files {[one['filename'] for one in named]}, of "
-            f"which {len(missing)} are missing; {text_sources.found_in(path)}. Save the dataset again"
+            f"which {len(missing)} are missing; {text_sources.found_in(path)}. Save the dataset "
+            "again"
         )
     return files
 

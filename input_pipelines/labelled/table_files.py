@@ -1,4 +1,4 @@
-"""Rows of files with named columns: csv, tsv, jsonl, parquet, and Arrow streams, all read in parts."""
+"""Rows of files with named columns: csv, tsv, jsonl, parquet and Arrow streams, read in parts."""
 
 import csv
 from collections.abc import Iterator
@@ -67,8 +67,9 @@ class _Lines:
         self.number = 0
 
     def __iter__(self) -> Iterator[str]:
-        for self.number, line in self._lines:
-            yield (line.removeprefix("\ufeff") if self.number == 1 else line) + "\n"
+        for number, line in self._lines:
+            self.number = number
+            yield (line.removeprefix("\ufeff") if number == 1 else line) + "\n"
 
 
 def _table(
@@ -83,7 +84,9 @@ def _table(
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            detail = f"not a row ({error}): a cell with quotation marks is in such, inner ones twice"
+            detail = (
+                f"not a row ({error}): a cell with quotation marks is in such, inner ones twice"
+            )
             bad.add(f"{path}:{start}", "not_a_row", detail, "")
             continue
         if cells is None:

@@ -1,8 +1,8 @@
 """Tevatron's lines, with whole passages.
 
-    {"query_id": "7", "query": "who wrote it",
-     "positive_passages": [{"docid": "p1", "title": "", "text": "She did."}],
-     "negative_passages": [{"docid": "p2", "title": "", "text": "It rained."}]}
+{"query_id": "7", "query": "who wrote it",
+ "positive_passages": [{"docid": "p1", "title": "", "text": "She did."}],
+ "negative_passages": [{"docid": "p2", "title": "", "text": "It rained."}]}
 """
 
 from collections.abc import Mapping, Sequence
