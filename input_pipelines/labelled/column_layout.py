@@ -19,6 +19,7 @@ from input_pipelines.labelled.examples import Cells, Judged, LayoutError, Text
 from input_pipelines.sources.text_sources import FieldError
 
 SCORES = ("label", "labels", "score", "scores")
+ROW_NUMBERS = ("id", "_id", "idx", "index")  # passed over: a row may be any pair of its texts
 QUERY_IDS, PASSAGE_IDS = ("query_id", "qid"), ("passage_id", "positive_id", "docid", "pid")
 ROLES = ("query", "positive", "negative", "score", "query_id", "positive_id")
 QUERIES = {"anchor", "query", "queries", "question", "sentence1", "sentence_a", "claim", "search"}
@@ -156,7 +157,8 @@ def recognise(columns: Sequence[str], path: str) -> Columns | None:
         next((name for name in columns if lower[name] in names), "")
         for names in (SCORES, QUERY_IDS, PASSAGE_IDS)
     )
-    texts = [name for name in columns if name not in (score, query_id, positive_id)]
+    others = {score, query_id, positive_id, *(n for n in columns if lower[n] in ROW_NUMBERS)}
+    texts = [name for name in columns if name not in others]
     if len(texts) < 2 or not all(_NEGATIVE.fullmatch(lower[name]) for name in texts[2:]):
         return None
     query, positive = texts[:2]

@@ -128,7 +128,7 @@ def _layout(path: str, columns: ColumnNames, max_line_bytes: int) -> RowLayout:
     if found is None:
         raise LayoutError(
             f"{path}: expected {_KNOWN}; found the columns {names[:20]}. Rename them, or say "
-            "which is which: columns={'query': NAME, 'positive': NAME}, and 'negative': [NAME, ...] "
+            "which is which: columns={'query': NAME, 'positive': NAME}, and 'negative': [NAME] "
             "and 'score': NAME where there are some"
         )
     return found

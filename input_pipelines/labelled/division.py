@@ -115,14 +115,14 @@ def divide(
     if not splits:
         return _divided(Division({"train": set(names)}, {}, near, [], "given", []), relevant, rules)
     parts = _exclusive(splits)
-    dropped = _leaking(splits, near, queries, given, rules)
+    dropped, notes = _leaking(splits, near, queries, given, rules)
     parts["train"] = parts.get("train", set()) - set(dropped)
     if not parts["train"]:
         raise LayoutError(
             f"expected training queries, found {_counts(splits)}. Name a file or split 'train', or "
             "divide all queries again: keep_given=False"
         )
-    return _divided(Division(parts, splits, near, dropped, "given", []), relevant, rules)
+    return _divided(Division(parts, splits, near, dropped, "given", notes), relevant, rules)
 
 
 def _given(names: Sequence[str], given: Given) -> dict[str, set[str]]:
@@ -151,8 +151,8 @@ def _leaking(
     queries: Mapping[str, str],
     given: Given,
     rules: SplitRules,
-) -> list[str]:
-    """The training queries to leave out: none, or an error, unless they are dropped."""
+) -> tuple[list[str], list[str]]:
+    """The training queries to leave out, and notes: none or an error, unless they are dropped."""
     train, dev, test = (splits.get(part, set()) for part in PARTS)
     same = [(name, name) for name in sorted(train)]
     pairs = [*same, *near, *((b, a) for a, b in near)]
@@ -168,9 +168,11 @@ def _leaking(
             f"{rules.near_duplicate:.0%} of their words with one: {shown}. Remove them from one "
             "side, or leave the training queries out: leaks='drop'"
         )
-    if rules.leaks == "refuse":
-        return []
-    return sorted({a for a, b in pairs if a in train and b in test | dev})
+    if rules.leaks == "drop":
+        return sorted({a for a, b in pairs if a in train and b in test | dev}), []
+    chosen = len({b for a, b in pairs if a in train and b in dev})
+    note = f"{chosen} development queries are training queries, too, or nearly: leaks='drop'"
+    return [], [note] if chosen else []
 
 
 def _require_undivided(splits: Mapping[str, set[str]]) -> None:
@@ -197,7 +199,7 @@ def _folded(
     folds, how, notes = _parts(set(names), relevant, near, shares, rules.seed)
     test = folds[str(rules.fold)]
     start = Division({"train": set(names) - test, "test": test}, {}, near, [], how, notes)
-    return replace(_divided(start, relevant, rules), given={})
+    return _divided(start, relevant, rules)
 
 
 def _divided(start: Division, relevant: Mapping[str, Iterable[str]], rules: SplitRules) -> Division:

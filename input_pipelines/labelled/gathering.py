@@ -60,7 +60,7 @@ def gather(source: LabelledSource, bad: BadRecords, keep: Callable[[Record], Non
     reading = _Reading(keep)
     for passage, where in source.passages(bad):
         try:
-            reading.declare(passage, where)
+            reading.declare(passage)
         except FieldError as error:
             bad.add(where, error.reason, str(error), passage.text)
     for row in source.rows(bad):
@@ -82,7 +82,7 @@ class _Reading:
         self._canonical: dict[str, str] = {}  # id in a row -> id of the passage
         self._places: dict[tuple[str, str], str] = {}  # labelled pair -> where it was first
 
-    def declare(self, passage: Text, where: str) -> None:
+    def declare(self, passage: Text) -> None:
         """A passage of the corpus, which stays under its own id.
 
         Raises:
@@ -94,7 +94,7 @@ class _Reading:
             if not passage.id:
                 return  # the same text again
             raise FieldError("duplicate_id", f"id {name!r} was given before")
-        self._add(name, key, passage, where)
+        self._add(name, key, passage)
         self._name_of.setdefault(_key(Text(passage.text)), name)  # rows may lack its title
 
     def take(self, row: Row) -> None:
@@ -109,7 +109,7 @@ class _Reading:
         labels = self.found.labels.setdefault(query, {})
         for name, one in pairs:
             if name not in self._key_of:
-                self._add(name, _key(one.passage), one.passage, row.where)
+                self._add(name, _key(one.passage), one.passage)
             elif one.passage.text and name not in labels:
                 self.found.repeated += 1
             if one.passage.id:
@@ -167,12 +167,12 @@ class _Reading:
                 raise FieldError("contradiction", detail)
             here[name] = one.label
 
-    def _add(self, name: str, key: str, passage: Text, where: str) -> None:
+    def _add(self, name: str, key: str, passage: Text) -> None:
         self._key_of[name] = key
         self._canonical[name] = name
         self._name_of.setdefault(key, name)
         self.found.passages += 1
-        self._keep(Record(name, passage.title, passage.text, where))
+        self._keep(Record(name, passage.title, passage.text, source=""))
 
     def _count(self, query: str, row: Row) -> None:
         found, positives = self.found, [one.passage for one in row.judged if one.label > 0]

@@ -1,7 +1,6 @@
 """Labelled data of any layout as a BEIR folder with splits, and a file of its negatives."""
 
 import json
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import TextIO
@@ -11,8 +10,6 @@ from input_pipelines.labelled.division import LEAST_DEVELOPMENT, PARTS, Division
 from input_pipelines.labelled.understanding import Read
 from input_pipelines.sources import beir
 from input_pipelines.sources.text_sources import BadRecords, Record
-
-_log = logging.getLogger(__name__)
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
@@ -82,7 +79,7 @@ def labelled_collection(
             _write_line(file, _negatives(found, name))
     with _written(model_dir, "report.json") as file:
         json.dump(_report(found, division), file, indent=1, ensure_ascii=False)
-    _log.info("%s", found.understood.text())
+    print(summary(found, division), flush=True)
     return {"corpus": "corpus", "negatives": "negatives.jsonl", "report": "report.json"}
 
 
@@ -101,21 +98,38 @@ def check(
     detection.open_labelled(data, corpus or "", columns)
 
 
+def summary(found: Read, division: Division) -> str:
+    """What was understood and how it was divided, for a terminal."""
+    lines = [
+        found.understood.text(),
+        f"train: {len(division.parts['train'])} queries (divided: {division.how})",
+        *(one.text(part) for part, one in _overlaps(found, division).items()),
+    ]
+    if division.dropped:
+        lines.append(f"left out: {len(division.dropped)} training queries that are held out, too")
+    return "\n".join([*lines, *(f"note: {note}" for note in division.notes)])
+
+
+def _overlaps(found: Read, division: Division) -> dict[str, passage_overlap.Overlap]:
+    parts, relevant = division.parts, found.relevance.relevant
+    return {
+        part: passage_overlap.measure(parts[part], parts["train"], relevant, division.near)
+        for part in ("dev", "test")
+    }
+
+
 def _report(found: Read, division: Division) -> dict[str, object]:
-    relevant = found.relevance.relevant
-    parts, train = division.parts, division.parts["train"]
+    parts = division.parts
     return {
         **found.understood.as_dict(),
+        "path": os.path.basename(os.path.normpath(found.understood.path)),  # equal wherever it is
         "splits": {part: len(parts[part]) for part in PARTS},
         "given_splits": {split: len(names) for split, names in division.given.items()},
         "divided": division.how,
         "dropped_training_queries": list(division.dropped),
         "enough_for_a_verdict": len(parts["dev"]) >= LEAST_DEVELOPMENT,
         "notes": list(division.notes),
-        "overlap": {
-            part: passage_overlap.measure(parts[part], train, relevant, division.near).as_dict()
-            for part in ("dev", "test")
-        },
+        "overlap": {part: one.as_dict() for part, one in _overlaps(found, division).items()},
     }
 
 

@@ -14,7 +14,7 @@ from input_pipelines.sources.text_sources import BadRecords
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 LINES = (".jsonl", ".json", ".ndjson")
 ENDINGS = (*DELIMITERS, *LINES, ".parquet", ".arrow")
-_BATCH = 1024  # rows of parquet that are held
+_BATCH = 1024  # rows that are held as Python objects
 
 
 def ending(path: str) -> str:
@@ -60,15 +60,19 @@ def column_names(path: str, max_line_bytes: int) -> list[str]:
 
 
 class _Lines:
-    """Lines for the csv module, with the number of the last one."""
+    """Lines for the csv module, which reports no line numbers where some are left out.
+
+    Attributes:
+      first: the number of the first line since this was 0.
+    """
 
     def __init__(self, path: str, max_line_bytes: int, bad: BadRecords) -> None:
         self._lines = text_sources.lines(path, max_line_bytes, bad)
-        self.number = 0
+        self.first = 0
 
     def __iter__(self) -> Iterator[str]:
         for number, line in self._lines:
-            self.number = number
+            self.first = self.first or number
             yield (line.removeprefix("\ufeff") if number == 1 else line) + "\n"
 
 
@@ -80,22 +84,22 @@ def _table(
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     header = _header(path, delimiter, next(reader, []))
     while True:
-        start = lines.number + 1
+        lines.first = 0
         try:
             cells = next(reader, None)
         except csv.Error as error:
             detail = (
                 f"not a row ({error}): a cell with quotation marks is in such, inner ones twice"
             )
-            bad.add(f"{path}:{start}", "not_a_row", detail, "")
+            bad.add(f"{path}:{lines.first}", "not_a_row", detail, "")
             continue
         if cells is None:
             return
         if len(cells) == len(header):
-            yield f"{path}:{start}", dict(zip(header, cells, strict=True))
+            yield f"{path}:{lines.first}", dict(zip(header, cells, strict=True))
         elif cells:
             detail = f"expected {len(header)} cells, as the first line has, found {len(cells)}"
-            bad.add(f"{path}:{start}", "columns", detail, delimiter.join(cells))
+            bad.add(f"{path}:{lines.first}", "columns", detail, delimiter.join(cells))
 
 
 def _header(path: str, delimiter: str, names: list[str]) -> list[str]:
@@ -138,4 +142,6 @@ def _batches(path: str, kind: str) -> Iterator[Any]:
             yield from file.iter_batches(batch_size=_BATCH)
     else:
         with pa.memory_map(path) as mapped, pa.ipc.open_stream(mapped) as stream:
-            yield from stream
+            for batch in stream:
+                for start in range(0, batch.num_rows, _BATCH):
+                    yield batch.slice(start, _BATCH)
