@@ -198,6 +198,12 @@ def _folded(
     shares = {str(number): 1 / rules.folds for number in range(rules.folds)}
     folds, how, notes = _parts(set(names), relevant, near, shares, rules.seed)
     test = folds[str(rules.fold)]
+    if not test or len(test) == len(names):
+        raise LayoutError(
+            f"fold {rules.fold} of {rules.folds}: expected test queries and others, found "
+            f"{len(test)} of {len(names)}: too many queries nearly repeat each other. Use fewer "
+            "folds"
+        )
     start = Division({"train": set(names) - test, "test": test}, {}, near, [], how, notes)
     return _divided(start, relevant, rules)
 
@@ -215,6 +221,7 @@ def _divided(start: Division, relevant: Mapping[str, Iterable[str]], rules: Spli
     if shares:
         every = {"train": 1 - sum(shares.values()), **shares}
         made, how, more = _parts(train, relevant, start.near, every, rules.seed)
+        how = "by query" if start.how == "by query" else how
         parts.update(made)
         notes += [note for note in more if note not in notes]
     parts = {part: parts.get(part, set()) for part in PARTS}
@@ -242,10 +249,14 @@ def _parts(
     short = query_families.short_parts(parts, shares)
     if not short:
         return parts, "by passage", []
-    largest = max(map(len, families))
+    least = min(shares.values()) * len(names)
+    large = [family for family in families if len(family) > least] or families
+    connected = {name for family in large for name in family}
     note = (
-        f"{largest} of {len(names)} queries are connected by passages that answer several of them, "
-        f"so that {', '.join(short)} would get less than half of the queries meant for it: queries "
-        "are divided one by one, and parts have relevant passages in common"
+        f"{len(connected)} of {len(names)} queries are connected by passages that answer several "
+        f"of them, so that {', '.join(short)} get less than half of the queries meant for them: "
+        "these are divided one by one, and parts have relevant passages in common"
     )
-    return query_families.fill(query_families.families(alike), shares, seed), "by query", [note]
+    groups = [family for family in families if family[0] not in connected]
+    groups += [group for group in query_families.families(alike) if group[0] in connected]
+    return query_families.fill(groups, shares, seed), "by query", [note]

@@ -9,6 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from input_pipelines.labelled.division import SplitRules
+
 Item = tuple[str, str, list[str]]  # query, positive, negatives
 
 ITEMS: list[Item] = [
@@ -158,3 +160,23 @@ WRITERS: Mapping[str, Callable[[Path], Path]] = {
     "Tevatron": lambda at: lines(at / "data.jsonl.gz", tevatron()),
     "BEIR": lambda at: beir(at / "folder"),
 }
+
+
+def job_runs() -> dict[str, dict[str, object]]:
+    """Arguments of the runs whose outputs are recorded, see tests/job_outputs.py."""
+    here = Path()
+    corpus = [{"_id": "c1", "title": "Sea", "text": "The sea is in the west."}, {"text": "Alone."}]
+    lines(here / "more.jsonl", corpus)
+    given = {"columns": {}, "positive_from": None, "max_bad_records": 0, "corpus": None}
+    halves = SplitRules(dev_share=0.25, test_share=0.25)
+    taught = [{**row, "pos_scores": [2], "neg_scores": [1, 0]} for row in flag_embedding()]
+    return {
+        "csv": given | {"data": str(table(here / "a.csv", tuples())), "rules": halves},
+        "corpus": given
+        | {"data": str(lines(here / "a.jsonl", taught)), "corpus": "more.jsonl", "rules": halves},
+        "beir": given
+        | {
+            "data": str(beir(here / "beir")),
+            "rules": SplitRules(folds=2, fold=1, keep_given=False),
+        },
+    }

@@ -1,4 +1,4 @@
-"""Data that cannot be read or cannot be meant is refused, with what was found, where, what to do."""
+"""Data that cannot be read or cannot be meant is refused, with what was found, where and advice."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Training, development and test queries: no leaks, whatever the data, and the same in any order."""
+"""Training, development and test queries: no leaks, whatever the data, in any order of rows."""
 
 import random
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from input_pipelines.labelled.examples import UNDIVIDED, LayoutError
 
 WORDS = st.sampled_from("a b c d e f g".split())
 QUERIES = st.lists(st.lists(WORDS, min_size=1, max_size=5).map(" ".join), min_size=8, max_size=40)
-PASSAGES = st.lists(st.integers(0, 30), min_size=40, max_size=40)
+PASSAGES = st.lists(st.integers(0, 30), min_size=50, max_size=50)
 
 
 def data(texts: list[str], passages: list[int]) -> tuple[dict[str, str], dict[str, list[str]]]:
@@ -75,7 +75,8 @@ def test_the_order_of_rows_does_not_matter(
 def test_each_query_is_tested_in_one_fold(
     texts: list[str], passages: list[int], folds: int, seed: int
 ) -> None:
-    queries, relevant = data(texts, passages)
+    different = [f"only {i}" for i in range(10)]  # enough for each fold
+    queries, relevant = data(texts + different, passages)
     tested: list[str] = []
     for fold in range(folds):
         rules = SplitRules(folds=folds, fold=fold, seed=seed, near_duplicate=0.8)
@@ -83,6 +84,12 @@ def test_each_query_is_tested_in_one_fold(
         require_apart(queries, made, 0.8)
         tested += made.parts["test"]
     assert sorted(tested) == sorted(queries)
+
+
+def test_queries_that_all_repeat_each_other_have_no_folds() -> None:
+    queries, relevant = data(["a b c"] * 8, list(range(8)))
+    with pytest.raises(LayoutError, match="fold 0 of 2: expected test queries and others, found 8"):
+        divide(queries, relevant, undivided(queries), SplitRules(folds=2))
 
 
 def many(count: int) -> tuple[dict[str, str], dict[str, list[str]]]:
