@@ -39,11 +39,13 @@ from input_pipelines.gather import (
     translations,
     write_beir,
 )
+from input_pipelines.labelled import labelled_collection
 from input_pipelines.sources import triples
 from input_pipelines.store import answer_token_forms, prepare
 from input_pipelines.tokenizers import import_tokenizer, tokenization, vocabulary_report
 from t5x_style import mine
 from t5x_style.configuration import signatures
+from tests.input_pipelines.labelled import layout_files
 from tests.kits import job_inputs
 
 GOLDEN = Path(__file__).parent / "golden/job_outputs.json"
@@ -117,6 +119,7 @@ CASES = {
     "gather_sentences": Case(language_sentences.gather_sentences, job_inputs.gather_sentences),
     "gather_translations": Case(translations.gather, job_inputs.gather_translations),
     "import_tokenizer": Case(import_tokenizer.import_tokenizer, job_inputs.import_tokenizer),
+    "labelled_collection": Case(labelled_collection.labelled_collection, layout_files.job_runs),
     "mine": Case(mine.mine, job_inputs.mine, SCORES),
     "prepare": Case(prepare.prepare, job_inputs.prepare_stores, SECONDS),
     "python_docs": Case(_corpus_of_packages, job_inputs.package_docs, VERSIONS),

@@ -35,7 +35,16 @@ LAYERS = {
         ),
     ),
     "models": ("losses", "corruption", "networks", "interop", "objectives"),
-    "input_pipelines": ("sources", "tokenizers", "store", "batches", "pairs", "gather", "marge"),
+    "input_pipelines": (
+        "sources",
+        "tokenizers",
+        "store",
+        "batches",
+        "pairs",
+        "gather",
+        "labelled",
+        "marge",
+    ),
     "launch": ("cloud", "clusters", ""),
 }
 # Floors of files within a package, in the same way; a file that is on no list may import all.

@@ -9,7 +9,7 @@ result is exact, unlike that of min-hashing, and rare shingles have short lists.
 import collections
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 _WORD = re.compile(r"\w+")
 
@@ -38,37 +38,68 @@ def duplicate_of(texts: Sequence[str], threshold: float, shingle_size: int) -> d
     Example, threshold 0.5, shingle_size 1:
       ["a b c", "a b", "x"]  ->  {1: 0}     since |{a,b}| / |{a,b,c}| = 0.67
     """
-    if not 0.0 < threshold <= 1.0:
-        raise ValueError(f"threshold={threshold}: expected a Jaccard similarity in (0, 1]")
-    sets = [shingles(text, shingle_size) for text in texts]
-    frequency = collections.Counter(s for one in sets for s in one)
-    index: dict[tuple[str, ...], list[int]] = collections.defaultdict(list)
+    found = _Similar(texts, threshold, shingle_size)
     out: dict[int, int] = {}
-    for i, one in enumerate(sets):
-        ordered = sorted(one, key=lambda s: (frequency[s], s))
-        prefix = ordered[: len(ordered) - math.ceil(threshold * len(ordered)) + 1]
-        match = _first_match(one, prefix, index, sets, threshold)
-        if match is not None:
+    for i in range(len(texts)):
+        match = next(found.earlier(i), None)
+        if match is None:
+            found.add(i)
+        else:
             out[i] = match
-            continue
-        for shingle in prefix:
-            index[shingle].append(i)
     return out
 
 
-def _first_match(
-    one: frozenset[tuple[str, ...]],
-    prefix: Sequence[tuple[str, ...]],
-    index: dict[tuple[str, ...], list[int]],
-    sets: Sequence[frozenset[tuple[str, ...]]],
-    threshold: float,
-) -> int | None:
-    """The earliest indexed set that is similar enough to `one`."""
-    for j in sorted({j for shingle in prefix for j in index.get(shingle, ())}):
-        shared = len(one & sets[j])
-        if shared >= threshold * (len(one) + len(sets[j]) - shared):
-            return j
-    return None
+def similar_pairs(
+    texts: Sequence[str], threshold: float, shingle_size: int
+) -> Iterator[tuple[int, int]]:
+    """Yields (earlier, later) of all texts that nearly repeat each other, whatever their order.
+
+    Texts of the same shingles are paired with the first of them only, which connects them.
+
+    Args:
+      texts: those without words are similar to none.
+      threshold, shingle_size: as of `duplicate_of`.
+    """
+    found = _Similar(texts, threshold, shingle_size)
+    first: dict[frozenset[tuple[str, ...]], int] = {}
+    for i, one in enumerate(found.sets):
+        if not one:
+            continue
+        same = first.setdefault(one, i)
+        if same != i:
+            yield same, i
+            continue
+        for j in found.earlier(i):
+            yield j, i
+        found.add(i)
+
+
+class _Similar:
+    """An index of the texts that were added, by the shingles of which similar ones share one."""
+
+    def __init__(self, texts: Sequence[str], threshold: float, shingle_size: int):
+        if not 0.0 < threshold <= 1.0:
+            raise ValueError(f"threshold={threshold}: expected a Jaccard similarity in (0, 1]")
+        self.sets = [shingles(text, shingle_size) for text in texts]
+        self._threshold = threshold
+        self._frequency = collections.Counter(s for one in self.sets for s in one)
+        self._index: dict[tuple[str, ...], list[int]] = collections.defaultdict(list)
+
+    def add(self, i: int) -> None:
+        for shingle in self._prefix(i):
+            self._index[shingle].append(i)
+
+    def earlier(self, i: int) -> Iterator[int]:
+        """Yields the added texts that are similar enough to text i, in order."""
+        one = self.sets[i]
+        for j in sorted({j for shingle in self._prefix(i) for j in self._index.get(shingle, ())}):
+            shared = len(one & self.sets[j])
+            if shared >= self._threshold * (len(one) + len(self.sets[j]) - shared):
+                yield j
+
+    def _prefix(self, i: int) -> list[tuple[str, ...]]:
+        ordered = sorted(self.sets[i], key=lambda s: (self._frequency[s], s))
+        return ordered[: len(ordered) - math.ceil(self._threshold * len(ordered)) + 1]
 
 
 class Phrases:

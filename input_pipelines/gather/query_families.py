@@ -63,17 +63,13 @@ def divide(
       Part -> its queries; the same on every machine.
     """
     whole = families(relevant)
-    parts = _filled(whole, shares, seed)
-    total = sum(map(len, whole))
-    short = [
-        part
-        for part, queries in parts.items()
-        if len(queries) < LEAST_FILLED * round(shares[part] * total)
-    ]
+    parts = fill(whole, shares, seed)
+    short = short_parts(parts, shares)
     if not short:
         return parts
+    total = sum(map(len, whole))
     _warn_once(max(map(len, whole)), total, " and ".join(map(repr, short)))
-    return _filled([[query] for family in whole for query in family], shares, seed)
+    return fill([[query] for family in whole for query in family], shares, seed)
 
 
 @functools.cache  # the same judgements are divided once for each of the splits that are written
@@ -86,7 +82,27 @@ def _warn_once(connected: int, total: int, short: str) -> None:
     )
 
 
-def _filled(groups: list[list[str]], shares: Mapping[str, float], seed: int) -> dict[str, set[str]]:
+def short_parts(parts: Mapping[str, set[str]], shares: Mapping[str, float]) -> list[str]:
+    """The parts that got less than half of their share, because groups are too large."""
+    total = sum(map(len, parts.values()))
+    return [
+        part
+        for part, queries in parts.items()
+        if len(queries) < LEAST_FILLED * round(shares[part] * total)
+    ]
+
+
+def fill(groups: list[list[str]], shares: Mapping[str, float], seed: int) -> dict[str, set[str]]:
+    """Divides groups, each of which stays whole.
+
+    Args:
+      groups: sorted lists of queries.
+      shares: part -> its share of the queries; they add up to 1.
+      seed: another one gives another division.
+
+    Returns:
+      Part -> its queries; the same on every machine.
+    """
     total = sum(map(len, groups))
     parts: dict[str, set[str]] = {part: set() for part in shares}
     for group in sorted(groups, key=lambda one: (-len(one), _digest(f"{seed}:{one[0]}"))):

@@ -1,0 +1,1 @@
+"""Queries with passages that answer them, in the layouts of several libraries, as a collection."""
