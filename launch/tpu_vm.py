@@ -41,6 +41,7 @@ from launch.cloud import (
 from launch.cloud.endings import MEANINGS, Ending
 from launch.cloud.gcloud import Gcloud, GcloudError, run_on_terminal
 from launch.cloud.precautions import Distance, warnings_of
+from launch.cloud.recipe_job import RecipeJob
 from launch.cloud.remote_job import LogFollower, RemoteJob
 from launch.cloud.reports import Host, Resource
 from launch.cloud.requests import Place, Request, RequestError
@@ -130,7 +131,7 @@ class Launcher:
         remote = RemoteJob(place, recipe_job.host_commands(place.name, job, request.hosts))
         if self.options.print:
             return self._print(remote.starting())
-        _warn_of(recipe_job.companion_note(job, request.hosts, COMPANION_SLICE))
+        _say_companions(job, request.hosts)
         self._check(job.run_dir, place.zone, request.hosts)
         done = remote.start(self.gcloud)
         if done.code:
@@ -237,7 +238,7 @@ class Launcher:
                 f"RUN_DIR=gs://BUCKET/{place.name}"
             )
         remote = RemoteJob(place, recipe_job.host_commands(place.name, job, request.hosts))
-        _warn_of(recipe_job.companion_note(job, request.hosts, COMPANION_SLICE))
+        _say_companions(job, request.hosts)
         if self.options.print:
             return self._print_up(request, remote)
         self._check(job.run_dir, place.zone, request.hosts)
@@ -324,6 +325,12 @@ def _print_hosts(found: Resource, hosts: Sequence[Host], said: str) -> None:
     print(f"  {len(hosts)} of {count} hosts answered")
     if said and len(hosts) < count:
         say(f"gcloud says: {said}")
+
+
+def _say_companions(job: RecipeJob, hosts: int) -> None:
+    """Where the companions of the recipe's stages run."""
+    if text := recipe_job.companion_note(job, hosts, COMPANION_SLICE):
+        say(text)
 
 
 def _end(ending: Ending, why: str) -> Ending:

@@ -64,7 +64,8 @@ class Peers:
         self.together = together
         self.patience = described.initialization_timeout
         self._heartbeat = described.heartbeat_timeout
-        self._state, self._client = state, state.client
+        self._state = state
+        self._client: Any = state.client
         self._closed = threading.Event()
         self._alone = threading.Lock()  # one thread ends the process, once
         self._watcher = threading.Thread(target=self._watch, name="peers", daemon=True)
