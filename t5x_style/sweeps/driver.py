@@ -267,12 +267,10 @@ class Driver:
         return found
 
     def _left(self, view: Records) -> list[Trial]:
-        """Trials that have not ended, and that this driver does not run."""
-        return [
-            one
-            for one in self._source.trials()
-            if view[one.name].status not in settling.ENDED and one.name not in self._running
-        ]
+        """Trials that this driver does not run, and that have not ended; some may be newer."""
+        ended = {name for name, one in view.items() if one.status in settling.ENDED}
+        done = ended | self._running.keys()
+        return [one for one in self._source.trials() if one.name not in done]
 
     def _must_wait_for_others(self, left: Sequence[Trial]) -> bool:
         """Whether another driver works on a trial that is left, or has machines for one."""
