@@ -50,7 +50,8 @@ class Peers:
 
     Attributes:
       number, count: of this process, and of all.
-      together: the job runs on all processes; False: on process 0, and the others wait.
+      together: the job runs on all processes; False: on process 0, and the others wait. JAX then
+        knows nothing of them.
       patience: seconds that each waits for the others to start.
     """
 
@@ -64,7 +65,8 @@ class Peers:
         self.together = together
         self.patience = described.initialization_timeout
         self._heartbeat = described.heartbeat_timeout
-        self._state, self._client = state, state.client
+        self._state = state
+        self._client: Any = state.client
         self._closed = threading.Event()
         self._alone = threading.Lock()  # one thread ends the process, once
         self._watcher = threading.Thread(target=self._watch, name="peers", daemon=True)
