@@ -50,7 +50,8 @@ class Peers:
 
     Attributes:
       number, count: of this process, and of all.
-      together: the job runs on all processes; False: on process 0, and the others wait.
+      together: the job runs on all processes; False: on process 0, and the others wait. JAX then
+        knows nothing of them.
       patience: seconds that each waits for the others to start.
     """
 

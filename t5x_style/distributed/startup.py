@@ -59,10 +59,12 @@ def join(together: bool) -> Peers | None:
         rendezvous.meet(described, numbering.place)
         # SIGTERM is ours until a training loop asks for steps to be agreed on; see hooks.Preemption
         jax.config.update("jax_enable_preemption_service", False)
+        state, initialize = distributed.global_state, jax.distributed.initialize
         if not together:
             jax.config.update("jax_platforms", "cpu")
-        state = distributed.global_state if together else distributed.State()
-        state.initialize(
+            state = distributed.State()
+            initialize = state.initialize
+        initialize(
             described.address,
             described.count,
             described.number,

@@ -22,6 +22,7 @@ from t5x_style.storage import errors, mirror, objects, places, records, remote_i
 from t5x_style.storage import fetched as folders
 from t5x_style.storage.fetched import File
 from t5x_style.storage.mirror import Mirror, Pusher
+from t5x_style.workflow import files
 from t5x_style.workflow.store import (
     OWN_FILES,
     RUN_FILE,
@@ -29,6 +30,7 @@ from t5x_style.workflow.store import (
     STARTED_FILE,
     Store,
     StoreError,
+    Version,
     version_at,
 )
 
@@ -68,8 +70,18 @@ def _refresh(folder: Path) -> None:
     if content and json.loads(content).get("token", 0) > here.get("token", 0):
         _write(folder / STARTED_FILE, content)
     content = _content(folder / STAGE_FILE)
-    if content and FENCED not in json.loads(content):
+    if content and FENCED not in (manifest := json.loads(content)):
+        _drop_stale(Version(folder, {"files": {}} | manifest))
         _write(folder / STAGE_FILE, content)
+
+
+def _drop_stale(finished: Version) -> None:
+    """Deletes what this machine has of a version from before another one finished it.
+
+    It would pass for files that somebody edited. Whoever reads the version fetches it.
+    """
+    for name in files.changed_files(finished):
+        (finished.folder / name).unlink(missing_ok=True)
 
 
 def _refresh_run(store: Store, run_dir: Path) -> None:

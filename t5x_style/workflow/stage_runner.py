@@ -5,8 +5,8 @@ come in time, and the same command may succeed; 1: an error, in a few lines wher
 it (`--traceback` shows where it arose); else a traceback.
 
 With several processes (see `processes`) process 0 keeps the lease and the records. A job that
-computes on devices, whose entry point calls `startup.start`, runs on all of them; any other runs on
-process 0, and the others wait. However one of them ends, all do; see `peers`.
+computes on devices, whose entry point calls `startup.start()`, runs on all of them; any other runs
+on process 0, on its CPU, and the others wait. However one of them ends, all do; see `peers`.
 """
 
 import contextlib

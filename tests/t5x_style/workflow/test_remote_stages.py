@@ -95,6 +95,26 @@ def test_a_stage_that_was_stopped_continues_on_another_machine(tmp_path, bucket)
     assert content(bucket, f"work/.store/versions/{version}/steps.txt").decode() == steps
 
 
+def test_a_version_that_another_machine_finished_is_read_where_it_was_stopped(
+    tmp_path, bucket, tmp_path_factory, monkeypatch
+):
+    put("work/source", b"x")
+    options = {"SOURCE": f"{WORK}/source", "MODEL_DIR": f"{WORK}/out"}
+    run(COUNT, tmp_path, **options, **{"gin_toys.count.stop_at": "1"})
+    stopped = places.cache()
+    monkeypatch.setenv(places.CACHE, str(tmp_path_factory.mktemp("other")))
+    another_process()
+    assert run(COUNT, machine(), **options) == 0
+    steps = (places.local(WORK) / "out/steps.txt").read_text()
+    monkeypatch.setenv(places.CACHE, str(stopped))
+    another_process()
+    os.chdir(tmp_path)
+    reads = {"SOURCE": f"{WORK}/out/steps.txt", "MODEL_DIR": f"{WORK}/next"}
+    assert len((tmp_path / "out/steps.txt").read_text().splitlines()) == 2
+    assert run(COUNT, tmp_path, **options) == run(COUNT, tmp_path, **reads) == 0
+    assert (tmp_path / "out/steps.txt").read_text() == steps
+
+
 def test_an_input_there_is_the_same_as_on_a_disk_and_copied_once(tmp_path, bucket):
     def fingerprint(source):
         return stages.plan(flags_of(COUNT, tmp_path, SOURCE=source)).fingerprint
