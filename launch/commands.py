@@ -98,7 +98,7 @@ _TABLE = (
         "tpu",
         "Cloud TPU VMs: ask for slices, run a recipe on them, recover from preemption.",
         "launch.tpu_vm",
-        (tpu_flags.add_tpu, command_flags.add_gin),
+        (tpu_flags.add_tpu, command_flags.add_gin, command_flags.add_companions),
         "VERB [RECIPE] [NAME=VALUE ...] [flags]",
         {name: verb.usage for name, verb in tpu_flags.VERBS.items()},
     ),
