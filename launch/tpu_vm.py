@@ -261,9 +261,8 @@ class Launcher:
 
     def _place_of(self, run_dir: str) -> Place:
         """With the name of the run from its RUN_DIR, unless it is given."""
-        default = tpu_request.default_name(run_dir)
         suffix = "-companion" if self.options.companions == "only" else ""
-        return self._place(self.options.name or default + suffix)
+        return self._place(self.options.name or tpu_request.default_name(run_dir) + suffix)
 
     def _place(self, name: str = "") -> Place:
         return tpu_request.place(self.options, self.gcloud, say, name)
