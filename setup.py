@@ -26,7 +26,7 @@ CORE = [
     "gin-config==0.5.0",
     "absl-py==2.5.1",
     "numpy==2.4.6",
-    "pyarrow==26.0.1",
+    "pyarrow>=21",  # parquet files; the extra `beam` takes an older one than the others
     "protobuf==6.33.6",
     "bm25s==0.3.16",
     "PyStemmer==3.1.0",

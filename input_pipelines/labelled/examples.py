@@ -26,7 +26,7 @@ class Text:
     """A query or a passage.
 
     Attributes:
-      text: without white space around it; "" for a passage that is named by its id alone.
+      text: in rows without white space around it; "" for a passage that is named by its id alone.
       id: as the data gives it, "" where it gives none.
       title: of a passage, "" where there is none.
     """
