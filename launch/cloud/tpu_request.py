@@ -57,7 +57,7 @@ def default_name(run_dir: str) -> str:
     if name := resource_names.tidy(part):
         return name
     raise RequestError(
-        f"the last part of RUN_DIR {run_dir!r} names the run, and {part!r} cannot: it "
+        f"the last part of RUN_DIR {run_dir!r} names the run, and {part!r} is no name, since it "
         "has none of a-z: pass --name=NAME"
     )
 
