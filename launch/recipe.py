@@ -307,7 +307,7 @@ def publish(recipe: Recipe, known: recipe_planning.Known) -> None:
                 f"the file back, or make the version again: --rerun={output.stage}"
             )
         temporary = target.with_name(f".{target.name}.tmp")
-        with remote_store.fetched(recipe.store, [version.id]):
+        with remote_store.fetched([version]):
             shutil.copyfile(source, temporary)
         os.replace(temporary, target)
         remote_store.publish_file(target)

@@ -22,7 +22,7 @@ from t5x_style.workflow import (
     store,
 )
 from t5x_style.workflow.plans import Decision, Plan, StageError, is_of_code, some
-from t5x_style.workflow.store import STAGE_FILE, STARTED_FILE, Version
+from t5x_style.workflow.store import STAGE_FILE, STARTED_FILE, Version, version_at
 
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tensorflow-cpu")
 
@@ -89,11 +89,14 @@ def _copy(planned: Plan, silent: Version, lease: Lease) -> Path:
     return folder
 
 
-def read_by(planned: Plan, folder: Path) -> list[str]:
-    """Ids of the versions whose files the job may read: its inputs, and what it may continue."""
-    started = records.read_json(folder / STARTED_FILE) or {}
-    parent = started.get("parent")
-    return [*planned.inputs.versions, *([parent] if parent else [])]
+def read_by(planned: Plan, folder: Path) -> list[Version]:
+    """The versions whose files the job may read: its inputs, and what it may continue."""
+    paths = [path for one in planned.inputs.paths.values() for _, path in fingerprints.named(one)]
+    found = [version_at(Path(path)) for path in paths if isinstance(path, str) and path]
+    parent = (records.read_json(folder / STARTED_FILE) or {}).get("parent")
+    if parent:
+        found.append(planned.store.read(planned.store.versions / parent))
+    return [version for version in found if version is not None]
 
 
 def use(planned: Plan, version: Version) -> None:

@@ -303,19 +303,17 @@ def keep(store: Store, folder: Path, written: Mapping[str, object]) -> None:
 
 
 @contextlib.contextmanager
-def fetched(store: Store, versions: Iterable[str]) -> Iterator[None]:
+def fetched(versions: Iterable[Version]) -> Iterator[None]:
     """Inside, the files of finished versions are here.
 
     Args:
-      store: nothing happens for one that is not on object storage.
-      versions: their ids.
+      versions: of any store; nothing happens for those that are not on object storage.
 
     Raises:
       fetched.FetchError: a file is not there, is not what the manifest says, or finds no room.
     """
     with contextlib.ExitStack() as kept:
-        for name in dict.fromkeys(versions) if store.url else ():
-            version = store.read(store.versions / name)
+        for version in {one.folder: one for one in versions if one.url}.values():
             assert version.manifest is not None
             wanted = {name: File(*entry) for name, entry in version.manifest["files"].items()}
             kept.enter_context(folders.kept(version.folder, wanted))
@@ -326,7 +324,7 @@ def with_files(path: Path) -> Path:
     """A path in a finished version, all of whose files are here now."""
     version = version_at(path)
     assert version is not None
-    with fetched(Store(version.folder.parent.parent), [version.id]):
+    with fetched([version]):
         return path
 
 
@@ -352,7 +350,7 @@ def named_here(flags: Flags, names: Collection[str] | None = None) -> Iterator[F
                 remote_inputs.fetch(leaf)
             elif version.folder not in seen:
                 seen.add(version.folder)
-                kept.enter_context(fetched(Store(version.folder.parent.parent), [version.id]))
+                kept.enter_context(fetched([version]))
             return str(places.local(leaf))
 
         macros = flags.read().macros.items()

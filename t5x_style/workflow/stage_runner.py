@@ -317,7 +317,7 @@ def _call(
     Inputs are bound to the versions of the plan, where a link may point elsewhere by now; an input
     that is another one (`ANSWER_FILE = %CORPUS`) follows it.
     """
-    with remote_store.fetched(planned.store, making.read_by(planned, folder)):
+    with remote_store.fetched(making.read_by(planned, folder)):
         return _call_here(flags, planned, folder, first=first)
 
 

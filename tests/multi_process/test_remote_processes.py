@@ -53,7 +53,7 @@ def fetched(url):
     store = links.open_store(f"{url}.store")
     remote_store.refresh(store, link.parent)
     (version,) = [one for one in store.all() if one.manifest is not None]
-    with remote_store.fetched(store, [version.id]):
+    with remote_store.fetched([version]):
         return version.folder
 
 

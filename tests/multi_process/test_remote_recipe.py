@@ -80,7 +80,7 @@ def outputs_of(run_dir):
     found = {}
     for stage in sorted(path.name for path in here.iterdir() if path.is_symlink()):
         version = version_at(here / stage)
-        with remote_store.fetched(store, [version.id]):
+        with remote_store.fetched([version]):
             for name in version.manifest["files"]:
                 if not DIFFERENT.search(f"/{name}"):
                     found[f"{stage}/{name}"] = (version.folder / name).read_bytes()

@@ -244,6 +244,19 @@ def test_a_run_with_another_store_finds_it_on_the_next_machine(tmp_path, bucket)
     assert stages.decide(planned).status == "done"
 
 
+@pytest.mark.parametrize("other", ["another bucket's folder", "a disk"])
+def test_an_input_may_be_a_version_of_another_store(tmp_path, tmp_path_factory, bucket, other):
+    disk = tmp_path_factory.mktemp("disk")
+    place = str(disk) if other == "a disk" else "gs://bucket/elsewhere"
+    assert run(MAKE, tmp_path, MODEL_DIR=f"{place}/out") == 0
+    if other != "a disk":
+        tmp_path = moved()
+    reads = {"SOURCE": f"{place}/out/out.txt", "MODEL_DIR": f"{WORK}/counted"}
+    assert run(COUNT, tmp_path, **reads) == 0
+    (made,) = record(tmp_path, "counted")["made_from"]
+    assert os.path.basename(os.readlink(places.local(f"{place}/out"))) == made
+
+
 def begun(tmp_path, leases):
     """A version that somebody has begun, with progress that is there."""
     planned = stages.plan(flags_of(COUNT, tmp_path, SOURCE=f"{WORK}/source"), fresh=True)

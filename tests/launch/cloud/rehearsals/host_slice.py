@@ -128,5 +128,5 @@ def parameters_of(run_dir: str) -> dict[str, np.ndarray]:
     store = links.of_run(here)
     remote_store.refresh(store, here)
     version = version_at(here / "training")
-    with remote_store.fetched(store, [version.id]):
+    with remote_store.fetched([version]):
         return checkpointing.read_parameters(version.folder)
