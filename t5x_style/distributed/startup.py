@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -59,7 +60,8 @@ def join(together: bool) -> Peers | None:
         rendezvous.meet(described, numbering.place)
         # SIGTERM is ours until a training loop asks for steps to be agreed on; see hooks.Preemption
         jax.config.update("jax_enable_preemption_service", False)
-        state, initialize = distributed.global_state, jax.distributed.initialize
+        state = distributed.global_state
+        initialize: Callable[..., None] = jax.distributed.initialize
         if not together:
             jax.config.update("jax_platforms", "cpu")
             state = distributed.State()
