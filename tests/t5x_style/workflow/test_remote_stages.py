@@ -106,7 +106,7 @@ def test_what_another_machine_finished_does_not_pass_for_edited_where_it_was_sto
     planned = stages.plan(flags_of(MAKE, tmp_path, MODEL_DIR=f"{WORK}/out"), fresh=True)
     version = stages.decide(planned).version
     assert version.manifest is not None and files.changed_files(version) == []
-    with remote_store.fetched(planned.store, [version.id]):
+    with remote_store.fetched([version]):
         assert made.read_text().startswith("Size(")
 
 
