@@ -111,6 +111,7 @@ def test_the_forms_are_those_of_the_corpus_the_most_frequent_first(made):
     assert report["questions_with_an_answer"] == 4 and report["rows_tokenized_otherwise"] == 0
 
 
+@pytest.mark.slow
 def test_the_forms_do_not_depend_on_the_number_of_workers(made, tmp_path, monkeypatch):
     monkeypatch.setattr(answer_token_forms, "_ROWS_AT_ONCE", 2)
     found = []

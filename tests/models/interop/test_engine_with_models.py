@@ -71,6 +71,7 @@ def train(folder: Path, mesh: tuple[int, int, int], steps: int) -> list[float]:
     return losses
 
 
+@pytest.mark.slow
 def test_published_weights_train_alike_on_any_mesh_and_the_loss_falls(published: Path) -> None:
     losses = train(published, (1, 1, 1), 20)
     assert np.mean(losses[-3:]) < np.mean(losses[:3]) - 0.5
