@@ -22,7 +22,7 @@ from t5x_style.workflow import (
     store,
 )
 from t5x_style.workflow.plans import Decision, Plan, StageError, is_of_code, some
-from t5x_style.workflow.store import STAGE_FILE, STARTED_FILE, Version, version_at
+from t5x_style.workflow.store import HERE_FILE, STAGE_FILE, STARTED_FILE, Version, version_at
 
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tensorflow-cpu")
 
@@ -66,6 +66,7 @@ def begin(
     }
     with lease.guard():
         records.write_json(folder / STARTED_FILE, record)
+    remote_store.mark(planned.store, folder, lease.token)
     links.point(planned.store, planned.link, folder)
     for name in [*record["made_from"], *filter(None, [record["parent"]])]:
         planned.store.mark_used(planned.store.versions / name)  # nothing collects it meanwhile
@@ -83,7 +84,7 @@ def _copy(planned: Plan, silent: Version, lease: Lease) -> Path:
     size = store.bytes_of(silent.folder)
     space.check(planned.store, planned.link.name, size, planned.limit, f"a copy of {silent.id}")
     folder = planned.store.new_folder(planned.job.name, planned.fingerprint)
-    names = shutil.ignore_patterns(STARTED_FILE, STAGE_FILE, fetched.LIST)
+    names = shutil.ignore_patterns(STARTED_FILE, STAGE_FILE, HERE_FILE, fetched.LIST)
     shutil.copytree(silent.folder, folder, ignore=names, dirs_exist_ok=True, symlinks=True)
     remote_store.push(planned.store, folder)  # before the record that lets others continue it
     return folder

@@ -24,6 +24,7 @@ from t5x_style.storage.fetched import File
 from t5x_style.storage.mirror import Mirror, Pusher
 from t5x_style.workflow import files
 from t5x_style.workflow.store import (
+    HERE_FILE,
     OWN_FILES,
     RUN_FILE,
     STAGE_FILE,
@@ -50,10 +51,11 @@ def refresh(store: Store, run_dir: Path | None = None) -> None:
     """
     if not store.url:
         return
+    before = store.all()  # the listing need not have what is finished meanwhile
     _, found = objects.default().children(f"{store.url}/versions/")
     there = {path.rpartition("/")[2] for path in found}
     mirror.in_parallel(lambda name: _refresh(store.versions / name), there)
-    for version in store.all():
+    for version in before:
         if version.manifest is not None and version.id not in there:  # deleted there
             shutil.rmtree(version.folder)
     if run_dir is not None:
@@ -213,13 +215,11 @@ def joined(store: Store, folder: Path, say: Callable[[str], None]) -> Iterator[P
     Yields:
       the folder.
     """
-    record = folder / STARTED_FILE
-    content = objects.default().read(places.remote(record))[0] if store.url else b""
-    if not store.url or (record.is_file() and record.read_bytes() == content):
+    if not store.url or _was_written_here(folder):
         yield folder
         return
     pull(store, folder)
-    copy_record(record)
+    copy_record(folder / STARTED_FILE)
     with pushed(store, folder, say):
         yield folder
 
@@ -233,16 +233,27 @@ def complete(store: Store, folder: Path) -> None:
 def pull(store: Store, folder: Path) -> None:
     """Makes the folder of an unfinished version what object storage has of it.
 
-    Where its last writer was a process of this machine, whose record of its start is here, files
-    that were not pushed stay.
+    Where its last writer was a process of this machine, files that were not pushed stay.
     """
     if store.url:
-        started = folder / STARTED_FILE
-        ours = started.is_file() and _content(started) == started.read_text(encoding="utf-8")
+        ours = _was_written_here(folder)
         (folder / folders.LIST).unlink(missing_ok=True)  # it is no copy any more
         for path in [path for path in folder.rglob(".*.tmp") if path.is_file()]:
             path.unlink()  # of a process that was killed
         _mirror(folder).pull(ours)
+
+
+def mark(store: Store, folder: Path, token: int) -> None:
+    """Notes, on this machine alone, which attempt writes a version's files here."""
+    if store.url:
+        records.write_here(folder / HERE_FILE, json.dumps({"token": token}))
+
+
+def _was_written_here(folder: Path) -> bool:
+    """Whether the last attempt to make a version was that of a process with this disk."""
+    there = json.loads(_content(folder / STARTED_FILE) or "{}")
+    here = records.read_json(folder / HERE_FILE)
+    return here is not None and here["token"] == there.get("token")
 
 
 def push(store: Store, folder: Path) -> None:

@@ -36,7 +36,8 @@ USED, PINNED = ".used", ".pinned"
 RUN_FILE = ".run.json"  # in a run's folder: where its store is
 DELETED_SUFFIX = ".deleted"  # suffix of a folder that is being deleted
 ID_DIGITS = 16  # of the fingerprint, in a version's name
-OWN_FILES = (STAGE_FILE, STARTED_FILE, USED, PINNED, fetched.LIST)
+HERE_FILE = "stage.here.json"  # on this machine alone: which attempt wrote its files
+OWN_FILES = (STAGE_FILE, STARTED_FILE, HERE_FILE, USED, PINNED, fetched.LIST)
 
 
 class StoreError(ValueError):

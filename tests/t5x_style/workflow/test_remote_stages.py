@@ -95,6 +95,23 @@ def test_a_stage_that_was_stopped_continues_on_another_machine(tmp_path, bucket)
     assert content(bucket, f"work/.store/versions/{version}/steps.txt").decode() == steps
 
 
+def test_a_stage_that_was_continued_elsewhere_comes_back(tmp_path, bucket):
+    put("work/source", b"x")
+    options = {"SOURCE": f"{WORK}/source", "MODEL_DIR": f"{WORK}/out"}
+    options["gin_toys.count.stop_at"] = "0"
+    run(COUNT, tmp_path, **options)
+    version = f"work/.store/versions/{os.path.basename(os.readlink('out'))}"
+    started = json.loads(content(bucket, f"{version}/stage.started.json"))
+    # another machine has continued, and was stopped
+    started["token"] += 1
+    put(f"{version}/stage.started.json", json.dumps(started).encode())
+    put(f"{version}/steps.txt", b"0 there\n1 there\n")
+    another_process()
+    assert run(COUNT, tmp_path, **options) == 0
+    steps = (tmp_path / "out/steps.txt").read_text()
+    assert steps == f"0 there\n1 there\n2 {os.getpid()}\n"
+
+
 def test_what_another_machine_finished_does_not_pass_for_edited_where_it_was_stopped(
     tmp_path, bucket
 ):
