@@ -142,8 +142,13 @@ def signature(target: str) -> Signature:
 
 @functools.cache
 def _of_ours(target: str) -> Signature:
-    """Read once: the sources of a process do not change."""
+    """A plan asks for the same ones again and again."""
     return _signature(target)
+
+
+def forget() -> None:
+    """From now on sources are read again: they may have changed."""
+    _of_ours.cache_clear()
 
 
 def _signature(target: str) -> Signature:

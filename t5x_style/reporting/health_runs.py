@@ -170,7 +170,9 @@ def _training(place: Path) -> tuple[float, Training] | None:
         str(record["name"]), version.folder, lines, record.get("parameters", {}),
         _ancestors(version), version.manifest is not None, _holder(version), accounted,
     )  # fmt: skip
-    return (version.folder / STARTED_FILE).stat().st_mtime, training
+    # a record that was copied here is as old as the copy
+    begun = version.started.get("process_start")
+    return begun or (version.folder / STARTED_FILE).stat().st_mtime, training
 
 
 def _holder(version: Version) -> str:

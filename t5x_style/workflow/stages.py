@@ -136,6 +136,7 @@ def plan(
       fingerprints.InputError: an input that is missing, unfinished or not as it was.
       signatures.DeclarationError: the job is not declared.
     """
+    signatures.forget()  # a recipe runs for hours, and its stages read the sources of that time
     config = flags.read()
     job = job_of(config, entry_job)
     gin_checks.check_names(config, (RUN, job))

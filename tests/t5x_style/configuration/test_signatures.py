@@ -1,14 +1,23 @@
 """Signatures read from source: equal to those of the imported code; markers; declarations."""
 
+import ast
 import dataclasses
 import inspect
 import textwrap
 
 import pytest
 
-from t5x_style.configuration import code_checks, gin_reader, renames, signatures
+from t5x_style.configuration import (
+    code_checks,
+    gin_checks,
+    gin_reader,
+    python_sources,
+    renames,
+    signatures,
+)
 from t5x_style.configuration.conventions import RECIPES
 from t5x_style.configuration.gin_reader import Reference, leaves
+from t5x_style.workflow import stages
 
 ALL = sorted(gin_reader.REPOSITORY.glob("gin_configs/**/*.gin"))
 
@@ -118,6 +127,23 @@ def test_imports_aliases_and_inherited_fields_are_followed(package):
     assert signatures.signature("toyhouse.door.Missing").parameters == {}
     assert signatures.signature("nowhere.at.all").parameters == {}
     assert signatures.define("toyhouse.door.Missing") is None
+
+
+def test_an_edited_source_of_ours_is_read_again_by_the_next_plan(package, monkeypatch):
+    monkeypatch.setattr(python_sources, "OURS", (*python_sources.OURS, "toyhouse"))
+    for default in (1, 22):
+        package("door", f"def paint(coats={default}):\n    pass\n")
+        signatures.forget()  # as `stages.plan` does first
+        parameter = signatures.signature("toyhouse.door.paint").parameters["coats"]
+        assert ast.unparse(parameter.default.node) == str(default)
+
+
+def test_a_plan_reads_sources_again(monkeypatch):
+    asked = []
+    monkeypatch.setattr(signatures, "forget", lambda: asked.append(True))
+    with pytest.raises(gin_reader.GinError):
+        stages.plan(gin_checks.Flags(("no_such.gin",), ()))
+    assert asked
 
 
 @pytest.mark.parametrize("value", ["SAVES", "('every.log',) + MORE", "'every.log'", "(1,)", "7"])
