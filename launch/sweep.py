@@ -37,7 +37,8 @@ Everything is in SWEEP_DIR (by default runs/NAME): `trials/NAME/` has a trial's 
 an axis does not touch runs once. Stop the command anywhere, start it again, start it twice: each
 trial is trained once. Nothing is deleted: a trial that the file describes no more keeps its record.
 
-Exit code: 0 done, or stopped as asked; 1 an error, a failed trial or a changed file; 2 wrong flags.
+Exit code: 0 done, or stopped as asked; 1 an error, a failed trial, a changed file, or slices that
+could not be deleted; 2 wrong flags.
 """
 
 import argparse
@@ -125,7 +126,8 @@ def run(flags: gin_checks.Flags, options: argparse.Namespace) -> int:
         return _report(planner, source, worker, launcher, remote)
     with sweep_machines.kept(launcher, options.delete_at_end, worker, CONSOLE.print):
         _work(worker, options.retry_failed)
-    return _report(planner, source, worker, launcher, remote)
+    reported = _report(planner, source, worker, launcher, remote)
+    return reported or sweep_machines.exit_code(launcher)
 
 
 def _with_workers(sweep: Sweep, workers: int | None) -> Sweep:

@@ -100,6 +100,11 @@ def show(slices: SliceLauncher, arguments: list[str]) -> None:
             print(shlex.join([slices.gcloud.name, *words]))
 
 
+def exit_code(machines: LocalLauncher | SliceLauncher) -> int:
+    """1 where slices go on costing money that should have been deleted, else 0."""
+    return int(isinstance(machines, SliceLauncher) and bool(machines.undeleted))
+
+
 @contextlib.contextmanager
 def kept(
     machines: LocalLauncher | SliceLauncher,
@@ -126,8 +131,6 @@ def kept(
         spent = not (driver.was_stopped() or machines.retired)
         delete = delete_at_end and (spent or driver.has_ended())
     finally:
-        machines.close()
-        if delete:
-            machines.fleet.delete(machines.gcloud, say)
+        machines.close(delete)
         for line in machines.fleet.costs(machines.gcloud):
             say(line)

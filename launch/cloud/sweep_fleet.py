@@ -5,7 +5,7 @@ another on the same hosts. Labels say whose they are, as of a run: the name, and
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from launch.cloud import queued_resources, recovery, reports
@@ -51,8 +51,9 @@ class Fleet:
         named = re.fullmatch(rf"{re.escape(self.request.name)}-w\d+", one.name) is not None
         return named and one.run == one.name and one.labels.get(FOLDER_LABEL) == folder
 
-    def _place(self, one: Resource) -> Place:
-        return replace(self.request, name=one.name).place
+    def place(self, name: str) -> Place:
+        """Where a worker's resource is."""
+        return replace(self.request, name=name).place
 
     def costs(self, gcloud: Gcloud) -> Iterator[str]:
         """Lines on what is left, and whether it costs money."""
@@ -68,20 +69,28 @@ class Fleet:
         if not found:
             yield f"no slices are left of {self.request.place}; they cost nothing"
         for one in found:
-            yield recovery.cost_of(one, self._place(one))
+            yield recovery.cost_of(one, self.place(one.name))
 
-    def delete(self, gcloud: Gcloud, say: Callable[[str], None], name: str = "") -> None:
-        """Deletes the sweep's resources, whatever runs there, and nothing else.
+    def delete(self, gcloud: Gcloud, name: str) -> str:
+        """Deletes a worker's resource, whatever runs there.
 
         Args:
           gcloud: the command.
-          say: prints a line.
-          name: of one worker's; "" for all.
+          name: of the resource.
+
+        Returns:
+          A line on what is being deleted; "" where the sweep has nothing of this name.
+
+        Raises:
+          GcloudError: Google refused, or did not answer each time that it was asked.
         """
+        place = self.place(name)
+        found = recovery.find(gcloud, place)
+        if found is None or not self._is_ours(found):
+            return ""
         try:
-            for one in self.found(gcloud):
-                if name in ("", one.name):
-                    gcloud.once(queued_resources.delete(self._place(one)))
-                    say(f"{self._place(one)} ({one.state}) is being deleted")
+            gcloud.read_text(queued_resources.delete(place))
         except GcloudError as error:
-            say(f"not all slices could be deleted: {error}")
+            if error.kind != "not_found":
+                raise
+        return f"{place} ({found.state}) is being deleted"

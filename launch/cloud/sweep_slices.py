@@ -14,18 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from launch.cloud import recipe_job
-from launch.cloud.gcloud import Gcloud
+from launch.cloud.gcloud import Gcloud, GcloudError
 from launch.cloud.remote_job import LogFollower
 from launch.cloud.requests import FOLDER_LABEL, Request
 from launch.cloud.slice_jobs import FAILED, Follow, LeasedJob, SliceJob
 from launch.cloud.sweep_fleet import Fleet
-from t5x_style.leases.lease import Lease, Leases
+from t5x_style.leases.lease import Lease, LeaseLost, Leases
 from t5x_style.storage import records
+from t5x_style.storage.errors import StorageError
 from t5x_style.sweeps.launchers import NOT_RUN, EndedJob, Job, begun_log
 from t5x_style.workflow import remote_store
 
 NOTES = "workers"  # folder of SWEEP_DIR
 CLAIM_SECONDS = 15.0  # between two attempts to get slices that another driver has
+DELETE_SECONDS = 60.0  # between two attempts to delete slices, after one that failed
 
 
 @dataclass
@@ -64,6 +66,7 @@ class SliceLauncher:
       devices: chips of a worker's slices.
       fleet: the slices of all workers.
       gcloud: the command.
+      undeleted: names of slices that should have been deleted, and were not.
     """
 
     def __init__(
@@ -93,7 +96,8 @@ class SliceLauncher:
         self._folder, self._leases = folder / NOTES, leases
         self.gcloud, self._say, self._follow = gcloud, say, follow
         self._wait, self._clock, self._claimed = wait, clock, -CLAIM_SECONDS
-        self._delete_idle = delete_idle
+        self._delete_idle, self._failed = delete_idle, -DELETE_SECONDS
+        self.undeleted: set[str] = set()
 
     @property
     def retired(self) -> list[str]:
@@ -116,10 +120,13 @@ class SliceLauncher:
 
     def no_more(self) -> None:
         """See `Launcher.no_more`."""
-        for worker in self._workers if self._delete_idle else ():
-            if worker.is_free and not worker.is_gone:
-                self.fleet.delete(self.gcloud, self._say, worker.request.name)
-                worker.is_gone = True
+        if not self._delete_idle or self._clock() - self._failed < DELETE_SECONDS:
+            return
+        for worker in self._workers:
+            if worker.lease is not None and worker.is_free and not worker.is_gone:
+                worker.is_gone = self._delete(worker.request.name, worker.lease)
+                if not worker.is_gone:
+                    self._failed = self._clock()
 
     def start(self, trial: str, arguments: Sequence[str], log: Path) -> Job:
         """See `Launcher.start`."""
@@ -146,10 +153,49 @@ class SliceLauncher:
         )  # fmt: skip
         return worker.job
 
-    def close(self) -> None:
-        """Lets other drivers have the slices; jobs on hosts do not notice."""
+    def close(self, delete: bool = False) -> None:
+        """Lets other drivers have the slices; jobs on hosts do not notice.
+
+        Args:
+          delete: whether the sweep's slices are deleted before, those of more workers than now
+            included. Slices that another driver has stay.
+        """
+        if delete:
+            self._delete_all()
         for worker in self._workers:
             self._release(worker)
+
+    def _delete_all(self) -> None:
+        held = {one.request.name: one.lease for one in self._workers if one.lease is not None}
+        try:
+            for one in self.fleet.found(self.gcloud):
+                if one.name in held:
+                    self._delete(one.name, held[one.name])
+                elif lease := self._leases.claim(self._lease_name(one.name), lambda: None):
+                    self._delete(one.name, lease)
+                    lease.release()
+                else:
+                    self._say(f"{one.name} is not deleted: another driver has it")
+        except (GcloudError, StorageError) as error:
+            self.undeleted.update(held)
+            self._say(f"not all slices could be deleted: {error}")
+
+    def _delete(self, name: str, lease: Lease) -> bool:
+        """Deletes slices; whether nothing is left to do about them."""
+        try:
+            with lease.guard():
+                said = self.fleet.delete(self.gcloud, name)
+        except LeaseLost as error:
+            self._say(f"{name} is not deleted: {error}")
+            return True
+        except (GcloudError, StorageError) as error:
+            self.undeleted.add(name)
+            self._say(f"{name} could not be deleted: {error}")
+            return False
+        self.undeleted.discard(name)
+        if said:
+            self._say(said)
+        return True
 
     def _collect(self, worker: _Worker, job: SliceJob) -> None:
         """Notes how a trial ended."""
@@ -168,10 +214,13 @@ class SliceLauncher:
         """Takes the slices that no other driver has."""
         for worker in self._workers:
             if worker.lease is None and worker.job is None and not worker.retired:
-                name = f"slices-{worker.request.all_labels[FOLDER_LABEL]}-{worker.request.name}"
+                name = self._lease_name(worker.request.name)
                 worker.lease = self._leases.claim(name, functools.partial(_lose, worker))
                 if worker.lease is not None:
                     self._read_note(worker)
+
+    def _lease_name(self, name: str) -> str:
+        return f"slices-{self.fleet.request.all_labels[FOLDER_LABEL]}-{name}"
 
     def _release(self, worker: _Worker) -> None:
         if worker.lease is not None:

@@ -12,7 +12,7 @@ from t5x_style.storage.errors import Unreachable
 from t5x_style.sweeps.launchers import NOT_RUN
 from tests.launch.sweeps.sweep_world import TRIALS, ended, until
 from tests.launch.sweeps.toy_machines import RUNS_ON, ToyMachines
-from tests.launch.sweeps.zone import Found
+from tests.launch.sweeps.zone import AWAY, DENIED, GONE, Found
 
 
 def test_trials_follow_each_other_on_the_slices_of_two_workers(world):
@@ -188,7 +188,7 @@ def test_what_costs_money_is_said_and_only_the_sweeps_slices_are_deleted(world):
     lines = list(fleet.costs(gcloud))
     assert len(lines) == 2 and all("COSTS MONEY (v5litepod-8)" in line for line in lines)
     assert "kennel tpu delete --name=rates-w0 --zone=us-west4-a" in lines[0]
-    fleet.delete(gcloud, here.said.append)
+    driver.close(delete=True)
     assert here.zone.deleted == ["rates-w0", "rates-w1"] and set(here.zone.found) == set(others)
     assert list(fleet.costs(gcloud)) == [
         "no slices are left of rates in us-west4-a of my-project; they cost nothing"
@@ -232,6 +232,52 @@ def test_slices_are_deleted_at_the_end_where_no_trial_needs_them(
     assert "warning: it is far away" in here.said
     assert any("COSTS MONEY" in line for line in here.said) != deletes
     assert ("no slices are left" in here.said[-1]) == deletes
+
+
+def test_one_failing_delete_keeps_no_other_slices_alive_and_is_no_success(world):
+    here = world()
+    driver = here.driver()
+    here.run(driver)
+    here.zone.faults = {"rates-w0": [DENIED, DENIED], "rates-w1": [AWAY, AWAY]}
+    driver.no_more()
+    assert here.zone.deleted == ["rates-w1"] and driver.undeleted == {"rates-w0"}
+    driver.close(delete=True)
+    assert here.zone.live() == ["rates-w0"] and sweep_machines.exit_code(driver) == 1
+    assert any("rates-w0 could not be deleted" in line for line in here.said)
+
+
+def test_slices_that_are_gone_already_are_deleted(world):
+    here = world()
+    driver = here.driver()
+    here.run(driver)
+    here.zone.faults = {"rates-w0": [GONE]}
+    driver.close(delete=True)
+    assert here.zone.deleted == ["rates-w1"] and sweep_machines.exit_code(driver) == 0
+
+
+def test_a_delete_that_failed_is_tried_again(world):
+    here = world(workers=1)
+    driver = here.driver()
+    here.run(driver)
+    here.zone.faults = {"rates-w0": [DENIED]}
+    for _ in range(2):
+        driver.no_more()
+    assert here.zone.deleted == ["rates-w0"] and sweep_machines.exit_code(driver) == 0
+
+
+def test_slices_of_another_driver_are_not_deleted(world):
+    here = world(ToyMachines(z=(RUNS_ON,)))
+    driver = here.driver()
+    here.run(driver)
+    labels = here.zone.found["rates-w0"].labels
+    for name in ("rates-w6", "rates-w7"):  # of a driver with more workers
+        here.zone.found[name] = Found({**labels, "kennel-run": name}, here.machines(name), "ACTIVE")
+    of_other = next(one for one in here.held if one.endswith("-w0")).replace("-w0", "-w7")
+    here.held[of_other] = "another driver"
+    driver.close(delete=True)
+    assert here.zone.live() == ["rates-w7"] and sweep_machines.exit_code(driver) == 0
+    assert "rates-w7 is not deleted: another driver has it" in here.said
+    assert list(here.held) == [of_other]
 
 
 def test_a_driver_that_fails_says_what_costs_money(world, monkeypatch):
