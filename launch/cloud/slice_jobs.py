@@ -4,6 +4,7 @@ The job on the hosts depends on no thread and no driver. Where the driver is kil
 starts the same trial on the same worker, finds its job running there, and follows it.
 """
 
+import re
 import threading
 import time
 import traceback
@@ -27,7 +28,7 @@ from t5x_style.sweeps.outcomes import STOPPED
 
 Follow = Callable[[RemoteJob, Gcloud, IO[bytes]], Follower]
 FAILED, KILLED = 1, 137  # exit codes of a recipe, see `launch.recipe`
-ATTEMPT = "\n== "  # how a host begins an attempt in its log, see `launch.cloud.host`
+ATTEMPT = r"(?m)^== {}, attempt \d+ on .*\n"  # in a host's log, see `launch.cloud.host`
 
 
 class _Interrupted(Exception):
@@ -173,7 +174,8 @@ class SliceJob:
         """What the last attempt has printed on the first host: the stream may have lacked it."""
         done = self._gcloud.on_hosts(self._remote.log(follow=False), STATUS_TIMEOUT)
         with begun_log(self._log) as file:
-            file.write(f"\n{done.out}".rpartition(ATTEMPT)[2].encode() + b"\n")
+            attempts = re.split(ATTEMPT.format(re.escape(self._request.name)), done.out)
+            file.write(attempts[-1].encode() + b"\n")
 
     def _end_on_hosts(self) -> None:
         """Has the job save and end; one that does not is killed once the driver says so."""

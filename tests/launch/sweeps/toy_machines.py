@@ -71,7 +71,9 @@ class ToyMachine:
         self.code = codes[min(self.all.started(trial), len(codes) - 1)]
         self.all.starts.append((self.name, trial))
         self.job, self.left = job, self.all.polls
-        self.log += f"== {self.name}, attempt on host\nerror: {trial} ended with {self.code}\n"
+        attempt = len(self.all.starts)
+        self.log += f"== {self.name}, attempt {attempt} on host\n"
+        self.log += f"error: {trial} ended with {self.code}\n== exit code {self.code}\n"
 
     def _state(self):
         if not self.job:
