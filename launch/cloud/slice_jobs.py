@@ -22,7 +22,7 @@ from launch.cloud.remote_job import STATUS_TIMEOUT, LogFollower, RemoteJob
 from launch.cloud.reports import Host
 from launch.cloud.requests import Request
 from t5x_style.leases.lease import Lease, LeaseLost
-from t5x_style.storage.errors import StorageError
+from t5x_style.storage.errors import StorageError, Unreachable
 from t5x_style.sweeps.launchers import NOT_RUN, begun_log
 from t5x_style.sweeps.outcomes import STOPPED
 
@@ -119,9 +119,13 @@ class SliceJob:
         self._stopping.set()
 
     def leave(self) -> None:
-        """Ends the thread, not the job: another driver has the worker now."""
+        """Ends the thread, not the job: another driver has the worker now, or will have it."""
         self._leaving.set()
         self._stopping.set()
+
+    def join(self, seconds: float) -> None:
+        """Waits for the thread's end, so many seconds at most."""
+        self._thread.join(seconds)
 
     def waited(self) -> float:
         """See `Job.waited`."""
@@ -132,6 +136,8 @@ class SliceJob:
         try:
             with begun_log(self._log) as file:
                 self._code = self._work(file)
+        except Unreachable as error:  # the slices are there: a later start may find the bucket
+            self._say(f"the trial's slices are left alone: {error}")
         except StorageError as error:
             self.unavailable = str(error)
         except Exception:  # whatever it is, the driver and its other trials continue
@@ -143,6 +149,7 @@ class SliceJob:
         remote, gcloud = self._remote, self._gcloud.waiting(self._wait)
         follower = _Timed(self._follow(remote, gcloud, file), self._running)
         up = Recovery(self._request, remote, gcloud, follower, self._say, replaces=True)
+        up.guard = remote.lease.guard
         up.past.known = remote.identity == self._known
         try:
             try:
@@ -151,7 +158,7 @@ class SliceJob:
                 if self._leaving.is_set():
                     return NOT_RUN
                 self._end_on_hosts()
-                return STOPPED
+                return NOT_RUN if self._leaving.is_set() else STOPPED
         except LeaseLost:
             return NOT_RUN
 
@@ -190,6 +197,8 @@ class SliceJob:
             hosts, said = remote.stop(self._gcloud)
             while any(one.state == "running" for one in hosts):
                 kill = self._wait_for(self._killing, decisions.Limits.poll)
+                if self._leaving.is_set():
+                    return
                 hosts, said = remote.kill(self._gcloud) if kill else remote.stop(self._gcloud)
         except GcloudError as error:
             self._say(f"could not be asked to save and end: {error.short}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.cloud import recipe_job
-from launch.cloud.gcloud import Gcloud, GcloudError
+from launch.cloud.gcloud import ANSWER_TIMEOUT, Gcloud, GcloudError
 from launch.cloud.remote_job import LogFollower
 from launch.cloud.requests import FOLDER_LABEL, Request
 from launch.cloud.slice_jobs import FAILED, Follow, LeasedJob, SliceJob
@@ -27,6 +27,7 @@ from t5x_style.workflow import remote_store
 
 NOTES = "workers"  # folder of SWEEP_DIR
 CLAIM_SECONDS = 15.0  # between two attempts to get slices that another driver has
+CLOSE_SECONDS = ANSWER_TIMEOUT + 10.0  # for jobs' threads, which may just ask for slices
 DELETE_SECONDS = 60.0  # between two attempts to delete slices, after one that failed
 
 
@@ -145,7 +146,8 @@ class SliceLauncher:
                 file.write(f"error: {error}\n".encode())
             return EndedJob(FAILED)
         worker.trial, worker.has_ended, worker.is_gone = trial, False, False
-        self._note(worker)
+        if not self._note(worker):
+            return EndedJob(NOT_RUN)
         worker.job = SliceJob(
             request, LeasedJob(request.place, commands, lease), log, self.gcloud,
             lambda line: self._say(f"{request.name}: {line}"),
@@ -160,10 +162,24 @@ class SliceLauncher:
           delete: whether the sweep's slices are deleted before, those of more workers than now
             included. Slices that another driver has stay.
         """
+        self._leave_jobs()
         if delete:
             self._delete_all()
         for worker in self._workers:
             self._release(worker)
+
+    def _leave_jobs(self) -> None:
+        """Ends the threads of jobs: one that went on could ask for slices after this driver."""
+        jobs = [(one, one.job) for one in self._workers if one.job is not None]
+        for _, job in jobs:
+            job.leave()
+        until = time.monotonic() + CLOSE_SECONDS
+        for worker, job in jobs:
+            job.join(max(0.0, until - time.monotonic()))
+            if job.ended() is not None:
+                self._collect(worker, job)
+            else:  # it can change nothing once the lease is released
+                self._say(f"{worker.request.name}: a call of gcloud goes on")
 
     def _delete_all(self) -> None:
         held = {one.request.name: one.lease for one in self._workers if one.lease is not None}
@@ -202,9 +218,9 @@ class SliceLauncher:
         worker.job = None
         worker.has_ended = job.has_ended
         worker.reported = job.reported or worker.reported
+        self._note(worker)
         if worker.lease is None:
             return
-        self._note(worker)
         if job.unavailable:
             worker.retired = job.unavailable
             self._say(f"{worker.request.name} runs no further trial: {worker.retired}")
@@ -237,14 +253,27 @@ class SliceLauncher:
         worker.has_ended = bool(note.get("has_ended", True))
         worker.reported = str(note.get("reported", ""))
 
-    def _note(self, worker: _Worker) -> None:
+    def _note(self, worker: _Worker) -> bool:
+        """Writes what ran there last; whether that was possible: another driver may have it."""
+        lease = worker.lease
+        if lease is None:
+            return False
         self._folder.mkdir(parents=True, exist_ok=True)
         note = {
             "trial": worker.trial,
             "has_ended": worker.has_ended,
             "reported": worker.reported,
         }
-        records.write_json(self._path(worker), note)
+        try:
+            with lease.guard():
+                records.write_json(self._path(worker), note)
+        except LeaseLost:
+            self._release(worker)
+            return False
+        except StorageError as error:
+            self._say(f"{worker.request.name}: {error}")
+            return False
+        return True
 
 
 def _lose(worker: _Worker) -> None:

@@ -1,5 +1,6 @@
 """Trials of a sweep on the slices of a stand-in zone: who has them, and what becomes of trials."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -293,12 +294,76 @@ def test_a_driver_that_fails_says_what_costs_money(world, monkeypatch):
     assert not here.zone.deleted and sum("COSTS MONEY" in line for line in here.said) == 2
 
 
-def test_an_outage_of_the_bucket_fails_no_trial(world):
-    here = world(workers=1)
+def test_an_outage_of_the_bucket_fails_no_trial_and_costs_no_slices(world):
+    here = world(ToyMachines(a=(RUNS_ON,), b=(RUNS_ON,)), workers=1)
     driver = here.driver()
+    job = here.start(driver, "a")
+    until(lambda: here.machines.started("a"))
     driver.leases.is_away = True
-    assert here.run(driver, ("a",)) == {"a": NOT_RUN} and not here.machines.starts
-    assert driver.retired == ["rates-w0: gs://bucket: no answer"]
+    job.stop()  # which needs the lease
+    assert ended(job) == NOT_RUN and driver.free() == 1
+    assert ended(here.start(driver, "b")) == NOT_RUN
+    assert len([line for line in here.said if "gs://bucket: no answer" in line]) == 3
+    driver.leases.is_away = False
+    here.machines.ends = {}
+    assert here.run(driver, ("b",)) == {"b": 0} and not driver.retired
+    assert here.machines.stops == [("rates-w0", "a")]
+
+
+def test_no_slices_are_asked_for_once_a_driver_has_closed(world):
+    here = world(ToyMachines(a=(RUNS_ON,)), workers=1)
+    driver = here.driver()
+    job = here.start(driver, "a")
+    until(lambda: here.machines.started("a"))
+    driver.close()
+    assert job.ended() == NOT_RUN and here.machines.stops == [] and here.held == {}
+
+
+def test_a_driver_that_wakes_up_neither_deletes_nor_asks_for_slices(world):
+    here = world(ToyMachines(a=(RUNS_ON,)), workers=1)
+    driver = here.driver()
+    job = here.start(driver, "a")
+    until(lambda: here.machines.started("a"))
+    here.held.clear()
+    here.zone.preempt("rates-w0")
+    assert ended(job) == NOT_RUN
+    assert here.zone.deleted == [] and here.zone.created["rates-w0"] == 1
+
+
+def test_a_driver_that_wakes_up_does_not_overwrite_the_note_of_the_next_one(world):
+    here = world(ToyMachines(b=(RUNS_ON,)), workers=1)
+    driver = here.driver()
+    assert ended(here.start(driver, "a")) == 0
+    here.held.clear()
+    here.start(here.driver(), "b")
+    assert driver.free() == 0
+    assert json.loads((here.folder / "workers/rates-w0.json").read_text())["trial"] == "b"
+
+
+def test_a_trial_that_fails_on_new_slices_is_not_started_once_more(world):
+    here = world(ToyMachines(a=(2,)), workers=1)
+    driver = here.driver()
+    assert here.run(driver, ("a",)) == {"a": 1}
+    driver.no_more()
+    assert here.zone.deleted == ["rates-w0"]
+    assert here.run(driver, ("a",)) == {"a": 1} and here.machines.started("a") == 2
+
+
+def test_hosts_that_cannot_be_set_up_again_are_given_up_and_no_old_failure_is_reported(world):
+    here = world(ToyMachines(a=(2, 0)), workers=1)
+    driver = here.driver()
+    assert here.run(driver, ("a",)) == {"a": 1}
+    here.machines.broken = True
+    assert here.run(driver, ("a",)) == {"a": NOT_RUN}
+    assert "the hosts could not be set up 3 times" in driver.retired[0]
+
+
+def test_a_failure_that_a_stopping_driver_has_reported_is_run_again(world):
+    here = world(ToyMachines(a=(2, 0)), workers=1)
+    driver = here.driver()
+    assert ended(here.start(driver, "a")) == 1
+    driver.close()
+    assert here.run(here.driver(), ("a",)) == {"a": 0}
 
 
 def test_the_log_of_the_first_host_is_appended_to_the_trials(tmp_path):
