@@ -15,7 +15,7 @@ from typing import IO
 
 from launch.cloud import decisions, recovery
 from launch.cloud.decisions import End
-from launch.cloud.endings import MEANINGS, Ending
+from launch.cloud.endings import FINAL, MEANINGS, Ending
 from launch.cloud.gcloud import Completed, Gcloud, GcloudError
 from launch.cloud.recovery import Follower, Recovery
 from launch.cloud.remote_job import STATUS_TIMEOUT, LogFollower, RemoteJob
@@ -65,6 +65,7 @@ class SliceJob:
 
     Attributes:
       unavailable: why its slices cannot run trials; "" while they can.
+      runs_nothing: whether no job can run on these slices, where they are unavailable.
       reported: identity of its job on the hosts, if that failed; "" otherwise.
     """
 
@@ -97,6 +98,7 @@ class SliceJob:
         self._code = NOT_RUN
         self._begun, self._over, self._running = time.monotonic(), 0.0, _Running()
         self.unavailable = self.reported = ""
+        self.runs_nothing = False
         self._thread = threading.Thread(target=self._run, name=request.name, daemon=True)
         self._thread.start()
 
@@ -175,6 +177,7 @@ class SliceJob:
             self.reported = self._remote.identity
             return FAILED if end.ending == Ending.JOB_FAILED else KILLED
         self.unavailable = f"{MEANINGS[end.ending]}: {end.why}"
+        self.runs_nothing = end.ending in FINAL
         return NOT_RUN
 
     def _append_log(self) -> None:

@@ -55,8 +55,13 @@ class Fleet:
         """Where a worker's resource is."""
         return replace(self.request, name=name).place
 
-    def costs(self, gcloud: Gcloud) -> Iterator[str]:
-        """Lines on what is left, and whether it costs money."""
+    def costs(self, gcloud: Gcloud, name: str = "") -> Iterator[str]:
+        """Lines on what is left, and whether it costs money.
+
+        Args:
+          gcloud: the command.
+          name: of one worker's resource; "" for all.
+        """
         try:
             found = self.found(gcloud)
         except GcloudError as error:
@@ -66,10 +71,11 @@ class Fleet:
                 f"--project={self.request.project}"
             )
             return
-        if not found:
+        if not found and not name:
             yield f"no slices are left of {self.request.place}; they cost nothing"
         for one in found:
-            yield recovery.cost_of(one, self.place(one.name))
+            if name in ("", one.name):
+                yield recovery.cost_of(one, self.place(one.name))
 
     def delete(self, gcloud: Gcloud, name: str) -> str:
         """Deletes a worker's resource, whatever runs there.

@@ -224,6 +224,10 @@ class SliceLauncher:
         if job.unavailable:
             worker.retired = job.unavailable
             self._say(f"{worker.request.name} runs no further trial: {worker.retired}")
+            if self._delete_idle and job.runs_nothing:
+                self._delete(worker.request.name, worker.lease)
+            for line in self.fleet.costs(self.gcloud, worker.request.name):
+                self._say(line)
             self._release(worker)
 
     def _claim(self) -> None:

@@ -72,6 +72,8 @@ def test_slices_whose_job_does_not_end_for_another_trial_are_given_up(world):
     assert here.run(second, ("b",)) == {"b": NOT_RUN}
     (line,) = second.retired
     assert "which did not end when asked 3 times" in line and not here.machines.started("b")
+    assert "rates-w0 in us-west4-a of my-project is ACTIVE and COSTS MONEY" in here.said[-1]
+    assert here.zone.live() == ["rates-w0"]  # "a" may be training there
 
 
 def test_a_killed_driver_is_followed_by_one_that_starts_nothing_twice(world):
@@ -356,6 +358,14 @@ def test_hosts_that_cannot_be_set_up_again_are_given_up_and_no_old_failure_is_re
     here.machines.broken = True
     assert here.run(driver, ("a",)) == {"a": NOT_RUN}
     assert "the hosts could not be set up 3 times" in driver.retired[0]
+
+
+def test_slices_that_run_nothing_are_deleted_when_they_are_given_up(world):
+    here = world(workers=1)
+    here.machines.broken = True
+    driver = here.driver()
+    assert here.run(driver, ("a",)) == {"a": NOT_RUN} and driver.retired
+    assert here.zone.deleted == ["rates-w0"] and not here.zone.live()
 
 
 def test_a_failure_that_a_stopping_driver_has_reported_is_run_again(world):
