@@ -178,6 +178,11 @@ def foreign(request: Request, found: Resource) -> str:
         whose = f"the run {found.run!r}" if found.run else "something other than kennel"
         return f"{request.place} was made by {whose}: choose another --name"
     folder = found.labels.get(FOLDER_LABEL)
+    if not folder and request.needs_folder:
+        return (
+            f"{request.place} was asked for without SWEEP_DIR, as by kennel tpu create: delete it, "
+            "or choose another --name"
+        )
     if folder and request.run_dir and folder != request.all_labels[FOLDER_LABEL]:
         return f"{request.place} belongs to a run with another RUN_DIR: choose another --name"
     return ""

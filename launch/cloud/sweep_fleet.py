@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from launch.cloud import queued_resources, recovery, reports
+from launch.cloud import decisions, queued_resources, recovery, reports
 from launch.cloud.gcloud import Gcloud, GcloudError
 from launch.cloud.reports import Resource
-from launch.cloud.requests import FOLDER_LABEL, Place, Request
+from launch.cloud.requests import Place, Request
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,10 @@ class Fleet:
         Raises:
           RequestError: the sweep's name is too long for a worker's.
         """
-        name = self.request.name
-        return [replace(self.request, name=f"{name}-w{one}") for one in range(self.workers)]
+        return [self._named(f"{self.request.name}-w{one}") for one in range(self.workers)]
+
+    def _named(self, name: str) -> Request:
+        return replace(self.request, name=name, needs_folder=True)
 
     def found(self, gcloud: Gcloud) -> list[Resource]:
         """Resources of this sweep in its zone, those of more workers than now included.
@@ -47,13 +49,12 @@ class Fleet:
         return [one for one in map(reports.resource, answer or ()) if self._is_ours(one)]
 
     def _is_ours(self, one: Resource) -> bool:
-        folder = self.request.all_labels[FOLDER_LABEL]
-        named = re.fullmatch(rf"{re.escape(self.request.name)}-w\d+", one.name) is not None
-        return named and one.run == one.name and one.labels.get(FOLDER_LABEL) == folder
+        named = re.fullmatch(rf"{re.escape(self.request.name)}-w\d+", one.name)
+        return named is not None and not decisions.foreign(self._named(one.name), one)
 
     def place(self, name: str) -> Place:
         """Where a worker's resource is."""
-        return replace(self.request, name=name).place
+        return self._named(name).place
 
     def costs(self, gcloud: Gcloud, name: str = "") -> Iterator[str]:
         """Lines on what is left, and whether it costs money.

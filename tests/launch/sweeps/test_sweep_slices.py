@@ -368,6 +368,19 @@ def test_slices_that_run_nothing_are_deleted_when_they_are_given_up(world):
     assert here.zone.deleted == ["rates-w0"] and not here.zone.live()
 
 
+def test_slices_of_tpu_create_are_neither_used_nor_deleted_nor_counted(world):
+    here = world()
+    labels = {"kennel-run": "rates-w0"}
+    here.zone.found["rates-w0"] = Found(labels, here.machines("rates-w0"), "ACTIVE")
+    driver = here.driver()
+    assert here.run(driver) == dict.fromkeys(TRIALS, 0)
+    assert {host for host, _ in here.machines.starts} == {"rates-w1"}
+    assert "rates-w0 in us-west4-a of my-project was asked for without" in driver.retired[0]
+    driver.close(delete=True)
+    assert here.zone.deleted == ["rates-w1"] and here.zone.live() == ["rates-w0"]
+    assert next(driver.fleet.costs(driver.gcloud)).startswith("no slices are left")
+
+
 def test_a_failure_that_a_stopping_driver_has_reported_is_run_again(world):
     here = world(ToyMachines(a=(2, 0)), workers=1)
     driver = here.driver()
