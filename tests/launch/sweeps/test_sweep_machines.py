@@ -14,6 +14,7 @@ from t5x_style.configuration import command_flags, gin_checks
 from t5x_style.configuration.gin_reader import GinError
 from t5x_style.sweeps.launchers import LocalLauncher
 from tests.kits.toys.sweep_house import SWEEP
+from tests.launch.test_companions import SPEAK
 
 SLICES = ("--slice=v5e:2x4", "--spot", "--zone=us-west4-a", "--project=my-project")
 
@@ -63,6 +64,38 @@ def test_inputs_of_a_disk_are_refused(sweep_house):
     with pytest.raises(GinError, match=r"CORPUS=data/corpus is a path of a disk"):
         check(sweep_house, *SLICES)
     check(sweep_house, *SLICES, text=SWEEP + "CORPUS = 'gs://bucket/corpus'\n")
+
+
+COMPANION = """from tests.kits.toys import toy_companion
+voice/recipe.Companion:
+  stage = 'tuned'
+  program = @toy_companion.speak
+  gin_files = ['speak.gin']
+  inputs = {'TEXTS': %corpus.text}
+  watches = 'STAGE'
+  shares = 'MEET'
+"""
+
+
+def test_companions_are_refused_on_several_hosts(sweep_house):
+    (sweep_house.folder / "speak.gin").write_text(SPEAK)
+    with open(sweep_house.folder / "learn.gin", "a") as file:
+        file.write("MEET = ''\n")
+    with open(sweep_house.folder / "recipe.gin", "a") as file:
+        file.write(COMPANION)
+    check(sweep_house, *SLICES)
+    with pytest.raises(GinError, match=r"has 4 hosts, .* companions \(voice\)"):
+        check(sweep_house, *SLICES, "--slice=v5e:4x4")
+
+
+@pytest.mark.parametrize(
+    "flag", ["--companions=elsewhere", "--initialization_timeout=60", "--num_processes=2"]
+)
+def test_flags_that_no_trial_would_get_are_refused(sweep_house, flag):
+    sweep_house.write(SWEEP)
+    argv = ["--gin_file=mine.gin", "--gin_allow=tests", flag]
+    with pytest.raises(GinError, match=f"{flag.partition('=')[0]}.* of one recipe"):
+        sweep.run(gin_checks.parse_flags(argv), options_of(*SLICES), argv)
 
 
 def test_each_worker_has_slices_named_after_the_folder(sweep_house):
