@@ -97,6 +97,8 @@ def test_the_log_of_a_trial_elsewhere_is_read_as_far_as_it_was_pushed(remote, bu
     here.write_text("1\n2\n3\n")
     remote.look()
     assert remote.log(link) == here and here.read_text() == "1\n2\n3\n"  # of a trial that runs here
+    os.utime(here, (0, 0))  # it runs elsewhere again, from an earlier checkpoint
+    assert remote.log(link).read_text() == "1\n2\n"
     remote_store.remove_link(link)
     remote.look()
     assert not link.is_symlink() and LINK not in bucket.objects.names("bucket")
