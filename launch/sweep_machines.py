@@ -87,7 +87,8 @@ def launcher(
         return LocalLauncher(sweep.workers, sweep.cores)
     gcloud = Gcloud()
     folder = places.shown(sweep.folder)
-    where = tpu_request.place(options, gcloud, say, tpu_request.default_name(folder))
+    name = options.name or tpu_request.default_name(folder, FOLDER_MACRO)
+    where = tpu_request.place(options, gcloud, say, name)
     fleet = Fleet(tpu_request.request(options, where, folder), sweep.workers)
     return SliceLauncher(fleet, sweep.folder, leases, gcloud, say, options.delete_at_end)
 

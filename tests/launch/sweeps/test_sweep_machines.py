@@ -112,6 +112,20 @@ def test_each_worker_has_slices_named_after_the_folder(sweep_house):
         sweep._with_workers(swept, 0)
 
 
+def test_a_folder_without_a_letter_needs_a_name(sweep_house):
+    swept = check(sweep_house, *SLICES, folder="gs://bucket/2024")
+    with pytest.raises(RequestError, match=r"last part of SWEEP_DIR 'gs://bucket/2024'"):
+        sweep_machines.launcher(options_of(*SLICES), swept, None, print)
+    named = sweep_machines.launcher(options_of(*SLICES, "--name=rates"), swept, None, print)
+    assert named.fleet.requests[0].name == "rates-w0"
+
+
+@pytest.mark.parametrize("folder", ["gs://bucket", "gs://bucket/"])
+def test_a_whole_bucket_is_no_folder(sweep_house, folder):
+    with pytest.raises(GinError, match="gs://bucket is a whole bucket: write gs://bucket/mine"):
+        sweep_house.load(SWEEP, SWEEP_DIR=folder)
+
+
 @pytest.mark.parametrize(
     ("wrong", "error", "said"),
     [
