@@ -37,7 +37,8 @@ Everything is in SWEEP_DIR (by default runs/NAME): `trials/NAME/` has a trial's 
 an axis does not touch runs once. Stop the command anywhere, start it again, start it twice: each
 trial is trained once. Nothing is deleted: a trial that the file describes no more keeps its record.
 
-Exit code: 0 done, or stopped as asked; 1 an error, a failed trial or a changed file; 2 wrong flags.
+Exit code: 0 done, or stopped as asked; 1 an error, a failed trial, a changed file, or slices that
+could not be deleted; 2 wrong flags.
 """
 
 import argparse
@@ -55,6 +56,7 @@ from launch.cloud import tpu_flags
 from launch.cloud.sweep_slices import SliceLauncher
 from t5x_style.configuration import command_flags, gin_checks
 from t5x_style.configuration.gin_reader import GinError
+from t5x_style.distributed import launch_flags
 from t5x_style.storage import places
 from t5x_style.sweeps import (
     best,
@@ -90,18 +92,20 @@ def main() -> None:
     command_flags.add_sweep(parser)
     tpu_flags.add_slices(parser)
     options, rest = parser.parse_known_args(sys.argv[1:])
-    sys.exit(stage_runner.guarded(lambda flags: run(flags, options), rest))
+    sys.exit(stage_runner.guarded(lambda flags: run(flags, options, rest), rest))
 
 
-def run(flags: gin_checks.Flags, options: argparse.Namespace) -> int:
-    """Runs a sweep, or says what would run; returns the exit code."""
+def run(flags: gin_checks.Flags, options: argparse.Namespace, argv: Sequence[str] = ()) -> int:
+    """Runs a sweep, or says what would run; returns the exit code.
+
+    Args:
+      flags: of gin.
+      options: of sweeps and slices.
+      argv: the command line that `flags` are from.
+    """
     if not flags.files:
         raise GinError("No sweep file: kennel sweep FILE.gin, or --gin_file=FILE.gin")
-    if flags.until or flags.rerun:
-        raise GinError(
-            "--until and --rerun are of one recipe: trials run up to the stage of "
-            "sweep.run.metric; a stage is made again by kennel run best.gin --rerun=STAGE"
-        )
+    _refuse_flags_of_recipes(flags, argv)
     sweep = _with_workers(sweep_reader.load(flags), options.workers)
     planner = Planner(sweep, flags)
     sweep_machines.check(options, sweep, planner)
@@ -125,7 +129,27 @@ def run(flags: gin_checks.Flags, options: argparse.Namespace) -> int:
         return _report(planner, source, worker, launcher, remote)
     with sweep_machines.kept(launcher, options.delete_at_end, worker, CONSOLE.print):
         _work(worker, options.retry_failed)
-    return _report(planner, source, worker, launcher, remote)
+    reported = _report(planner, source, worker, launcher, remote)
+    return reported or sweep_machines.exit_code(launcher)
+
+
+def _refuse_flags_of_recipes(flags: gin_checks.Flags, argv: Sequence[str]) -> None:
+    """Refuses what no trial would get."""
+    if flags.until or flags.rerun:
+        raise GinError(
+            "--until and --rerun are of one recipe: trials run up to the stage of "
+            "sweep.run.metric; a stage is made again by kennel run best.gin --rerun=STAGE"
+        )
+    if flags.companions != "here":
+        raise GinError(
+            f"--companions={flags.companions} is of one recipe: the companions of a trial run "
+            "next to its stage; leave the flag out"
+        )
+    if wrong := launch_flags.given(argv):
+        raise GinError(
+            f"{', '.join(wrong)}: of one recipe: the processes of a trial are started for it; "
+            "leave this out"
+        )
 
 
 def _with_workers(sweep: Sweep, workers: int | None) -> Sweep:

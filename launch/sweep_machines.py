@@ -10,6 +10,7 @@ from launch.cloud.gcloud import Gcloud
 from launch.cloud.remote_job import RemoteJob
 from launch.cloud.sweep_fleet import Fleet
 from launch.cloud.sweep_slices import SliceLauncher
+from t5x_style.accelerators import slices
 from t5x_style.configuration.gin_reader import GinError
 from t5x_style.leases.lease import Leases
 from t5x_style.storage import locations, places
@@ -19,6 +20,7 @@ from t5x_style.sweeps.launchers import LocalLauncher
 from t5x_style.sweeps.planning import Planned, Planner
 from t5x_style.sweeps.sweep_reader import FOLDER_MACRO, Sweep
 from t5x_style.workflow import recipe_reader
+from t5x_style.workflow.recipe_stage import Recipe
 
 Say = Callable[[str], None]
 
@@ -32,7 +34,9 @@ def check(options: argparse.Namespace, sweep: Sweep, planner: Planner) -> None:
       planner: of it.
 
     Raises:
-      GinError: a flag without `--slice`; results or inputs on a disk, which hosts do not see.
+      GinError: a flag without `--slice`; results or inputs on a disk, which hosts do not see;
+        companions, for slices of several hosts.
+      SliceError: slices that Google does not have.
     """
     if not options.slice:
         if wrong := tpu_flags.without_slice(options):
@@ -47,8 +51,21 @@ def check(options: argparse.Namespace, sweep: Sweep, planner: Planner) -> None:
         flags = planner.command({}, sweep.folder)
         recipe = recipe_reader.load(flags)
         recipe_job.refuse_local_data(recipe, flags.read_all(), places.shown(sweep.folder))
+        _refuse_companions(options, recipe)
     except planning.WRONG as error:
         raise GinError(*(planner.in_words(str(text)) for text in error.args)) from error
+
+
+def _refuse_companions(options: argparse.Namespace, recipe: Recipe) -> None:
+    """Refuses companions on several hosts: none would start, and their stages would wait."""
+    found = slices.parse(options.slice)
+    hosts = found.count * found.hosts
+    if recipe.companions and hosts > 1:
+        names = ", ".join(one.name for one in recipe.companions)
+        raise GinError(
+            f"--slice={options.slice} has {hosts} hosts, and the recipe has companions ({names}), "
+            "which start on none of several hosts: expected a slice of one host, as v5e:2x4"
+        )
 
 
 def check_trials(options: argparse.Namespace, planned: Iterable[Planned]) -> None:
@@ -70,7 +87,8 @@ def launcher(
         return LocalLauncher(sweep.workers, sweep.cores)
     gcloud = Gcloud()
     folder = places.shown(sweep.folder)
-    where = tpu_request.place(options, gcloud, say, tpu_request.default_name(folder))
+    name = options.name or tpu_request.default_name(folder, FOLDER_MACRO)
+    where = tpu_request.place(options, gcloud, say, name)
     fleet = Fleet(tpu_request.request(options, where, folder), sweep.workers)
     return SliceLauncher(fleet, sweep.folder, leases, gcloud, say, options.delete_at_end)
 
@@ -100,6 +118,11 @@ def show(slices: SliceLauncher, arguments: list[str]) -> None:
             print(shlex.join([slices.gcloud.name, *words]))
 
 
+def exit_code(machines: LocalLauncher | SliceLauncher) -> int:
+    """1 where slices go on costing money that should have been deleted, else 0."""
+    return int(isinstance(machines, SliceLauncher) and bool(machines.undeleted))
+
+
 @contextlib.contextmanager
 def kept(
     machines: LocalLauncher | SliceLauncher,
@@ -126,8 +149,6 @@ def kept(
         spent = not (driver.was_stopped() or machines.retired)
         delete = delete_at_end and (spent or driver.has_ended())
     finally:
-        machines.close()
-        if delete:
-            machines.fleet.delete(machines.gcloud, say)
+        machines.close(delete)
         for line in machines.fleet.costs(machines.gcloud):
             say(line)

@@ -52,7 +52,7 @@ class Past:
     silent: float | None = None
     running: float | None = None  # since when all hosts answer and the job runs
     ending: tuple[Ending, str] | None = None
-    known: bool = False  # the job's failure on these hosts, if there is one, is an old one
+    known: bool = False  # until a start: the job's failure on these hosts is an old one
 
     def replaced(self, lost: bool) -> None:
         """Forgets what concerned slices that are deleted.
@@ -178,6 +178,11 @@ def foreign(request: Request, found: Resource) -> str:
         whose = f"the run {found.run!r}" if found.run else "something other than kennel"
         return f"{request.place} was made by {whose}: choose another --name"
     folder = found.labels.get(FOLDER_LABEL)
+    if not folder and request.needs_folder:
+        return (
+            f"{request.place} was asked for without SWEEP_DIR, as by kennel tpu create: delete it, "
+            "or choose another --name"
+        )
     if folder and request.run_dir and folder != request.all_labels[FOLDER_LABEL]:
         return f"{request.place} belongs to a run with another RUN_DIR: choose another --name"
     return ""
@@ -262,12 +267,16 @@ def _answered(job: Job, hosts: Sequence[Host], past: Past, limits: Limits) -> Ac
     if states == {"done"}:
         return End(Ending.DONE, "the job is done")
     if "absent" in states and "failed" not in states:
-        if past.setups >= limits.setups:
-            return End(Ending.NO_SETUP, f"the hosts could not be set up {past.setups} times")
-        return Start("starts the job")
+        return _start("starts the job", past, limits)
     if "running" in states:
         return Wait("the job runs", running=True)
     return _ended(hosts, past, limits)
+
+
+def _start(why: str, past: Past, limits: Limits) -> Start | End:
+    if past.setups >= limits.setups:
+        return End(Ending.NO_SETUP, f"the hosts could not be set up {past.setups} times")
+    return Start(why)
 
 
 def _occupied(job: Job, other: Host, past: Past, limits: Limits) -> Action:
@@ -287,8 +296,7 @@ def _ended(hosts: Sequence[Host], past: Past, limits: Limits) -> Action:
     failed = [one for one in hosts if one.state == "failed"]
     named = ", ".join(f"{one.name} with exit code {one.exit_code}" for one in failed)
     if any(one.exit_code not in RETRIED for one in failed) and past.known:
-        past.known = False
-        return Start(f"the job failed before ({named}); starts it again")
+        return _start(f"the job failed before ({named}); starts it again", past, limits)
     if any(one.exit_code not in RETRIED for one in failed):
         return End(Ending.JOB_FAILED, f"the job failed: {named}")
     if past.kills >= limits.kills:

@@ -1,8 +1,8 @@
 """Runs gcloud, reads its JSON, and says what kind of error it met.
 
-What is asked again and what is not depends on the kind alone. A call that only reads is repeated
-after a transient error; `create` never is, since an unanswered one may have been carried out:
-whoever called it looks at what Google has before it asks again.
+What is asked again and what is not depends on the kind alone. A call that may run twice, since it
+only reads or deletes, is repeated after a transient error; `create` never is, since an unanswered
+one may have been carried out: whoever called it looks at what Google has before it asks again.
 """
 
 import json
@@ -189,7 +189,7 @@ class Gcloud:
             raise GcloudError("other", message, [self.name, *arguments]) from error
 
     def read_text(self, arguments: Sequence[str]) -> str:
-        """As `read`, for an answer that is no JSON."""
+        """As `read`, for an answer that is no JSON; a deletion may run twice, too."""
         for attempt in range(ATTEMPTS):
             try:
                 return self.once(arguments)

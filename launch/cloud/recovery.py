@@ -5,6 +5,7 @@ resource, its labels) and on the hosts (the job's state, its exit code), so that
 anywhere and started again. The job does not depend on it.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -42,6 +43,7 @@ class Recovery:
       say: prints a line.
       delete_at_end: whether the user asked to delete the slices when the job has ended.
       replaces: whether another job on the hosts is stopped; see `decisions.Job`.
+      guard: entered around each call that creates or deletes slices; what it raises ends `up`.
       limits: see `decisions.Limits`.
     """
 
@@ -52,6 +54,7 @@ class Recovery:
     say: Callable[[str], None]
     delete_at_end: bool = False
     replaces: bool = False
+    guard: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
     limits: Limits = field(default_factory=Limits)
     past: Past = field(default_factory=Past)
     _said: str = ""
@@ -126,7 +129,8 @@ class Recovery:
         """Asks once. Whatever the answer, what Google has decides what comes next."""
         self._tell(f"asks for {self.request.slices} as {self.request.place}")
         try:
-            self.gcloud.once(queued_resources.create(self.request))
+            with self.guard():
+                self.gcloud.once(queued_resources.create(self.request))
         except GcloudError as error:
             return self._refused(error)
         self.gcloud.sleep(self.limits.poll)
@@ -170,7 +174,8 @@ class Recovery:
         self._tell(action.why)
         self.follower.stop()
         try:
-            self.gcloud.once(queued_resources.delete(self.request.place))
+            with self.guard():
+                self.gcloud.once(queued_resources.delete(self.request.place))
         except GcloudError as error:
             if error.kind != "not_found":
                 raise
@@ -189,6 +194,7 @@ class Recovery:
             self._tell(f"the hosts are not set up (exit code {done.code}): {done.err.strip()}")
         else:
             self.past.setups = 0
+            self.past.known = False
         self.gcloud.sleep(self.limits.poll)
 
     def _wait(self, action: Wait) -> None:

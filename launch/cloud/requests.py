@@ -84,6 +84,7 @@ class Request:
       run_dir: RUN_DIR of the recipe; "" where no recipe is known yet.
       labels: more labels, next to those that mark the run.
       service: which one the slices are asked from.
+      needs_folder: whether slices that were asked for without RUN_DIR are somebody else's.
 
     Raises:
       RequestError: the service cannot fill it, or would lose the run; lists all reasons.
@@ -104,6 +105,7 @@ class Request:
     run_dir: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     service: Service = "queued_resources"
+    needs_folder: bool = False
 
     def __post_init__(self) -> None:
         problems = [one for one in _problems(self) if one]

@@ -4,6 +4,7 @@ The job on the hosts depends on no thread and no driver. Where the driver is kil
 starts the same trial on the same worker, finds its job running there, and follows it.
 """
 
+import re
 import threading
 import time
 import traceback
@@ -14,20 +15,20 @@ from typing import IO
 
 from launch.cloud import decisions, recovery
 from launch.cloud.decisions import End
-from launch.cloud.endings import MEANINGS, Ending
+from launch.cloud.endings import FINAL, MEANINGS, Ending
 from launch.cloud.gcloud import Completed, Gcloud, GcloudError
 from launch.cloud.recovery import Follower, Recovery
 from launch.cloud.remote_job import STATUS_TIMEOUT, LogFollower, RemoteJob
 from launch.cloud.reports import Host
 from launch.cloud.requests import Request
 from t5x_style.leases.lease import Lease, LeaseLost
-from t5x_style.storage.errors import StorageError
+from t5x_style.storage.errors import StorageError, Unreachable
 from t5x_style.sweeps.launchers import NOT_RUN, begun_log
 from t5x_style.sweeps.outcomes import STOPPED
 
 Follow = Callable[[RemoteJob, Gcloud, IO[bytes]], Follower]
 FAILED, KILLED = 1, 137  # exit codes of a recipe, see `launch.recipe`
-ATTEMPT = "\n== "  # how a host begins an attempt in its log, see `launch.cloud.host`
+ATTEMPT = r"(?m)^== {}, attempt \d+ on .*\n"  # in a host's log, see `launch.cloud.host`
 
 
 class _Interrupted(Exception):
@@ -64,6 +65,7 @@ class SliceJob:
 
     Attributes:
       unavailable: why its slices cannot run trials; "" while they can.
+      runs_nothing: whether no job can run on these slices, where they are unavailable.
       reported: identity of its job on the hosts, if that failed; "" otherwise.
     """
 
@@ -96,6 +98,7 @@ class SliceJob:
         self._code = NOT_RUN
         self._begun, self._over, self._running = time.monotonic(), 0.0, _Running()
         self.unavailable = self.reported = ""
+        self.runs_nothing = False
         self._thread = threading.Thread(target=self._run, name=request.name, daemon=True)
         self._thread.start()
 
@@ -118,9 +121,13 @@ class SliceJob:
         self._stopping.set()
 
     def leave(self) -> None:
-        """Ends the thread, not the job: another driver has the worker now."""
+        """Ends the thread, not the job: another driver has the worker now, or will have it."""
         self._leaving.set()
         self._stopping.set()
+
+    def join(self, seconds: float) -> None:
+        """Waits for the thread's end, so many seconds at most."""
+        self._thread.join(seconds)
 
     def waited(self) -> float:
         """See `Job.waited`."""
@@ -131,6 +138,8 @@ class SliceJob:
         try:
             with begun_log(self._log) as file:
                 self._code = self._work(file)
+        except Unreachable as error:  # the slices are there: a later start may find the bucket
+            self._say(f"the trial's slices are left alone: {error}")
         except StorageError as error:
             self.unavailable = str(error)
         except Exception:  # whatever it is, the driver and its other trials continue
@@ -142,6 +151,7 @@ class SliceJob:
         remote, gcloud = self._remote, self._gcloud.waiting(self._wait)
         follower = _Timed(self._follow(remote, gcloud, file), self._running)
         up = Recovery(self._request, remote, gcloud, follower, self._say, replaces=True)
+        up.guard = remote.lease.guard
         up.past.known = remote.identity == self._known
         try:
             try:
@@ -150,7 +160,7 @@ class SliceJob:
                 if self._leaving.is_set():
                     return NOT_RUN
                 self._end_on_hosts()
-                return STOPPED
+                return NOT_RUN if self._leaving.is_set() else STOPPED
         except LeaseLost:
             return NOT_RUN
 
@@ -167,13 +177,15 @@ class SliceJob:
             self.reported = self._remote.identity
             return FAILED if end.ending == Ending.JOB_FAILED else KILLED
         self.unavailable = f"{MEANINGS[end.ending]}: {end.why}"
+        self.runs_nothing = end.ending in FINAL
         return NOT_RUN
 
     def _append_log(self) -> None:
         """What the last attempt has printed on the first host: the stream may have lacked it."""
         done = self._gcloud.on_hosts(self._remote.log(follow=False), STATUS_TIMEOUT)
         with begun_log(self._log) as file:
-            file.write(f"\n{done.out}".rpartition(ATTEMPT)[2].encode() + b"\n")
+            attempts = re.split(ATTEMPT.format(re.escape(self._request.name)), done.out)
+            file.write(attempts[-1].encode() + b"\n")
 
     def _end_on_hosts(self) -> None:
         """Has the job save and end; one that does not is killed once the driver says so."""
@@ -188,6 +200,8 @@ class SliceJob:
             hosts, said = remote.stop(self._gcloud)
             while any(one.state == "running" for one in hosts):
                 kill = self._wait_for(self._killing, decisions.Limits.poll)
+                if self._leaving.is_set():
+                    return
                 hosts, said = remote.kill(self._gcloud) if kill else remote.stop(self._gcloud)
         except GcloudError as error:
             self._say(f"could not be asked to save and end: {error.short}")

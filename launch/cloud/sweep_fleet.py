@@ -5,13 +5,13 @@ another on the same hosts. Labels say whose they are, as of a run: the name, and
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from launch.cloud import queued_resources, recovery, reports
+from launch.cloud import decisions, queued_resources, recovery, reports
 from launch.cloud.gcloud import Gcloud, GcloudError
 from launch.cloud.reports import Resource
-from launch.cloud.requests import FOLDER_LABEL, Place, Request
+from launch.cloud.requests import Place, Request
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,10 @@ class Fleet:
         Raises:
           RequestError: the sweep's name is too long for a worker's.
         """
-        name = self.request.name
-        return [replace(self.request, name=f"{name}-w{one}") for one in range(self.workers)]
+        return [self._named(f"{self.request.name}-w{one}") for one in range(self.workers)]
+
+    def _named(self, name: str) -> Request:
+        return replace(self.request, name=name, needs_folder=True)
 
     def found(self, gcloud: Gcloud) -> list[Resource]:
         """Resources of this sweep in its zone, those of more workers than now included.
@@ -47,15 +49,20 @@ class Fleet:
         return [one for one in map(reports.resource, answer or ()) if self._is_ours(one)]
 
     def _is_ours(self, one: Resource) -> bool:
-        folder = self.request.all_labels[FOLDER_LABEL]
-        named = re.fullmatch(rf"{re.escape(self.request.name)}-w\d+", one.name) is not None
-        return named and one.run == one.name and one.labels.get(FOLDER_LABEL) == folder
+        named = re.fullmatch(rf"{re.escape(self.request.name)}-w\d+", one.name)
+        return named is not None and not decisions.foreign(self._named(one.name), one)
 
-    def _place(self, one: Resource) -> Place:
-        return replace(self.request, name=one.name).place
+    def place(self, name: str) -> Place:
+        """Where a worker's resource is."""
+        return self._named(name).place
 
-    def costs(self, gcloud: Gcloud) -> Iterator[str]:
-        """Lines on what is left, and whether it costs money."""
+    def costs(self, gcloud: Gcloud, name: str = "") -> Iterator[str]:
+        """Lines on what is left, and whether it costs money.
+
+        Args:
+          gcloud: the command.
+          name: of one worker's resource; "" for all.
+        """
         try:
             found = self.found(gcloud)
         except GcloudError as error:
@@ -65,23 +72,32 @@ class Fleet:
                 f"--project={self.request.project}"
             )
             return
-        if not found:
+        if not found and not name:
             yield f"no slices are left of {self.request.place}; they cost nothing"
         for one in found:
-            yield recovery.cost_of(one, self._place(one))
+            if name in ("", one.name):
+                yield recovery.cost_of(one, self.place(one.name))
 
-    def delete(self, gcloud: Gcloud, say: Callable[[str], None], name: str = "") -> None:
-        """Deletes the sweep's resources, whatever runs there, and nothing else.
+    def delete(self, gcloud: Gcloud, name: str) -> str:
+        """Deletes a worker's resource, whatever runs there.
 
         Args:
           gcloud: the command.
-          say: prints a line.
-          name: of one worker's; "" for all.
+          name: of the resource.
+
+        Returns:
+          A line on what is being deleted; "" where the sweep has nothing of this name.
+
+        Raises:
+          GcloudError: Google refused, or did not answer each time that it was asked.
         """
+        place = self.place(name)
+        found = recovery.find(gcloud, place)
+        if found is None or not self._is_ours(found):
+            return ""
         try:
-            for one in self.found(gcloud):
-                if name in ("", one.name):
-                    gcloud.once(queued_resources.delete(self._place(one)))
-                    say(f"{self._place(one)} ({one.state}) is being deleted")
+            gcloud.read_text(queued_resources.delete(place))
         except GcloudError as error:
-            say(f"not all slices could be deleted: {error}")
+            if error.kind != "not_found":
+                raise
+        return f"{place} ({found.state}) is being deleted"

@@ -44,8 +44,12 @@ def place(
     return Place(name, tunnel=options.internal_ips, **found)
 
 
-def default_name(run_dir: str) -> str:
+def default_name(run_dir: str, macro: str = "RUN_DIR") -> str:
     """A run's name from its RUN_DIR: its last part, as names may look.
+
+    Args:
+      run_dir: its folder.
+      macro: that names the folder, for the error.
 
     >>> default_name("gs://bucket/runs/My_Run/")
     'my-run'
@@ -57,7 +61,7 @@ def default_name(run_dir: str) -> str:
     if name := resource_names.tidy(part):
         return name
     raise RequestError(
-        f"the last part of RUN_DIR {run_dir!r} names the run, and {part!r} is no name, since it "
+        f"the last part of {macro} {run_dir!r} names the run, and {part!r} is no name, since it "
         "has none of a-z: pass --name=NAME"
     )
 

@@ -84,6 +84,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", help=f"of several processes; default: ${variable}")
 
 
+def given(argv: Sequence[str]) -> list[str]:
+    """Those of these flags that a command line has, as in `--num_processes`."""
+    return [f"--{name}" for name, text in _values(argv, {}).items() if text]
+
+
 def read(argv: Sequence[str], env: Mapping[str, str]) -> Processes | None:
     """The processes that flags or variables describe; None if there is only this one.
 

@@ -8,17 +8,20 @@ starts the trial's recipe again, which continues from its checkpoint.
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from t5x_style.leases.lease import Lease, LeaseLost, Leases
+from t5x_style.storage.errors import StorageError, Unreachable
 from t5x_style.sweeps import measures, settling, trial_records
-from t5x_style.sweeps.launchers import NOT_RUN, Job, Launcher
+from t5x_style.sweeps.launchers import NOT_RUN, Launcher
+from t5x_style.sweeps.outages import Outage
 from t5x_style.sweeps.outcomes import Outcomes
 from t5x_style.sweeps.planning import Planner
 from t5x_style.sweeps.pruning import Pruner
 from t5x_style.sweeps.remote_sweep import RemoteSweep
+from t5x_style.sweeps.running import Running, lose
 from t5x_style.sweeps.trial_records import LOG, Kept, TrialRecords
 from t5x_style.sweeps.trials import Record, Trial
 from t5x_style.workflow import remote_store
@@ -42,28 +45,6 @@ class Source(Protocol):
 
     def is_complete(self) -> bool:
         """Whether no more will come."""
-
-
-@dataclass
-class Running:
-    """A trial of this driver.
-
-    Attributes:
-      kept: its record.
-      began: by the driver's clock.
-      stopped: the record that it gets once it has ended, because the driver stopped it.
-      asked: when it was asked to end, by the driver's clock.
-      lost: another driver has taken it over, since this process was suspended for long.
-    """
-
-    trial: Trial
-    kept: Kept
-    lease: Lease
-    job: Job
-    began: float
-    stopped: Record | None = None
-    asked: float = 0.0
-    lost: bool = False
 
 
 class Driver:
@@ -98,6 +79,7 @@ class Driver:
         self._remote = remote
         self._outcomes = Outcomes(planner, self.records, self._remote)
         self._running: dict[str, Running] = {}
+        self._viewed: Records = {}
         self._retried: set[str] = set()
         self._stops: dict[str, int] = {}  # trial -> how often somebody else has stopped it
         self._files = planner.files()
@@ -117,20 +99,38 @@ class Driver:
         self.stopping = True
 
     def run(self) -> None:
-        """Returns when every trial has ended, or none of the others may be started."""
+        """Returns when every trial has ended, or none of the others may be started.
+
+        Raises:
+          Unreachable: object storage has not answered for an hour, or does not and the user has
+            stopped the driver, whose trials have ended.
+        """
+        outage = Outage(self._say, self._clock)
         while True:
             began = self._clock()
-            self._collect()
-            view = self.view()
-            self._stop_early(view)
-            started = self._start(view)
-            left = self._left(view)
-            if not left and self._source.is_complete():
-                self._launcher.no_more()
-            if not (self._running or started or self._must_wait_for_others(left)):
+            try:
+                goes_on = self._work()
+                outage.is_over()
+            except Unreachable as error:
+                self._stop_early(self._viewed)
+                ended = all(one.job.ended() is not None for one in self._running.values())
+                outage.lasts(error, is_urgent=self.stopping and ended)
+                goes_on = True
+            if not goes_on:
                 return
             busy = (self._clock() - began) / BUSY_SHARE
             self._sleep(min(max(POLL_SECONDS, busy), LONGEST_POLL))
+
+    def _work(self) -> bool:
+        """Looks after trials once; whether something is left to wait for."""
+        self._collect()
+        view = self._viewed = self.view()
+        self._stop_early(view)
+        started = self._start(view)
+        left = self._left(view)
+        if not left and self._source.is_complete():
+            self._launcher.no_more()
+        return bool(self._running) or started or self._must_wait_for_others(left)
 
     def has_ended(self) -> bool:
         """Whether every trial has ended, and no more will come."""
@@ -159,32 +159,33 @@ class Driver:
                 one.job.stop()
             if code is None:
                 continue
-            del self._running[name]
-            seconds = round(one.kept.record.seconds + self._seconds(one), 3)
-            record = one.stopped or self._outcome(one.trial, one.kept.record, code)
+            one.took = self._seconds(one)
+            record = one.ending = one.ending or one.stopped or self._outcome(one, code)
+            seconds = round(one.kept.record.seconds + one.took, 3)
             record = replace(record, attempts=one.kept.record.attempts, seconds=seconds)
             try:
                 with one.lease.guard():
                     self.records.write(replace(one.kept, record=record))
+                self._publish_log(name)
+                self._say(f"{name}: {record.in_words}")
             except LeaseLost as error:
                 self._say(f"{name}: {error}")
-                continue
+            del self._running[name]  # not before: object storage may be away meanwhile
             one.lease.release()
-            self._publish_log(name)
-            self._say(f"{name}: {record.in_words}")
 
     def _seconds(self, one: Running) -> float:
         """How long this attempt has run."""
-        return self._clock() - one.began - one.job.waited()
+        return self._clock() - one.began - one.job.waited() if one.took is None else one.took
 
     def _publish_log(self, name: str) -> None:
         log = self.records.folder_of(name) / LOG
         if log.is_file():
             remote_store.publish_file(log)
 
-    def _outcome(self, trial: Trial, record: Record, code: int) -> Record:
+    def _outcome(self, one: Running, code: int) -> Record:
         """What became of a trial that ended by itself; stopped again and again, it has failed."""
-        found = self._outcomes.of(trial, record, code)
+        trial = one.trial
+        found = self._outcomes.of(trial, one.kept.record, code)
         if found.status == "preempted" and not self.changed and code != NOT_RUN:
             self._stops[trial.name] = self._stops.get(trial.name, 0) + 1
             if self._stops[trial.name] > STOPS:
@@ -325,17 +326,30 @@ class Driver:
           again: it has failed, and is retried.
         """
         found: list[Running] = []
-        lease = self._leases.claim(self.lease_name(trial), lambda: _lose(found))
+        lease = self._leases.claim(self.lease_name(trial), lambda: lose(found))
         if lease is None:
             return False
+        try:
+            one = self._begin(trial, viewed, again, lease)
+        except StorageError:
+            lease.release()  # so that it can be claimed again
+            raise
+        if one is None:
+            lease.release()  # another driver has ended it meanwhile
+            return False
+        found.append(one)
+        self._running[trial.name] = one
+        return True
+
+    def _begin(self, trial: Trial, viewed: Record, again: bool, lease: Lease) -> Running | None:
+        """Starts a trial whose lease this driver has; None where it has ended."""
         log = self.records.folder_of(trial.name) / LOG
         self._remote.look_at(self.records.file_of(trial.name), log)
         before = self._outcomes.seen(trial)
         retried = again and before.status == "failed"
         resumed = viewed.status == "preempted" and settling.by_pruner(before)
         if before.status in settling.ENDED and not retried and not resumed:
-            lease.release()  # another driver has ended it meanwhile
-            return False
+            return None
         self._retried.discard(trial.name)
         seconds = before.seconds
         if before.status == "running":  # its driver was killed
@@ -349,11 +363,8 @@ class Driver:
         with lease.guard():
             self.records.write(kept)
         job = self._launcher.start(trial.name, self.command(trial), log)
-        one = Running(trial, kept, lease, job, self._clock())
-        found.append(one)
-        self._running[trial.name] = one
         self._say(f"{trial.name}: {'continues' if before.attempts else 'starts'}")
-        return True
+        return Running(trial, kept, lease, job, self._clock())
 
     def command(self, trial: Trial) -> list[str]:
         """Arguments of the recipe that runs a trial."""
@@ -363,11 +374,6 @@ class Driver:
     def lease_name(self, trial: Trial) -> str:
         """Of a trial, in a store that other sweeps use as well."""
         return f"sweep-{trial_records.folder_key(self._sweep.folder)}-{trial.name}"
-
-
-def _lose(found: list[Running]) -> None:
-    for one in found:
-        one.lost = True
 
 
 def _digest(paths: Iterable[Path]) -> str:

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from t5x_style.storage import places
 from t5x_style.sweeps import measures
 from t5x_style.sweeps.launchers import NOT_RUN
 from t5x_style.sweeps.measures import MeasureError
@@ -79,7 +80,13 @@ class Outcomes:
             return None, measures.number(path, sweep.metric)
 
     def unrecorded_seconds(self, trial: Trial) -> float:
-        """How long an attempt ran whose driver was killed, as far as its log says."""
+        """How long an attempt ran whose driver was killed, as far as its log says.
+
+        It is 0 for a sweep on object storage: files here may be copies, whose times say when they
+        were copied, and a trial on slices waited for them first.
+        """
+        if places.remote(self._sweep.folder):
+            return 0.0
         folder = self._records.folder_of(trial.name)
         try:
             return max(0.0, (folder / LOG).stat().st_mtime - (folder / FILE).stat().st_mtime)

@@ -91,6 +91,9 @@ class RemoteSweep:
     def log(self, link: Path) -> Path:
         """The log of a training, here or as far as another machine has pushed it.
 
+        The one that was written last counts: of a training that went on elsewhere from an earlier
+        checkpoint, the pushed one is right, and may be shorter.
+
         Args:
           link: of a trial's run to the training, which may run.
         """
@@ -100,7 +103,7 @@ class RemoteSweep:
         folder = self._store.versions / os.path.basename(os.readlink(link))
         copy = link.parent.parent / PUSHED / f"{folder.name}.jsonl"
         self._copy_log(f"{places.remote(folder)}/{metric_writer.JSONL}", copy)
-        return max((here, copy), key=_size)
+        return max((here, copy), key=_written)
 
     def _copy_log(self, url: str, copy: Path) -> None:
         look, generation = self._logs.get(url, (-1, 0))
@@ -110,6 +113,8 @@ class RemoteSweep:
         if there is not None and (there.generation != generation or not copy.exists()):
             with contextlib.suppress(errors.Missing):  # written again meanwhile: the next look
                 mirror.download(there, copy)
+                written = there.updated.timestamp()
+                os.utime(copy, (written, written))
                 generation = there.generation
         self._logs[url] = self._looks, generation
 
@@ -143,6 +148,13 @@ class RemoteSweep:
             remote_store.copy_link(self._store, path)
         else:
             remote_store.copy_record(places.local(path))
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return -1.0
 
 
 def _size(path: Path) -> int:

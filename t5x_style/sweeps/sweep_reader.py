@@ -295,6 +295,11 @@ def _folder(config: Config, flags: gin_checks.Flags, wrong: list[str]) -> Path:
     except places.PathError as error:
         wrong.append(f"{macro.where}: {FOLDER_MACRO}: {error}")
         return default
+    if (bucket := places.remote(folder)).count("/") == 2:
+        wrong.append(
+            f"{macro.where}: {FOLDER_MACRO}: expected a folder, but {bucket} is a whole bucket: "
+            f"write {bucket}/{default.name}"
+        )
     for part in (folder, *folder.parents):
         if part.exists() and not part.is_dir():
             wrong.append(f"{macro.where}: {FOLDER_MACRO}: expected a folder, but {part} is a file")

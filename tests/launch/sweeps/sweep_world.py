@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import threading
+import time
 
 import pytest
 
@@ -21,6 +22,7 @@ from tests.launch.sweeps.zone import Zone
 
 TRIALS = ("a", "b", "c", "d", "e")
 FOLDER = "gs://bucket/rates"
+SECONDS = 60.0  # after which a test fails that waits; an undisturbed one needs parts of a second
 
 
 class KilledError(BaseException):
@@ -100,7 +102,7 @@ class World:
 
     def run(self, driver, trials=TRIALS):
         """Runs trials to their ends, again where no slices could; their exit codes."""
-        queue, running, codes = list(trials), {}, {}
+        queue, running, codes, deadline = list(trials), {}, {}, Deadline()
         while queue or running:
             for trial, job in list(running.items()):
                 if (code := job.ended()) is not None:
@@ -112,9 +114,20 @@ class World:
                 running[trial] = self.start(driver, trial)
             if not running and not driver.free():
                 break
-            tick()
+            deadline.tick()
         driver.free()  # collects
         return codes
+
+
+class Deadline:
+    """A loop that should have ended long ago fails."""
+
+    def __init__(self):
+        self.end = time.monotonic() + SECONDS
+
+    def tick(self):
+        assert time.monotonic() < self.end, f"no end within {SECONDS} s"
+        tick()
 
 
 def tick():
@@ -123,14 +136,16 @@ def tick():
 
 def ended(job):
     """Waits until a trial has ended; its exit code."""
+    deadline = Deadline()
     while (code := job.ended()) is None:
-        tick()
+        deadline.tick()
     return code
 
 
 def until(condition):
+    deadline = Deadline()
     while not condition():
-        tick()
+        deadline.tick()
 
 
 @pytest.fixture(name="world")

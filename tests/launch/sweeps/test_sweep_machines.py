@@ -14,6 +14,7 @@ from t5x_style.configuration import command_flags, gin_checks
 from t5x_style.configuration.gin_reader import GinError
 from t5x_style.sweeps.launchers import LocalLauncher
 from tests.kits.toys.sweep_house import SWEEP
+from tests.launch.test_companions import SPEAK
 
 SLICES = ("--slice=v5e:2x4", "--spot", "--zone=us-west4-a", "--project=my-project")
 
@@ -65,6 +66,38 @@ def test_inputs_of_a_disk_are_refused(sweep_house):
     check(sweep_house, *SLICES, text=SWEEP + "CORPUS = 'gs://bucket/corpus'\n")
 
 
+COMPANION = """from tests.kits.toys import toy_companion
+voice/recipe.Companion:
+  stage = 'tuned'
+  program = @toy_companion.speak
+  gin_files = ['speak.gin']
+  inputs = {'TEXTS': %corpus.text}
+  watches = 'STAGE'
+  shares = 'MEET'
+"""
+
+
+def test_companions_are_refused_on_several_hosts(sweep_house):
+    (sweep_house.folder / "speak.gin").write_text(SPEAK)
+    with open(sweep_house.folder / "learn.gin", "a") as file:
+        file.write("MEET = ''\n")
+    with open(sweep_house.folder / "recipe.gin", "a") as file:
+        file.write(COMPANION)
+    check(sweep_house, *SLICES)
+    with pytest.raises(GinError, match=r"has 4 hosts, .* companions \(voice\)"):
+        check(sweep_house, *SLICES, "--slice=v5e:4x4")
+
+
+@pytest.mark.parametrize(
+    "flag", ["--companions=elsewhere", "--initialization_timeout=60", "--num_processes=2"]
+)
+def test_flags_that_no_trial_would_get_are_refused(sweep_house, flag):
+    sweep_house.write(SWEEP)
+    argv = ["--gin_file=mine.gin", "--gin_allow=tests", flag]
+    with pytest.raises(GinError, match=f"{flag.partition('=')[0]}.* of one recipe"):
+        sweep.run(gin_checks.parse_flags(argv), options_of(*SLICES), argv)
+
+
 def test_each_worker_has_slices_named_after_the_folder(sweep_house):
     swept = sweep._with_workers(check(sweep_house, *SLICES), 3)
     found = sweep_machines.launcher(options_of(*SLICES), swept, None, print)
@@ -77,6 +110,20 @@ def test_each_worker_has_slices_named_after_the_folder(sweep_house):
     assert isinstance(sweep_machines.launcher(options_of(), swept, None, print), LocalLauncher)
     with pytest.raises(GinError, match="--workers=0: expected a number above 0"):
         sweep._with_workers(swept, 0)
+
+
+def test_a_folder_without_a_letter_needs_a_name(sweep_house):
+    swept = check(sweep_house, *SLICES, folder="gs://bucket/2024")
+    with pytest.raises(RequestError, match=r"last part of SWEEP_DIR 'gs://bucket/2024'"):
+        sweep_machines.launcher(options_of(*SLICES), swept, None, print)
+    named = sweep_machines.launcher(options_of(*SLICES, "--name=rates"), swept, None, print)
+    assert named.fleet.requests[0].name == "rates-w0"
+
+
+@pytest.mark.parametrize("folder", ["gs://bucket", "gs://bucket/"])
+def test_a_whole_bucket_is_no_folder(sweep_house, folder):
+    with pytest.raises(GinError, match="gs://bucket is a whole bucket: write gs://bucket/mine"):
+        sweep_house.load(SWEEP, SWEEP_DIR=folder)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Trials of a sweep on the slices of a stand-in zone: who has them, and what becomes of trials."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ from t5x_style.storage.errors import Unreachable
 from t5x_style.sweeps.launchers import NOT_RUN
 from tests.launch.sweeps.sweep_world import TRIALS, ended, until
 from tests.launch.sweeps.toy_machines import RUNS_ON, ToyMachines
-from tests.launch.sweeps.zone import Found
+from tests.launch.sweeps.zone import AWAY, DENIED, GONE, Found
 
 
 def test_trials_follow_each_other_on_the_slices_of_two_workers(world):
@@ -71,6 +72,8 @@ def test_slices_whose_job_does_not_end_for_another_trial_are_given_up(world):
     assert here.run(second, ("b",)) == {"b": NOT_RUN}
     (line,) = second.retired
     assert "which did not end when asked 3 times" in line and not here.machines.started("b")
+    assert "rates-w0 in us-west4-a of my-project is ACTIVE and COSTS MONEY" in here.said[-1]
+    assert here.zone.live() == ["rates-w0"]  # "a" may be training there
 
 
 def test_a_killed_driver_is_followed_by_one_that_starts_nothing_twice(world):
@@ -188,7 +191,7 @@ def test_what_costs_money_is_said_and_only_the_sweeps_slices_are_deleted(world):
     lines = list(fleet.costs(gcloud))
     assert len(lines) == 2 and all("COSTS MONEY (v5litepod-8)" in line for line in lines)
     assert "kennel tpu delete --name=rates-w0 --zone=us-west4-a" in lines[0]
-    fleet.delete(gcloud, here.said.append)
+    driver.close(delete=True)
     assert here.zone.deleted == ["rates-w0", "rates-w1"] and set(here.zone.found) == set(others)
     assert list(fleet.costs(gcloud)) == [
         "no slices are left of rates in us-west4-a of my-project; they cost nothing"
@@ -234,6 +237,52 @@ def test_slices_are_deleted_at_the_end_where_no_trial_needs_them(
     assert ("no slices are left" in here.said[-1]) == deletes
 
 
+def test_one_failing_delete_keeps_no_other_slices_alive_and_is_no_success(world):
+    here = world()
+    driver = here.driver()
+    here.run(driver)
+    here.zone.faults = {"rates-w0": [DENIED, DENIED], "rates-w1": [AWAY, AWAY]}
+    driver.no_more()
+    assert here.zone.deleted == ["rates-w1"] and driver.undeleted == {"rates-w0"}
+    driver.close(delete=True)
+    assert here.zone.live() == ["rates-w0"] and sweep_machines.exit_code(driver) == 1
+    assert any("rates-w0 could not be deleted" in line for line in here.said)
+
+
+def test_slices_that_are_gone_already_are_deleted(world):
+    here = world()
+    driver = here.driver()
+    here.run(driver)
+    here.zone.faults = {"rates-w0": [GONE]}
+    driver.close(delete=True)
+    assert here.zone.deleted == ["rates-w1"] and sweep_machines.exit_code(driver) == 0
+
+
+def test_a_delete_that_failed_is_tried_again(world):
+    here = world(workers=1)
+    driver = here.driver()
+    here.run(driver)
+    here.zone.faults = {"rates-w0": [DENIED]}
+    for _ in range(2):
+        driver.no_more()
+    assert here.zone.deleted == ["rates-w0"] and sweep_machines.exit_code(driver) == 0
+
+
+def test_slices_of_another_driver_are_not_deleted(world):
+    here = world(ToyMachines(z=(RUNS_ON,)))
+    driver = here.driver()
+    here.run(driver)
+    labels = here.zone.found["rates-w0"].labels
+    for name in ("rates-w6", "rates-w7"):  # of a driver with more workers
+        here.zone.found[name] = Found({**labels, "kennel-run": name}, here.machines(name), "ACTIVE")
+    of_other = next(one for one in here.held if one.endswith("-w0")).replace("-w0", "-w7")
+    here.held[of_other] = "another driver"
+    driver.close(delete=True)
+    assert here.zone.live() == ["rates-w7"] and sweep_machines.exit_code(driver) == 0
+    assert "rates-w7 is not deleted: another driver has it" in here.said
+    assert list(here.held) == [of_other]
+
+
 def test_a_driver_that_fails_says_what_costs_money(world, monkeypatch):
     monkeypatch.setattr(sweep_machines.locations, "warning", lambda path, zone: "")
     here = world()
@@ -247,12 +296,97 @@ def test_a_driver_that_fails_says_what_costs_money(world, monkeypatch):
     assert not here.zone.deleted and sum("COSTS MONEY" in line for line in here.said) == 2
 
 
-def test_an_outage_of_the_bucket_fails_no_trial(world):
-    here = world(workers=1)
+def test_an_outage_of_the_bucket_fails_no_trial_and_costs_no_slices(world):
+    here = world(ToyMachines(a=(RUNS_ON,), b=(RUNS_ON,)), workers=1)
     driver = here.driver()
+    job = here.start(driver, "a")
+    until(lambda: here.machines.started("a"))
     driver.leases.is_away = True
-    assert here.run(driver, ("a",)) == {"a": NOT_RUN} and not here.machines.starts
-    assert driver.retired == ["rates-w0: gs://bucket: no answer"]
+    job.stop()  # which needs the lease
+    assert ended(job) == NOT_RUN and driver.free() == 1
+    assert ended(here.start(driver, "b")) == NOT_RUN
+    assert len([line for line in here.said if "gs://bucket: no answer" in line]) == 3
+    driver.leases.is_away = False
+    here.machines.ends = {}
+    assert here.run(driver, ("b",)) == {"b": 0} and not driver.retired
+    assert here.machines.stops == [("rates-w0", "a")]
+
+
+def test_no_slices_are_asked_for_once_a_driver_has_closed(world):
+    here = world(ToyMachines(a=(RUNS_ON,)), workers=1)
+    driver = here.driver()
+    job = here.start(driver, "a")
+    until(lambda: here.machines.started("a"))
+    driver.close()
+    assert job.ended() == NOT_RUN and here.machines.stops == [] and here.held == {}
+
+
+def test_a_driver_that_wakes_up_neither_deletes_nor_asks_for_slices(world):
+    here = world(ToyMachines(a=(RUNS_ON,)), workers=1)
+    driver = here.driver()
+    job = here.start(driver, "a")
+    until(lambda: here.machines.started("a"))
+    here.held.clear()
+    here.zone.preempt("rates-w0")
+    assert ended(job) == NOT_RUN
+    assert here.zone.deleted == [] and here.zone.created["rates-w0"] == 1
+
+
+def test_a_driver_that_wakes_up_does_not_overwrite_the_note_of_the_next_one(world):
+    here = world(ToyMachines(b=(RUNS_ON,)), workers=1)
+    driver = here.driver()
+    assert ended(here.start(driver, "a")) == 0
+    here.held.clear()
+    here.start(here.driver(), "b")
+    assert driver.free() == 0
+    assert json.loads((here.folder / "workers/rates-w0.json").read_text())["trial"] == "b"
+
+
+def test_a_trial_that_fails_on_new_slices_is_not_started_once_more(world):
+    here = world(ToyMachines(a=(2,)), workers=1)
+    driver = here.driver()
+    assert here.run(driver, ("a",)) == {"a": 1}
+    driver.no_more()
+    assert here.zone.deleted == ["rates-w0"]
+    assert here.run(driver, ("a",)) == {"a": 1} and here.machines.started("a") == 2
+
+
+def test_hosts_that_cannot_be_set_up_again_are_given_up_and_no_old_failure_is_reported(world):
+    here = world(ToyMachines(a=(2, 0)), workers=1)
+    driver = here.driver()
+    assert here.run(driver, ("a",)) == {"a": 1}
+    here.machines.broken = True
+    assert here.run(driver, ("a",)) == {"a": NOT_RUN}
+    assert "the hosts could not be set up 3 times" in driver.retired[0]
+
+
+def test_slices_that_run_nothing_are_deleted_when_they_are_given_up(world):
+    here = world(workers=1)
+    here.machines.broken = True
+    driver = here.driver()
+    assert here.run(driver, ("a",)) == {"a": NOT_RUN} and driver.retired
+    assert here.zone.deleted == ["rates-w0"] and not here.zone.live()
+
+
+def test_slices_of_tpu_create_are_neither_used_nor_deleted_nor_counted(world):
+    here = world()
+    labels = {"kennel-run": "rates-w0"}
+    here.zone.found["rates-w0"] = Found(labels, here.machines("rates-w0"), "ACTIVE")
+    driver = here.driver()
+    assert here.run(driver) == dict.fromkeys(TRIALS, 0)
+    assert {host for host, _ in here.machines.starts} == {"rates-w1"}
+    assert "rates-w0 in us-west4-a of my-project was asked for without" in driver.retired[0]
+    driver.close(delete=True)
+    assert here.zone.deleted == ["rates-w1"] and here.zone.live() == ["rates-w0"]
+    assert next(driver.fleet.costs(driver.gcloud)).startswith("no slices are left")
+
+
+def test_a_failure_that_a_stopping_driver_has_reported_is_run_again(world):
+    here = world(ToyMachines(a=(2, 0)), workers=1)
+    driver = here.driver()
+    assert ended(here.start(driver, "a")) == 1
+    driver.close()
+    assert here.run(here.driver(), ("a",)) == {"a": 0}
 
 
 def test_the_log_of_the_first_host_is_appended_to_the_trials(tmp_path):

@@ -17,12 +17,13 @@ class ToyMachines:
       ends: trial -> exit codes of its starts, the last one again and again; without any: 0.
       polls: how often a job is seen running before it ends.
       hangs: whether jobs do not end when they are asked to.
+      broken: whether hosts cannot be set up.
       starts: (host, trial) for each start of a job.
       stops: (host, trial) for each that was asked to end.
     """
 
     def __init__(self, polls=2, **ends):
-        self.ends, self.polls, self.hangs = ends, polls, False
+        self.ends, self.polls, self.hangs, self.broken = ends, polls, False, False
         self.starts, self.stops, self.copied = [], [], []
         self.lock = threading.Lock()
 
@@ -54,6 +55,8 @@ class ToyMachine:
     def _run(self, verb, job=""):
         if verb == "LOG":
             return Completed(0, self.log, "")
+        if verb == "START" and self.all.broken:
+            return Completed(1, "", "no space left on device")
         if verb == "START":
             self._start(job)
             return Completed(0, "", "")
@@ -71,7 +74,9 @@ class ToyMachine:
         self.code = codes[min(self.all.started(trial), len(codes) - 1)]
         self.all.starts.append((self.name, trial))
         self.job, self.left = job, self.all.polls
-        self.log += f"== {self.name}, attempt on host\nerror: {trial} ended with {self.code}\n"
+        attempt = len(self.all.starts)
+        self.log += f"== {self.name}, attempt {attempt} on host\n"
+        self.log += f"error: {trial} ended with {self.code}\n== exit code {self.code}\n"
 
     def _state(self):
         if not self.job:

@@ -14,6 +14,8 @@ from launch.cloud.gcloud import Completed
 from tests.launch.cloud.google import labels, verb_of
 
 GONE = Completed(1, "", "ERROR: NOT_FOUND: the resource was not found")
+AWAY = Completed(1, "", "ERROR: HTTPError 503: The service is currently unavailable.")
+DENIED = Completed(1, "", "ERROR: PERMISSION_DENIED: tpu.nodes.delete")
 QUOTA = Completed(1, "", "ERROR: RESOURCE_EXHAUSTED: Quota limit 'TPUV5s' has been exceeded")
 
 
@@ -35,6 +37,7 @@ class Zone:
       most: live resources at one time.
       refused: names for which there is no quota.
       created: how often each name was.
+      faults: name -> answers of its next deletions, which are not carried out.
     """
 
     new_machine: object
@@ -43,6 +46,7 @@ class Zone:
     found: dict = field(default_factory=dict)
     created: Counter = field(default_factory=Counter)
     deleted: list = field(default_factory=list)
+    faults: dict = field(default_factory=dict)
     bucket: dict = field(default_factory=dict)
     lock: object = field(default_factory=threading.RLock)
 
@@ -104,6 +108,8 @@ class Zone:
 
     def _delete(self, argv):
         name = argv[argv.index("delete") + 1]
+        if self.faults.get(name):
+            return self.faults[name].pop(0)
         if name not in self.found:
             return GONE
         self.deleted.append(name)

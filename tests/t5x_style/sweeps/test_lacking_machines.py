@@ -1,7 +1,10 @@
-"""The driver and a launcher whose machines are lacking: no trial fails for it, and none waits."""
+"""The driver without machines, or without object storage: no trial fails, and none is lost."""
+
+import itertools
 
 import pytest
 
+from t5x_style.storage.errors import Unreachable
 from t5x_style.sweeps import points, pruning, sources
 from t5x_style.sweeps.driver import STOPS, Driver
 from t5x_style.sweeps.launchers import NOT_RUN, EndedJob
@@ -47,11 +50,11 @@ class Waited(EndedJob):
 def make_drivers(sweep_house):
     said = []
 
-    def make(launcher, text=SWEEP):
+    def make(launcher, text=SWEEP, step=1000):
         planner = sweep_house.planner(text)
         known = points.configurations(planner.sweep, *planner.no_change())
         store = planner.bound({}).recipe.store
-        clock = iter(range(0, 10**9, 1000)).__next__
+        clock = itertools.count(step=step).__next__
         driver = Driver(
             planner, sources.Known(sources.by_seed(known, ())), pruning.pruner("none", {}),
             launcher, store.leases, RemoteSweep(planner.sweep.folder, store), said.append,
@@ -108,3 +111,55 @@ def test_waiting_for_a_machine_is_no_time_of_a_trial(driver_of):
     driver, _ = driver_of(Launcher(NOT_RUN))
     driver.run()
     assert next(iter(driver.view().values())).seconds < 5000.0
+
+
+def lack(monkeypatch, found, name, times):
+    """Has a method find no object storage in those calls."""
+    real, left = getattr(found, name), iter(times)
+
+    def call(*arguments, **named):
+        if next(left, False):
+            raise Unreachable("gs://bucket: no answer")
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(found, name, call)
+
+
+@pytest.mark.parametrize("times", [[True], [False, True, True], [False, False, True, True]])
+def test_a_driver_goes_on_after_an_outage(driver_of, monkeypatch, times):
+    launcher = Launcher(1)
+    driver, said = driver_of(launcher, ONE, step=1)
+    lack(monkeypatch, driver._remote, "look", times)
+    driver.run()
+    assert statuses(driver) == ["failed"] and len(launcher.started) == 1
+    assert sum("gs://bucket: no answer" in line for line in said) == 1
+    assert said.count("object storage answers again") == 1
+
+
+def test_a_record_that_cannot_be_written_is_written_later(driver_of, monkeypatch):
+    launcher = Launcher(1)
+    driver, _ = driver_of(launcher, ONE, step=1)
+    lack(monkeypatch, driver.records, "write", [True, True, False, True, True])
+    driver.run()
+    assert statuses(driver) == ["failed"] and len(launcher.started) == 1
+    (record,) = driver.view().values()
+    assert record.attempts == 1
+
+
+def test_an_outage_of_an_hour_ends_the_driver(driver_of, monkeypatch):
+    driver, said = driver_of(Launcher(1), ONE, step=100)
+    lack(monkeypatch, driver._remote, "look", itertools.repeat(True))
+    with pytest.raises(Unreachable):
+        driver.run()
+    assert len(said) == 1 and driver._clock() >= 3600
+
+
+def test_a_driver_that_is_stopped_during_an_outage_does_not_wait_for_its_end(
+    driver_of, monkeypatch
+):
+    driver, _ = driver_of(Launcher(1), ONE, step=1)
+    lack(monkeypatch, driver._remote, "look", itertools.repeat(True))
+    driver.stop()
+    with pytest.raises(Unreachable):
+        driver.run()
+    assert driver._clock() < 60

@@ -12,9 +12,10 @@ import pytest
 from t5x_style.configuration import gin_reader
 from t5x_style.configuration.gin_reader import GinError
 from t5x_style.storage import objects, places
+from t5x_style.sweeps.outcomes import Outcomes
 from t5x_style.sweeps.remote_sweep import LOOK_SECONDS, RemoteSweep
-from t5x_style.sweeps.trial_records import TrialRecords
-from t5x_style.sweeps.trials import Record
+from t5x_style.sweeps.trial_records import LOG, TrialRecords
+from t5x_style.sweeps.trials import Configuration, Record, Trial
 from t5x_style.workflow import remote_store
 from t5x_style.workflow.store import Store
 from tests.kits.toys.remote_folder import another_machine, bucket, content, put  # noqa: F401
@@ -96,6 +97,8 @@ def test_the_log_of_a_trial_elsewhere_is_read_as_far_as_it_was_pushed(remote, bu
     here.write_text("1\n2\n3\n")
     remote.look()
     assert remote.log(link) == here and here.read_text() == "1\n2\n3\n"  # of a trial that runs here
+    os.utime(here, (0, 0))  # it runs elsewhere again, from an earlier checkpoint
+    assert remote.log(link).read_text() == "1\n2\n"
     remote_store.remove_link(link)
     remote.look()
     assert not link.is_symlink() and LINK not in bucket.objects.names("bucket")
@@ -120,6 +123,20 @@ def test_the_folder_is_the_copy_of_one_there_and_recipes_get_its_address(sweep_h
     assert "--gin.STORE=gs://bucket/runs/.store" in words
     with pytest.raises(GinError, match=r"SWEEP_DIR: .*Write gs://bucket/mine"):
         sweep_house.load(SWEEP, SWEEP_DIR="gcs://bucket/mine")
+
+
+@pytest.mark.parametrize(("folder", "seconds"), [(SWEEP_DIR, 0.0), ("runs/mine", 3600.0)])
+def test_times_of_copies_are_no_time_of_a_trial(sweep_house, bucket, folder, seconds):  # noqa: F811
+    del bucket
+    planner = sweep_house.planner(SWEEP, SWEEP_DIR=folder)
+    kept = TrialRecords(planner.sweep.folder)
+    trial = Trial(Configuration(0, {}, {}, {}), None)
+    for path, time in ((kept.file_of(trial.name), 0), (kept.folder_of(trial.name) / LOG, 3600)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+        os.utime(path, (time, time))
+    outcomes = Outcomes(planner, kept, RemoteSweep(planner.sweep.folder, None))
+    assert outcomes.unrecorded_seconds(trial) == seconds
 
 
 def run(*arguments, code=0):
