@@ -136,6 +136,11 @@ def _for_companions(recipe: Recipe, flags: gin_checks.Flags) -> Recipe:
         raise RecipeError(
             "--companions=only: expected a recipe whose stages have companions, found none in it"
         )
+    if flags.companions == "only" and flags.rerun:
+        raise RecipeError(
+            f"--companions=only: expected no --rerun, found --rerun={flags.rerun[0]}: companions "
+            "make no stage. Pass it to the command that runs the stages alone."
+        )
     return recipe
 
 
