@@ -279,7 +279,7 @@ def test_a_stage_that_waits_for_another_process_starts_no_companion(meeting, beg
 
 def test_an_error_next_to_a_stage_lets_it_save(meeting, begun, monkeypatch):
     stage = StageProcess(os.getpid())
-    monkeypatch.setattr(companions, "started", lambda *_: open("/nowhere"))
+    monkeypatch.setattr(companions, "started", lambda *_: os.stat("/nowhere"))
     with first_stage_begun(meeting()) as planned, pytest.raises(FileNotFoundError):
         companions.Alongside(planned, VOICE).wait(stage)
     assert stage.calls == ["wait", "terminate", "wait"]
