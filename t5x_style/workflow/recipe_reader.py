@@ -128,6 +128,7 @@ def load(flags: gin_checks.Flags) -> Recipe:
         )
     )
     wrong.refuse()
+    recipe_companions.require_shared(changed)
     return _for_companions(recipe_order.until(changed, flags.until), flags)
 
 

@@ -175,6 +175,18 @@ def test_a_dry_run_shows_it(meeting):
         ("first", "new"), ("heard", "new"), ("voice", "companion"),
     ]  # fmt: skip
     assert rows[-1].reason == "next to heard"
+    flags = meeting(companions="only")
+    rows = recipe.survey(recipe_reader.load(flags), flags)
+    assert [(row.name, row.status) for row in rows] == [("voice", "companion")]
+
+
+def test_where_they_meet_is_set_for_both(meeting):
+    for name in ("voice/MEET", "heard/MEET", "heard/toy_companion.hear.folder"):
+        with pytest.raises(RecipeError, match="MEET: expected one value .*without a stage's name"):
+            recipe_reader.load(meeting(**{name: "'there'"}))
+    both = {f"{name}/MEET": "'there'" for name in ("voice", "heard")}
+    (voice,) = recipe_reader.load(meeting(**both)).companions
+    assert voice.bindings["MEET"] == "there"
 
 
 @pytest.mark.parametrize(
