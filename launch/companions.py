@@ -1,12 +1,14 @@
 """Companions of a recipe's stages, as processes: next to their stage, or on a machine of their own.
 
-Next to a stage, a companion starts when the stage has begun its version, and is ended with it. It
-computes on the CPU, since the stage has the devices. `--companions=only` runs companions alone:
+Next to a stage, a companion starts when the stage has begun its version, computes on the CPU, since
+the stage has the devices, and is ended with it. A stage that waits for another process, which makes
+the same version, has no companion yet. `--companions=only` runs companions alone:
 each waits for its stage to begin on another machine, and has the devices of this one.
 """
 
 import contextlib
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -16,6 +18,8 @@ from rich.console import Console
 
 from launch.children import Children, Process, started
 from t5x_style.configuration import gin_checks
+from t5x_style.leases import holders
+from t5x_style.storage import errors, places
 from t5x_style.workflow import recipe_planning, remote_store
 from t5x_style.workflow.plans import Decision, Plan
 from t5x_style.workflow.recipe_problems import Problems
@@ -24,9 +28,11 @@ from t5x_style.workflow.recipe_stage import Companion
 from t5x_style.workflow.store import version_at
 
 Command = tuple[Companion, gin_checks.Flags]
+Found = tuple[recipe_planning.Known, dict[str, Decision]]
 ON_CPU = {"JAX_PLATFORMS": "cpu"}
 LOOK_SECONDS = 0.5  # at the processes of this machine
 ASK_SECONDS = 5.0  # for a stage that another machine runs
+REMIND_SECONDS = 60.0  # of what is waited for
 KILL_SECONDS = 20.0  # after SIGTERM: what it was making does not count anyway
 
 
@@ -53,6 +59,17 @@ def has_begun(planned: Plan) -> bool:
     )
 
 
+def is_made_by(planned: Plan, process: int) -> bool:
+    """Whether a process of this machine makes the version: the same command may run twice.
+
+    Raises:
+      errors.StorageError: of a store on object storage, which does not answer or forbids it.
+    """
+    if not has_begun(planned):
+        return False
+    return planned.store.leases.holder(planned.id) == holders.of(process)
+
+
 class Alongside:
     """The companions of one stage that runs on this machine."""
 
@@ -64,6 +81,7 @@ class Alongside:
         self._planned = planned
         self._waiting = list(commands)
         self._running: dict[str, Process] = {}
+        self._away = False
         self.failed: Failure | None = None
 
     def wait(self, stage: Process) -> int:
@@ -73,12 +91,16 @@ class Alongside:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     return stage.wait(LOOK_SECONDS if self._waiting or self._running else None)
                 self._look(stage)
+        except BaseException:
+            stage.terminate()  # else it is killed with us, and saves nothing
+            stage.wait()
+            raise
         finally:
             for one in self._running.values():
                 _end(one)
 
     def _look(self, stage: Process) -> None:
-        if self._waiting and has_begun(self._planned):
+        if self._waiting and self._may_start(stage):
             for item, flags in self._waiting:
                 self._running[item.name] = started(item.entry, flags, ON_CPU)
             self._waiting = []
@@ -90,6 +112,15 @@ class Alongside:
             if code and self.failed is None:
                 self.failed = Failure(name, code)
                 stage.terminate()
+
+    def _may_start(self, stage: Process) -> bool:
+        try:
+            return is_made_by(self._planned, stage.pid)
+        except errors.Unreachable as error:  # the next look asks again; the stage goes on
+            if not self._away:
+                print(f"companions of {self._planned.link.name}: {error}", file=sys.stderr)
+            self._away = True
+            return False
 
 
 def _end(companion: Process) -> None:
@@ -120,6 +151,30 @@ def alone(
     return None
 
 
+class Waiting:
+    """Says what a companion waits for, once, and again from time to time."""
+
+    def __init__(self, recipe: Recipe, item: Companion, console: Console):
+        """Args:
+        recipe: of the companion.
+        item: the companion.
+        console: prints the lines.
+        """
+        self._run_dir, self._name = places.shown(recipe.run_dir), item.name
+        self._console = console
+        self._said, self._at = "", 0.0
+
+    def say(self, what: str) -> None:
+        """A line, unless it was printed in the last minute."""
+        now = time.monotonic()
+        if what != self._said or now - self._at >= REMIND_SECONDS:
+            self._console.print(
+                f"companion {self._name}: waits for {what}, made by a recipe with RUN_DIR="
+                f"{self._run_dir} and the same settings"
+            )
+            self._said, self._at = what, now
+
+
 def _next_to_remote(
     recipe: Recipe,
     item: Companion,
@@ -129,10 +184,10 @@ def _next_to_remote(
 ) -> int:
     """Runs a companion whenever its stage is being made, until that is done; an exit code."""
     stage = next(one for one in recipe.stages if one.name == item.stage)
-    said, code = "", 0
+    waiting, code = Waiting(recipe, item, console), 0
     process: Process | None = None
     try:
-        for known, decisions in _looks(recipe, flags, children):
+        for known, decisions in _looks(recipe, flags, children, console):
             if decisions[stage.name].status == "done":
                 console.print(f"companion {item.name}: stage {stage.name} is done")
                 return 0
@@ -142,9 +197,7 @@ def _next_to_remote(
                 code = process.poll() or 0
                 process = process if process.returncode is None else None
             elif waits := _waits_for(recipe, item, stage, flags, known):
-                if waits != said:
-                    console.print(f"companion {item.name}: waits for {waits}")
-                said = waits
+                waiting.say(waits)
             else:
                 command = recipe_planning.companion_flags(recipe, item, flags, known)
                 process = children.start(item.entry, command)
@@ -154,17 +207,30 @@ def _next_to_remote(
     return 0
 
 
+def _look_up(recipe: Recipe, flags: gin_checks.Flags) -> Found:
+    remote_store.refresh(recipe.store, recipe.run_dir)
+    problems = Problems(flags.read_all())
+    found = recipe_planning.look_up(recipe, flags, problems)
+    problems.refuse()
+    return found
+
+
 def _looks(
-    recipe: Recipe, flags: gin_checks.Flags, children: Children
-) -> Iterator[tuple[recipe_planning.Known, dict[str, Decision]]]:
+    recipe: Recipe, flags: gin_checks.Flags, children: Children, console: Console
+) -> Iterator[Found]:
     """What is known of the stages, looked up again and again until we are asked to stop."""
     pause = threading.Event()
+    away = False
     while True:
-        remote_store.refresh(recipe.store, recipe.run_dir)
-        problems = Problems(flags.read_all())
-        found = recipe_planning.look_up(recipe, flags, problems)
-        problems.refuse()
-        yield found
+        try:
+            found = _look_up(recipe, flags)
+        except errors.Unreachable as error:  # the training elsewhere survives this, too
+            if not away:
+                console.print(f"companions: {error}; looking again")
+            away = True
+        else:
+            away = False
+            yield found
         again = time.monotonic() + ASK_SECONDS
         while time.monotonic() < again and not children.stopping:
             pause.wait(LOOK_SECONDS)

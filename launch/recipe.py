@@ -112,7 +112,8 @@ def survey(recipe: Recipe, flags: gin_checks.Flags) -> list[Row]:
     decisions = recipe_checks.survey(recipe, flags)
     rows = []
     for name, decision in decisions.items():
-        rows.append(_row(name, decision))
+        if flags.companions != "only":
+            rows.append(_row(name, decision))
         for one in recipe.companions_of(name):
             done = ", which is done" if decision.status == "done" else ""
             rows.append(Row(one.name, "companion", f"next to {name}{done}"))

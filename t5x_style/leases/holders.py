@@ -38,7 +38,12 @@ class Holder:
 
 def myself() -> Holder:
     """The process that asks."""
-    return Holder(*_here(), os.getpid(), _started(os.getpid()) or "")
+    return of(os.getpid())
+
+
+def of(process: int) -> Holder:
+    """A process of this machine, by its id."""
+    return Holder(*_here(), process, _started(process) or "")
 
 
 def _here() -> tuple[str, str]:

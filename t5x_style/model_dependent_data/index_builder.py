@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from t5x_style.interfaces.text_encoder import TextEncoder
 from t5x_style.interfaces.texts import EncodeSource
 from t5x_style.model_dependent_data import versioned_index
 from t5x_style.retrieval import encoding, versioned_folder
+from t5x_style.storage.errors import Unreachable
 
 
 class RefreshError(ValueError):
@@ -92,11 +93,9 @@ class Refresher:
         )
         self.published()
         done = time.perf_counter()
-        print(
-            f"refresh: version {number} of step {step}: {len(ids):,} blocks embedded in "
-            f"{embedded - started:.1f} s, built and published in {done - embedded:.1f} s",
-            file=sys.stderr,
-            flush=True,
+        _say(
+            f"version {number} of step {step}: {len(ids):,} blocks embedded in "
+            f"{embedded - started:.1f} s, built and published in {done - embedded:.1f} s"
         )
         return number
 
@@ -118,6 +117,8 @@ class Refresher:
     ) -> None:
         """Builds of the newest checkpoint whenever there is one, until the training has ended.
 
+        An outage of object storage is waited for; then what it kept from being published is.
+
         Args:
           training: what is watched.
           poll_seconds: between two looks.
@@ -130,25 +131,61 @@ class Refresher:
         if training.finished():
             raise RefreshError("the training has ended: start one that has not, before this")
         versioned_folder.require_writable(self.folder)
-        failed: int | None = None
-        announced = False
+        look = _Look(self, training, retry)
+        away = False
         while True:
-            finished = training.finished()  # looked at first: its last checkpoint was saved before
-            run, step = training.run(), training.newest()
-            if run is not None and step is not None and step != self.built(run):
-                try:
-                    self.refresh(training, run, step)
-                    failed = None
-                    continue
-                except retry as error:
-                    if failed == step:  # twice the same: it is not being replaced
-                        raise
-                    failed = step
-                    print(f"refresh: step {step}: {error}; looking again", file=sys.stderr)
-            elif finished:
-                print(f"refresh: the training has ended at step {step}", file=sys.stderr)
-                return
-            elif step is None and not announced:
-                announced = True
-                print("refresh: waiting for the training's first checkpoint", file=sys.stderr)
-            time.sleep(poll_seconds)
+            try:
+                if away:
+                    self.published()  # what was built before the outage
+                if (what := look()) == "ended":
+                    return
+                away = False
+            except Unreachable as error:  # the training survives this, too
+                if not away:
+                    _say(f"{error}; looking again")
+                away, what = True, "nothing"
+            if what == "nothing":
+                time.sleep(poll_seconds)
+
+
+class _Look:
+    """Looks at a training once a call, and builds of its newest checkpoint."""
+
+    def __init__(
+        self, refresher: Refresher, training: Training, retry: tuple[type[Exception], ...]
+    ):
+        """See `Refresher.watch`."""
+        self._refresher, self._training, self._retry = refresher, training, retry
+        self._failed: int | None = None  # step
+        self._announced = False
+
+    def __call__(self) -> Literal["built", "nothing", "ended"]:
+        """What came of it."""
+        training = self._training
+        finished = training.finished()  # looked at first: its last checkpoint was saved before
+        run, step = training.run(), training.newest()
+        if run is not None and step is not None and step != self._refresher.built(run):
+            return "built" if self._built(run, step) else "nothing"
+        if finished:
+            _say(f"the training has ended at step {step}")
+            return "ended"
+        if step is None and not self._announced:
+            self._announced = True
+            _say("waiting for the training's first checkpoint")
+        return "nothing"
+
+    def _built(self, run: str, step: int) -> bool:
+        try:
+            self._refresher.refresh(self._training, run, step)
+        except self._retry as error:
+            if self._failed == step:  # twice the same: it is not being replaced
+                raise
+            self._failed = step
+            _say(f"step {step}: {error}; looking again")
+            return False
+        self._failed = None
+        return True
+
+
+def _say(text: str) -> None:
+    print(f"refresh: {text}", file=sys.stderr, flush=True)

@@ -7,6 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 from t5x_style.model_dependent_data.version_log import Readiness
 from t5x_style.model_dependent_data.versioned_index import Version, VersionError
+from t5x_style.storage.errors import Unreachable
 
 
 class Opened(Protocol):
@@ -64,7 +65,18 @@ class VersionReader(Generic[T]):
             return found
 
     def expect(self, number: int) -> None:
-        """Begins to read a version beside, if it is newer than the one in use and none is read."""
+        """Begins to read a version beside, if it is newer than the one in use and none is read.
+
+        One that was read, and is not the expected one, was passed over by who decides.
+        """
+        with self._one_at_a_time:
+            coming = self._coming
+            if coming is not None and coming[0] != number and coming[1].done():
+                self._coming = None
+            self._begin(number)
+
+    def _begin(self, number: int) -> None:
+        """Reads a version beside, if it is newer than the one in use and none is read."""
         with self._one_at_a_time:
             if self._executor is None or self._in_use is None:
                 return
@@ -88,6 +100,8 @@ class VersionReader(Generic[T]):
             self._coming = None
             if isinstance(error, VersionError):
                 return "gone"
+            if isinstance(error, Unreachable):  # the next call of `expect` reads it again
+                return "waits"
             raise error
 
     def open_beside(
@@ -110,7 +124,7 @@ class VersionReader(Generic[T]):
             in_use = self._in_use
             if self._executor is None or in_use is None or not will_do(in_use.version):
                 return self.open(number)
-            self.expect(number)
+            self._begin(number)
             if self._coming is None:
                 return self.open(number)
             coming, future = self._coming

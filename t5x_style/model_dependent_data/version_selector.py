@@ -1,6 +1,7 @@
 """Which version of an index a step of a training sees: the newest, and that is written down."""
 
 import concurrent.futures
+import functools
 import sys
 import threading
 from collections.abc import Callable
@@ -10,8 +11,9 @@ from t5x_style.model_dependent_data import versioned_index
 from t5x_style.model_dependent_data.version_log import Follower, Leader, Record
 from t5x_style.model_dependent_data.version_prefetcher import Opened, VersionReader
 from t5x_style.model_dependent_data.versioned_index import VersionError
-from t5x_style.retrieval.remote_versions import Copies
+from t5x_style.retrieval.remote_versions import Copies, drop_gone, published
 from t5x_style.storage import places
+from t5x_style.storage.errors import StorageError, Unreachable
 
 _POLL_SECONDS = 0.5
 _TOLD_SECONDS = 0.02
@@ -46,7 +48,7 @@ class VersionChoice(Generic[T]):
         self._begun: tuple[str, Record | Follower] | None = None
         self._copies: Copies | None = None
         self._closing = threading.Event()
-        self._warned = -1
+        self._warned = self._followed = -1
         self.waiting = False
 
     def begin(self, run: str, record: Record | Follower) -> None:
@@ -101,7 +103,7 @@ class VersionChoice(Generic[T]):
     def _again(self, step: int, seen: int) -> T | None:
         """The version that a step of this run saw before; None where it has gone."""
         try:
-            return self._reader.open(seen)
+            return self._answered(lambda: self._reader.open(seen))
         except VersionError as error:
             _say(
                 f"step {step} saw version {seen} of the index: {error} It sees the newest now: "
@@ -121,7 +123,10 @@ class VersionChoice(Generic[T]):
             self._wait(_TOLD_SECONDS)
             waited += _TOLD_SECONDS
         number, asked = decided
-        found = self._reader.open(number)
+        found = self._answered(lambda: self._reader.open(number))
+        if self._followed != number:
+            self._followed = number
+            self._drop_gone()
         if asked > number:
             self._reader.expect(asked)
             leader.answer(asked, self._reader.state(asked))
@@ -135,8 +140,13 @@ class VersionChoice(Generic[T]):
             found = versioned_index.newest(self._folder, run)
             if found is not None and not self._too_old(*found, step):
                 try:
-                    return self._reader.open_beside(
-                        found[0], lambda in_use: not self._past_bound(in_use.step, step), *others
+                    return self._answered(
+                        functools.partial(
+                            self._reader.open_beside,
+                            found[0],
+                            lambda in_use: not self._past_bound(in_use.step, step),
+                            *others,
+                        )
                     )
                 except VersionError:
                     if versioned_index.newest(self._folder, run) == found:
@@ -146,6 +156,29 @@ class VersionChoice(Generic[T]):
                 self._tell_waiting(found, step)
             self._wait(_POLL_SECONDS)
             waited += _POLL_SECONDS
+
+    def _answered(self, call: Callable[[], T]) -> T:
+        """What a call gives, made again for as long as object storage does not answer."""
+        said = False
+        while True:
+            try:
+                return call()
+            except Unreachable as error:
+                if not said:
+                    _say(f"{self._shown}: {error}; this is tried again")
+                said = True
+                self._wait(_POLL_SECONDS)
+
+    def _drop_gone(self) -> None:
+        """Deletes this machine's copies of versions that are gone, as `Copies` does on process 0's.
+
+        A listing that fails leaves them to the next version.
+        """
+        if url := places.remote(self._folder):
+            try:
+                drop_gone(self._folder, published(url))
+            except StorageError as error:
+                _say(f"{self._shown}: {error}; copies of old versions stay for now")
 
     def _wait(self, seconds: float) -> None:
         """Raises CancelledError where `stop_waiting` is called meanwhile, or was before."""

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,8 @@ def _delete(url: str) -> None:
 def fetch(folder: Path, url: str, number: int) -> None:
     """Copies a version, unless the same one is here; it appears whole or not at all.
 
+    While object storage does not answer, a copy that is here counts as the same one.
+
     Args:
       folder: of copies; several processes may share it.
       url: where versions are published.
@@ -118,11 +120,17 @@ def fetch(folder: Path, url: str, number: int) -> None:
     Raises:
       errors.Missing: it is not there (any more).
       IndexDamaged: a file there is not what the manifest says.
-      errors.StorageError: object storage does not answer.
+      errors.StorageError: object storage forbids it, or does not answer and there is no copy.
     """
-    manifest = read_manifest(url, number)
     place = versioned_folder.version_folder(folder, number)
-    if _manifest_of(place) == manifest:
+    here = _manifest_of(place)
+    try:
+        manifest = read_manifest(url, number)
+    except errors.Unreachable:
+        if here is None:
+            raise
+        return
+    if here == manifest:
         return
     copy = place.with_name(f"{number}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
@@ -156,6 +164,19 @@ def _drop(place: Path) -> None:
     going = place.with_name(f"{place.name}.{os.getpid()}.{threading.get_ident()}.gone.tmp")
     place.rename(going)
     shutil.rmtree(going)
+
+
+def drop_gone(folder: Path, there: Collection[int]) -> None:
+    """Deletes the copies of versions that are gone.
+
+    Args:
+      folder: of copies; several processes may share it.
+      there: the numbers that are left, see `published`.
+    """
+    for number in versioned_folder.published(folder):
+        if number not in there:
+            with contextlib.suppress(FileNotFoundError):  # another process has deleted it
+                _drop(versioned_folder.version_folder(folder, number))
 
 
 class Copies:
@@ -205,9 +226,7 @@ class Copies:
     def look(self) -> None:
         """Copies the newest version that is wanted, and drops what is gone there."""
         there = published(self._url)
-        for number in versioned_folder.published(self._folder):
-            if number not in there:
-                _drop(versioned_folder.version_folder(self._folder, number))
+        drop_gone(self._folder, there)
         for number, generation in reversed(there.items()):
             key = (number, generation)
             if key not in self._known:

@@ -18,7 +18,7 @@ from typing import Any
 
 from t5x_style.configuration.gin_reader import GinError, Reference
 from t5x_style.storage import places
-from t5x_style.workflow.recipe_stage import Companion, Stage
+from t5x_style.workflow.recipe_stage import Companion, Recipe, RecipeError, Stage
 
 PARAMETERS = ("stage", "program", "watches", "shares")  # that a stage has not
 
@@ -80,3 +80,25 @@ def joined(
         if stage is not None:
             found[stage.name] = replace(stage, bindings={**stage.bindings, **shared})
     return list(found.values()), met
+
+
+def require_shared(recipe: Recipe) -> None:
+    """Raises RecipeError unless a stage and its companion meet in the same folder.
+
+    Args:
+      recipe: with what its file and the command line set for stages by their names.
+    """
+    stages = {item.name: item for item in recipe.stages}
+    for one in recipe.companions:
+        ours, theirs = (_value(item, one.shares) for item in (one, stages[one.stage]))
+        if ours != theirs:
+            raise RecipeError(
+                f"{one.shares}: expected one value for stage {one.stage} and its companion "
+                f"{one.name}, which meet there, found {theirs!r} and {ours!r}: set {one.shares} "
+                "without a stage's name."
+            )
+
+
+def _value(item: Stage, name: str) -> Any:
+    """Of a macro; None where something else is set in its place."""
+    return {**item.inputs, **item.scaled, **item.bindings}.get(name)

@@ -128,6 +128,7 @@ def load(flags: gin_checks.Flags) -> Recipe:
         )
     )
     wrong.refuse()
+    recipe_companions.require_shared(changed)
     return _for_companions(recipe_order.until(changed, flags.until), flags)
 
 
@@ -135,6 +136,11 @@ def _for_companions(recipe: Recipe, flags: gin_checks.Flags) -> Recipe:
     if flags.companions == "only" and not recipe.companions:
         raise RecipeError(
             "--companions=only: expected a recipe whose stages have companions, found none in it"
+        )
+    if flags.companions == "only" and flags.rerun:
+        raise RecipeError(
+            f"--companions=only: expected no --rerun, found --rerun={flags.rerun[0]}: companions "
+            "make no stage. Pass it to the command that runs the stages alone."
         )
     return recipe
 

@@ -1,15 +1,20 @@
 """Companions of stages: they start with their stage, end with it, and fail aloud."""
 
+import contextlib
 import os
 import signal
+import subprocess
+import types
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from launch import companions, recipe
 from t5x_style.configuration import gin_checks
 from t5x_style.configuration.gin_reader import GinError
-from t5x_style.workflow import recipe_planning, recipe_reader
+from t5x_style.storage import errors
+from t5x_style.workflow import making, recipe_planning, recipe_reader, stages
 from t5x_style.workflow.recipe_stage import RecipeError
 from tests.kits.recipe_kit import HEAD, MAKE
 from tests.kits.recipe_kit import make_house as make_house  # a fixture
@@ -170,6 +175,18 @@ def test_a_dry_run_shows_it(meeting):
         ("first", "new"), ("heard", "new"), ("voice", "companion"),
     ]  # fmt: skip
     assert rows[-1].reason == "next to heard"
+    flags = meeting(companions="only")
+    rows = recipe.survey(recipe_reader.load(flags), flags)
+    assert [(row.name, row.status) for row in rows] == [("voice", "companion")]
+
+
+def test_where_they_meet_is_set_for_both(meeting):
+    for name in ("voice/MEET", "heard/MEET", "heard/toy_companion.hear.folder"):
+        with pytest.raises(RecipeError, match="MEET: expected one value .*without a stage's name"):
+            recipe_reader.load(meeting(**{name: "'there'"}))
+    both = {f"{name}/MEET": "'there'" for name in ("voice", "heard")}
+    (voice,) = recipe_reader.load(meeting(**both)).companions
+    assert voice.bindings["MEET"] == "there"
 
 
 @pytest.mark.parametrize(
@@ -214,3 +231,138 @@ def test_a_version_of_other_settings_has_not_begun(meeting):
     found, known = recipe_reader.load(flags), recipe_planning.Known()
     planned = recipe_planning.plan(found, found.stages[0], flags, known)
     assert not companions.has_begun(planned), "its link leads to a version that is finished"
+
+
+@contextlib.contextmanager
+def first_stage_begun(flags):
+    """The plan of a stage whose version this process makes inside."""
+    found = recipe_reader.load(flags)
+    planned = recipe_planning.plan(found, found.stages[0], flags, recipe_planning.Known())
+    lease = planned.store.leases.acquire(planned.id, pytest.fail, lambda: None)
+    try:
+        making.begin(planned, stages.decide(planned), lease)
+        yield planned
+    finally:
+        lease.release()
+
+
+class StageProcess:
+    """A stage that runs for three looks, or until it is terminated."""
+
+    def __init__(self, pid):
+        self.pid, self.looks, self.calls = pid, 0, []
+
+    def wait(self, timeout=None):
+        self.calls.append("wait")
+        self.looks += 1
+        if self.looks > 3 or timeout is None:
+            return 0
+        raise subprocess.TimeoutExpired("stage", timeout)
+
+    def terminate(self):
+        self.calls.append("terminate")
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    """The entries of companions that were started, which end at once."""
+    found = []
+
+    def started(entry, flags, variables):
+        found.append(entry)
+        return subprocess.Popen(["true"])
+
+    monkeypatch.setattr(companions, "started", started)
+    return found
+
+
+VOICE = [(types.SimpleNamespace(name="voice", entry="voice"), None)]
+
+
+def test_a_stage_that_waits_for_another_process_starts_no_companion(meeting, begun):
+    with first_stage_begun(meeting()) as planned:
+        assert companions.Alongside(planned, VOICE).wait(StageProcess(os.getppid())) == 0
+        assert begun == [], "its version is made by this process"
+        assert companions.Alongside(planned, VOICE).wait(StageProcess(os.getpid())) == 0
+        assert begun == ["voice"]
+    assert companions.Alongside(planned, VOICE).wait(StageProcess(os.getpid())) == 0
+    assert begun == ["voice"], "nobody has the lease now"
+
+
+def test_an_error_next_to_a_stage_lets_it_save(meeting, begun, monkeypatch):
+    stage = StageProcess(os.getpid())
+    monkeypatch.setattr(companions, "started", lambda *_: os.stat("/nowhere"))
+    with first_stage_begun(meeting()) as planned, pytest.raises(FileNotFoundError):
+        companions.Alongside(planned, VOICE).wait(stage)
+    assert stage.calls == ["wait", "terminate", "wait"]
+
+
+def test_an_outage_next_to_a_stage_is_survived(meeting, begun, monkeypatch, capsys):
+    answers = iter([errors.Unreachable("away"), errors.Unreachable("away"), True])
+
+    def is_made_by(*_):
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(companions, "is_made_by", is_made_by)
+    with first_stage_begun(meeting()) as planned:
+        assert companions.Alongside(planned, VOICE).wait(StageProcess(0)) == 0
+    assert begun == ["voice"] and capsys.readouterr().err.count("away") == 1
+
+
+def test_only_reruns_nothing(meeting):
+    flags = gin_checks.Flags(**vars(meeting(companions="only")) | {"rerun": ("heard",)})
+    with pytest.raises(RecipeError, match="expected no --rerun, found --rerun=heard"):
+        recipe_reader.load(flags)
+
+
+class Stops:
+    """Children that are asked to stop after some looks."""
+
+    def __init__(self, looks):
+        self.looks = looks
+
+    @property
+    def stopping(self):
+        self.looks -= 1
+        return self.looks < 0
+
+
+def only(flags, console, monkeypatch, looks):
+    monkeypatch.setattr(companions, "ASK_SECONDS", 0.0)
+    found = recipe_reader.load(flags)
+    assert companions.alone(found, flags, Stops(looks), console) is None
+
+
+def test_only_says_again_what_it_waits_for(meeting, monkeypatch, capsys):
+    monkeypatch.setattr(companions, "REMIND_SECONDS", 0.0)
+    only(meeting(companions="only"), Console(soft_wrap=True), monkeypatch, looks=4)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 1 and len(set(lines)) == 1
+    assert lines[0] == (
+        "companion voice: waits for stage first, made by a recipe with RUN_DIR=runs and the same "
+        "settings"
+    )
+
+
+def test_only_survives_an_outage(meeting, monkeypatch, capsys):
+    outage = iter([errors.Unreachable("away"), errors.Unreachable("away"), None])
+
+    def refresh(*_):
+        if error := next(outage, None):
+            raise error
+
+    monkeypatch.setattr(companions.remote_store, "refresh", refresh)
+    only(meeting(companions="only"), Console(soft_wrap=True), monkeypatch, looks=8)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "companions: away; looking again" and "waits for" in lines[1]
+    assert len(lines) == 2
+
+    def forbidden(*_):
+        raise errors.NoPermission("not yours")
+
+    monkeypatch.setattr(companions.remote_store, "refresh", forbidden)
+    with pytest.raises(errors.NoPermission):
+        only(meeting(companions="only"), Console(), monkeypatch, looks=8)

@@ -11,6 +11,7 @@ from t5x_style.companions import watched_training
 from t5x_style.model_dependent_data import index_builder as refresher_lib
 from t5x_style.model_dependent_data import version_log
 from t5x_style.model_dependent_data.index_builder import RefreshError
+from t5x_style.storage import errors
 from t5x_style.workflow import links
 from t5x_style.workflow.store import STAGE_FILE
 from tests.kits import store_kit
@@ -129,3 +130,69 @@ def test_no_index_is_written_into_the_folder_of_a_stage(training, tmp_path, monk
     training.start(1)
     with pytest.raises(RefreshError, match=r"Refresher.folder: .* inside the stage folder"):
         watch(training, training.link / inside, monkeypatch)
+
+
+class Outages:
+    """Storage that does not answer some calls, and what it did."""
+
+    def __init__(self):
+        self.failures, self.done = [], []
+
+    def call(self, name, answer=None):
+        """Fails where that is the next failure."""
+        if self.failures[:1] == [name]:
+            del self.failures[0]
+            raise errors.Unreachable("away")
+        self.done.append(name)
+        return answer
+
+
+@dataclasses.dataclass(frozen=True)
+class Publishing(Refresher):
+    """Publishes what it notes, as the real one does: after it is here."""
+
+    def refresh(self, training, run, step):
+        number = super().refresh(training, run, step)
+        self.published()
+        return number
+
+
+@pytest.mark.parametrize("away", ["finished", "run", "newest", "parameters", "publish"])
+def test_an_outage_is_survived_and_said_once(tmp_path, monkeypatch, capsys, away):
+    """What was built before it is published after it, though it is not built again."""
+    storage = Outages()
+    monkeypatch.setattr(refresher_lib.time, "sleep", lambda _: None)
+    refresher = Publishing(
+        str(tmp_path / "indexes"), None, None, (), published=lambda: storage.call("publish")
+    )
+    training = refresher_lib.Training(
+        run=lambda: storage.call("run", "a"),
+        newest=lambda: storage.call("newest", 3),
+        load=lambda step: None,
+        parameters=lambda step: storage.call("parameters", "here"),
+        finished=lambda: storage.call("finished", len(refresher.built_of) > 0),
+    )
+    failing = iter([False, True])  # a training that cannot be asked at the start is said at once
+    real = training.finished
+
+    def finished():
+        if next(failing, False):
+            storage.failures = [away, "publish"] if away == "publish" else [away]
+        return real()
+
+    refresher.watch(dataclasses.replace(training, finished=finished), 0.0, (OSError,))
+    assert not storage.failures, "it failed as often as it should"
+    assert [step for _, _, step in refresher.built_of] == [3]
+    assert storage.done.count("publish") == (1 if away == "publish" else 2)
+    assert capsys.readouterr().err.count("away; looking again") == 1
+
+
+def test_a_missing_permission_ends_the_builder(tmp_path):
+    def forbidden():
+        raise errors.NoPermission("not yours")
+
+    training = refresher_lib.Training(
+        run=forbidden, newest=lambda: 1, load=None, parameters=None, finished=lambda: False
+    )
+    with pytest.raises(errors.NoPermission):
+        Refresher(str(tmp_path / "indexes"), None, None, ()).watch(training, 0.0, (OSError,))

@@ -9,6 +9,7 @@ from t5x_style.model_dependent_data import version_log
 from t5x_style.model_dependent_data.version_log import RECORD, Follower, Leader, Record
 from t5x_style.model_dependent_data.version_prefetcher import VersionReader
 from t5x_style.model_dependent_data.versioned_index import VersionError
+from t5x_style.storage.errors import Unreachable
 
 
 class Versions:
@@ -193,3 +194,34 @@ def test_one_that_others_cannot_read_any_more_is_passed_over(versions, reader):
     while (state := reader.state(4)) == "waits":
         pass
     assert state == "gone"
+
+
+def stated(reader, number):
+    """What a reader says of a version that is read beside, once it has been read."""
+    reader.expect(number)
+    for _ in range(10_000_000):
+        if (state := reader.state(number)) != "waits":
+            return state
+        reader.expect(number)
+    raise AssertionError(f"version {number} never came")
+
+
+def test_a_follower_reads_a_newer_one_after_one_that_was_passed_over(versions, reader):
+    versions.go_on.set()
+    assert stated(reader, 2) == "ready"  # which another process could not read any more
+    assert stated(reader, 3) == "ready"
+    assert number(reader.open(3)) == 3 and versions.numbers == [1, 2, 3]
+
+
+def test_an_outage_while_one_is_read_beside_is_no_end(versions, reader, monkeypatch):
+    outage = iter([Unreachable("away"), None])
+    read = versions.read
+
+    def away(version):
+        if error := next(outage, None):
+            raise error
+        return read(version)
+
+    monkeypatch.setattr(reader, "_read", away)
+    versions.go_on.set()
+    assert stated(reader, 2) == "ready"

@@ -8,8 +8,10 @@ from t5x_style.interfaces.index import IndexDamaged
 from t5x_style.retrieval import remote_versions, versioned_folder
 from t5x_style.storage import errors, mirror, objects, places
 from t5x_style.storage.errors import StorageError
+from t5x_style.storage.objects import Objects
 from tests.kits.toys.remote_folder import another_process, content, names, put
-from tests.kits.toys.storage_faults import forbidden
+from tests.kits.toys.storage_faults import Fault, forbidden
+from tests.kits.toys.storage_fixtures import HASTY
 
 URL = "gs://bucket/index"
 
@@ -130,6 +132,32 @@ def test_a_number_that_was_used_twice_is_copied_again(work, copies, tmp_path, bu
     reads = bucket.count("read")
     remote_versions.fetch(copies, URL, 1)
     assert bucket.count("read") == reads + 1, "its manifest alone"
+
+
+def test_a_copy_counts_while_storage_does_not_answer(work, copies, monkeypatch):
+    publish(work, "one")
+    remote_versions.fetch(copies, URL, 1)
+
+    def away(*_):
+        raise errors.Unreachable("away")
+
+    monkeypatch.setattr(remote_versions, "read_manifest", away)
+    remote_versions.fetch(copies, URL, 1)
+    assert text_of(copies, 1) == "one"
+    (versioned_folder.version_folder(copies, 1) / "manifest.json").unlink()
+    with pytest.raises(errors.Unreachable):
+        remote_versions.fetch(copies, URL, 1)
+
+
+def test_what_an_outage_kept_from_being_published_is_by_the_next_push(work, bucket, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(errors.Unreachable):
+        patch.setattr(objects, "default", lambda: Objects(HASTY))
+        bucket.faults.add(Fault("status", 503, operations=("insert",), times=None))
+        publish(work, "one")
+    bucket.faults.clear()
+    assert remote_versions.published(URL) == {}
+    remote_versions.push(work, URL)
+    assert list(remote_versions.published(URL)) == [1]
 
 
 def test_an_outage_is_said_once_and_what_is_published_then_comes_later(work, copies, bucket):
