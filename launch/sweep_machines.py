@@ -119,7 +119,7 @@ def show(slices: SliceLauncher, arguments: list[str]) -> None:
 
 
 def exit_code(machines: LocalLauncher | SliceLauncher) -> int:
-    """1 where slices go on costing money that should have been deleted, else 0."""
+    """1 where slices still cost money that should have been deleted, else 0."""
     return int(isinstance(machines, SliceLauncher) and bool(machines.undeleted))
 
 

@@ -169,7 +169,7 @@ class SliceLauncher:
             self._release(worker)
 
     def _leave_jobs(self) -> None:
-        """Ends the threads of jobs: one that went on could ask for slices after this driver."""
+        """Ends the threads of jobs: one that continued could ask for slices after this driver."""
         jobs = [(one, one.job) for one in self._workers if one.job is not None]
         for _, job in jobs:
             job.leave()
@@ -179,7 +179,7 @@ class SliceLauncher:
             if job.ended() is not None:
                 self._collect(worker, job)
             else:  # it can change nothing once the lease is released
-                self._say(f"{worker.request.name}: a call of gcloud goes on")
+                self._say(f"{worker.request.name}: a call of gcloud has not ended yet")
 
     def _delete_all(self) -> None:
         held = {one.request.name: one.lease for one in self._workers if one.lease is not None}
@@ -236,8 +236,11 @@ class SliceLauncher:
             if worker.lease is None and worker.job is None and not worker.retired:
                 name = self._lease_name(worker.request.name)
                 worker.lease = self._leases.claim(name, functools.partial(_lose, worker))
-                if worker.lease is not None:
+                try:
                     self._read_note(worker)
+                except StorageError:
+                    self._release(worker)  # claimed again once the note can be read
+                    raise
 
     def _lease_name(self, name: str) -> str:
         return f"slices-{self.fleet.request.all_labels[FOLDER_LABEL]}-{name}"
@@ -251,6 +254,8 @@ class SliceLauncher:
         return self._folder / f"{worker.request.name}.json"
 
     def _read_note(self, worker: _Worker) -> None:
+        if worker.lease is None:
+            return
         remote_store.copy_record(self._path(worker))
         note: dict[str, Any] = records.read_json(self._path(worker)) or {}
         worker.trial = str(note.get("trial", ""))

@@ -5,23 +5,20 @@ killed driver leaves is a record that says `running` and a lease whose holder is
 starts the trial's recipe again, which continues from its checkpoint.
 """
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from t5x_style.leases.lease import Lease, LeaseLost, Leases
 from t5x_style.storage.errors import StorageError, Unreachable
-from t5x_style.sweeps import measures, settling, trial_records
-from t5x_style.sweeps.launchers import NOT_RUN, Launcher
-from t5x_style.sweeps.outages import Outage
+from t5x_style.storage.outages import Outage
+from t5x_style.sweeps import measures, planning, settling, trial_records
+from t5x_style.sweeps.launchers import NOT_RUN, Job, Launcher
 from t5x_style.sweeps.outcomes import Outcomes
 from t5x_style.sweeps.planning import Planner
 from t5x_style.sweeps.pruning import Pruner
 from t5x_style.sweeps.remote_sweep import RemoteSweep
-from t5x_style.sweeps.running import Running, lose
 from t5x_style.sweeps.trial_records import LOG, Kept, TrialRecords
 from t5x_style.sweeps.trials import Record, Trial
 from t5x_style.workflow import remote_store
@@ -45,6 +42,32 @@ class Source(Protocol):
 
     def is_complete(self) -> bool:
         """Whether no more will come."""
+
+
+@dataclass
+class Running:
+    """A trial of this driver.
+
+    Attributes:
+      kept: its record.
+      began: by the driver's clock.
+      stopped: the record that it gets once it has ended, because the driver stopped it.
+      asked: when it was asked to end, by the driver's clock.
+      took: seconds of this attempt, once it has ended.
+      ending: the record that it gets then.
+      lost: another driver has taken it over, since this process was suspended for long.
+    """
+
+    trial: Trial
+    kept: Kept
+    lease: Lease
+    job: Job
+    began: float
+    stopped: Record | None = None
+    asked: float = 0.0
+    took: float | None = None
+    ending: Record | None = None
+    lost: bool = False
 
 
 class Driver:
@@ -83,7 +106,7 @@ class Driver:
         self._retried: set[str] = set()
         self._stops: dict[str, int] = {}  # trial -> how often somebody else has stopped it
         self._files = planner.files()
-        self._read = _digest(self._files)
+        self._read = planning.digest(self._files)
         self._said = False
         self.stopping = False
         self.changed = False
@@ -109,15 +132,15 @@ class Driver:
         while True:
             began = self._clock()
             try:
-                goes_on = self._work()
-                outage.is_over()
+                continues = self._work()
             except Unreachable as error:
                 self._stop_early(self._viewed)
                 ended = all(one.job.ended() is not None for one in self._running.values())
                 outage.lasts(error, is_urgent=self.stopping and ended)
-                goes_on = True
-            if not goes_on:
-                return
+            else:
+                outage.is_over()
+                if not continues:
+                    return
             busy = (self._clock() - began) / BUSY_SHARE
             self._sleep(min(max(POLL_SECONDS, busy), LONGEST_POLL))
 
@@ -166,7 +189,7 @@ class Driver:
             try:
                 with one.lease.guard():
                     self.records.write(replace(one.kept, record=record))
-                self._publish_log(name)
+                self._remote.publish(self.records.folder_of(name) / LOG)
                 self._say(f"{name}: {record.in_words}")
             except LeaseLost as error:
                 self._say(f"{name}: {error}")
@@ -176,11 +199,6 @@ class Driver:
     def _seconds(self, one: Running) -> float:
         """How long this attempt has run."""
         return self._clock() - one.began - one.job.waited() if one.took is None else one.took
-
-    def _publish_log(self, name: str) -> None:
-        log = self.records.folder_of(name) / LOG
-        if log.is_file():
-            remote_store.publish_file(log)
 
     def _outcome(self, one: Running, code: int) -> Record:
         """What became of a trial that ended by itself; stopped again and again, it has failed."""
@@ -222,7 +240,7 @@ class Driver:
         return replace(seen, status="pruned", step=last[0], value=last[1], reason=reason)
 
     def _watch_files(self) -> None:
-        if not self.changed and _digest(self._files) != self._read:
+        if not self.changed and planning.digest(self._files) != self._read:
             self.changed = True
             self._say(
                 f"{self._sweep.title}: the sweep file or a gin file of its recipe changed since "
@@ -326,7 +344,7 @@ class Driver:
           again: it has failed, and is retried.
         """
         found: list[Running] = []
-        lease = self._leases.claim(self.lease_name(trial), lambda: lose(found))
+        lease = self._leases.claim(self.lease_name(trial), lambda: _lose(found))
         if lease is None:
             return False
         try:
@@ -376,13 +394,6 @@ class Driver:
         return f"sweep-{trial_records.folder_key(self._sweep.folder)}-{trial.name}"
 
 
-def _digest(paths: Iterable[Path]) -> str:
-    """Of the contents of files; one that is gone counts as empty."""
-    digest = hashlib.sha256()
-    for path in paths:
-        try:
-            digest.update(path.read_bytes())
-        except OSError:
-            digest.update(b"gone")
-        digest.update(b"\0")
-    return digest.hexdigest()
+def _lose(found: Iterable[Running]) -> None:
+    for one in found:
+        one.lost = True

@@ -5,6 +5,7 @@ the stage that is measured identifies a trial's result: a record of a trial with
 before the recipe was changed, does not count.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -261,3 +262,15 @@ def _different(was: Planned, now: Planned) -> str:
         if stage in was.chain and was.chain[stage].values.semantic.get(name) != value
     ]
     return ", ".join(found[:3]) or "its stages"
+
+
+def digest(paths: Iterable[Path]) -> str:
+    """Of the contents of files; one that is gone counts as empty."""
+    digest = hashlib.sha256()
+    for path in paths:
+        try:
+            digest.update(path.read_bytes())
+        except OSError:
+            digest.update(b"gone")
+        digest.update(b"\0")
+    return digest.hexdigest()

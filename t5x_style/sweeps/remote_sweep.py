@@ -84,6 +84,11 @@ class RemoteSweep:
         if there is not None and there.size > _size(log):
             mirror.download(there, log)
 
+    def publish(self, log: Path) -> None:
+        """Uploads the log of a trial that has ended here, if it printed any."""
+        if log.is_file():
+            remote_store.publish_file(log)
+
     def look_at_store(self) -> None:
         """Copies the records of stages that were made elsewhere."""
         remote_store.refresh(self._store)
@@ -91,7 +96,7 @@ class RemoteSweep:
     def log(self, link: Path) -> Path:
         """The log of a training, here or as far as another machine has pushed it.
 
-        The one that was written last counts: of a training that went on elsewhere from an earlier
+        The one that was written last counts: of a training that continued elsewhere from an earlier
         checkpoint, the pushed one is right, and may be shorter.
 
         Args:

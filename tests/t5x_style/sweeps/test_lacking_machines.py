@@ -126,7 +126,7 @@ def lack(monkeypatch, found, name, times):
 
 
 @pytest.mark.parametrize("times", [[True], [False, True, True], [False, False, True, True]])
-def test_a_driver_goes_on_after_an_outage(driver_of, monkeypatch, times):
+def test_a_driver_continues_after_an_outage(driver_of, monkeypatch, times):
     launcher = Launcher(1)
     driver, said = driver_of(launcher, ONE, step=1)
     lack(monkeypatch, driver._remote, "look", times)

@@ -1,4 +1,4 @@
-"""How long a driver goes on without object storage, where its trials may train meanwhile."""
+"""How long a driver continues without object storage, where its trials may train meanwhile."""
 
 from collections.abc import Callable
 
@@ -30,7 +30,7 @@ class Outage:
         """
         if self._since is None:
             self._since = self._clock()
-            self._say(f"trials go on, and are looked after once there is an answer: {error}")
+            self._say(f"trials continue, and are looked after once there is an answer: {error}")
         if is_urgent or self._clock() - self._since >= PATIENCE_SECONDS:
             raise error
 
