@@ -24,7 +24,7 @@ def test_two_hosts_see_what_a_third_publishes(tmp_path, bucket, monkeypatch):
     shared["INDEX_VERSIONS"] = f"{URL}/index"
     trained = {"MODEL_DIR": f"{URL}/training", "SEED": 1, "STEPS": 16, "WARMUP_STEPS": 2}
     trained |= {"LEARNING_RATE": 1e-4, "EVALUATE_EVERY": 4, "LOG_EVERY": 2}
-    trained |= {"HOST_STALENESS_STEPS": 4, "WHEN_STALE": "pause", "AHEAD": 1}
+    trained |= {"HOST_STALENESS_STEPS": 6, "WHEN_STALE": "pause", "AHEAD": 1}
     watched = {"TRAINING": f"{URL}/training", "CORPUS_TABLE": None, "POLL_SECONDS": 0.2}
     watched |= {"KEEP_VERSIONS": 2}
     files = ["runs/training/train", *OBJECTIVE, "data/pretraining/sentences"]
