@@ -244,6 +244,7 @@ def _train(folder, made, processes, steps):
         assert code == 0, output[-3000:]
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_plans_of_one_and_its_losses(made, tmp_path):
     """Each plan of the same parameters: sums of gradients differ in their last bits between
     processes and devices, and one choice made otherwise changes all of a plan that follow.
