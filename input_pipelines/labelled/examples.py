@@ -1,8 +1,9 @@
 """What every layout of labelled data is read as: rows of a query with labelled passages."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, SupportsFloat
 
 from input_pipelines.sources.text_sources import BadRecords, FieldError, SourceError, text_field
 
@@ -144,10 +145,10 @@ def number(value: object, name: str) -> float:
       FieldError: it is no finite number.
     """
     try:
-        found = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        found = float("nan")
-    if found - found != 0:  # NaN and infinities
+        found = float(value) if isinstance(value, str | SupportsFloat) else math.nan
+    except (ValueError, OverflowError):
+        found = math.nan
+    if not math.isfinite(found):
         detail = f"field {name!r}: expected a finite number, found {value!r:.60}"
         raise FieldError("not_a_number", detail)
     return found

@@ -18,6 +18,7 @@ from t5x_style.workflow import making, recipe_planning, recipe_reader, stages
 from t5x_style.workflow.recipe_stage import RecipeError
 from tests.kits.recipe_kit import HEAD, MAKE
 from tests.kits.recipe_kit import make_house as make_house  # a fixture
+from tests.kits.toys import toy_companion
 from tests.launch.test_recipe_runs import start
 
 HEAR = HEAD + (
@@ -25,14 +26,9 @@ HEAR = HEAD + (
     "stage.run.job = @toy_companion.hear\nstage.run.inputs = [%SOURCE]\n"
     "toy_companion.hear:\n  folder = %MEET\n  source = %SOURCE\n"
 )
-SPEAK = HEAD + (
-    "from tests.kits.toys import toy_companion\n"
-    "toy_companion.speak:\n  folder = %MEET\n  stage = %STAGE\n  text = %TEXTS\n  says = %SAYS\n"
-)
 RECIPE = (
     HEAD
     + """from launch import recipe
-from tests.kits.toys import toy_companion
 SAYS = 'size'
 recipe.run.run_dir = 'runs'
 
@@ -44,14 +40,8 @@ heard/recipe.Stage:
   gin_files = ['hear.gin']
   inputs = {'SOURCE': %first.text}
 
-voice/recipe.Companion:
-  stage = 'heard'
-  program = @toy_companion.speak
-  gin_files = ['speak.gin']
-  inputs = {'TEXTS': %first.text}
-  watches = 'STAGE'
-  shares = 'MEET'
 """
+    + toy_companion.described("heard", "%first.text")
 )
 
 
@@ -59,7 +49,7 @@ voice/recipe.Companion:
 def meeting(house):
     """`flags(recipe text, **macros)` of a recipe with a companion, in a folder of its own."""
     Path("hear.gin").write_text(HEAR)
-    Path("speak.gin").write_text(SPEAK)
+    Path("speak.gin").write_text(HEAD + toy_companion.SPEAK)
     Path("make.gin").write_text(MAKE)
 
     def flags(text=RECIPE, companions="here", **macros):

@@ -18,6 +18,33 @@ from t5x_style.storage import objects, places
 JOBS = {"hear": {"name": "toy_hear", "version": 1, "outputs": ["text"]}}
 
 
+SPEAK = """from tests.kits.toys import toy_companion
+toy_companion.speak:
+  folder = %MEET
+  stage = %STAGE
+  text = %TEXTS
+  says = %SAYS
+"""  # speak.gin
+
+
+def described(stage: str, texts: str) -> str:
+    """Gin of the companion `voice` of a recipe, whose `speak.gin` is SPEAK.
+
+    Args:
+      stage: that it runs next to.
+      texts: what it reads, such as '%first.text'.
+    """
+    return f"""from tests.kits.toys import toy_companion
+voice/recipe.Companion:
+  stage = '{stage}'
+  program = @toy_companion.speak
+  gin_files = ['speak.gin']
+  inputs = {{'TEXTS': {texts}}}
+  watches = 'STAGE'
+  shares = 'MEET'
+"""
+
+
 def _pipe(folder: str) -> str:
     path = os.path.join(folder, "pipe")
     os.makedirs(folder, exist_ok=True)

@@ -9,11 +9,12 @@ from launch.cloud import recipe_job
 from launch.cloud.endings import Ending
 from launch.cloud.requests import RequestError
 from t5x_style.storage import places
-from tests.kits.recipe_kit import MAKE
+from tests.kits.recipe_kit import HEAD, MAKE
 from tests.kits.recipe_kit import make_house as make_house  # a fixture
+from tests.kits.toys import toy_companion
 from tests.kits.toys.remote_folder import content, names
 from tests.launch.cloud.tpu_command import WHERE, Forbidden, call, enter_repository, printed
-from tests.launch.test_companions import HEAR, RECIPE, SPEAK, finish
+from tests.launch.test_companions import HEAR, RECIPE, finish
 from tests.launch.test_recipe_runs import start
 
 in_repository = enter_repository
@@ -72,7 +73,7 @@ def test_companions_alone_need_one_host_and_a_recipe_that_has_some(words, said, 
 def test_a_stage_and_its_companion_meet_in_a_bucket(house, bucket, tmp_path):
     """Two machines with a disk each; neither sees the other's."""
     Path("hear.gin").write_text(HEAR)
-    Path("speak.gin").write_text(SPEAK)
+    Path("speak.gin").write_text(HEAD + toy_companion.SPEAK)
     Path("make.gin").write_text(MAKE)
     house(RECIPE.replace("'runs'", "'gs://bucket/run'"))
     with contextlib.ExitStack() as stack:

@@ -100,6 +100,13 @@ class World:
         assert driver.free()
         return driver.start(trial, [trial], self.folder / "trials" / trial / "log.txt")
 
+    def running(self, trial):
+        """A driver that was just started, and its trial, which runs on slices."""
+        driver = self.driver()
+        job = self.start(driver, trial)
+        until(lambda: self.machines.started(trial))
+        return driver, job
+
     def run(self, driver, trials=TRIALS):
         """Runs trials to their ends, again where no slices could; their exit codes."""
         queue, running, codes, deadline = list(trials), {}, {}, Deadline()

@@ -13,8 +13,9 @@ from t5x_style.accelerators.slices import SliceError
 from t5x_style.configuration import command_flags, gin_checks
 from t5x_style.configuration.gin_reader import GinError
 from t5x_style.sweeps.launchers import LocalLauncher
+from tests.kits.recipe_kit import HEAD
+from tests.kits.toys import toy_companion
 from tests.kits.toys.sweep_house import SWEEP
-from tests.launch.test_companions import SPEAK
 
 SLICES = ("--slice=v5e:2x4", "--spot", "--zone=us-west4-a", "--project=my-project")
 
@@ -66,19 +67,11 @@ def test_inputs_of_a_disk_are_refused(sweep_house):
     check(sweep_house, *SLICES, text=SWEEP + "CORPUS = 'gs://bucket/corpus'\n")
 
 
-COMPANION = """from tests.kits.toys import toy_companion
-voice/recipe.Companion:
-  stage = 'tuned'
-  program = @toy_companion.speak
-  gin_files = ['speak.gin']
-  inputs = {'TEXTS': %corpus.text}
-  watches = 'STAGE'
-  shares = 'MEET'
-"""
+COMPANION = toy_companion.described("tuned", "%corpus.text")
 
 
 def test_companions_are_refused_on_several_hosts(sweep_house):
-    (sweep_house.folder / "speak.gin").write_text(SPEAK)
+    (sweep_house.folder / "speak.gin").write_text(HEAD + toy_companion.SPEAK)
     with open(sweep_house.folder / "learn.gin", "a") as file:
         file.write("MEET = ''\n")
     with open(sweep_house.folder / "recipe.gin", "a") as file:

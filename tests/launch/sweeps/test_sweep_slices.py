@@ -21,9 +21,7 @@ def test_trials_follow_each_other_on_the_slices_of_two_workers(world):
 
 def test_a_preempted_trial_continues_on_new_slices(world):
     here = world(ToyMachines(a=(RUNS_ON, 0)))
-    driver = here.driver()
-    job = here.start(driver, "a")
-    until(lambda: here.machines.started("a"))
+    _, job = here.running("a")
     here.zone.preempt("rates-w0")
     assert ended(job) == 0
     assert here.zone.created["rates-w0"] == 2 and here.machines.started("a") == 2
@@ -32,9 +30,7 @@ def test_a_preempted_trial_continues_on_new_slices(world):
 
 def test_a_stopped_trial_saves_and_is_not_started_again(world):
     here = world(ToyMachines(a=(RUNS_ON, 0)))
-    driver = here.driver()
-    job = here.start(driver, "a")
-    until(lambda: here.machines.started("a"))
+    driver, job = here.running("a")
     job.stop()
     assert ended(job) == 143
     assert here.machines.stops == [("rates-w0", "a")] and here.machines.started("a") == 1
@@ -45,9 +41,7 @@ def test_a_stopped_trial_saves_and_is_not_started_again(world):
 def test_a_trial_that_does_not_end_when_asked_is_killed_once_the_driver_says_so(world):
     here = world(ToyMachines(a=(RUNS_ON,)))
     here.machines.hangs = True
-    driver = here.driver()
-    job = here.start(driver, "a")
-    until(lambda: here.machines.started("a"))
+    driver, job = here.running("a")
     job.stop()
     until(lambda: len(here.machines.stops) > 2)  # it is asked again
     assert job.ended() is None
@@ -153,9 +147,7 @@ def test_two_drivers_share_no_slices(world):
 
 def test_who_loses_its_slices_to_another_driver_leaves_the_job_alone(world):
     here = world(ToyMachines(a=(RUNS_ON,)), workers=1)
-    driver = here.driver()
-    job = here.start(driver, "a")
-    until(lambda: here.machines.started("a"))
+    driver, job = here.running("a")
     driver.leases.lost()
     assert ended(job) == NOT_RUN
     assert here.machines.stops == [] and not driver.free() and not driver.retired
@@ -164,9 +156,7 @@ def test_who_loses_its_slices_to_another_driver_leaves_the_job_alone(world):
 def test_a_driver_that_wakes_up_does_not_touch_the_jobs_of_the_next_one(world):
     """It has not heard yet that its lease is lost, and is asked to stop its trial."""
     here = world(ToyMachines(a=(RUNS_ON,)), workers=1)
-    driver = here.driver()
-    job = here.start(driver, "a")
-    until(lambda: here.machines.started("a"))
+    _, job = here.running("a")
     here.held.clear()
     other = here.driver()
     assert other.free() == 1
@@ -176,9 +166,7 @@ def test_a_driver_that_wakes_up_does_not_touch_the_jobs_of_the_next_one(world):
 
 def test_an_outage_of_the_bucket_fails_no_trial_and_costs_no_slices(world):
     here = world(ToyMachines(a=(RUNS_ON,), b=(RUNS_ON,)), workers=1)
-    driver = here.driver()
-    job = here.start(driver, "a")
-    until(lambda: here.machines.started("a"))
+    driver, job = here.running("a")
     driver.leases.is_away = True
     job.stop()  # which needs the lease
     assert ended(job) == NOT_RUN and driver.free() == 1
@@ -192,18 +180,14 @@ def test_an_outage_of_the_bucket_fails_no_trial_and_costs_no_slices(world):
 
 def test_no_slices_are_asked_for_once_a_driver_has_closed(world):
     here = world(ToyMachines(a=(RUNS_ON,)), workers=1)
-    driver = here.driver()
-    job = here.start(driver, "a")
-    until(lambda: here.machines.started("a"))
+    driver, job = here.running("a")
     driver.close()
     assert job.ended() == NOT_RUN and here.machines.stops == [] and here.held == {}
 
 
 def test_a_driver_that_wakes_up_neither_deletes_nor_asks_for_slices(world):
     here = world(ToyMachines(a=(RUNS_ON,)), workers=1)
-    driver = here.driver()
-    job = here.start(driver, "a")
-    until(lambda: here.machines.started("a"))
+    _, job = here.running("a")
     here.held.clear()
     here.zone.preempt("rates-w0")
     assert ended(job) == NOT_RUN
