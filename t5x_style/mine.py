@@ -7,6 +7,7 @@ process 0 writes.
 """
 
 import dataclasses
+import json
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from t5x_style.mining.candidates import Candidates, MakeCandidates
 from t5x_style.retrieval import resumable_parts, versioned_folder
 from t5x_style.retrieval.beir_collection import (
     Passages,
+    Qrels,
     find_qrels,
     has_judgements,
     read_qrels,
@@ -51,6 +53,7 @@ def mine(
     part_size: int,
     model_dir: str,
     most_queries: int = 0,
+    given: str | None = None,
 ) -> dict[str, str]:
     """Writes a line for each query that the split judges, in the order of queries.jsonl.
 
@@ -64,6 +67,7 @@ def mine(
       part_size: queries in a part: what a kill costs at most.
       model_dir: where both files appear when they are complete.
       most_queries: mine for so many at most, spread evenly over the split; 0: for all.
+      given: a file of the same lines, whose negatives come before those that are found; None: none.
 
     A split whose file holds no judgements gives an empty file, and a warning.
 
@@ -83,6 +87,7 @@ def mine(
     if first:
         print(f"mine: {len(queries):,} queries, {len(passages):,} passages", file=sys.stderr)
     found = candidates(passages, queries)
+    known = _given(given, qrels, passages) if given else {}
     used = {"split": split, **dataclasses.asdict(settings)}
     judged = [(query, _positives(qrels[query], passages)) for query in queries]
     answers = {row for rows in qrels.values() for row in _positives(rows, passages)}
@@ -91,10 +96,11 @@ def mine(
         list(queries.items()),
         judged,
         sorted(answers),
+        *([sorted(known.items())] if known else []),
     ]
     version = fingerprints.digest([found.version, used, content])
     job = resumable_parts.ResumableParts(model_dir, version, len(queries), part_size)
-    _mine_parts(job, found, judged, settings, answers)
+    _mine_parts(job, found, judged, settings, answers, known)
     if first:
         print(hard_negatives.report(job.lines(), settings.negatives), file=sys.stderr)
         path = Path(model_dir) / NEGATIVES
@@ -135,12 +141,25 @@ def _positives(relevances: Mapping[str, int], passages: Passages) -> list[int]:
     return [passages.row(name) for name, relevance in relevances.items() if relevance > 0]
 
 
+def _given(path: str, qrels: Qrels, passages: Passages) -> dict[str, list[int]]:
+    """Query -> rows of the negatives that a file names for it, without its positives."""
+    found = {}
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        query, positives = record["query_id"], qrels.get(record["query_id"], {})
+        rows = [passages.row(name) for name in record["negative_ids"] if name not in positives]
+        if rows and positives:
+            found[query] = rows
+    return found
+
+
 def _mine_parts(
     job: resumable_parts.ResumableParts,
     candidates: Candidates,
     judged: Sequence[hard_negatives.Judged],
     settings: hard_negatives.MiningSettings,
     answers: Collection[int],
+    given: Mapping[str, Sequence[int]],
 ) -> None:
     """Mines for the parts that are missing, on all processes together."""
     first = jax.process_index() == 0
@@ -158,7 +177,7 @@ def _mine_parts(
         for number, (start, end) in zip(missing, shares, strict=True):
             lines = []
             for one in hard_negatives.mine_negatives(
-                candidates, judged[start:end], settings, answers
+                candidates, judged[start:end], settings, answers, given
             ):
                 lines.append(one.line())
                 bar.update()

@@ -42,6 +42,7 @@ def report(
     run_dir: str | None = None,
     settings: Mapping[str, str] | None = None,
     searchable: bool = False,
+    opening: str | None = None,
 ) -> dict[str, str]:
     """Writes summary.json, summary.md and curves.png, and prints the advice.
 
@@ -63,6 +64,7 @@ def report(
       run_dir: folder of the run; None: as for `recipe`.
       settings: macros that the recipe cannot run without, with their values.
       searchable: whether the run has a stage that `t5x_style.search` finds.
+      opening: a file in Markdown that the page begins with.
 
     Raises:
       ValueError: a metric that no training logged, or a claim that was not tested.
@@ -94,6 +96,8 @@ def report(
     text += "".join(report_tables.by_step(one, lines) for one in over_training)
     for path in further:
         text += "\n".join(["", *tables(json.loads(Path(path).read_text(encoding="utf-8")))])
+    if opening is not None:
+        text = Path(opening).read_text(encoding="utf-8") + "\n" + text
     (folder / "summary.md").write_text(text, encoding="utf-8")
     print("\n".join(advice), flush=True)  # the last stage: these are the last lines on screen
     return {"summary": "summary.json", "page": "summary.md", "curves": "curves.png"}

@@ -1,5 +1,6 @@
 """Labelled data of any layout as a BEIR folder with splits, and a file of its negatives."""
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from input_pipelines.sources.text_sources import BadRecords, Record
 JOBS = {
     "labelled_collection": {
         "name": "labelled_collection",
-        "version": 1,
+        "version": 2,
         "outputs": ["corpus", "negatives", "report"],
         "check": "check",
     }
@@ -78,7 +79,8 @@ def labelled_collection(
         for name in (name for name in queries if name in division.parts["train"]):
             _write_line(file, _negatives(found, name))
     with _written(model_dir, "report.json") as file:
-        json.dump(_report(found, division), file, indent=1, ensure_ascii=False)
+        report = {**_report(found, division), "sha256": _digest(folder)}
+        json.dump(report, file, indent=1, ensure_ascii=False)
     print(summary(found, division), flush=True)
     return {"corpus": "corpus", "negatives": "negatives.jsonl", "report": "report.json"}
 
@@ -131,6 +133,16 @@ def _report(found: Read, division: Division) -> dict[str, object]:
         "notes": list(division.notes),
         "overlap": {part: one.as_dict() for part, one in _overlaps(found, division).items()},
     }
+
+
+def _digest(folder: str) -> str:
+    """Of the collection that was written: the same data has the same in any layout."""
+    names = ("corpus.jsonl", "queries.jsonl", *(f"qrels/{part}.tsv" for part in PARTS))
+    total = hashlib.sha256()
+    for name in names:
+        with open(os.path.join(folder, name), "rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()
 
 
 def _negatives(found: Read, query: str) -> dict[str, object]:

@@ -48,6 +48,48 @@ def fitting_steps(pairs: PairMixture, steps: int, passes: float) -> int:
     return min(steps, fitting)
 
 
+def epoch_steps(pairs: PairMixture, epochs: float | None, budget: float) -> int:
+    """The steps of a training on labelled pairs, or of others where there are none.
+
+    Args:
+      pairs: what is trained on.
+      epochs: how often each pair is seen; None: by their number, see `usual_epochs`.
+      budget: of the full length; multiplies the epochs.
+
+    Raises:
+      ValueError: epochs below 0, or an error of `pairs`.
+    """
+    opened = pairs.open()
+    kinds = [name for name in opened.sizes if isinstance(pairs.kinds[name], LabelledPairs)]
+    count = sum(opened.sizes[name] for name in kinds or opened.sizes)
+    if epochs is None:
+        epochs = usual_epochs(count)
+    if not epochs >= 0:
+        raise ValueError(f"epoch_steps.epochs: expected 0 or more, or None, found {epochs}")
+    steps = math.ceil(budget * epochs * count / opened.batch)
+    said = (count, budget * epochs, opened.batch, steps)
+    logging.info("%d pairs, %g epochs of %d pairs a step: %d steps", *said)
+    return steps
+
+
+def usual_epochs(pairs: int) -> float:
+    """How often few pairs are shown more than many; development queries choose the checkpoint."""
+    for least, epochs in ((50_000, 1.0), (5_000, 2.0), (1_000, 3.0)):
+        if pairs >= least:
+            return epochs
+    return 5.0
+
+
+def share_of(steps: int, parts: int) -> int:
+    """Steps between two of `parts` events that are spread evenly over `steps`; at least 1.
+
+    Raises:
+      ValueError: parts below 1.
+    """
+    packing_plan.check_sizes("share_of", parts=parts)
+    return max(1, steps // parts)
+
+
 def fitting_warmup(steps: int, warmup_steps: int) -> int:
     """Steps of warmup: `warmup_steps`, at most a quarter of `steps`, the training's length."""
     return min(warmup_steps, steps // 4)

@@ -1,7 +1,7 @@
 """Which queries belong together, for intervals and tests over groups of queries.
 
-A rule names the group of a query by its most relevant passage: the file that this passage comes
-from, or its title. Bind one to `evaluate.evaluate.group_of`.
+A rule names the group of a query by its most relevant passage: the passage itself, the file that it
+comes from, or its title. Bind one to `evaluate.evaluate.group_of`.
 """
 
 import dataclasses
@@ -74,6 +74,15 @@ class ByTitle:
                 f"{passage.id!r}. Set evaluate.evaluate.group_of to None"
             )
         return title
+
+
+@dataclasses.dataclass(frozen=True)
+class ByPassage:
+    """The relevant passage itself, where several queries ask for one passage."""
+
+    def __call__(self, passage: Passage) -> str:
+        """See `GroupRule`."""
+        return passage.id
 
 
 def numbers(

@@ -5,6 +5,9 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
 
 from t5x_style.interfaces import index as index_lib
 from t5x_style.mining.candidates import Candidates, Hits
@@ -85,6 +88,7 @@ def mine_negatives(
     judged: Sequence[Judged],
     settings: MiningSettings,
     answers: Collection[int] = (),
+    given: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> Iterator[Mined]:
     """Negatives for each of these queries, in their order.
 
@@ -95,40 +99,46 @@ def mine_negatives(
       judged: the queries.
       settings: which hits become negatives.
       answers: rows that answer some query of the split; `only_answers` is about them.
+      given: query -> rows of its known negatives, none of them a positive; they come first.
     """
     allowed = answers if settings.only_answers else None
-    queries, positives = [query for query, _ in judged], [rows for _, rows in judged]
-    found = candidates.search(queries, positives, settings.depth)
+    queries = [query for query, _ in judged]
+    scored = [[*rows, *given.get(query, ())] for query, rows in judged]
+    found = candidates.search(queries, scored, settings.depth)
     for (query, rows), hits in zip(judged, found, strict=True):
-        yield _mine_one(candidates, query, rows, hits, settings, allowed)
+        known = given.get(query, ())
+        yield _mine_one(candidates, query, rows, known, hits, settings, allowed)
 
 
 def _mine_one(
     candidates: Candidates,
     query: str,
     positives: Sequence[int],
+    given: Sequence[int],
     hits: Hits,
     settings: MiningSettings,
     allowed: Collection[int] | None,
 ) -> Mined:
-    reasons = _reasons(hits, positives, settings, allowed)
-    kept: list[int] = []
+    positive_scores, given_scores = np.split(np.asarray(hits.positive_scores), [len(positives)])
+    given, given_scores = given[: settings.negatives], given_scores[: settings.negatives]
+    reasons = _reasons(hits, positives, given, max(positive_scores), settings, allowed)
+    wanted, kept = settings.negatives - len(given), list[int]()
     free = (place for place, reason in enumerate(reasons) if not reason)
-    while chosen := list(itertools.islice(free, settings.negatives - len(kept))):
+    while chosen := list(itertools.islice(free, wanted - len(kept))):
         near = _near_duplicates(candidates, hits.rows[chosen].tolist(), positives, settings)
         for place, is_near in zip(chosen, near, strict=True):
             if is_near:
                 reasons[place] = "near_duplicate"
             else:
                 kept.append(place)
-    if len(kept) == settings.negatives:
-        reasons = reasons[: kept[-1]]
+    if len(kept) == wanted:
+        reasons = reasons[: kept[-1]] if kept else []
     return Mined(
         query,
         [candidates.ids[row] for row in positives],
-        _rounded(hits.positive_scores),
-        [candidates.ids[hits.rows[place]] for place in kept],
-        _rounded(hits.scores[place] for place in kept),
+        _rounded(positive_scores),
+        [candidates.ids[row] for row in (*given, *(hits.rows[place] for place in kept))],
+        _rounded((*given_scores, *(hits.scores[place] for place in kept))),
         dict(sorted(collections.Counter(filter(None, reasons)).items())),
     )
 
@@ -136,17 +146,21 @@ def _mine_one(
 def _reasons(
     hits: Hits,
     positives: Sequence[int],
+    given: Sequence[int],
+    best_positive: float,
     settings: MiningSettings,
     allowed: Collection[int] | None,
 ) -> list[str]:
     """Why each hit is no negative, '' where its text has yet to be looked at."""
-    limit = settings.limit(float(max(hits.positive_scores)))
+    limit = settings.limit(float(best_positive))
     reasons = []
     for place, row in enumerate(hits.rows.tolist()):
         if row == index_lib.NO_ROW:
             break
         if row in positives:
             reasons.append("positive")
+        elif row in given:
+            reasons.append("given")
         elif place < settings.skip_top:
             reasons.append("top")
         elif allowed is not None and row not in allowed:

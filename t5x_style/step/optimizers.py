@@ -10,8 +10,15 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from t5x_style.interfaces.encoder import EncoderConfig
+
 DECAYS = ("linear", "cosine", "constant", "warmup_stable_decay")
 NO_DECAY = (r"bias$", r"scale$")  # an encoder may have no biases, or no norms
+
+
+# Width of an encoder -> rate at which E5 was fine-tuned (https://arxiv.org/abs/2212.03533, A.2)
+_FINE_TUNING_RATES = {384: 3e-5, 768: 2e-5}
+_LARGE_RATE = 1e-5
 
 
 class PatternError(ValueError):
@@ -212,3 +219,16 @@ def require_matches(patterns: tuple[str, ...], paths: list[str], where: str) -> 
 
 def _matches(patterns: tuple[str, ...], path: str) -> bool:
     return any(re.search(pattern, path) for pattern in patterns)
+
+
+def fine_tuning_rate(config: EncoderConfig, rate: float | None = None) -> float:
+    """A learning rate that suits the fine-tuning of an encoder: the wider it is, the lower.
+
+    Args:
+      config: of the encoder.
+      rate: taken instead; None: by the width.
+    """
+    if rate is not None:
+        return rate
+    rates = (found for width, found in _FINE_TUNING_RATES.items() if config.hidden <= width)
+    return next(rates, _LARGE_RATE)

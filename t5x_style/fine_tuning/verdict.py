@@ -1,0 +1,177 @@
+"""Stage: is the fine-tuned encoder better than the one that it started from?
+
+The verdict is about the first metric's paired difference on held-out queries:
+
+    better          the 95 % interval lies above 0
+    worse           it lies below 0
+    no difference   it contains 0
+    no verdict      fewer than `LEAST_QUERIES` development or test queries
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5x_style.evaluation import significance
+from t5x_style.fine_tuning import verdict_page
+
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {"verdict": {"name": "verdict", "version": 1, "outputs": ["page", "verdict"]}}
+LEAST_QUERIES = 200  # with fewer, a difference of two systems is hardly ever significant
+VERDICTS = ("better", "no difference", "worse", "no verdict")
+
+Report = Mapping[str, Any]  # metrics.json, or another JSON object
+
+
+def verdict(
+    evaluation: str,
+    per_query: str,
+    collection: str,
+    tuned: str,
+    original: str,
+    metric: str,
+    model_dir: str,
+    interpolation: str | None = None,
+    others: str | None = None,
+    samples: int = 10_000,
+    seed: int = 0,
+) -> dict[str, str]:
+    """Writes verdict.json and verdict.md, and prints the verdict.
+
+    verdict.json: {"line", "verdict", "metric", "system", "baseline", "difference", "low", "high",
+    "p", "queries": {split: n}, "passages", "systems": {system: {metric: {"value", "low", "high"}}},
+    "parts": {"shared" | "apart": {"n", "systems": {system: value}, "difference", "low", "high"}},
+    "others": {collection: {"queries", "passages", "systems", "difference", "low", "high"}},
+    "interpolation": share or null, "data": {"name", "sha256"}}.
+
+    Args:
+      evaluation, per_query: metrics.json and per_query.json of an evaluation that has `original`
+        for its baseline.
+      collection: report.json of the labelled collection.
+      tuned, original: names of the two systems.
+      metric: that decides.
+      model_dir: where both files go.
+      interpolation: interpolation.json; None: the tuned weights are as trained.
+      others: others.json of `forgetting`; None: nothing was measured elsewhere.
+      samples: of the bootstrap.
+      seed: of the bootstrap.
+
+    Returns:
+      {"verdict": verdict.json, "page": verdict.md}.
+
+    Raises:
+      ValueError: the evaluation lacks a system or the metric, or has another baseline.
+    """
+    results, data = _read(evaluation), _read(collection)
+    test = _test(results, tuned, original, metric, evaluation)
+    counts = {**data["splits"], "test": results["n"]}
+    word, why = decide(test, counts)
+    found = {
+        "line": f"VERDICT {word}: {_sentence(tuned, original, metric, test, results['n'])}{why}",
+        "verdict": word,
+        "metric": metric,
+        "system": tuned,
+        "baseline": original,
+        **{name: test[name] for name in ("difference", "low", "high", "p")},
+        "queries": counts,
+        "passages": results["passages"],
+        "systems": results["systems"],
+        "parts": _parts(_read(per_query), data, (tuned, original), metric, samples, seed),
+        "others": _others(_read(others) if others else {}, tuned, metric),
+        "interpolation": _read(interpolation)["share"] if interpolation else None,
+        "data": {"name": data["path"], "sha256": data["sha256"]},
+    }
+    folder = Path(model_dir)
+    (folder / "verdict.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    (folder / "verdict.md").write_text(verdict_page.page(found, data), encoding="utf-8")
+    print(found["line"], flush=True)
+    return {"verdict": "verdict.json", "page": "verdict.md"}
+
+
+def decide(test: Mapping[str, float], counts: Mapping[str, int]) -> tuple[str, str]:
+    """One of VERDICTS, and why there is none.
+
+    Args:
+      test: low and high of the paired difference's interval.
+      counts: queries of 'dev', which chose the model, and of 'test', which judge it.
+    """
+    few = [
+        f"{counts[split]} {name} queries"
+        for split, name in (("dev", "development"), ("test", "test"))
+        if counts[split] < LEAST_QUERIES
+    ]
+    if few:
+        return "no verdict", f" {' and '.join(few)}: at least {LEAST_QUERIES} are needed."
+    if test["low"] > 0:
+        return "better", ""
+    return ("worse" if test["high"] < 0 else "no difference"), ""
+
+
+def _sentence(tuned: str, original: str, metric: str, test: Report, queries: int) -> str:
+    return (
+        f"{metric} of `{tuned}` minus `{original}` is {test['difference']:+.4f}, 95 % interval "
+        f"{test['low']:+.4f} to {test['high']:+.4f}, p = {test['p']:.2g}, on {queries} held-out "
+        "queries."
+    )
+
+
+def _read(path: str) -> Report:
+    found: Report = json.loads(Path(path).read_text(encoding="utf-8"))
+    return found
+
+
+def _test(results: Report, tuned: str, original: str, metric: str, path: str) -> Report:
+    against = results["against"]
+    if against["baseline"] != original or tuned not in against["systems"]:
+        raise ValueError(
+            f"{path}: expected {tuned!r} tested against the baseline {original!r}, found "
+            f"{sorted(against['systems'])} against {against['baseline']!r}"
+        )
+    tests: Mapping[str, Report] = against["systems"][tuned]
+    if metric not in tests:
+        raise ValueError(f"{path}: expected the metric {metric!r}, found {list(tests)}")
+    return tests[metric]
+
+
+def _parts(
+    per_query: Report,
+    data: Report,
+    systems: Sequence[str],
+    metric: str,
+    samples: int,
+    seed: int,
+) -> dict[str, Any]:
+    """The metric on queries whose passages training has, and on the others; {} if one is empty."""
+    place = {query: number for number, query in enumerate(per_query["queries"])}
+    overlap, found = data["overlap"]["test"], {}
+    for part in ("shared", "apart"):
+        rows = [place[query] for query in overlap[part] if query in place]
+        if not rows:
+            return {}
+        values = {name: np.array(per_query["systems"][name][metric])[rows] for name in systems}
+        differences = values[systems[0]] - values[systems[1]]
+        low, high = significance.bootstrap_interval(differences, samples, seed)
+        found[part] = {
+            "n": len(rows),
+            "systems": {name: float(one.mean()) for name, one in values.items()},
+            "difference": float(differences.mean()),
+            "low": low,
+            "high": high,
+        }
+    return found
+
+
+def _others(others: Mapping[str, Report], tuned: str, metric: str) -> dict[str, Any]:
+    return {
+        name: {
+            "queries": one["n"],
+            "passages": one["passages"],
+            "systems": one["systems"],
+            **{key: one["against"]["systems"][tuned][metric][key]
+               for key in ("difference", "low", "high")},
+        }
+        for name, one in others.items()
+    }  # fmt: skip

@@ -1,0 +1,102 @@
+"""What verdict.json says, in Markdown: the first lines of a fine-tuning's page."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Report = Mapping[str, Any]
+
+_MEANING = {
+    "better": "The tuned encoder finds more on held-out queries than the one it started from.",
+    "no difference": "These queries do not show that the tuned encoder is better or worse. Keep the "
+    "original, or bring more training data.",
+    "worse": "The tuned encoder finds less than the one it started from: keep the original. It is "
+    "not exported unless `FORCE_EXPORT=True`.",
+    "no verdict": "Too few held-out queries to say so: the interval below is what is known. Bring "
+    "more labelled queries, or test on all of them in turn: `division.SplitRules.folds=5`.",
+}
+
+
+def page(verdict: Report, collection: Report) -> str:
+    """The page.
+
+    Args:
+      verdict: content of verdict.json.
+      collection: report.json of the labelled collection.
+    """
+    lines = [
+        verdict["line"],
+        "",
+        _MEANING[verdict["verdict"]],
+        "",
+        *_systems(verdict),
+        *_parts(verdict),
+        *_others(verdict),
+        *_mixture(verdict),
+        *(f"- {note}" for note in collection.get("notes", ())),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _systems(verdict: Report) -> list[str]:
+    metric = verdict["metric"]
+    rows = [[name, _value(found[metric])] for name, found in verdict["systems"].items()]
+    counts = verdict["queries"]
+    return [
+        f"{counts['train']} queries for training, {counts['dev']} to choose the checkpoint, "
+        f"{counts['test']} to judge it, over {verdict['passages']:,} passages.",
+        "",
+        *_table(["system", metric], rows),
+    ]
+
+
+def _parts(verdict: Report) -> list[str]:
+    """Test queries whose relevant passages training has seen, and the others."""
+    names = {"shared": "is also that of a training query", "apart": "is in no training query"}
+    rows = []
+    for part, found in verdict["parts"].items():
+        values = [f"{found['systems'][name]:.4f}" for name in _pair(verdict)]
+        rows.append([f"{names[part]} ({found['n']})", *values, _difference(found)])
+    head = ["test queries whose relevant passage", *_pair(verdict), "difference"]
+    return _table(head, rows) if rows else []
+
+
+def _others(verdict: Report) -> list[str]:
+    """What the tuning changed elsewhere."""
+    metric, rows = verdict["metric"], []
+    for name, found in verdict["others"].items():
+        values = [f"{found['systems'][one][metric]['value']:.4f}" for one in _pair(verdict)]
+        rows.append([f"{name} ({found['queries']} queries)", *values, _difference(found)])
+    head = [f"{metric} on collections that nothing was trained on", *_pair(verdict), "difference"]
+    return _table(head, rows) if rows else []
+
+
+def _mixture(verdict: Report) -> list[str]:
+    share = verdict["interpolation"]
+    if share is None:
+        return []
+    return [
+        f"The weights are {share:.0%} those of the training and {1 - share:.0%} those of the "
+        "original (`INTERPOLATION`).",
+        "",
+    ]
+
+
+def _pair(verdict: Report) -> tuple[str, str]:
+    return verdict["baseline"], verdict["system"]
+
+
+def _value(one: Mapping[str, float]) -> str:
+    return f"{one['value']:.4f} ({one['low']:.3f}–{one['high']:.3f})"
+
+
+def _difference(one: Mapping[str, float]) -> str:
+    return f"{one['difference']:+.4f} ({one['low']:+.3f} to {one['high']:+.3f})"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [
+        "| " + " | ".join(head) + " |",
+        "|---" * len(head) + "|",
+        *("| " + " | ".join(row) + " |" for row in rows),
+        "",
+    ]
