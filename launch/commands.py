@@ -74,6 +74,13 @@ _RECIPE, _STAGE = "RECIPE [NAME=VALUE ...] [flags]", "[NAME=VALUE ...] [flags]"
 _TABLE = (
     Command("run", "Run a recipe, or say what would run.", "launch.recipe", _STAGE_FLAGS, _RECIPE),
     Command(
+        "finetune",
+        "Fine-tune a published encoder on labelled text; is it better?",
+        "launch.finetune",
+        (command_flags.add_finetune, command_flags.add_stage),
+        "--model=FOLDER --data=PATH [NAME=VALUE ...] [flags]",
+    ),
+    Command(
         "sweep",
         "Run a recipe many times with other settings, and compare.",
         "launch.sweep",

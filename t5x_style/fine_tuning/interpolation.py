@@ -9,7 +9,7 @@ best.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import numpy as np
 from t5x_style.checkpoints import checkpointing
 from t5x_style.distributed import startup
 from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.interfaces.objective import ModelFunction
 from t5x_style.step import jitted_functions, optimizers, train_state
 from t5x_style.step.train_state import MakeObjective, TrainState
 from t5x_style.training import hooks, warm_start
@@ -34,6 +35,8 @@ JOBS = {
     }
 }
 REPORT = "interpolation.json"
+
+Functions = Mapping[str, ModelFunction]
 
 # Nothing is trained, so that the checkpoint has no moments.
 _UNTRAINED = optimizers.AdamW(
@@ -54,8 +57,23 @@ class Mixture:
     tuned: Mapping[str, np.ndarray]
     share: float
 
+    def __post_init__(self) -> None:
+        original, tuned = self.original, self.tuned
+        problems = [f"{path}: in one of the two only" for path in original.keys() ^ tuned.keys()]
+        problems += [
+            f"{path}: original {original[path].shape}, tuned {tuned[path].shape}"
+            for path in original.keys() & tuned.keys()
+            if original[path].shape != tuned[path].shape
+        ]
+        if problems:
+            raise warm_start.InitialiseError(
+                "weights that cannot be mixed:\n  "
+                + "\n  ".join(sorted(problems))
+                + "\nGive the model that the tuned one started from."
+            )
+
     def __str__(self) -> str:
-        return f"mixture of {self.share:g} tuned"
+        return f"mixture with {self.share:g} of the tuned weights"
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Path -> array; those of shares 0 and 1 are the sources' bits."""
@@ -68,33 +86,74 @@ class Mixture:
         }
 
 
+@dataclass(frozen=True)
+class Choice:
+    """How a share is chosen.
+
+    Attributes:
+      shares: that are tried.
+      tolerance: how far below the best value of the metric a smaller share may be.
+      evaluator: as of the training.
+      metric: 'evaluator/metric', the larger, the better.
+    """
+
+    shares: Sequence[float]
+    tolerance: float
+    evaluator: hooks.Evaluator
+    metric: str
+
+    def __post_init__(self) -> None:
+        if not self.shares or not all(0 <= one <= 1 for one in self.shares):
+            raise ValueError(
+                "Choice.shares: expected numbers from 0 (the original) to 1 (the tuned model), "
+                f"found {list(self.shares)}"
+            )
+        if not self.tolerance >= 0:
+            raise ValueError(f"Choice.tolerance: expected 0 or more, found {self.tolerance}")
+        name, _, metric = self.metric.partition("/")
+        known = getattr(self.evaluator, "metrics", None)
+        if name != self.evaluator.name or (known and metric not in known):
+            found = ", ".join(f"{self.evaluator.name}/{one}" for one in known or ("...",))
+            raise ValueError(f"Choice.metric: expected one of {found}; found {self.metric!r}")
+
+    def trials(self, functions: Callable[[float], Functions]) -> list[tuple[float, float]]:
+        """Share and value of the metric, of each share; none where no query is judged.
+
+        Args:
+          functions: share -> the functions of the model with it.
+        """
+        if not getattr(self.evaluator, "metrics", True):
+            return []
+        metric, tried = self.metric.partition("/")[2], []
+        for share in sorted(self.shares):
+            value = float(self.evaluator.evaluate(functions(share), 0)[metric])
+            tried.append((share, value))
+            if jax.process_index() == 0:
+                print(f"interpolate: {self.metric} {value:.4f} with share {share:g}", flush=True)
+        return tried
+
+
 def interpolate(
     objective: MakeObjective,
     original: warm_start.Source,
     tuned: warm_start.Source,
-    shares: Sequence[float],
     share: float | None,
-    tolerance: float,
-    evaluators: Sequence[hooks.Evaluator],
-    development_metric: str,
     partitioner: Partitioner,
     model_dir: str,
+    choice: Choice | None = None,
 ) -> dict[str, str]:
     """Writes checkpoints/0 and contract.json, as a training does, and interpolation.json.
 
-    interpolation.json: {"share": chosen, "metric": name, "tried": [[share, value]]}; "tried" is
-    empty where the share is given, or where no query can be measured; then the largest is taken.
+    interpolation.json: {"share": taken, "metric": name or null, "tried": [[share, value]]}; "tried"
+    is empty where the share is given, or where no query is judged: then it is 1.
 
     Args:
       objective: factory, called as objective(rngs=...).
       original, tuned: weights of the same model.
-      shares: of the tuned weights, that are tried.
-      share: taken without a trial; None: the best of `shares`.
-      tolerance: how far below the best value of the development metric a smaller share may be.
-      evaluators: as of the training.
-      development_metric: 'evaluator/metric', by which the share is chosen.
+      share: of the tuned weights, from 0 to 1; None: as `choice` finds.
       partitioner: mesh and rules.
       model_dir: where the files go.
+      choice: how the share is chosen.
 
     Returns:
       the named outputs: a model folder, and the report.
@@ -103,34 +162,27 @@ def interpolate(
       ValueError: see `check`.
       InitialiseError: the weights do not fit the objective, or each other.
     """
-    check(shares, share, tolerance, evaluators, development_metric)
-    mixture = Mixture(original.arrays(), tuned.arrays(), max(shares))
-    _require_alike(mixture)
+    check(share, choice)
+    mixture = Mixture(original.arrays(), tuned.arrays(), 1.0)
     definition, fresh, shardings = train_state.create(objective, _UNTRAINED, partitioner, 0)
-    evaluator, metric = _find(evaluators, development_metric)
+    module = definition.module(fresh.params, fresh.variables)
     jitted = jitted_functions.jitted_functions(
-        definition.graphdef,
-        definition.module(fresh.params, fresh.variables).functions(),
-        partitioner.mesh,
+        definition.graphdef, module.functions(), partitioner.mesh
     )
 
     def mixed(share: float) -> TrainState:
-        taken = warm_start.Initialise(replace(mixture, share=share), {"": ""})
-        return warm_start.apply(fresh, [taken], shardings)
+        source = warm_start.Initialise(replace(mixture, share=share), {"": ""})
+        return warm_start.apply(fresh, [source], shardings)
 
-    def measure(share: float) -> float:
+    def functions(share: float) -> Functions:
         state = mixed(share)
-        functions = jitted_functions.bound(jitted, state.params, state.variables)
-        found = float(evaluator.evaluate(functions, 0)[metric])
-        if jax.process_index() == 0:
-            print(f"interpolate: {development_metric} {found:.4f} with share {share:g}", flush=True)
-        return found
+        return jitted_functions.bound(jitted, state.params, state.variables)
 
     tried: list[tuple[float, float]] = []
-    if share is None and getattr(evaluator, "metrics", (metric,)):
-        tried = [(one, measure(one)) for one in sorted(shares)]
-    if share is None:
-        share = choose(tried, tolerance) if tried else max(shares)
+    if share is None and choice is not None:
+        tried = choice.trials(functions)
+        share = smallest_good(tried, choice.tolerance) if tried else 1.0
+    assert share is not None  # as `check` says
     folder = Path(model_dir)
     checkpointer = checkpointing.Checkpointer(
         folder / "checkpoints", checkpointing.Checkpointing(keep=1)
@@ -138,73 +190,35 @@ def interpolate(
     checkpointer.save(mixed(share), {})
     checkpointer.close()
     if jax.process_index() == 0:
-        module = definition.module(fresh.params, fresh.variables)
         module.contract().save(folder)
-        report = {"share": share, "metric": development_metric, "tried": tried}
-        (folder / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        report = {"share": share, "metric": choice.metric if tried and choice else None}
+        text = json.dumps({**report, "tried": tried}, indent=1) + "\n"
+        (folder / REPORT).write_text(text, encoding="utf-8")
         print(f"interpolate: share {share:g} of the tuned weights", flush=True)
     return {"checkpoint": "checkpoints", "model": ".", "report": REPORT}
 
 
-def choose(tried: Sequence[tuple[float, float]], tolerance: float) -> float:
+def smallest_good(tried: Sequence[tuple[float, float]], tolerance: float) -> float:
     """The smallest share whose value is at most `tolerance` below the best.
 
-    >>> choose([(0.0, 0.60), (0.5, 0.698), (1.0, 0.70)], 0.005)
+    >>> smallest_good([(0.0, 0.60), (0.5, 0.698), (1.0, 0.70)], 0.005)
     0.5
-    >>> choose([(0.0, 0.60), (0.5, 0.66), (1.0, 0.70)], 0.005)
-    1.0
     """
     best = max(value for _, value in tried)
     return min(share for share, value in tried if value >= best - tolerance)
 
 
-def check(
-    shares: Sequence[float],
-    share: float | None,
-    tolerance: float,
-    evaluators: Sequence[hooks.Evaluator],
-    development_metric: str,
-) -> None:
-    """What can be known to be wrong before `interpolate` runs.
-
-    Raises:
-      ValueError: shares outside [0, 1] or none, a tolerance below 0, a metric of no evaluator.
-    """
-    given = shares if share is None else (share,)
-    if not given or not all(0 <= one <= 1 for one in given):
+def check(share: float | None, choice: Choice | None) -> None:
+    """What can be known to be wrong before `interpolate` runs; ValueError, see there."""
+    if share is None and choice is None:
         raise ValueError(
-            f"interpolate.shares and share: expected numbers from 0 (the original) to 1 (the tuned "
-            f"model), found {list(shares)} and {share}"
+            "interpolate.share: expected a number from 0 to 1 (INTERPOLATION), or a choice "
+            "(gin_configs/runs/fine_tuning/chosen_share.gin), found neither"
         )
-    if not tolerance >= 0:
-        raise ValueError(f"interpolate.tolerance: expected 0 or more, found {tolerance}")
-    _find(evaluators, development_metric)
-
-
-def _find(evaluators: Sequence[hooks.Evaluator], name: str) -> tuple[hooks.Evaluator, str]:
-    evaluator, _, metric = name.partition("/")
-    for one in evaluators:
-        if one.name == evaluator:
-            return one, metric
-    found = ", ".join(f"{one.name}/..." for one in evaluators) or "none"
-    raise ValueError(
-        f"interpolate.development_metric: expected 'evaluator/metric' of {found}, found {name!r}"
-    )
-
-
-def _require_alike(mixture: Mixture) -> None:
-    original, tuned = mixture.original, mixture.tuned
-    problems = [f"{path}: in one of the two only" for path in sorted(original.keys() ^ tuned.keys())]
-    problems += [
-        f"{path}: original {original[path].shape}, tuned {tuned[path].shape}"
-        for path in sorted(original.keys() & tuned.keys())
-        if original[path].shape != tuned[path].shape
-    ]
-    if problems:
-        raise warm_start.InitialiseError(
-            "weights that cannot be mixed:\n  "
-            + "\n  ".join(problems)
-            + "\nGive the model that the tuned one started from."
+    if share is not None and not 0 <= share <= 1:
+        raise ValueError(
+            "interpolate.share (INTERPOLATION): expected a number from 0 (the original) to 1 (the "
+            f"tuned model), found {share}"
         )
 
 

@@ -7,10 +7,10 @@ Report = Mapping[str, Any]
 
 _MEANING = {
     "better": "The tuned encoder finds more on held-out queries than the one it started from.",
-    "no difference": "These queries do not show that the tuned encoder is better or worse. Keep the "
-    "original, or bring more training data.",
-    "worse": "The tuned encoder finds less than the one it started from: keep the original. It is "
-    "not exported unless `FORCE_EXPORT=True`.",
+    "no difference": "These queries do not show that the tuned encoder is better or worse. Keep "
+    "the original, or bring more training data.",
+    "worse": "The tuned encoder finds less than the one it started from: keep the original. The "
+    "tuned one is not exported unless `FORCE_EXPORT=True`.",
     "no verdict": "Too few held-out queries to say so: the interval below is what is known. Bring "
     "more labelled queries, or test on all of them in turn: `division.SplitRules.folds=5`.",
 }

@@ -30,6 +30,32 @@ def test_steps_follow_from_passages_and_labelled_queries(tmp_path: Path) -> None
             pair_steps.fitting_steps(pairs, steps, passes)
 
 
+def test_epochs_count_labelled_pairs_alone_where_there_are_some(tmp_path: Path) -> None:
+    files = pair_mixtures.write_files(tmp_path)
+    pairs = pair_mixtures.mixture(files)
+    opened = pairs.open()
+    (labelled,) = (opened.sizes[name] for name in opened.sizes if "labelled" in name)
+    assert pair_steps.epoch_steps(pairs, 3, 1.0) == -(-3 * labelled // opened.batch)
+    assert pair_steps.epoch_steps(pairs, None, 0.5) == -(-2.5 * labelled // opened.batch)
+    assert pair_steps.epoch_steps(pairs, 0, 1.0) == 0
+    unlabelled = pair_mixtures.mixture(files, weights={"crops": 1}).open()
+    found = pair_steps.epoch_steps(unlabelled.mixture, 1, 1.0)
+    assert found == -(-unlabelled.sizes["crops"] // unlabelled.batch)
+    with pytest.raises(ValueError, match="epochs: expected 0 or more, or None, found -1"):
+        pair_steps.epoch_steps(pairs, -1, 1.0)
+
+
+def test_few_pairs_are_shown_more_often() -> None:
+    numbers = (10, 999, 1_000, 4_999, 5_000, 49_999, 50_000)
+    assert [pair_steps.usual_epochs(n) for n in numbers] == [5, 5, 3, 3, 2, 2, 1]
+
+
+def test_events_are_spread_over_the_steps() -> None:
+    assert [pair_steps.share_of(steps, 8) for steps in (0, 7, 8, 80, 85)] == [1, 1, 1, 10, 10]
+    with pytest.raises(ValueError, match="parts"):
+        pair_steps.share_of(8, 0)
+
+
 def test_the_warmup_is_a_quarter_at_most() -> None:
     assert pair_steps.fitting_warmup(1500, 50) == 50
     assert pair_steps.fitting_warmup(80, 50) == 20

@@ -103,6 +103,38 @@ def test_a_ratio_of_a_score_that_is_not_above_zero_is_the_score_itself():
     assert settings(max_score_ratio=0.0).limit(-2.0) == float("inf")
 
 
+def test_given_negatives_come_first_and_once(bm25):
+    everything = mine_one(bm25)
+    (found,) = hard_negatives.mine_negatives(bm25, [("q", [0])], settings(), given={"q": [5, 4]})
+    assert found.negative_ids[:2] == ["p5", "p4"] and found.positive_ids == ["p0"]
+    rest = [name for name in everything.negative_ids if name not in ("p4", "p5")]
+    assert found.negative_ids[2:] == rest
+    scores = dict(zip(everything.negative_ids, everything.negative_scores, strict=True))
+    assert found.negative_scores[:2] == [0.0, scores["p4"]]
+    assert found.positive_scores == everything.positive_scores
+    few = settings(negatives=1)
+    (found,) = hard_negatives.mine_negatives(bm25, [("q", [0])], few, given={"q": [5, 4]})
+    assert found.negative_ids == ["p5"]
+    (other,) = hard_negatives.mine_negatives(bm25, [("q", [0])], settings(), given={"x": [5]})
+    assert other == everything
+
+
+def test_a_file_of_negatives_is_taken_over(tmp_path, bm25):
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "read csv file"}\n')
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nq\tp0\t1\n")
+    line = {"query_id": "q", "positive_ids": ["p0"], "negative_ids": ["p0", "p5"]}
+    (tmp_path / "given.jsonl").write_text(json.dumps(line) + "\n")
+
+    def mined(folder, given):
+        mine(str(tmp_path), "train", candidates.Bm25, KEEP_ALL, 10, str(tmp_path / folder),
+             given=given)  # fmt: skip
+        return json.loads((tmp_path / folder / "negatives.jsonl").read_text())
+
+    with_it = mined("with", str(tmp_path / "given.jsonl"))
+    assert with_it["negative_ids"] == ["p5", *mined("without", None)["negative_ids"]]
+
+
 def test_the_first_hits_can_be_skipped(bm25):
     everything, rest = mine_one(bm25), mine_one(bm25, skip_top=3)
     assert len(rest.negative_ids) <= 2

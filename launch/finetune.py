@@ -1,0 +1,61 @@
+"""Fine-tunes a published encoder on labelled text, and says whether it became better.
+
+    python -m launch.finetune --model=path/to/encoder --data=path/to/data --run_dir=runs/mine
+
+`--model` is a sentence-transformers folder on disk. `--data` is queries with passages that answer
+them, in any layout of docs/training_data.md: a folder in BEIR's layout, pairs, triplets or scored
+pairs as csv, jsonl, parquet or a `datasets` folder, FlagEmbedding's or Tevatron's jsonl. A folder
+with `corpus.jsonl` alone is text without queries: the encoder learns from crops of it, and there is
+no verdict.
+
+It is the recipe `finetune` (of text alone `finetune_text`): NAME=VALUE are its settings, its flags
+are those of `kennel run`, and the same command continues where it stopped. RUN_DIR/summary.md
+begins with the verdict: better, no difference, worse, or no verdict.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from launch import recipe
+from t5x_style.configuration import command_flags
+from t5x_style.workflow import stage_runner
+
+RECIPES = "gin_configs/recipes"
+
+
+def arguments(argv: Sequence[str]) -> list[str]:
+    """The recipe that a command line means, as flags of `launch.recipe`.
+
+    >>> arguments(["--model=a/b", "--data=c.csv", "--gin.EPOCHS=2", "--dry_run"])[0]
+    '--gin_file=gin_configs/recipes/finetune.gin'
+    """
+    parser = argparse.ArgumentParser(prog="kennel finetune", allow_abbrev=False)
+    command_flags.add_finetune(parser)
+    given, rest = parser.parse_known_args(list(argv))
+    text_alone = _is_text_alone(Path(given.data))
+    name, data = ("finetune_text", "CORPUS") if text_alone else ("finetune", "LABELLED_DATA")
+    macros = {"PUBLISHED": given.model, data: given.data, "RUN_DIR": given.run_dir}
+    return [
+        f"--gin_file={RECIPES}/{name}.gin",
+        *(f"--gin.{macro}={value!r}" for macro, value in macros.items()),
+        *rest,
+    ]
+
+
+def _is_text_alone(path: Path) -> bool:
+    """Whether a folder has passages, and nothing that names queries."""
+    names = {one.name.removesuffix(".gz") for one in path.iterdir()} if path.is_dir() else set()
+    tables = {name for name in names if Path(name).suffix in (".jsonl", ".csv", ".tsv", ".parquet")}
+    return tables == {"corpus.jsonl"} and "qrels" not in names
+
+
+def main() -> None:
+    """The command `python -m launch.finetune`."""
+    stage_runner.die_with_parent()
+    sys.exit(stage_runner.guarded(recipe.run, arguments(sys.argv[1:])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""`kennel finetune`: a recipe for what the data is."""
+
+import shlex
+
+import pytest
+
+from launch import cli, finetune
+from t5x_style.configuration import gin_checks
+from t5x_style.workflow import recipe_reader
+
+HERE = "--gin_file=gin_configs/recipes/"
+
+
+def test_the_data_decides_the_recipe(tmp_path):
+    text, judged = tmp_path / "text", tmp_path / "judged"
+    for folder in (text, judged):
+        folder.mkdir()
+        (folder / "corpus.jsonl.gz").touch()
+    (judged / "queries.jsonl").touch()
+    for data, recipe, macro in (
+        (text, "finetune_text", "CORPUS"), (judged, "finetune", "LABELLED_DATA"),
+        (tmp_path / "pairs.csv", "finetune", "LABELLED_DATA"),
+    ):  # fmt: skip
+        found = finetune.arguments([f"--data={data}", "--model=m", "--gin.EPOCHS=2", "--dry_run"])
+        assert found == [
+            f"{HERE}{recipe}.gin", "--gin.PUBLISHED='m'", f"--gin.{macro}='{data}'",
+            "--gin.RUN_DIR='runs/finetune'", "--gin.EPOCHS=2", "--dry_run",
+        ]  # fmt: skip
+
+
+def test_words_become_settings_of_the_recipe():
+    line = "finetune --model=m --data=d.csv --run_dir=r EPOCHS=2 --dry_run"
+    module, *flags = cli.python_arguments(shlex.split(line))[1:]
+    assert module == "launch.finetune"
+    assert flags == ["--model=m", "--data=d.csv", "--run_dir=r", "--gin.EPOCHS=2", "--dry_run"]
+
+
+@pytest.mark.parametrize("missing", ["--model=m", "--data=d"])
+def test_a_missing_flag_is_named(missing):
+    given = [flag for flag in ("--model=m", "--data=d") if flag != missing]
+    with pytest.raises(cli.UsageError, match=missing.partition("=")[0]):
+        cli.python_arguments(["finetune", *given])
+
+
+@pytest.mark.parametrize("name", ["2024", "%A", "a b's", "~/x"])
+def test_a_path_is_a_path_whatever_it_looks_like(tmp_path, name):
+    folder = tmp_path / name
+    folder.mkdir(parents=True)
+    argv = finetune.arguments([f"--model={folder}", f"--data={folder}", f"--run_dir={folder}/run"])
+    recipe = recipe_reader.load(gin_checks.parse_flags(argv))
+    assert str(recipe.run_dir) == f"{folder}/run"

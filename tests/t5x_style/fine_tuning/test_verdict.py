@@ -1,0 +1,119 @@
+"""The verdict follows from paired intervals, and the page begins with it."""
+
+import json
+
+import pytest
+
+from t5x_style.evaluation import comparison, ranking
+from t5x_style.fine_tuning import verdict
+
+QUERIES = 400
+
+
+def write(folder, name, content):
+    (folder / name).write_text(json.dumps(content))
+    return str(folder / name)
+
+
+def scores(values):
+    import numpy as np
+
+    names = tuple(f"q{n:03}" for n in range(len(values)))
+    return ranking.Scores(names, {"nDCG@10": np.array(values, float)})
+
+
+def inputs(folder, tuned, untouched, dev=300, overlap=0):
+    """Files of an evaluation of two systems, of the values of each query."""
+    found = {"untouched": scores(untouched), "finetuned": scores(tuned)}
+    report = comparison.compare(found, "untouched", (), 1000, 0)
+    report |= {"split": "test", "passages": 99, "facts": {}}
+    comparison.write(folder, report, found)
+    names = list(found["untouched"].queries)
+    collection = {
+        "path": "my.csv", "sha256": "ab" * 32, "notes": ["a note"],
+        "splits": {"train": 2000, "dev": dev, "test": len(names)},
+        "overlap": {"test": {"shared": names[:overlap], "apart": names[overlap:]}},
+    }  # fmt: skip
+    return {
+        "evaluation": str(folder / "metrics.json"),
+        "per_query": str(folder / "per_query.json"),
+        "collection": write(folder, "report.json", collection),
+        "tuned": "finetuned", "original": "untouched", "metric": "nDCG@10",
+        "model_dir": str(folder), "samples": 500,
+    }  # fmt: skip
+
+
+def judged(folder, *values, **more):
+    """verdict.json and the page."""
+    folder.mkdir(exist_ok=True)
+    given = inputs(folder, *values[:2], **{k: more.pop(k) for k in ("dev", "overlap") if k in more})
+    outputs = verdict.verdict(**given | more)
+    return json.loads((folder / outputs["verdict"]).read_text()), (
+        folder / outputs["page"]
+    ).read_text()
+
+
+LOW, HIGH = [0.2, 0.4] * (QUERIES // 2), [0.4, 0.5] * (QUERIES // 2)
+MIXED = [0.5, 0.1] * (QUERIES // 2)  # on average as LOW
+
+
+@pytest.mark.parametrize(
+    ("tuned", "untouched", "expected"),
+    [
+        (HIGH, LOW, "better"), (LOW, HIGH, "worse"), (MIXED, LOW, "no difference"),
+        (LOW, LOW, "no difference"),
+    ],
+)  # fmt: skip
+def test_each_verdict(tmp_path, tuned, untouched, expected, capsys):
+    found, page = judged(tmp_path, tuned, untouched)
+    assert found["verdict"] == expected and found["verdict"] in verdict.VERDICTS
+    assert page.splitlines()[0] == found["line"] == capsys.readouterr().out.splitlines()[-1]
+    assert found["line"].startswith(f"VERDICT {expected}: nDCG@10 of `finetuned` minus `untouched`")
+    assert found["low"] <= found["difference"] <= found["high"]
+    assert "- a note" in page and "| untouched | " in page
+
+
+def test_few_queries_give_intervals_and_no_verdict(tmp_path):
+    found, page = judged(tmp_path / "dev", HIGH, LOW, dev=199)
+    assert found["verdict"] == "no verdict" and found["low"] > 0
+    assert "199 development queries: at least 200 are needed" in page.splitlines()[0]
+    found, page = judged(tmp_path / "test", HIGH[:150], LOW[:150])
+    assert found["verdict"] == "no verdict" and "150 test queries" in page.splitlines()[0]
+    assert judged(tmp_path / "enough", HIGH[:200], LOW[:200], dev=200)[0]["verdict"] == "better"
+
+
+def test_queries_whose_passage_was_trained_on_are_shown_apart(tmp_path):
+    gained = [0.8] * 100 + LOW[100:]  # only where training saw the passage
+    found, page = judged(tmp_path, gained, LOW, overlap=100)
+    parts = found["parts"]
+    assert parts["shared"]["n"] == 100 and parts["apart"]["n"] == QUERIES - 100
+    assert parts["shared"]["difference"] == pytest.approx(0.5)
+    assert parts["apart"]["difference"] == 0 and parts["apart"]["high"] == 0
+    assert "| is also that of a training query (100) | 0.3000 | 0.8000 | +0.5000" in page
+    assert judged(tmp_path / "none", gained, LOW)[0]["parts"] == {}
+
+
+def test_other_collections_and_the_share_are_on_the_page(tmp_path):
+    other = comparison.compare(
+        {"untouched": scores(HIGH), "finetuned": scores(LOW)}, "untouched", (), 100, 0
+    ) | {"passages": 7, "split": "test"}
+    tmp_path.mkdir(exist_ok=True)
+    found, page = judged(
+        tmp_path, HIGH, LOW,
+        others=write(tmp_path, "others.json", {"cacm": other}),
+        interpolation=write(tmp_path, "interpolation.json", {"share": 0.25}),
+    )  # fmt: skip
+    assert found["others"]["cacm"]["difference"] == pytest.approx(-0.15)
+    assert "| cacm (400 queries) | 0.4500 | 0.3000 | -0.1500" in page
+    assert found["interpolation"] == 0.25 and "25% those of the training and 75% those" in page
+
+
+def test_an_evaluation_of_other_systems_is_refused(tmp_path):
+    given = inputs(tmp_path, HIGH, LOW)
+    for change, message in (
+        ({"tuned": "mine"}, "expected 'mine' tested against the baseline 'untouched'"),
+        ({"original": "bm25"}, "against the baseline 'bm25'"),
+        ({"metric": "MRR@10"}, r"expected the metric 'MRR@10', found \['nDCG@10'\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            verdict.verdict(**given | change)
