@@ -34,9 +34,8 @@ def arguments(argv: Sequence[str]) -> list[str]:
     parser = argparse.ArgumentParser(prog="kennel finetune", allow_abbrev=False)
     command_flags.add_finetune(parser)
     given, rest = parser.parse_known_args(list(argv))
-    text_alone = _is_text_alone(Path(given.data))
-    name, data = ("finetune_text", "CORPUS") if text_alone else ("finetune", "LABELLED_DATA")
-    macros = {"PUBLISHED": given.model, data: given.data, "RUN_DIR": given.run_dir}
+    name = "finetune_text" if _is_text_alone(Path(given.data)) else "finetune"
+    macros = {"PUBLISHED": given.model, "CORPUS": given.data, "RUN_DIR": given.run_dir}
     return [
         f"--gin_file={RECIPES}/{name}.gin",
         *(f"--gin.{macro}={value!r}" for macro, value in macros.items()),

@@ -29,7 +29,7 @@ class TextSearch:
         wanted, contract = suite.texts(split), self._model.contract
         passages = self._texts(
             suite.passages.ids,
-            list(suite.contents()),
+            [" ".join(filter(None, (one.title, one.text))) for one in suite.passages],
             contract.passage_length,
             contract.passage_prefix,
         )

@@ -17,13 +17,12 @@ def test_the_data_decides_the_recipe(tmp_path):
         folder.mkdir()
         (folder / "corpus.jsonl.gz").touch()
     (judged / "queries.jsonl").touch()
-    for data, recipe, macro in (
-        (text, "finetune_text", "CORPUS"), (judged, "finetune", "LABELLED_DATA"),
-        (tmp_path / "pairs.csv", "finetune", "LABELLED_DATA"),
+    for data, recipe in (
+        (text, "finetune_text"), (judged, "finetune"), (tmp_path / "pairs.csv", "finetune"),
     ):  # fmt: skip
         found = finetune.arguments([f"--data={data}", "--model=m", "--gin.EPOCHS=2", "--dry_run"])
         assert found == [
-            f"{HERE}{recipe}.gin", "--gin.PUBLISHED='m'", f"--gin.{macro}='{data}'",
+            f"{HERE}{recipe}.gin", "--gin.PUBLISHED='m'", f"--gin.CORPUS='{data}'",
             "--gin.RUN_DIR='runs/finetune'", "--gin.EPOCHS=2", "--dry_run",
         ]  # fmt: skip
 
