@@ -8,6 +8,7 @@ from typing import TextIO
 
 from input_pipelines.labelled import detection, passage_overlap, understanding
 from input_pipelines.labelled.division import LEAST_DEVELOPMENT, PARTS, Division, SplitRules, divide
+from input_pipelines.labelled.passage_copies import Copies
 from input_pipelines.labelled.understanding import Read
 from input_pipelines.sources import beir
 from input_pipelines.sources.text_sources import BadRecords, Record
@@ -47,9 +48,9 @@ def labelled_collection(
       model_dir: where all of this appears.
 
     Returns:
-      {"corpus": a BEIR folder with qrels of all three splits, "negatives": the negatives of the
-      training queries as a training reads them, "report": what was understood, and the splits},
-      relative to model_dir.
+      {"corpus": a BEIR folder with qrels of all three splits, of the training queries with the
+      copies of their relevant passages, "negatives": the negatives of the training queries as a
+      training reads them, "report": what was understood, and the splits}, relative to model_dir.
 
     Raises:
       LayoutError: the layout is unknown, the data cannot be meant, or test queries are training
@@ -60,11 +61,17 @@ def labelled_collection(
     bad = BadRecords(max_bad_records, "labelled_collection.labelled_collection")
     folder = os.path.join(model_dir, "corpus")
     os.makedirs(os.path.join(folder, "qrels"), exist_ok=True)
+    copies = Copies()
     with _written(folder, "corpus.jsonl") as file:
+
+        def keep(record: Record) -> None:
+            copies.add(record)
+            _write_line(file, _passage(record))
+
         found = understanding.read(
             data,
             bad,
-            lambda record: _write_line(file, _passage(record)),
+            keep,
             corpus=corpus or "",
             columns=columns,
             positive_from=positive_from,
@@ -73,11 +80,17 @@ def labelled_collection(
     queries = {name: found.labelled.queries[name] for name in relevant}
     division = divide(queries, relevant, found.labelled.splits, rules)
     _write_queries(folder, queries, division)
+    # Of training queries, copies of an answer would else be mined, and drawn, as negatives.
+    learned = {
+        name: copies.with_copies(relevant[name])
+        for name in queries
+        if name in division.parts["train"]
+    }
     for part in PARTS:
-        _write_qrels(folder, part, relevant, division)
+        _write_qrels(folder, part, relevant | learned, division)
     with _written(model_dir, "negatives.jsonl") as file:
-        for name in (name for name in queries if name in division.parts["train"]):
-            _write_line(file, _negatives(found, name))
+        for name, judged in learned.items():
+            _write_line(file, _negatives(found, name, judged))
     with _written(model_dir, "report.json") as file:
         report = {**_report(found, division), "sha256": _digest(folder)}
         json.dump(report, file, indent=1, ensure_ascii=False)
@@ -145,14 +158,16 @@ def _digest(folder: str) -> str:
     return total.hexdigest()
 
 
-def _negatives(found: Read, query: str) -> dict[str, object]:
+def _negatives(found: Read, query: str, judged: Mapping[str, int]) -> dict[str, object]:
     """A line as mining writes it, see docs/mining.md; with a teacher's scores if it has all."""
-    taught = understanding.is_taught(found.labelled, query)
+    scores = found.labelled.teacher[query] if understanding.is_taught(found.labelled, query) else {}
+    # A teacher has scored no copy: then only what it has scored is a positive.
+    positives = [name for name in judged if not scores or name in scores]
     return {
         "query_id": query,
-        "positive_ids": list(found.relevance.relevant[query]),
-        "negative_ids": list(found.relevance.negatives[query]),
-        **({"teacher_scores": found.labelled.teacher[query]} if taught else {}),
+        "positive_ids": positives,
+        "negative_ids": [n for n in found.relevance.negatives[query] if n not in judged],
+        **({"teacher_scores": scores} if scores else {}),
     }
 
 

@@ -15,6 +15,10 @@ from input_pipelines.labelled.examples import LayoutError
 from input_pipelines.sources import beir
 from input_pipelines.sources.text_sources import BadRecords, SourceError
 from input_pipelines.store.token_store import TokenStore
+from t5x_style.mine import mine
+from t5x_style.mining import candidates
+from t5x_style.mining.hard_negatives import MiningSettings
+from t5x_style.retrieval.beir_collection import Passages, read_qrels, read_queries
 from tests.input_pipelines.labelled import layout_files as files
 from tests.kits import stage_kit, tiny_stores
 from tests.kits.stage_kit import clean_process  # noqa: F401
@@ -114,6 +118,38 @@ def test_training_reads_the_negatives_and_the_teachers_scores(tmp_path: Path) ->
     assert pairs.positives.tolist() == [[0], [1], [2], [3]]
     assert pairs.negatives.tolist() == [[1, 2], [2, 3], [3, 4], [4, 5]]
     assert pairs.teacher is not None and pairs.teacher.tolist() == [[5.0, 1.0, 0.5]] * 4
+
+
+def test_copies_of_an_answer_are_never_negatives(tmp_path: Path) -> None:
+    """A tenth of the passages twice: mining passes all of them over, training knows them."""
+    items = [(f"It is answer{i // 2}, word{i}?", *rest) for i, (_, *rest) in enumerate(ITEMS)]
+    folder = files.beir(tmp_path / "data", items)
+    corpus = folder / "corpus.jsonl"
+    passages = list(rows(corpus))
+    copied = {one["_id"]: f"copy-{one['_id']}" for one in passages[::10]}
+    with corpus.open("a") as file:
+        for one in passages[::10]:
+            text = f"  {one['text'].upper()} "
+            file.write(json.dumps(one | {"_id": copied[one["_id"]], "text": text}) + "\n")
+    make(folder, tmp_path / "out")
+    collection = str(tmp_path / "out/corpus")
+    places = {"train": 0, "dev": 0, "test": 0}
+    for part in PARTS:
+        known = read_qrels(collection, part, read_queries(collection), Passages(collection))
+        for judged in known.values():
+            both = [name for name in copied if name in judged and copied[name] in judged]
+            places[part] += len(both)
+            if part == "train":
+                assert len(both) == len(copied.keys() & judged.keys())
+    assert places["train"] > 0 and places["dev"] == places["test"] == 0
+    settings = MiningSettings(20, 10, skip_top=0, max_overlap=1.0, max_score_ratio=0.0)
+    mine(collection, "train", candidates.Bm25, settings, 100, str(tmp_path),
+         given=str(tmp_path / "out/negatives.jsonl"))  # fmt: skip
+    lines = list(rows(tmp_path / "negatives.jsonl"))
+    assert sum(len(line["negative_ids"]) for line in lines) > 100
+    for line in lines:
+        wrong = {copied.get(name, "") for name in line["positive_ids"]} & {*line["negative_ids"]}
+        assert not wrong, line
 
 
 def test_checks_before_the_run(tmp_path: Path) -> None:
