@@ -1,0 +1,139 @@
+"""`kennel finetune` to its end on a tiny encoder: verdicts, planted traps, kills."""
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from t5x_style.checkpoints import checkpointing
+from tests.kits import published_folders, virtual_devices
+
+ROOT = Path(__file__).resolve().parents[2]
+# What makes a run short, and a tiny encoder of random weights learn.
+SETTINGS = ["EPOCHS=4", "LEARNING_RATE=1e-2", "QUERIES=32", "BAG_STEPS=2", "BAG_QUERIES=8"]
+SETTINGS += ["prepare.prepare.workers=1", "DEVELOPMENT_SAMPLE=100"]
+SIZES = {"train": 1000, "dev": 220, "test": 300}
+
+
+def passages(count: int, seed: int) -> list[list[str]]:
+    """Different sets of five words."""
+    words, found = sorted(set(published_folders.WORDS)), set()
+    generator = random.Random(seed)
+    while len(found) < count:
+        found.add(tuple(sorted(generator.sample(words, 5))))
+    return [list(one) for one in sorted(found, key=lambda _: generator.random())]
+
+
+def write(folder: Path, shuffled: bool = False) -> Path:
+    """Pairs by split. A query asks with other words than its passage has: word i for word i + 5.
+
+    Only a training can find out which; with shuffled pairs there is nothing to find out.
+    """
+    folder.mkdir(parents=True)
+    words = sorted(set(published_folders.WORDS))
+    other = dict(zip(words, words[5:] + words[:5], strict=True))
+    texts = iter(passages(sum(SIZES.values()), 0))
+    for split, size in SIZES.items():
+        chosen = [next(texts) for _ in range(size)]
+        queries = [" ".join(other[word] for word in one) for one in chosen]
+        positives = [" ".join(one) for one in chosen]
+        if shuffled and split == "train":
+            random.Random(1).shuffle(positives)
+        with (folder / f"{split}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows(
+                [("query", "passage"), *zip(queries, positives, strict=True)]
+            )
+    return folder
+
+
+@pytest.fixture(scope="module", name="place")
+def make_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an encoder and two kinds of data."""
+    place = tmp_path_factory.mktemp("finetune")
+    published_folders.published(place / "st").rename(place / "encoder")
+    write(place / "right")
+    write(place / "wrong", shuffled=True)
+    return place
+
+
+def start(place: Path, data: str, run: str) -> subprocess.Popen:
+    words = [f"--model={place}/encoder", f"--data={place}/{data}", f"--run_dir={place}/{run}/run"]
+    return subprocess.Popen(
+        [sys.executable, "-u", "-m", "launch.cli", "finetune", *words, *SETTINGS],
+        env=os.environ | {"XLA_FLAGS": virtual_devices.flags(), "COLUMNS": "120"},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def finished(process: subprocess.Popen) -> str:
+    output = process.communicate()[0]
+    assert process.returncode == 0, output[-3000:]
+    return output
+
+
+def verdict(place: Path, run: str) -> dict:
+    """verdict.json, after a look at the page."""
+    folder = place / run / "run"
+    found = json.loads((folder / "verdict/verdict.json").read_text())
+    page = (folder / "report/summary.md").read_text()
+    assert page.splitlines()[0] == found["line"]
+    return found
+
+
+@pytest.mark.slow
+def test_pairs_that_can_be_learned_make_it_better(place: Path) -> None:
+    finished(start(place, "right", "right_run"))
+    found = verdict(place, "right_run")
+    assert found["verdict"] == "better" and found["interpolation"] > 0, found["line"]
+    assert found["queries"] == {"train": 1000, "dev": 220, "test": 300}
+    log = (place / "right_run/run/retriever/metrics.jsonl").read_text().splitlines()
+    evaluated = [one for one in map(json.loads, log) if "eval/dev/nDCG@10" in one]
+    assert len(evaluated) >= 9  # eight, and the start
+
+
+@pytest.mark.slow
+def test_shuffled_pairs_never_make_it_better(place: Path) -> None:
+    finished(start(place, "wrong", "wrong_run"))
+    assert verdict(place, "wrong_run")["verdict"] in ("no difference", "worse")
+
+
+@pytest.mark.slow
+def test_ten_kills_change_nothing(place: Path) -> None:
+    """Killed in ten stages: the same verdict, figures of each query, and weights, bit for bit."""
+    if not (place / "right_run").exists():
+        finished(start(place, "right", "right_run"))
+    stages = ["tokenizer", "collection", "passages", "vectors", "negatives", "bag_of_embeddings"]
+    stages += ["retriever", "finetuned", "finetuned_vectors", "evaluation"]
+    for stage in stages:
+        process = start(place, "right", "killed")
+        assert process.stdout is not None
+        for line in process.stdout:
+            if f"run/{stage}] writes" in line or f"run/{stage}] continues" in line:
+                break
+        else:
+            pytest.fail(f"stage {stage} never began")
+        if stage == "retriever":  # in the middle of the training
+            for line in process.stdout:
+                if "] step 40/" in line:
+                    break
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    finished(start(place, "right", "killed"))
+    one, other = (place / name / "run" for name in ("right_run", "killed"))
+    for name in (
+        *("verdict/verdict.json", "verdict/verdict.md", "evaluation/metrics.json"),
+        *("evaluation/per_query.json", "finetuned/interpolation.json", "negatives/negatives.jsonl"),
+    ):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    weights = [checkpointing.read_parameters(folder / "finetuned") for folder in (one, other)]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(np.array_equal(value, weights[1][path]) for path, value in weights[0].items())
