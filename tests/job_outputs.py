@@ -139,6 +139,8 @@ _HOST = "floating point of numerical libraries on the host, written in full: as 
 NOT_RECORDED = {  # declared name -> why
     "train": _DEVICE,
     "encode_corpus": _DEVICE,
+    "interpolate": "mixed weights; test_interpolation.py compares all of them",
+    "forgetting": _DEVICE,
     "initialise_model": "a copy of weights; test_untouched.py compares the vectors",
     "build_index": _DEVICE,
     "search": _DEVICE,
@@ -150,6 +152,7 @@ NOT_RECORDED = {  # declared name -> why
     "export_bag": "a copy of trained weights; test_bag.py compares its vectors",
     "complete_splits": "a copy of its input; test_complete_splits.py reads what differs",
     "evaluate": _HOST,
+    "verdict": _HOST,
     "evaluate_answers": _HOST,
     "evaluate_bitext": _HOST,
     "evaluate_generation": _HOST,

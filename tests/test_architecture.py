@@ -28,6 +28,7 @@ LAYERS = {
             "goodput",
             "serving",
             "training",
+            "fine_tuning",
             "sweeps",
             "reporting",
             "",

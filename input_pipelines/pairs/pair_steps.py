@@ -48,17 +48,22 @@ def fitting_steps(pairs: PairMixture, steps: int, passes: float) -> int:
     return min(steps, fitting)
 
 
-def epoch_steps(pairs: PairMixture, epochs: float | None, budget: float) -> int:
+def epoch_steps(
+    pairs: PairMixture, epochs: float | None, budget: float, steps: int | None = None
+) -> int:
     """The steps of a training on labelled pairs, or of others where there are none.
 
     Args:
       pairs: what is trained on.
       epochs: how often each pair is seen; None: by their number, see `usual_epochs`.
       budget: of the full length; multiplies the epochs.
+      steps: taken instead, times the budget; None: by the epochs.
 
     Raises:
       ValueError: epochs below 0, or an error of `pairs`.
     """
+    if steps is not None:
+        return round(budget * steps)
     opened = pairs.open()
     kinds = [name for name in opened.sizes if isinstance(pairs.kinds[name], LabelledPairs)]
     count = sum(opened.sizes[name] for name in kinds or opened.sizes)
@@ -66,10 +71,10 @@ def epoch_steps(pairs: PairMixture, epochs: float | None, budget: float) -> int:
         epochs = usual_epochs(count)
     if not epochs >= 0:
         raise ValueError(f"epoch_steps.epochs: expected 0 or more, or None, found {epochs}")
-    steps = math.ceil(budget * epochs * count / opened.batch)
-    said = (count, budget * epochs, opened.batch, steps)
+    found = math.ceil(budget * epochs * count / opened.batch)
+    said = (count, budget * epochs, opened.batch, found)
     logging.info("%d pairs, %g epochs of %d pairs a step: %d steps", *said)
-    return steps
+    return found
 
 
 def usual_epochs(pairs: int) -> float:
@@ -80,14 +85,20 @@ def usual_epochs(pairs: int) -> float:
     return 5.0
 
 
-def share_of(steps: int, parts: int) -> int:
-    """Steps between two of `parts` events that are spread evenly over `steps`; at least 1.
+def share_of(steps: int, parts: int, least: int, given: int | None = None) -> int:
+    """One of the parts of a training, in steps.
+
+    Args:
+      steps: of the training.
+      parts: how many parts there are.
+      least: steps of a part at least.
+      given: taken instead; None: by the parts.
 
     Raises:
       ValueError: parts below 1.
     """
     packing_plan.check_sizes("share_of", parts=parts)
-    return max(1, steps // parts)
+    return max(least, steps // parts) if given is None else given
 
 
 def fitting_warmup(steps: int, warmup_steps: int) -> int:

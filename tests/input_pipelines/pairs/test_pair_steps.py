@@ -38,6 +38,7 @@ def test_epochs_count_labelled_pairs_alone_where_there_are_some(tmp_path: Path) 
     assert pair_steps.epoch_steps(pairs, 3, 1.0) == -(-3 * labelled // opened.batch)
     assert pair_steps.epoch_steps(pairs, None, 0.5) == -(-2.5 * labelled // opened.batch)
     assert pair_steps.epoch_steps(pairs, 0, 1.0) == 0
+    assert pair_steps.epoch_steps(pairs, 3, 0.5, 40) == 20
     unlabelled = pair_mixtures.mixture(files, weights={"crops": 1}).open()
     found = pair_steps.epoch_steps(unlabelled.mixture, 1, 1.0)
     assert found == -(-unlabelled.sizes["crops"] // unlabelled.batch)
@@ -51,9 +52,10 @@ def test_few_pairs_are_shown_more_often() -> None:
 
 
 def test_events_are_spread_over_the_steps() -> None:
-    assert [pair_steps.share_of(steps, 8) for steps in (0, 7, 8, 80, 85)] == [1, 1, 1, 10, 10]
+    assert [pair_steps.share_of(steps, 8, 1) for steps in (0, 7, 8, 80, 85)] == [1, 1, 1, 10, 10]
+    assert pair_steps.share_of(5, 10, 0) == 0 and pair_steps.share_of(80, 8, 1, 3) == 3
     with pytest.raises(ValueError, match="parts"):
-        pair_steps.share_of(8, 0)
+        pair_steps.share_of(8, 0, 1)
 
 
 def test_the_warmup_is_a_quarter_at_most() -> None:
