@@ -87,7 +87,7 @@ def labelled_collection(
         if name in division.parts["train"]
     }
     for part in PARTS:
-        _write_qrels(folder, part, relevant | learned, division)
+        _write_qrels(folder, part, {**relevant, **learned}, division)
     with _written(model_dir, "negatives.jsonl") as file:
         for name, judged in learned.items():
             _write_line(file, _negatives(found, name, judged))

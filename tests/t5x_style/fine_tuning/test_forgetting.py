@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from t5x_style import forgetting
 from t5x_style.evaluation.text_search import TextSearch
-from t5x_style.fine_tuning import forgetting
 from t5x_style.interfaces.representation import PASSAGE
 from tests.kits import retrieval_helpers as helpers
 

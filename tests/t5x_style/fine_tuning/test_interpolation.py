@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_style import train
+from t5x_style import interpolate, train
 from t5x_style.checkpoints import checkpoint_directory, checkpointing
 from t5x_style.distributed import partitioning
-from t5x_style.fine_tuning import interpolation
-from t5x_style.fine_tuning.interpolation import Choice, Mixture
+from t5x_style.fine_tuning.mixture import Choice, Mixture, smallest_good
 from t5x_style.interfaces.objective import embedder
 from t5x_style.step import optimizers
 from t5x_style.training import trainer, warm_start
@@ -62,7 +61,7 @@ def make_pair(tmp_path_factory):
 
 def interpolated(pair, folder, share=None, choice=None):
     original, tuned = pair
-    outputs = interpolation.interpolate(
+    outputs = interpolate.interpolate(
         TOY, original, tuned, share, partitioning.Partitioner(devices=jax.devices()[:1]),
         str(folder), choice,
     )  # fmt: skip
@@ -116,10 +115,10 @@ def test_without_a_judged_query_the_training_is_taken_as_it_is(pair, tmp_path):
 
 def test_a_tolerance_prefers_the_original():
     tried = [(0.0, 0.60), (0.25, 0.694), (0.5, 0.699), (1.0, 0.70)]
-    assert interpolation.smallest_good(tried, 0.005) == 0.5
-    assert interpolation.smallest_good(tried, 0.01) == 0.25
-    assert interpolation.smallest_good(tried, 0.0) == 1.0
-    assert interpolation.smallest_good([(0.0, 0.7), (1.0, 0.7)], 0.0) == 0.0
+    assert smallest_good(tried, 0.005) == 0.5
+    assert smallest_good(tried, 0.01) == 0.25
+    assert smallest_good(tried, 0.0) == 1.0
+    assert smallest_good([(0.0, 0.7), (1.0, 0.7)], 0.0) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -140,9 +139,9 @@ def test_a_choice_that_cannot_be_made_is_refused(changes, message):
 
 def test_a_share_outside_is_refused():
     with pytest.raises(ValueError, match="INTERPOLATION.*found 2"):
-        interpolation.check(2, None)
+        interpolate.check(2, None)
     with pytest.raises(ValueError, match="found neither"):
-        interpolation.check(None, None)
+        interpolate.check(None, None)
 
 
 def test_weights_of_two_models_are_refused():

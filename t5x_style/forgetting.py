@@ -127,4 +127,4 @@ if __name__ == "__main__":
     from t5x_style import stage
 
     startup.start()
-    stage.main("t5x_style.fine_tuning.forgetting.forgetting")
+    stage.main("t5x_style.forgetting.forgetting")
