@@ -253,6 +253,8 @@ ADDED: Mapping[str, str] = {
     "bert.BertConfig.kernel_stddev": "None",
     "bert.BertConfig.attention_stddev": "None",
     "bert.BertConfig.mlp_stddev": "None",
+    "export.export.verdict": "None",
+    "export.export.force": "False",
 }
 
 
