@@ -92,7 +92,8 @@ def test_the_text(facts):
         "| fiqa | 100 | 0.300 [0.250, 0.350] | 0.291 [0.240, 0.340] | -0.009 [-0.020, +0.002] |",
         "its weights are 0.75 of the fine-tuned ones and 0.25 of the original ones",
         f"```\n{COMMAND}\n```",
-        f"sha256 `{'ab' * 32}`. 5,183 passages; queries: 2,000 for train, 200 for dev, 240 for test",
+        f"sha256 `{'ab' * 32}`. 5,183 passages",
+        "queries: 2,000 for train, 200 for dev, 240 for test",
         "The data was read in the layout pairs; its queries were divided by passage.",
         "2 of 240 test queries have a relevant passage that answers a training query, too.",
         "encode_query([\"a question\"])  # puts 'query: ' before each",
@@ -123,11 +124,10 @@ def test_hashes_are_those_of_the_bytes(tmp_path):
     corpus = folders.corpus(tmp_path / "corpus")
     (corpus / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\tp0\t1\nq0\tp1\t0\n")
     one = collection_files.files(str(corpus))[-1]
-    # sha256sum of these lines
     assert (
         one.sha256 == "53c5824b5f6f9713fc2545ecf29b40e73998931d4e87951b437c0aa05793cace"
-        and one.holds == "1 test queries, 1 pairs"
-    )
+    )  # sha256sum
+    assert one.holds == "1 test queries, 1 pairs"
 
 
 def test_names_with_signs_of_markdown_and_yaml(facts):

@@ -1,6 +1,7 @@
 """The folder that a fine-tuned encoder leaves: vectors, what it keeps, and what is refused."""
 
 import dataclasses
+import json
 import re
 import runpy
 import shutil
@@ -13,8 +14,10 @@ from flax import nnx
 
 from input_pipelines.tokenizers import import_tokenizer, question_tokens
 from models.interop import finetuned_folder, front_matter, import_hf
+from models.interop.licences import LicenceError
 from t5x_style.interfaces import objective
 from t5x_style.interfaces.contract import Contract, Vocabulary
+from t5x_style.interfaces.verdict import NOTICE, VerdictError
 from tests.kits import published_folders as folders
 from tests.kits.interop import needs_interop
 from tests.kits.toys import verdicts
@@ -75,7 +78,7 @@ class Finetuned:
             "tokenizer": self.tokenizer,
             "published": str(self.published),
             "verdict": verdicts.write(self.folder / "verdict.json"),
-            "corpus": str(folders.corpus(folder / "texts")),
+            "corpus": str(self.folder / "texts"),
             "report": None,
             "command": COMMAND,
             "licence": "mit",
@@ -96,6 +99,7 @@ def finetuned(folder: Path, published: Path, *flags: str) -> Finetuned:
         table[: len(given)] = given + 0.05 * given.std() * rng.normal(size=given.shape)
         variable[...] = table
     module.contract().save(folder)
+    folders.corpus(folder / "texts")
     return Finetuned(published, folder, module)
 
 
@@ -222,7 +226,7 @@ def test_a_killed_export_starts_again(plain, tmp_path):
     before = {path: path.read_bytes() for path in sorted(tmp_path.rglob("encoder/*.*"))}
     (tmp_path / "encoder/model.safetensors").write_bytes(b"cut")
     (tmp_path / "encoder/README.md").unlink()
-    plain.export(tmp_path, corpus=str(tmp_path / "texts"))
+    plain.export(tmp_path)
     assert before == {path: path.read_bytes() for path in sorted(tmp_path.rglob("encoder/*.*"))}
 
 
@@ -243,8 +247,7 @@ def test_settings_that_give_other_ids_are_left_out_with_a_note(plain, tmp_path, 
 def test_worse_is_not_exported_unless_forced(plain, tmp_path, capsys):
     worse = verdicts.write(tmp_path / "worse.json", **verdicts.WORSE)
     assert plain.export(tmp_path / "out", verdict=worse) == {"card": NOTICE}
-    written = [path.name for path in (tmp_path / "out").iterdir()]
-    assert sorted(written) == [NOTICE, "texts"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [NOTICE]
     notice = (tmp_path / "out" / NOTICE).read_text()
     assert verdicts.WORSE["line"] in notice and "`FORCE_EXPORT=True`" in notice
     assert "-0.040 [-0.060, -0.020], on 240 test queries" in notice
