@@ -211,6 +211,11 @@ def _limits(facts: Facts) -> Iterable[str]:
         f"{contract.passage_length}, special tokens included. sentence-transformers has one "
         f"length, {facts.max_tokens}; the code for transformers above cuts both as in training."
     )
+    if contract.pooling != "pooler":
+        yield (
+            "The weights hold no pooler. transformers makes one up and says so; no vector above "
+            "comes from it."
+        )
     if contract.query_prefix or contract.passage_prefix:
         yield (
             f"It expects `{contract.query_prefix!r}` before queries and "

@@ -63,7 +63,38 @@ def keep(published: str, folder: Path, max_tokens: int) -> None:
             shutil.copyfile(path, folder / path.name)
     _merge(source, folder, "config.json", _OF_WEIGHTS)
     _keep_settings(source, folder)
-    _keep_tokenizer(source, folder, max_tokens)
+    keep_tokenizer(source, folder, max_tokens)
+
+
+def keep_tokenizer(source: Path, folder: Path, max_tokens: int) -> None:
+    """Takes the published settings where transformers' tokenizer has the training's ids with them.
+
+    Args:
+        source: the published folder.
+        folder: with the training's tokenizer.json, and the settings of `export_hf`; changed.
+        max_tokens: at which a text is cut.
+
+    Raises:
+        KeptFilesError: it has other ids with both settings.
+    """
+    ours = sentence_modules.read_json(folder / _TOKENIZER, {})
+    theirs = sentence_modules.read_json(source / _TOKENIZER, {})
+    as_trained = {
+        name: ours[name]
+        for name in ("model_max_length", "model_input_names", "split_special_tokens")
+    }
+    as_trained |= {"truncation_side": "right", "padding_side": "right"}
+    for settings in (ours | theirs | as_trained, ours):
+        sentence_modules.write_json(folder / _TOKENIZER, settings)
+        different = _different(folder, max_tokens)
+        if different is None:
+            return
+        print(f"{source / _TOKENIZER}: {different}; its settings are left out", flush=True)
+    raise KeptFilesError(
+        f"{folder}: transformers' tokenizer does not give the ids of the training's: {different}. "
+        "Have transformers write the published tokenizer again, with AutoTokenizer."
+        "from_pretrained(folder).save_pretrained(folder), and train from that folder."
+    )
 
 
 def _merge(source: Path, folder: Path, name: str, without: Sequence[str] = ()) -> None:
@@ -83,28 +114,6 @@ def _keep_settings(source: Path, folder: Path) -> None:
     lengths = sentence_modules.read_json(folder / _LENGTHS, {})
     lengths["do_lower_case"] = published_contract.lower_cases(source, folder / "tokenizer.json")
     sentence_modules.write_json(folder / _LENGTHS, lengths)
-
-
-def _keep_tokenizer(source: Path, folder: Path, max_tokens: int) -> None:
-    """The published settings where transformers' tokenizer has the same ids with them."""
-    ours = sentence_modules.read_json(folder / _TOKENIZER, {})
-    theirs = sentence_modules.read_json(source / _TOKENIZER, {})
-    as_trained = {
-        name: ours[name]
-        for name in ("model_max_length", "model_input_names", "split_special_tokens")
-    }
-    as_trained |= {"truncation_side": "right", "padding_side": "right"}
-    for settings in (ours | theirs | as_trained, ours):
-        sentence_modules.write_json(folder / _TOKENIZER, settings)
-        different = _different(folder, max_tokens)
-        if different is None:
-            return
-        print(f"{source / _TOKENIZER}: {different}; its settings are left out", flush=True)
-    raise KeptFilesError(
-        f"{folder}: transformers' tokenizer does not give the ids of the training's: {different}. "
-        "Have transformers write the published tokenizer again, with AutoTokenizer."
-        "from_pretrained(folder).save_pretrained(folder), and train from that folder."
-    )
 
 
 def _different(folder: Path, max_tokens: int) -> str | None:
