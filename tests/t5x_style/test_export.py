@@ -21,14 +21,12 @@ from t5x_style import export
 from t5x_style.checkpoints import checkpointing, restored_model
 from t5x_style.interfaces.contract import Contract, ContractError, Vocabulary
 from t5x_style.interfaces.objective import GroupShape, ModelFunction, embedder
-from t5x_style.interfaces.verdict import NOTICE
 from t5x_style.retrieval import versioned_folder
 from t5x_style.serving import saved_model, saved_model_check
 from t5x_style.serving.saved_model import ExportError
 from t5x_style.step import jitted_functions, train_state
 from tests.kits import retrieval_helpers as helpers
 from tests.kits import tiny_models
-from tests.kits.toys import verdicts
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 QUERY, PASSAGE = 6, 9
@@ -110,22 +108,6 @@ def exported(tokenizer, training, tmp_path_factory):
     outputs = run_stage(tokenizer, training, folder, publish_to=str(served))
     assert outputs == {"saved_model": "saved_model"}
     return folder / "saved_model", served
-
-
-def test_a_model_that_became_worse_is_not_exported(tokenizer, training, tmp_path):
-    worse = verdicts.write(tmp_path / "verdict.json", **verdicts.WORSE)
-    folder, served = tmp_path / "out", tmp_path / "served"
-    folder.mkdir()
-    outputs = run_stage(tokenizer, training, folder, publish_to=str(served), verdict=worse)
-    assert outputs == {"notice": NOTICE} and not served.exists()
-    assert [path.name for path in folder.iterdir()] == [NOTICE]
-    assert "There is no SavedModel here" in (folder / NOTICE).read_text()
-
-
-def test_a_model_that_became_worse_is_exported_by_force(tokenizer, training, tmp_path):
-    worse = verdicts.write(tmp_path / "verdict.json", **verdicts.WORSE)
-    outputs = run_stage(tokenizer, training, tmp_path, verdict=worse, force=True)
-    assert outputs == {"saved_model": "saved_model"}
 
 
 @pytest.fixture(scope="module")
