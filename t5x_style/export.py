@@ -23,6 +23,7 @@ from t5x_style.checkpoints import restored_model
 from t5x_style.distributed import startup
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.interfaces.contract import FILE_NAME, Vocabulary
+from t5x_style.interfaces.verdict import NOTICE, Verdict, withheld
 from t5x_style.retrieval import versioned_folder
 from t5x_style.serving import saved_model, saved_model_check
 from t5x_style.serving.saved_model import ExportError
@@ -31,7 +32,14 @@ from t5x_style.step.train_state import MakeObjective
 _PACKAGES = ("jax", "flax", "orbax-export", "tensorflow-cpu")
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"export": {"name": "export", "version": 1, "outputs": ["saved_model"], "program": True}}
+JOBS = {
+    "export": {
+        "name": "export",
+        "version": 1,
+        "outputs": ["saved_model", "notice"],
+        "program": True,
+    }
+}
 
 
 class Tokenizer(Protocol):
@@ -54,6 +62,8 @@ def export(
     publish_to: str | None,
     model_dir: str,
     step: int | None = None,
+    verdict: str | None = None,
+    force: bool = False,
 ) -> dict[str, str]:
     """Writes saved_model/<version>/, once it gave the model's vectors.
 
@@ -70,13 +80,22 @@ def export(
         beside those that are there. None: no copy.
       model_dir: stage folder.
       step: which checkpoint; as in `restored_model.restore`.
+      verdict: file of the verdict on a fine-tuned encoder; one that is worse than before is not
+        exported. None: there is no verdict.
+      force: export it all the same.
+
+    Returns:
+      {"saved_model": the folder of versions}; {"notice": a page that says so} where there is none.
 
     Raises:
+      VerdictError: the file of the verdict cannot be read.
       ExportError: the objective cannot be exported, or the SavedModel differs from the model.
       ContractError: objective, checkpoint and tokenizer do not belong together.
     """
     if jax.process_count() > 1:
         raise ExportError(f"export runs in one process, found {jax.process_count()}")
+    if verdict is not None and withheld(Verdict.load(verdict), force, "SavedModel", model_dir):
+        return {"notice": NOTICE}
     host = Partitioner(MeshShape(1, 1, 1), devices=jax.local_devices(backend="cpu")[:1])
     model = restored_model.restore(objective, checkpoint, host, step)
     given = dataclasses.replace(model.contract, tokenizer_fingerprint=tokenizer.fingerprint)

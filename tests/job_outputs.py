@@ -150,6 +150,7 @@ NOT_RECORDED = {  # declared name -> why
     "export": "a copy of trained weights and programs that the installed JAX compiles",
     "export_huggingface": "a copy of trained weights; test_export_hf.py compares all of them",
     "export_bag": "a copy of trained weights; test_bag.py compares its vectors",
+    "finetuned_folder": "a copy of trained weights; test_finetuned_folder.py compares its vectors",
     "complete_splits": "a copy of its input; test_complete_splits.py reads what differs",
     "evaluate": _HOST,
     "verdict": _HOST,

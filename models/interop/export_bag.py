@@ -52,7 +52,7 @@ def export(
     rows = token_rows(weights.arrays(), config)
     _require_fit(contract, config, vocabulary)
     folder = Path(model_dir) / "encoder"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)  # of this stage, if it was killed before
     save_file({"embedding.weight": rows}, folder / "model.safetensors", {"format": "pt"})
     max_length = max(contract.query_length, contract.passage_length)
     _write_tokenizer(folder, Path(tokenizer), max_length)

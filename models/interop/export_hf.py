@@ -116,6 +116,15 @@ def _is_reranker(contract: Contract) -> bool:
     return contract.similarity == "score"
 
 
+def max_tokens(contract: Contract) -> int:
+    """One length for queries and passages, since sentence-transformers has one.
+
+    A re-ranker reads both in one text, with one [CLS].
+    """
+    lengths = contract.query_length, contract.passage_length
+    return sum(lengths) - 1 if _is_reranker(contract) else max(lengths)
+
+
 def _require_fit(
     arrays: Mapping[str, np.ndarray],
     config: TokenEncoderConfig,
@@ -205,12 +214,8 @@ class _Writer:
 
     @property
     def max_tokens(self) -> int:
-        """One length for queries and passages, since sentence-transformers has one.
-
-        A re-ranker reads both in one text, with one [CLS].
-        """
-        lengths = self.contract.query_length, self.contract.passage_length
-        return sum(lengths) - 1 if _is_reranker(self.contract) else max(lengths)
+        """`max_tokens` of the contract."""
+        return max_tokens(self.contract)
 
     def encoder(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
         """A sentence-transformers folder, whose root is one of transformers.
@@ -271,7 +276,7 @@ class _Writer:
         more: Mapping[str, Any] | None = None,
     ) -> None:
         """Weights, config.json (with the fields `more`) and tokenizer."""
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)  # of this stage, if it was killed before
         whole = {
             name: np.ascontiguousarray(array, np.float32) for name, array in sorted(tensors.items())
         }

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -236,17 +236,31 @@ def _pooling(folder: Path) -> tuple[str, bool, str]:
 def _max_length(folder: Path) -> tuple[int, str]:
     """(tokens, file that says so), at most as many as the encoder has positions."""
     positions = hf_config.max_positions(folder)
-    where = dict(sentence_modules.modules(folder)).get("Transformer", "")
-    for name in _LENGTH_FILES:
-        settings = sentence_modules.read_json(folder / where / name, {})
-        _require_lowercase(folder, folder / where / name, settings)
+    for file, settings in _length_files(folder):
+        _require_lowercase(folder, file, settings)
         length = settings.get("max_seq_length")
         if length is not None:
-            return min(int(length), positions), str(Path(where) / name)
+            return min(int(length), positions), str(file.relative_to(folder))
     tokenizer = sentence_modules.read_json(folder / "tokenizer_config.json", {})
     # Tokenizers without a limit have a huge number.
     length = min(int(tokenizer.get("model_max_length", positions)), positions)
     return length, "tokenizer_config.json" if length < positions else "config.json"
+
+
+def _length_files(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Files that may say a maximum length, with what they say; a missing file says nothing."""
+    where = dict(sentence_modules.modules(folder)).get("Transformer", "")
+    for name in _LENGTH_FILES:
+        yield folder / where / name, sentence_modules.read_json(folder / where / name, {})
+
+
+def lower_cases(folder: Path, tokenizer: Path) -> bool:
+    """Whether a folder says `do_lower_case`, and a tokenizer.json lower-cases, too.
+
+    sentence-transformers then has the same token ids with the field as without it.
+    """
+    asked = any(settings.get("do_lower_case") for _, settings in _length_files(folder))
+    return asked and _lowers(sentence_modules.read_json(tokenizer, {}).get("normalizer"))
 
 
 def _require_lowercase(folder: Path, file: Path, settings: Mapping[str, Any]) -> None:

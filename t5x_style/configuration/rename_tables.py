@@ -255,6 +255,8 @@ ADDED: Mapping[str, str] = {
     "bert.BertConfig.mlp_stddev": "None",
     "mine.mine.given": "None",
     "report.report.opening": "None",
+    "export.export.verdict": "None",
+    "export.export.force": "False",
 }
 
 

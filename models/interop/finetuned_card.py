@@ -1,0 +1,257 @@
+"""README.md of a fine-tuned encoder: a model card filled from the run that made it."""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from models.interop import collection_files, finetuned_usage, front_matter
+from t5x_style.interfaces import verdict as verdict_lib
+from t5x_style.interfaces.contract import TEXT, Contract
+
+_TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "kennel")
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)  # an id on the Hub
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|#])")
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What a card says.
+
+    Attributes:
+        base: name of the encoder that the training started from; no path.
+        licence: fields of the card, see `licences.chosen`.
+        published: fields of that encoder's card.
+        contract: of the model.
+        max_tokens: at which sentence-transformers cuts a text.
+        verdict: on the model.
+        files: that were trained on and tested with.
+        division: sentences on how these came to be.
+        command: that made the model.
+    """
+
+    base: str
+    licence: Mapping[str, Any]
+    published: Mapping[str, Any]
+    contract: Contract
+    max_tokens: int
+    verdict: verdict_lib.Verdict
+    files: Sequence[collection_files.File]
+    division: Sequence[str]
+    command: str
+
+    @property
+    def data(self) -> str:
+        """Name of the data."""
+        return self.verdict.data.get("name") or "labelled data"
+
+    @property
+    def name(self) -> str:
+        """Of the model."""
+        return f"{self.base.rpartition('/')[2]} fine-tuned on {self.data}"
+
+
+def card(facts: Facts) -> str:
+    """README.md, ready for the Hugging Face Hub."""
+    sections = [
+        _first_line(facts.verdict),
+        f"# {_plain(facts.name)}",
+        _introduction(facts),
+        "## Results",
+        *_results(facts),
+        *_elsewhere(facts.verdict),
+        "## How to use it",
+        finetuned_usage.text(facts.contract, facts.max_tokens),
+        "## How it was made",
+        *_made(facts),
+        "## Limits",
+        _items(_limits(facts)),
+    ]
+    return front_matter.text(metadata(facts)) + "\n" + "\n\n".join(sections) + "\n"
+
+
+def metadata(facts: Facts) -> dict[str, Any]:
+    """The fields of the card that the Hub reads."""
+    verdict = facts.verdict
+    places = [(facts.data, verdict.systems), *((n, o.systems) for n, o in verdict.others.items())]
+    results = [
+        _result(name, systems[verdict.system])
+        for name, systems in places
+        if verdict.system in systems
+    ]
+    fields = {
+        "language": facts.published.get("language"),
+        **facts.licence,
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": list(_TAGS),
+        "base_model": facts.base if _REPOSITORY.fullmatch(facts.base) else None,
+        "base_model_relation": "finetune" if _REPOSITORY.fullmatch(facts.base) else None,
+        "model-index": [{"name": facts.name, "results": results}] if results else None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _result(collection: str, metrics: verdict_lib.Metrics) -> dict[str, Any]:
+    """An element of `results` in a model index, for the test queries of a collection."""
+    return {
+        "task": {"type": "information-retrieval", "name": "Information Retrieval"},
+        "dataset": {"name": collection, "type": _slug(collection), "split": "test"},
+        "metrics": [
+            {"type": _slug(name.replace("@", " at ")), "name": name, "value": round(one.value, 4)}
+            for name, one in metrics.items()
+        ],
+    }
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") or "unnamed"
+
+
+def _first_line(verdict: verdict_lib.Verdict) -> str:
+    if not verdict.is_worse:
+        return f"**{_plain(verdict.line)}**"
+    return (
+        "**This model is worse than the encoder it started from, and was exported because "
+        f"{verdict_lib.FORCE} asked for it. {_plain(verdict.line)}**"
+    )
+
+
+def _introduction(facts: Facts) -> str:
+    contract = facts.contract
+    return (
+        f"`{facts.base}` fine-tuned with Kennel on {_plain(facts.data)}: a retriever with "
+        f"{contract.dimension} dimensions, {contract.pooling} pooling and {contract.similarity} "
+        f"similarity, for queries of at most {contract.query_length} tokens and passages of at "
+        f"most {contract.passage_length}."
+    )
+
+
+def _results(facts: Facts) -> Iterable[str]:
+    verdict = facts.verdict
+    if not verdict.systems:
+        yield "There were no test queries, so nothing was measured."
+        return
+    yield (
+        f"Means over {verdict.queries.get('test', 0):,} test queries that were not trained on, "
+        f"with 95 % intervals. The base is called `{verdict.baseline}`, this model "
+        f"`{verdict.system}`."
+    )
+    yield _table(verdict.systems)
+    if verdict.difference is not None:
+        p = "" if verdict.p is None else f", p = {verdict.p:.2g}"
+        yield (
+            f"{verdict.metric}, `{verdict.system}` minus `{verdict.baseline}`, paired by query: "
+            f"{verdict.difference.signed}{p}."
+        )
+
+
+def _table(systems: Mapping[str, verdict_lib.Metrics]) -> str:
+    names = list(dict.fromkeys(name for metrics in systems.values() for name in metrics))
+    rows = [
+        [_plain(system), *(str(metrics[name]) if name in metrics else "" for name in names)]
+        for system, metrics in systems.items()
+    ]
+    return _rows([["system", *map(_plain, names)], *rows])
+
+
+def _elsewhere(verdict: verdict_lib.Verdict) -> Iterable[str]:
+    """What fine-tuning cost on collections that it did not see."""
+    if not verdict.others:
+        return
+    yield "### On other collections"
+    yield (
+        f"{verdict.metric} on collections that were not trained on. A negative difference is what "
+        "fine-tuning lost there."
+    )
+    head = ["collection", "queries", verdict.baseline, verdict.system, "difference"]
+    rows = [
+        [
+            _plain(name),
+            f"{one.queries:,}",
+            *(_cell(one, system, verdict.metric) for system in (verdict.baseline, verdict.system)),
+            one.difference.signed if one.difference else "",
+        ]
+        for name, one in verdict.others.items()
+    ]
+    yield _rows([head, *rows])
+
+
+def _cell(one: verdict_lib.Elsewhere, system: str, metric: str) -> str:
+    found = one.systems.get(system, {}).get(metric)
+    return "" if found is None else str(found)
+
+
+def _made(facts: Facts) -> Iterable[str]:
+    verdict = facts.verdict
+    started = [f"It started from `{facts.base}`"]
+    if verdict.interpolation is not None:
+        started.append(
+            f"and its weights are {verdict.interpolation:g} of the fine-tuned ones and "
+            f"{1 - verdict.interpolation:g} of the original ones, a share chosen on development "
+            "queries"
+        )
+    yield (", ".join(started) + ".")
+    yield "The command:\n\n" + _code(facts.command)
+    digest = verdict.data.get("sha256")
+    said = [f"Data: {_plain(facts.data)}" + (f", sha256 `{digest}`." if digest else ".")]
+    counts = ", ".join(f"{count:,} for {split}" for split, count in verdict.queries.items())
+    said.append(f"{verdict.passages:,} passages; queries: {counts}.")
+    yield (" ".join([*said, *map(_plain, facts.division)]))
+    yield _rows(
+        [["file", "holds", "sha256"]]
+        + [[f"`{one.name}`", one.holds, f"`{one.sha256}`"] for one in facts.files]
+    )
+
+
+def _limits(facts: Facts) -> Iterable[str]:
+    contract = facts.contract
+    yield (
+        f"In training, queries were cut to {contract.query_length} tokens and passages to "
+        f"{contract.passage_length}, special tokens included. sentence-transformers has one "
+        f"length, {facts.max_tokens}; the code for transformers above cuts both as in training."
+    )
+    if contract.pooling != "pooler":
+        yield (
+            "The weights hold no pooler. transformers makes one up and says so; no vector above "
+            "comes from it."
+        )
+    if contract.query_prefix or contract.passage_prefix:
+        yield (
+            f"It expects `{contract.query_prefix!r}` before queries and "
+            f"`{contract.passage_prefix!r}` before passages; without these its vectors are others."
+        )
+    yield (
+        "A passage with a title was read as title, space, text."
+        if contract.passage_layout == TEXT
+        else "A passage with a title was read as title, [SEP], text, which sentence-transformers "
+        "cannot be given."
+    )
+    yield (
+        "The results are those of the queries and passages above. On texts of another kind it may "
+        "be worse than the encoder it started from."
+    )
+    theirs = facts.published.get("license")
+    if theirs and theirs != facts.licence["license"]:
+        yield f"The encoder that it started from has the licence `{theirs}`."
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown shows as it is, on one line."""
+    return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
+
+
+def _items(texts: Iterable[str]) -> str:
+    return "\n".join(f"- {text}" for text in texts)
+
+
+def _rows(cells: Sequence[Sequence[str]]) -> str:
+    head, *rows = (f"| {' | '.join(row)} |" for row in cells)
+    return "\n".join([head, "|" + "---|" * len(cells[0]), *rows])
+
+
+def _code(text: str) -> str:
+    """A block of code, whatever it holds."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}\n{text.strip()}\n{fence}"

@@ -1,0 +1,125 @@
+"""Writes a fine-tuned encoder as the folder that it was published in, with a model card of the run.
+
+model_dir/encoder/            opens in sentence-transformers and transformers, with our vectors
+model_dir/encoder/README.md   its model card, filled
+model_dir/NOT_EXPORTED.md     in place of both, where it is worse than before (FORCE_EXPORT)
+"""
+
+import re
+from pathlib import Path
+
+from models.interop import (
+    collection_files,
+    export_hf,
+    finetuned_card,
+    front_matter,
+    kept_files,
+    licences,
+)
+from t5x_style.interfaces import verdict as verdict_lib
+from t5x_style.interfaces.contract import Contract, Vocabulary
+from t5x_style.interfaces.encoder import TokenEncoderConfig
+
+# The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
+JOBS = {
+    "finetuned_folder": {
+        "name": "finetuned_folder",
+        "version": 1,
+        "outputs": ["encoder", "card"],
+        "check": "check",
+    }
+}
+# How a download of the Hub is stored: the name is that of a folder two above.
+_DOWNLOADED = re.compile(r"models--(.+)")
+
+
+def finetuned_folder(
+    model_dir: str,
+    checkpoint: str,
+    weights: export_hf.Weights,
+    config: TokenEncoderConfig,
+    vocabulary: Vocabulary,
+    tokenizer: str,
+    published: str,
+    verdict: str,
+    corpus: str,
+    report: str | None,
+    command: str,
+    licence: str | None,
+    base_model: str | None,
+    force: bool,
+) -> dict[str, str]:
+    """The job of a stage: writes encoder/ with its card, unless the model became worse.
+
+    Args:
+        model_dir: stage folder.
+        checkpoint, weights, config, vocabulary, tokenizer: see `export_hf.export`.
+        published: folder that the training started from; what it says besides its weights is kept.
+        verdict: file of the verdict on this model.
+        corpus: the collection, in BEIR's layout, that the model was trained on.
+        report: how labelled data became that collection; None where it came as it is.
+        command: with which all this was made, for the card.
+        licence: see `licences.chosen`.
+        base_model: name of the published encoder, such as its id on the Hub; None: see `base_name`.
+        force: write the folder of a model that is worse, too.
+
+    Returns:
+        name -> path in model_dir: `encoder` and its `card`; of a model that is worse and not
+        forced, `card` alone, a page that says so.
+
+    Raises:
+        LicenceError: see `licences.chosen`.
+        ExportError: see `export_hf.export`; or the model is no retriever.
+        VerdictError: the file of the verdict cannot be read.
+        KeptFilesError: see `kept_files.keep`.
+    """
+    check(published, licence)
+    found = verdict_lib.Verdict.load(verdict)
+    what = "folder for sentence-transformers and transformers"
+    if verdict_lib.withheld(found, force, what, model_dir):
+        return {"card": verdict_lib.NOTICE}
+    contract = Contract.load(checkpoint)
+    written = export_hf.export(model_dir, checkpoint, weights, config, vocabulary, tokenizer)
+    if "encoder" not in written:
+        raise export_hf.ExportError(
+            f"{checkpoint}: expected a fine-tuned retriever, found similarity "
+            f"{contract.similarity!r}. Write it with gin_configs/runs/exports/huggingface.gin."
+        )
+    folder, longest = Path(model_dir) / written["encoder"], export_hf.max_tokens(contract)
+    kept_files.keep(published, folder, longest)
+    facts = finetuned_card.Facts(
+        base=base_model or base_name(published),
+        licence=licences.chosen(published, licence),
+        published=front_matter.read(Path(published) / "README.md"),
+        contract=contract,
+        max_tokens=longest,
+        verdict=found,
+        files=collection_files.files(corpus),
+        division=collection_files.division(report),
+        command=command,
+    )
+    (folder / "README.md").write_text(finetuned_card.card(facts), encoding="utf-8")
+    return {"encoder": written["encoder"], "card": f"{written['encoder']}/README.md"}
+
+
+def check(published: str, licence: str | None) -> None:
+    """What can be known to be wrong before anything runs; LicenceError, see `licences.chosen`."""
+    licences.chosen(published, licence)
+
+
+def base_name(published: str) -> str:
+    """The name of a published encoder, never a path.
+
+    >>> base_name("/data/hub/models--intfloat--e5-small-v2/snapshots/ffb93f3")
+    'intfloat/e5-small-v2'
+
+    Args:
+        published: its folder; in the cache of huggingface_hub, its id there, else the folder's own
+            name. config.json has a `_name_or_path`, too, which often is another encoder's, from
+            which this one was trained.
+    """
+    folder = Path(published).absolute()
+    for name in (one.name for one in (folder, *folder.parents)):
+        if downloaded := _DOWNLOADED.fullmatch(name):
+            return downloaded[1].replace("--", "/", 1)
+    return folder.name.replace("`", "")

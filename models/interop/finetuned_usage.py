@@ -1,0 +1,76 @@
+"""How to use a fine-tuned encoder, for its model card: code that gives the vectors of training."""
+
+from t5x_style.interfaces.contract import Contract
+
+# How transformers' output becomes a vector, by pooling.
+_POOLED = {
+    "cls": "vectors = output.last_hidden_state[:, 0]",
+    "mean": "mask = batch['attention_mask'].unsqueeze(-1)\n"
+    "    vectors = (output.last_hidden_state * mask).sum(1) / mask.sum(1)",
+    "pooler": "vectors = output.pooler_output",
+}
+_NORMALISED = "\n    vectors = torch.nn.functional.normalize(vectors, dim=-1)"
+
+
+def text(contract: Contract, max_tokens: int) -> str:
+    """Markdown with three ways.
+
+    Args:
+        contract: of the model.
+        max_tokens: at which sentence-transformers cuts a text.
+    """
+    shorter = min(contract.query_length, contract.passage_length) < max_tokens
+    return "\n\n".join(
+        [
+            "### sentence-transformers",
+            _sentence_transformers(contract, max_tokens if shorter else None),
+            "### transformers alone",
+            _transformers(contract),
+            "### Search the collection that it was trained on",
+            "In the folder from which the run was started; RUN_DIR is that of the command below.",
+            '```\nkennel search --run=RUN_DIR "a question"\n```',
+        ]
+    )
+
+
+def _sentence_transformers(contract: Contract, cut: int | None) -> str:
+    note = "" if cut is None else f"\n# longer texts are cut at {cut} tokens, queries too"
+    return f"""```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder"){note}
+queries = model.encode_query(["a question"])  # puts {contract.query_prefix!r} before each
+passages = model.encode_document(["a passage"])  # puts {contract.passage_prefix!r} before each
+scores = model.similarity(queries, passages)
+```"""
+
+
+def _transformers(contract: Contract) -> str:
+    pooled = _POOLED[contract.pooling] + (_NORMALISED if contract.normalise else "")
+    return f"""```python
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+folder = "path/to/this/folder"
+tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+
+
+def embed(texts, prefix, length):
+    texts = [prefix + text for text in texts]
+    batch = tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt")
+    with torch.inference_mode():
+        output = model(**batch)
+    {pooled}
+    return vectors
+
+
+queries = embed(["a question"], {contract.query_prefix!r}, {contract.query_length})
+passages = embed(["a passage"], {contract.passage_prefix!r}, {contract.passage_length})
+scores = {_similarity(contract)}
+```"""
+
+
+def _similarity(contract: Contract) -> str:
+    if contract.similarity == "cosine" and not contract.normalise:
+        return "torch.nn.functional.cosine_similarity(queries[:, None], passages[None], dim=-1)"
+    return "queries @ passages.T"
