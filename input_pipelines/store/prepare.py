@@ -149,9 +149,7 @@ def prepare(
     cut_off = [tokens for receipt in receipts for tokens in receipt.cut_off]
     if len(cut_off) == manifest["truncated"]:
         found = CutTexts(kind, length, manifest["count"], manifest["total_tokens"], cut_off)
-        store_writer.write_json_atomically(
-            os.path.join(model_dir, cut_texts.FILE), found.as_dict()
-        )
+        store_writer.write_json_atomically(os.path.join(model_dir, cut_texts.FILE), found.as_dict())
         print(f"{name}/{split}: {found.text()}", flush=True)
     return {"store": "store", "report": "report.json"}
 

@@ -81,13 +81,14 @@ def _shards(index: Path) -> list[Path]:
 
 
 def _conversion(pickles: list[Path]) -> str:
-    """What to do with pickles: those of the model's weights where their names say so."""
+    """What to do with pickles: those with the names of weights or, of others, the largest."""
     of_model = [file for file in pickles if _SHARDS.fullmatch(file.name)]
-    pattern = "pytorch_model*.bin" if of_model else pickles[0].name
+    first = of_model[0] if of_model else max(pickles, key=lambda file: file.stat().st_size)
+    pattern = "pytorch_model*.bin" if of_model else first.name
     return (
-        f"{(of_model or pickles)[0]} is a pickle; loading one runs the code inside it, so it is "
+        f"{first} is a pickle; loading one runs the code inside it, so it is "
         f"not opened. Expected {WEIGHTS}. PyTorch's reader of bare tensors, which runs no code, "
-        f"converts it:\n{command(pickles[0].parent, pattern)}\n"
+        f"converts it:\n{command(first.parent, pattern)}\n"
     )
 
 

@@ -100,7 +100,13 @@ def published(folder: Path, kind: str) -> Path:
 
 
 @needs_interop
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "XLMRobertaModel",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in FAMILIES if kind[0] != "X"),
+    ],
+)
 def test_vectors_through_tokenizer_stores_and_weights(kind: str, tmp_path: Path) -> None:
     texts = folders.corpus(tmp_path / "texts")
     made = published(tmp_path, kind)
