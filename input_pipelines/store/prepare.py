@@ -18,7 +18,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -146,12 +146,22 @@ def prepare(
     }  # fmt: skip
     store_writer.write_json_atomically(os.path.join(model_dir, "report.json"), report)
     _log.info("%s/%s: %s", name, split, report)
-    cut_off = [tokens for receipt in receipts for tokens in receipt.cut_off]
-    if len(cut_off) == manifest["truncated"]:
-        found = CutTexts(kind, length, manifest["count"], manifest["total_tokens"], cut_off)
-        store_writer.write_json_atomically(os.path.join(model_dir, cut_texts.FILE), found.as_dict())
-        print(f"{name}/{split}: {found.text()}", flush=True)
+    _report_cut_texts(model_dir, receipts, manifest)
     return {"store": "store", "report": "report.json"}
+
+
+def _report_cut_texts(
+    model_dir: str, receipts: Sequence[_Receipt], manifest: Mapping[str, Any]
+) -> None:
+    """Writes `cut_texts.json` and prints its line, where the layout counts what it cuts."""
+    cut_off = [tokens for receipt in receipts for tokens in receipt.cut_off]
+    if len(cut_off) != manifest["truncated"]:
+        return
+    found = CutTexts(
+        *(manifest[name] for name in ("kind", "max_length", "count", "total_tokens")), cut_off
+    )
+    store_writer.write_json_atomically(os.path.join(model_dir, cut_texts.FILE), found.as_dict())
+    print(f"{manifest['name']}/{manifest['split']}: {found.text()}", flush=True)
 
 
 def _titles(source: TextSource) -> list[str]:
