@@ -7,6 +7,7 @@ settings has finished, this one continues from it where the learning rate allows
 `longer_training`.
 """
 
+import fnmatch
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from absl import logging
 from t5x_style.checkpoints import checkpoint_directory
 from t5x_style.checkpoints.agreement import together
 from t5x_style.checkpoints.checkpointing import Checkpointer, Checkpointing
+from t5x_style.configuration.suggestions import did_you_mean
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.goodput import attempts, table
 from t5x_style.goodput.account import Account
@@ -180,15 +182,13 @@ def measured_development_metric(
     """
     if metric is None:
         return None
-    evaluator, _, name = metric.partition("/")
-    listed = evaluators.get(evaluator)
+    listed = evaluators.get(metric.partition("/")[0])
     if listed is not None and not listed:
         logging.warning(
             "no query to compute %s on: the last checkpoint is kept, not the best", metric
         )
         return None
-    if listed is not None and name not in listed:
-        raise _no_metric(metric, evaluators)
+    _require_metric(metric, evaluators)
     return metric
 
 
@@ -196,21 +196,27 @@ def check(evaluators: Sequence[hooks.Evaluator], development_metric: str | None)
     """What can be known to be wrong before `train` runs.
 
     Raises:
-      ValueError: no evaluator has the name that the development metric begins with, or two have
-        one name.
+      ValueError: no evaluator gives the development metric, or two have one name.
     """
     names = [evaluator.name for evaluator in evaluators]
     if len(set(names)) < len(names):
         raise ValueError(f"train.evaluators: expected distinct names, found {names}")
-    if development_metric is not None and development_metric.partition("/")[0] not in names:
-        raise _no_metric(development_metric, dict.fromkeys(names))
+    if development_metric is not None:  # no metrics: nothing to measure, which is no mistake
+        listed = {e.name: getattr(e, "metrics", None) or None for e in evaluators}
+        _require_metric(development_metric, listed)
 
 
-def _no_metric(metric: str, evaluators: Mapping[str, Sequence[str] | None]) -> ValueError:
+def _require_metric(metric: str, evaluators: Mapping[str, Sequence[str] | None]) -> None:
+    """Raises ValueError unless an evaluator has the metric among its names or patterns of names."""
+    evaluator, _, name = metric.partition("/")
+    listed = evaluators.get(evaluator, ())
+    if listed is None or name in listed or any(fnmatch.fnmatchcase(name, one) for one in listed):
+        return
     found = [f"{e}/{m}" for e, names in evaluators.items() for m in names or ("...",)]
-    return ValueError(
+    meant = did_you_mean(metric, [one for one in found if one[-1] not in "*."], most=1, least=0.5)
+    raise ValueError(
         f"train.development_metric: expected 'evaluator/metric', found {metric!r}; "
-        f"train.evaluators gives {', '.join(found) or 'nothing: it holds no evaluators'}"
+        f"train.evaluators gives {', '.join(found) or 'nothing: it holds no evaluators'}{meant}"
     )
 
 

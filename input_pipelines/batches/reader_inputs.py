@@ -109,7 +109,7 @@ class Pairs:
         rows, length, _ = self._shape
         texts = self._texts[start : start + rows]
         encoded = [
-            tokenization.Tokenized(text.tokens, np.ones(len(text.tokens), np.bool_), False)
+            tokenization.Tokenized(text.tokens, np.ones(len(text.tokens), np.bool_), 0)
             for text in texts
         ]
         ids = np.arange(start, start + len(texts))

@@ -98,9 +98,10 @@ def open_labelled(
       max_line_bytes: longer lines are malformed.
 
     Raises:
-      LayoutError: the layout is unknown, files are of several layouts, or columns are swapped by
-        their names; says what was found and what to write.
+      LayoutError: the layout is unknown, files are of several layouts, columns are swapped by
+        their names, or it is a model; says what was found and what to write.
     """
+    split_files.require_no_model(path)
     if beir_layout.is_beir(path):
         if corpus or columns:
             raise LayoutError(

@@ -13,6 +13,9 @@ CORPUS = re.compile(r"corpus\..+")
 # train.csv; train-00000-of-00002.parquet, validation.part1.jsonl.gz
 _SPLIT = re.compile(rf"({'|'.join(NAMES)})([-_.].*)?", re.IGNORECASE)
 
+_OF_MODEL = ("config.json", "modules.json", "tokenizer.json", "tokenizer_config.json")
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
+
 Files = Mapping[str, list[str]]  # split -> files, in the order of their names
 
 
@@ -36,6 +39,21 @@ def find(path: str) -> Files:
     if os.path.isfile(os.path.join(path, "state.json")):
         return {UNDIVIDED: _dataset(path)}
     return _folder(path)
+
+
+def require_no_model(path: str) -> None:
+    """Refuses what is a model by the names of its files.
+
+    Raises:
+      LayoutError: it is one.
+    """
+    names = sorted(os.listdir(path)) if os.path.isdir(path) else [os.path.basename(path)]
+    known = [name for name in names if name in _OF_MODEL or name.endswith(_WEIGHTS)]
+    if any(name.endswith(_WEIGHTS) for name in known) or "modules.json" in known:
+        raise LayoutError(
+            f"{path}: expected labelled data, found a model: {', '.join(known)}. Are the data and "
+            "the model swapped?"
+        )
 
 
 def _folder(path: str) -> Files:

@@ -21,12 +21,14 @@ class Rows:
     Attributes:
       records: the rows.
       truncated: how many of them lack the end of their text.
+      cut_off: of each of these, how many tokens it lacks; empty where the layout does not count.
       tables: further arrays by name, whatever the layout knows of its rows: int [n] or [n, c].
     """
 
     records: Sequence[StoreRecord]
     truncated: int
     tables: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    cut_off: Sequence[int] = ()
 
 
 class Layout(Protocol):
@@ -107,7 +109,8 @@ class WholeTexts(Plain):
             StoreRecord(r.id, r.title, r.text, r.source, e.tokens, e.word_starts)
             for r, e in zip(records, encoded, strict=True)
         ]
-        return Rows(rows, sum(e.truncated for e in encoded))
+        cut_off = [e.cut_off for e in encoded if e.truncated]
+        return Rows(rows, len(cut_off), cut_off=cut_off)
 
 
 WHOLE_TEXTS = WholeTexts()

@@ -18,13 +18,14 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self
 
 import numpy as np
 
 from input_pipelines.sources.text_sources import BadRecords, Record, SourceError, TextSource
-from input_pipelines.store import layouts, store_writer, worker_pool
+from input_pipelines.store import cut_texts, layouts, store_writer, worker_pool
+from input_pipelines.store.cut_texts import CutTexts
 from input_pipelines.store.layouts import WHOLE_TEXTS, Layout
 from input_pipelines.store.store_writer import ShardInfo, StoreSummary
 from input_pipelines.tokenizers import tokenization
@@ -66,6 +67,7 @@ class _Receipt:
     ids: list[str]
     words: int
     truncated: int
+    cut_off: list[int]
     tables: str  # sha256 hex of the file beside the shard
 
 
@@ -99,7 +101,8 @@ def prepare(
       layout: how records become rows, and what is stored beside these.
 
     Returns:
-      {"store": the folder, "report": report.json}, relative to model_dir.
+      {"store": the folder, "report": report.json}, relative to model_dir; next to these is
+      cut_texts.json, where the layout counts what it cuts (see `cut_texts`), and a line is printed.
 
     Raises:
       SourceError: nothing to store, or too many malformed records.
@@ -143,7 +146,22 @@ def prepare(
     }  # fmt: skip
     store_writer.write_json_atomically(os.path.join(model_dir, "report.json"), report)
     _log.info("%s/%s: %s", name, split, report)
+    _report_cut_texts(model_dir, receipts, manifest)
     return {"store": "store", "report": "report.json"}
+
+
+def _report_cut_texts(
+    model_dir: str, receipts: Sequence[_Receipt], manifest: Mapping[str, Any]
+) -> None:
+    """Writes `cut_texts.json` and prints its line, where the layout counts what it cuts."""
+    cut_off = [tokens for receipt in receipts for tokens in receipt.cut_off]
+    if len(cut_off) != manifest["truncated"]:
+        return
+    found = CutTexts(
+        *(manifest[name] for name in ("kind", "max_length", "count", "total_tokens")), cut_off
+    )
+    store_writer.write_json_atomically(os.path.join(model_dir, cut_texts.FILE), found.as_dict())
+    print(f"{manifest['name']}/{manifest['split']}: {found.text()}", flush=True)
 
 
 def _titles(source: TextSource) -> list[str]:
@@ -260,6 +278,7 @@ def _make_shard(chunk: list[Record], job: _Job, parts: str, number: int) -> _Rec
         ids=[r.id for r in made.records],
         words=sum(int(r.word_starts.sum()) for r in made.records),
         truncated=made.truncated,
+        cut_off=list(made.cut_off),
         tables=store_writer.file_sha256(_tables_path(parts, number)),
     )
     store_writer.write_json_atomically(_receipt_path(parts, number), dataclasses.asdict(receipt))
@@ -286,6 +305,8 @@ def _valid_receipt(parts: str, number: int, job: str, records: str) -> _Receipt 
         return None
     with open(path, encoding="utf-8") as f:
         value = json.load(f)
+    if set(value) != {field.name for field in dataclasses.fields(_Receipt)}:
+        return None  # of an earlier version of this file
     receipt = _Receipt(**{**value, "shard": ShardInfo(**value["shard"])})
     shard = os.path.join(parts, receipt.shard.file)
     if (receipt.job, receipt.records) != (job, records) or not os.path.isfile(shard):

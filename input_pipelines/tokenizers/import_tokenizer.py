@@ -21,6 +21,8 @@ _ROLE_NAMES: Mapping[str, tuple[str, ...]] = {
     "mask": ("[MASK]", "<mask>"),
 }
 
+PADDING = 128  # word tables are padded to a multiple of this, or of a number that divides it
+
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
     "import_tokenizer": {
@@ -41,7 +43,8 @@ def import_tokenizer(
     Args:
       model_dir: stage folder; the tokenizer goes into `tokenizer/` in it.
       folder: on disk; nothing is fetched.
-      vocabulary_size: the number of tokens that it must have; None takes any.
+      vocabulary_size: the number of tokens that it must have; None takes what fits the word table
+        that the folder's config.json describes.
 
     Returns:
       {"tokenizer": the folder relative to model_dir}.
@@ -49,40 +52,76 @@ def import_tokenizer(
     Raises:
       TokenizerError: nothing there to read, a special token is missing, or another size.
     """
-    found = check(folder)
+    tokenizer, specials = _read(folder)
+    _require_size(folder, _size(tokenizer), vocabulary_size)
     config = _json(folder, "tokenizer_config.json")
-    tokenizer = _readers()[found](os.path.join(folder, found), config)
-    size = tokenizer.get_vocab_size()
-    if vocabulary_size not in (None, size):
-        raise TokenizerError(f"{folder}: expected {vocabulary_size} tokens, found {size}")
-    declared = {**_json(folder, "special_tokens_map.json"), **config}
-    specials = {role: _special(tokenizer, role, declared, folder) for role in tokenization.ROLES}
     kept = {k: v for k, v in config.items() if k in ("do_lower_case", "model_max_length")}
     tokenization.write_folder(os.path.join(model_dir, "tokenizer"), tokenizer, specials, kept)
     return {"tokenizer": "tokenizer"}
 
 
-def check(folder: str) -> str:
-    """The file of a folder that a tokenizer is made of; reads names of files only.
+def check(folder: str, vocabulary_size: int | None) -> None:
+    """What can be known to be wrong before the job runs, which is all of it.
 
     Raises:
-      TokenizerError: there is none.
+      TokenizerError: see `import_tokenizer`.
     """
-    names = list(_readers())
-    for name in names:
-        if os.path.isfile(os.path.join(folder, name)):
-            return name
-    raise TokenizerError(
-        f"{folder}: expected the folder of a published encoder with its tokenizer, one of "
-        f"{', '.join(names)}; {text_sources.found_in(folder)}. Copy that "
-        "file of the same encoder into the folder, or name another folder"
-    )
+    tokenizer, _ = _read(folder)
+    _require_size(folder, _size(tokenizer), vocabulary_size)
+
+
+def _read(folder: str) -> tuple[tokenizers.Tokenizer, dict[str, str]]:
+    """The tokenizer of a folder, and role -> special token."""
+    name = next((one for one in _readers() if os.path.isfile(os.path.join(folder, one))), None)
+    if name is None:
+        raise TokenizerError(
+            f"folder {folder}: expected that of a published encoder with its tokenizer, one of "
+            f"{', '.join(_readers())}; {text_sources.found_in(folder)}. Copy that file of the same "
+            "encoder into the folder, or name another folder"
+        )
+    config = _json(folder, "tokenizer_config.json")
+    tokenizer = _readers()[name](os.path.join(folder, name), config)
+    declared = {**_json(folder, "special_tokens_map.json"), **config}
+    return tokenizer, {
+        role: _special(tokenizer, role, declared, folder) for role in tokenization.ROLES
+    }
+
+
+def _size(tokenizer: tokenizers.Tokenizer) -> int:
+    return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+
+def _require_size(folder: str, size: int, expected: int | None) -> None:
+    """Raises TokenizerError for another size than the expected one, or than the word table's."""
+    if expected is not None:
+        if size != expected:
+            raise TokenizerError(f"folder {folder}: expected {expected} tokens, found {size}")
+        return
+    rows = _json(folder, "config.json").get("vocab_size")
+    if isinstance(rows, int) and not 0 <= rows - size < PADDING:
+        raise TokenizerError(
+            f"folder {folder}: its tokenizer has {size} tokens, and the word table of the encoder "
+            f"{rows} rows (vocab_size in config.json); expected a row for each token, and fewer "
+            f"than {PADDING} rows more. Ids of another tokenizer are other words: copy the "
+            "tokenizer of the same encoder into the folder. If tokens were added or removed at the "
+            f"end on purpose, set import_tokenizer.import_tokenizer.vocabulary_size = {size}"
+        )
+
+
+def _from_json(path: str, config: dict[str, Any]) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_file(path)
+    except Exception as error:  # the library raises nothing more specific
+        raise TokenizerError(
+            f"{path}: expected a tokenizer as the library tokenizers writes it: {error}. Copy the "
+            "file again"
+        ) from error
 
 
 def _readers() -> dict[str, Callable[[str, dict[str, Any]], tokenizers.Tokenizer]]:
     """File -> what makes a tokenizer of it, the first that is there counts."""
     return {
-        "tokenizer.json": lambda path, _: tokenizers.Tokenizer.from_file(path),
+        "tokenizer.json": _from_json,
         "vocab.txt": _from_vocab,
         "sentencepiece.bpe.model": _from_sentencepiece,
     }
@@ -93,7 +132,12 @@ def _json(folder: str, name: str) -> dict[str, Any]:
     if not os.path.isfile(path):
         return {}
     with open(path, encoding="utf-8") as f:
-        return dict(json.load(f))
+        try:
+            return dict(json.load(f))
+        except (ValueError, TypeError) as error:
+            raise TokenizerError(
+                f"{path}: expected a JSON object: {error}. Copy the file again"
+            ) from error
 
 
 def _from_vocab(path: str, config: dict[str, Any]) -> tokenizers.Tokenizer:

@@ -40,11 +40,20 @@ class TokenizerError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Tokenized:
-    """Token ids of one text, int32 [n], special tokens included; word_starts bool [n]."""
+    """Token ids of one text, int32 [n], special tokens included; word_starts bool [n].
+
+    Attributes:
+      cut_off: how many tokens were left out at the end.
+    """
 
     tokens: np.ndarray
     word_starts: np.ndarray
-    truncated: bool
+    cut_off: int
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the text was longer."""
+        return self.cut_off > 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +184,9 @@ class Tokenizer:
         starts = word_start_marks.word_starts(
             text, encoding.word_ids, encoding.offsets, self._wordpiece
         )
-        return Tokenized(np.array(encoding.ids, np.int32), starts, bool(encoding.overflowing))
+        parts = encoding.overflowing  # the rest in pieces, each with special tokens
+        rest = sum(map(len, parts)) - len(parts) * self._backend.num_special_tokens_to_add(False)
+        return Tokenized(np.array(encoding.ids, np.int32), starts, rest)
 
 
 def join_title(title: str, text: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from models.interop import published_layout
+from models.interop import published_folder, published_layout
 from t5x_style.interfaces.encoder import TokenEncoderConfig
 
 
@@ -40,12 +40,7 @@ def config_from_hf(
 
 def read_fields(folder: str | Path) -> dict[str, Any]:
     """`config.json` of a folder, checked; raises as `config_from_hf` does."""
-    file = Path(folder) / "config.json"
-    if not file.is_file():
-        raise FileNotFoundError(
-            f"{file}: not found; expected the config.json of a Hugging Face model folder, since "
-            "weights do not say how many heads they were trained with."
-        )
+    file = published_folder.config_file(Path(folder))
     try:
         fields = dict(json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
@@ -62,7 +57,7 @@ def layout(fields: Mapping[str, Any], file: Path) -> published_layout.PublishedL
 def max_positions(folder: Path) -> int:
     """Tokens of the longest text; raises as `config_from_hf` does."""
     fields = read_fields(folder)
-    offset = layout(fields, folder).position_offset(fields)
+    offset = layout(fields, folder / published_folder.CONFIG).position_offset(fields)
     return int(fields["max_position_embeddings"]) - offset
 
 

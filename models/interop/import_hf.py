@@ -11,20 +11,24 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors
 
-from models.interop import hf_config, hf_names, layout_bert, published_layout, sentence_modules
+from models.interop import (
+    hf_config,
+    hf_names,
+    layout_bert,
+    published_folder,
+    published_layout,
+    sentence_modules,
+)
+from models.interop.published_folder import WeightsError as WeightsError
 
 Shape = tuple[int, ...]
 
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-
-
-class WeightsError(ValueError):
-    """Weights do not fit; the message lists each tensor missing, unexpected or misshapen."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,18 +64,20 @@ class HuggingFace:
     def __init__(self, path: str, vocab_size: int, ignore: tuple[str, ...] = ()) -> None:
         self.path = Path(path)
         self.vocab_size = vocab_size
-        self.layout = _layout(self.path)
+        self._folder = self.path if self.path.is_dir() else self.path.parent
+        self.layout = _layout(self._folder / "config.json")
         self.ignore = (*self.layout.may_stay, *ignore)
         self._where = _locate(self.path, self.layout)
 
     @staticmethod
-    def check_arguments(path: str) -> None:
-        """What can be known to be wrong before weights are read: no file of weights.
+    def check_arguments(path: str, ignore: tuple[str, ...] = ()) -> None:
+        """What can be known to be wrong before weights are read, of files' headers alone.
 
         Raises:
-            FileNotFoundError, WeightsError: see `HuggingFace`.
+            FileNotFoundError, ValueError: see `HuggingFace` and `arrays`.
         """
-        _files(Path(path))
+        source = HuggingFace(path, 0, ignore)
+        source._require_fit(*source._expected(), [])
 
     def __str__(self) -> str:
         return f"HuggingFace({str(self.path)!r})"
@@ -91,27 +97,42 @@ class HuggingFace:
             FileNotFoundError, ValueError: see `hf_config.config_from_hf`.
             WeightsError: names everything that is missing, unexpected, of another shape or dtype.
         """
-        folder = self.path if self.path.is_dir() else self.path.parent
-        fields = hf_config.read_fields(folder)
-        variant = self.layout.variant(fields)
-        config = hf_config.config_from_hf(str(folder), "float32", "none", vocab_multiple=1)
+        fields, shapes, names = self._expected()
+        self._require_fit(fields, shapes, names, self._untied())
+        self._warn_of_resizing(fields["vocab_size"])
+        sentence_modules.warn_of(self._folder)
+        return {path: self._read(path, names[path], shape) for path, shape in shapes.items()}
+
+    def _expected(self) -> tuple[Mapping[str, Any], Mapping[str, Shape], Mapping[str, list[str]]]:
+        """config.json; our path -> shape, and -> names of tensors, as it describes them."""
+        fields = hf_config.read_fields(self._folder)
+        config = hf_config.config_from_hf(str(self._folder), "float32", "none", vocab_multiple=1)
         shapes = self._held(self.layout.shapes(config, fields.get("retriever_proj_size", 128)))
         names = {path: self.layout.by_path[path].names(shape[0]) for path, shape in shapes.items()}
-        problems = [
+        return fields, shapes, names
+
+    def _require_fit(
+        self,
+        fields: Mapping[str, Any],
+        shapes: Mapping[str, Shape],
+        names: Mapping[str, Sequence[str]],
+        problems: Sequence[str],
+    ) -> None:
+        """Raises WeightsError with these problems and with all that the files' headers show."""
+        variant = self.layout.variant(fields)
+        found = [
             problem
             for path, shape in shapes.items()
             for problem in self._differences(path, names[path], shape, variant)
         ]
-        problems += self._unexpected(names) + self._no_score() + self._untied()
-        if problems:
+        found += [*self._unexpected(names), *self._no_score(), *problems]
+        if found:
             raise WeightsError(
-                f"{self.path} does not fit {folder / 'config.json'} ({len(problems)} problems):\n  "
-                + "\n  ".join(problems)
-                + "\nMend the file, or list what may stay in it in HuggingFace.ignore."
+                f"{self.path} does not fit {self._folder / 'config.json'} ({len(found)} problems):"
+                + "\n  ".join(["", *found])
+                + "\nAre both files of the same model? Copy them again, or list what may stay in "
+                "the file in HuggingFace.ignore."
             )
-        self._warn_of_resizing(config.vocab_size)
-        sentence_modules.warn_of(folder)
-        return {path: self._read(path, names[path], shape) for path, shape in shapes.items()}
 
     def _held(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         """Our path -> shape, for every part of which the file has anything, and the encoder."""
@@ -204,46 +225,8 @@ def _inner(entry: hf_names.Entry, shape: Shape) -> Shape:
     return shape[1:] if entry.stacked else shape
 
 
-def _files(path: Path) -> list[Path]:
-    """The safetensors files that make up `path`."""
-    if path.is_file() and path.suffix == ".safetensors":
-        return [path]
-    if (path / "model.safetensors").is_file():
-        return [path / "model.safetensors"]
-    index = path / "model.safetensors.index.json"
-    if index.is_file():
-        return _shards(index)
-    there = [path] if path.is_file() else sorted(path.glob("*"))
-    for file in there:
-        if file.suffix in _PICKLES:
-            raise WeightsError(
-                f"{file} is a pickle; loading one runs the code inside it, so it is not opened. "
-                "Convert it with PyTorch's reader of bare tensors, torch.load(..., weights_only="
-                "True), and safetensors.torch.save_file; docs/weights.md has the line."
-            )
-    raise FileNotFoundError(
-        f"expected {path} to be a .safetensors file, or a folder with model.safetensors or "
-        "model.safetensors.index.json; found neither. Copy the weights into the folder "
-        "(docs/weights.md says how to convert others), or name another."
-    )
-
-
-def _shards(index: Path) -> list[Path]:
-    try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WeightsError(
-            f"{index}: expected a JSON object with weight_map, tensor name -> file: {error!r}"
-        ) from error
-    for name in names:
-        if not (index.parent / name).is_file():
-            raise FileNotFoundError(f"{index.parent / name}: named in {index.name}, but not there.")
-    return [index.parent / name for name in names]
-
-
-def _layout(path: Path) -> published_layout.PublishedLayout:
+def _layout(file: Path) -> published_layout.PublishedLayout:
     """As config.json says; BERT's where it says nothing, which `arrays` then reports."""
-    file = (path if path.is_dir() else path.parent) / "config.json"
     try:
         return hf_config.layout(json.loads(file.read_text(encoding="utf-8")), file)
     except (OSError, ValueError, AttributeError):
@@ -253,7 +236,9 @@ def _layout(path: Path) -> published_layout.PublishedLayout:
 def _locate(path: Path, layout: published_layout.PublishedLayout) -> dict[str, Stored]:
     """Canonical name -> what the files say of it."""
     where: dict[str, Stored] = {}
-    for stored in (stored for file in _files(path) for stored in _header(file)):
+    for stored in (
+        stored for file in published_folder.weight_files(path) for stored in _header(file)
+    ):
         key = layout.canonical(stored.name)
         if key in where:
             raise WeightsError(

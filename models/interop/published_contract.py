@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from models.interop import hf_config, sentence_modules
+from models.interop import hf_config, published_folder, sentence_modules
 from models.networks import text_embedding
 
 SETTINGS = "config_sentence_transformers.json"
@@ -38,6 +38,17 @@ _FIELDS = {
     "query_prefix": "query_prefix",
     "passage_prefix": "passage_prefix",
 }
+
+
+# Read from small files: a recipe's check calls these before the first stage (`preflight.trial`).
+READ_EARLY = (
+    "pooling",
+    "normalise",
+    "similarity",
+    "max_length",
+    "query_prefix",
+    "passage_prefix",
+)
 
 
 class PublishedContractError(ValueError):
@@ -84,7 +95,12 @@ def read(folder: str) -> PublishedContract:
         max_length, length_file = _max_length(path)
         settings = sentence_modules.read_json(path / SETTINGS, {})
         query_prefix, passage_prefix = _prefixes(path, settings)
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    except json.JSONDecodeError as error:
+        raise PublishedContractError(
+            f"folder {folder}: expected JSON, as sentence-transformers writes it: {error}. "
+            "Copy the file again."
+        ) from error
+    except (KeyError, TypeError, AttributeError) as error:
         raise PublishedContractError(
             f"{folder}: expected {sentence_modules.MODULES}, {SETTINGS} and the files of the "
             f"modules as sentence-transformers writes them: {error!r}. Copy the folder again."
@@ -120,34 +136,45 @@ def pooling(folder: str, override: str | None = None) -> str:
 
     Errors as for `read`, here and below.
     """
-    return _require(folder, "pooling").pooling if override is None else override
+    return _require(folder).pooling if override is None else override
 
 
 def normalise(folder: str, override: bool | None = None) -> bool:
     """`PublishedContract.normalise` of a folder, or `override` unless that is None."""
-    return _require(folder, "normalise").normalise if override is None else override
+    return _require(folder).normalise if override is None else override
 
 
 def similarity(folder: str, override: str | None = None) -> str:
     """`PublishedContract.similarity` of a folder, or `override` unless that is None."""
-    return _require(folder, "similarity").similarity if override is None else override
+    return _require(folder).similarity if override is None else override
 
 
 def max_length(folder: str, override: int | None = None) -> int:
-    """`PublishedContract.max_length` of a folder, or `override` unless that is None."""
-    if override is not None:
-        return override
-    return _require(folder, "query_length and passage_length").max_length
+    """`PublishedContract.max_length` of a folder, or `override` unless that is None.
+
+    Raises:
+        PublishedContractError: see `read`; or `override` is more than the encoder's positions.
+    """
+    if override is None:
+        return _require(folder).max_length
+    positions = hf_config.max_positions(Path(folder))
+    if override > positions:
+        raise PublishedContractError(
+            f"published_contract.max_length.override: expected at most {positions} tokens of a "
+            f"text, the encoder's positions (config.json), found {override}. Set QUERY_LENGTH or "
+            f"PASSAGE_LENGTH to {positions} or less, or take an encoder with more positions."
+        )
+    return override
 
 
 def query_prefix(folder: str, override: str | None = None) -> str:
     """`PublishedContract.query_prefix` of a folder, or `override` unless that is None."""
-    return _require(folder, "query_prefix").query_prefix if override is None else override
+    return _require(folder).query_prefix if override is None else override
 
 
 def passage_prefix(folder: str, override: str | None = None) -> str:
     """`PublishedContract.passage_prefix` of a folder, or `override` unless that is None."""
-    return _require(folder, "passage_prefix").passage_prefix if override is None else override
+    return _require(folder).passage_prefix if override is None else override
 
 
 def checked(
@@ -202,14 +229,15 @@ def checked(
     return config
 
 
-def _require(folder: str, field: str) -> PublishedContract:
+def _require(folder: str) -> PublishedContract:
     if not (Path(folder) / sentence_modules.MODULES).is_file():
+        published_folder.config_file(Path(folder))
         raise PublishedContractError(
-            f"{folder}: expected a sentence-transformers folder with {sentence_modules.MODULES}, "
-            f"found none, and {field} is not bound. Bind those of POOLING, NORMALISE, SIMILARITY, "
-            "QUERY_LENGTH, PASSAGE_LENGTH, QUERY_PREFIX and PASSAGE_PREFIX that are not bound, as "
-            "the encoder's description says; or use the objective's gin file without the published "
-            "contract."
+            f"folder {folder}: expected that of sentence-transformers, with "
+            f"{sentence_modules.MODULES}, which says how vectors are made; found none. Set those "
+            "of POOLING, NORMALISE, SIMILARITY, QUERY_LENGTH, PASSAGE_LENGTH, QUERY_PREFIX and "
+            "PASSAGE_PREFIX that are not set, as the encoder's description says; or use the "
+            "objective's gin file without the published contract."
         )
     return read(folder)
 
@@ -225,9 +253,10 @@ def _pooling(folder: Path) -> tuple[str, bool, str]:
     known = kinds[:1] == ["Transformer"] and len(found) == 1 and found[0] in _POOLINGS
     if not (known or pooler):
         raise PublishedContractError(
-            f"{folder / sentence_modules.MODULES}: expected Transformer, Pooling (cls) or Pooling "
-            "(mean), then Dense only after cls and as BERT's pooler (square, bias, tanh, "
-            f"safetensors), and perhaps Normalize; found {kinds}."
+            f"folder {folder}: expected {sentence_modules.MODULES} to list Transformer, Pooling "
+            "(cls) or Pooling (mean), then Dense only after cls and as BERT's pooler (square, "
+            f"bias, tanh, safetensors), and perhaps Normalize; found {kinds}. Its vectors cannot "
+            "be computed here. Take another encoder."
         )
     file = f"{modules[1][1]}/config.json"
     return ("pooler" if pooler else _POOLINGS[found[0]]), normalised, file

@@ -233,7 +233,10 @@ def of_model_type(name: Any, file: Path) -> PublishedLayout:
         if isinstance(name, str) and name in layout.model_types:
             return layout
     known = tuple(name for layout in layouts() for name in layout.model_types)
-    raise ValueError(f"{file}: expected model_type in {known}, found {name!r}.")
+    raise ValueError(
+        f"{file}: expected model_type in {known}, found {name!r}, an architecture that is not read "
+        "here. Take an encoder of one of these families (docs/weights.md, What is read)."
+    )
 
 
 def of_config(config: Any) -> PublishedLayout:

@@ -169,8 +169,18 @@ def _pooling_modes(folder: Path) -> list[str]:
 
 
 def read_json(path: Path, otherwise: Any) -> Any:
-    """The content of a JSON file, or `otherwise` where there is no such file."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else otherwise
+    """The content of a JSON file, or `otherwise` where there is no such file.
+
+    Raises:
+        json.JSONDecodeError: it is damaged; names the file.
+    """
+    if not path.is_file():
+        return otherwise
+    text = path.read_text(encoding="utf-8")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise json.JSONDecodeError(f"{path}: {error.msg}", text, error.pos) from error
 
 
 def write_json(path: Path, content: Any) -> None:

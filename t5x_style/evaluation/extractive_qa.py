@@ -1,6 +1,6 @@
 """Answers as spans of the passage that comes with a question: exact match and F1, by set."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -48,6 +48,11 @@ class ExtractiveEvaluator:
         self._sets = _sets(self._ids, windows.sets())
         parts = [*(f"_{one}" for one in self._sets), "_mean"] if self._sets else []
         self.metrics = tuple(f"{name}{part}" for name in ("EM", "F1") for part in ("", *parts))
+
+    @staticmethod
+    def measures(name: str) -> tuple[str, Sequence[str]]:
+        """See `hooks.Evaluator`."""
+        return name, ("EM", "F1", "EM_*", "F1_*")
 
     def evaluate(self, functions: Mapping[str, ModelFunction], step: int) -> dict[str, float]:
         """`metrics`.

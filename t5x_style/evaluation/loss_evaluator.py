@@ -55,6 +55,11 @@ class ObjectiveEvaluator:
         }
         self._rows = compiled_step.rows_of(specs)
 
+    @staticmethod
+    def measures(name: str, metrics: Sequence[str]) -> tuple[str, Sequence[str]]:
+        """See `hooks.Evaluator`."""
+        return name, metrics
+
     def evaluate(self, functions: Mapping[str, Callable[..., Any]], step: int) -> dict[str, float]:
         """`metrics`, over all batches.
 

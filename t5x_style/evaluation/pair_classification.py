@@ -58,6 +58,11 @@ class PairClassificationEvaluator:
             )
         self.metrics = tuple(self._measure(pairs.labels))
 
+    @staticmethod
+    def measures(name: str) -> tuple[str, Sequence[str]]:
+        """See `hooks.Evaluator`."""
+        return name, ("accuracy", "F1", "accuracy_*", "F1_*")
+
     def evaluate(self, functions: Mapping[str, ModelFunction], step: int) -> dict[str, float]:
         """`metrics`.
 

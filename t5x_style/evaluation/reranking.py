@@ -50,6 +50,11 @@ class RerankingEvaluator:
         self._as_mined = self._mined(negatives)
         self.metrics = (*METRICS, *self._as_mined)
 
+    @staticmethod
+    def measures(name: str) -> tuple[str, Sequence[str]]:
+        """See `hooks.Evaluator`."""
+        return name, (*METRICS, *(f"{metric}_as_mined" for metric in METRICS))
+
     def evaluate(self, functions: Mapping[str, ModelFunction], step: int) -> dict[str, float]:
         """`metrics`, means over the queries.
 

@@ -75,6 +75,11 @@ class RetrievalEvaluator:
         ranking.require_depth(metrics, depth, "RetrievalEvaluator.depth")
         beir_collection.find_qrels(corpus, split)
 
+    @staticmethod
+    def measures(name: str, metrics: Sequence[str]) -> tuple[str, Sequence[str]]:
+        """See `hooks.Evaluator`."""
+        return name, metrics
+
     def evaluate(self, functions: Mapping[str, ModelFunction], step: int) -> dict[str, float]:
         """`metrics`, means over the split's queries.
 

@@ -5,7 +5,7 @@ of all other documents, as a pre-training that looks for evidence compares them.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -183,6 +183,11 @@ class EvidenceEvaluator:
         """
         self.name = name
         self._texts, self._table, self._partitioner = texts, table, partitioner
+
+    @staticmethod
+    def measures(name: str) -> tuple[str, Sequence[str]]:
+        """See `hooks.Evaluator`."""
+        return name, METRICS
 
     def evaluate(self, functions: Mapping[str, ModelFunction], step: int) -> dict[str, float]:
         """Means over all chunks that are asked.

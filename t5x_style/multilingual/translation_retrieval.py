@@ -203,6 +203,11 @@ class TranslationEvaluator:
         self.name = translations.name
         self._set, self._partitioner = translations, partitioner
 
+    @staticmethod
+    def measures(translations: TranslationSet) -> tuple[str, Sequence[str]]:
+        """See `hooks.Evaluator`."""
+        return translations.name, TranslationEvaluator.metrics
+
     def evaluate(self, functions: Mapping[str, ModelFunction], step: int) -> dict[str, float]:
         """`metrics`, means over pairs of languages.
 

@@ -2,9 +2,12 @@
 
 A value has its range where it is used: in the `__post_init__` of a configuration, in the
 constructor of an objective. So these are made, as gin would make them, and what they refuse is
-known before the first stage runs. No array is made, and no function is called but the check that a
-job declares (`signatures.Job.check`) and `check_arguments`, a static method of a class that reads
-files where it is made. These look at names of files and at manifests; only of tokenizers and
+known before the first stage runs. No array is made, and no function is called but these:
+- the check that a job declares (`signatures.Job.check`);
+- `check_arguments`, a static method of a class that reads files where it is made;
+- `measures` of an evaluator, see `hooks.Evaluator`;
+- those that a module lists as `READ_EARLY`, which give values of the configuration of a model.
+These look at names of files, at manifests and at headers of weights; only of tokenizers and
 configurations is more read.
 
 What depends on a file that is still to be written is `Unknown`: whoever computes with it ends
@@ -36,6 +39,7 @@ ASSUMED_TOKENS = 30522
 NOT_KNOWN = "<not known yet>"
 PARTITIONER = "t5x_style.distributed.partitioning.Partitioner"
 OBJECTIVE = "t5x_style.interfaces.objective"
+EARLY = "READ_EARLY"
 
 
 class NotKnownError(Exception):
@@ -59,10 +63,14 @@ class Refused(Unknown):
 
 
 class Named(Unknown):
-    """An object that is not made before the run, of which only the name is known."""
+    """An object that is not made before the run, of which the name is known.
 
-    def __init__(self, name: str):
-        self.name = name
+    Attributes:
+      metrics: what it measures, where it says so, see `hooks.Evaluator`; None of all others.
+    """
+
+    def __init__(self, name: str, metrics: Sequence[str] | None = None):
+        self.name, self.metrics = name, metrics
 
 
 def _used(self: Any, *others: Any) -> Any:
@@ -102,11 +110,7 @@ class _Factory:
 
 
 class Trial:
-    """One stage's configuration, tried.
-
-    Attributes:
-      problems: what was refused, each with the places where it is bound.
-    """
+    """One stage's configuration, tried."""
 
     def __init__(self, config: Config, inputs: Sequence[str], refused: Collection[str] = ()):
         """Args:
@@ -115,9 +119,17 @@ class Trial:
         refused: places of bindings that are known to be wrong.
         """
         self.config, self.inputs, self.refused = config, inputs, refused
-        self.problems: list[str] = []
+        self._refusals: dict[str, tuple[str, dict[str, None]]] = {}  # -> reference, places
         self._modules: dict[int, Any] = {}  # id of a factory -> what it makes
         self._made: dict[tuple[str, str, bool], Any] = {}
+
+    @property
+    def problems(self) -> list[str]:
+        """What was refused, each once, with all places where it is bound."""
+        return [
+            f"@{reference}: {said} ({'; '.join(places)})"
+            for said, (reference, places) in self._refusals.items()
+        ]
 
     def arguments(self, target: str, scope: str = "") -> dict[str, Any]:
         """What a call of `target` in a scope gets from gin."""
@@ -221,6 +233,10 @@ class Trial:
                 found = self._check(check, thing, arguments, reference, scope, where)
                 if isinstance(found, Refused):
                     return found
+            measures = getattr(thing, "measures", None)
+            if measures is not None:
+                found = self._check(measures, thing, arguments, reference, scope, where)
+                return Named(*found) if isinstance(found, tuple) else Unknown()
             name = {**_defaults(thing), **arguments}.get("name")
             return Named(name) if isinstance(name, str) else Unknown()
         made = self._try(lambda: thing(**arguments), reference, scope, where)
@@ -247,16 +263,18 @@ class Trial:
             # a library's error may be about what stands in for the unknown
             about_guess = any(_names(said, name) for name in guessed)
             if NOT_KNOWN not in said and stage_runner.is_users(error) and not about_guess:
-                places = self._places(said, reference, scope) or f"bound at {where}"
-                self.problems.append(f"@{reference.text}: {said} ({places})")
+                places = self._places(said, reference, scope)
+                _, known = self._refusals.setdefault(said, (reference.text, {}))
+                if places or not known:
+                    known.setdefault(places or f"bound at {where}")
                 return Refused()
         return Unknown()
 
     def _places(self, said: str, reference: Reference, scope: str) -> str:
-        """Where the parameters that a message names are bound."""
+        """Where the parameters that a message names, or whose paths it names, are bound."""
         found: dict[str, bool] = {}  # -> whether the message has the value, too
         for name, text, where in self._bound_inside(reference.target, scope, set()):
-            if _names(said, name):
+            if _names(said, name) or ("/" in text and text.strip("'") in said):
                 found[f"{name} = {text} at {where}"] = text in said
         exact = [place for place, has_value in found.items() if has_value]
         return ", ".join(exact or found)
@@ -340,9 +358,11 @@ def _half_known(thing: Any, arguments: Mapping[str, Any]) -> Any:
 
 def _configures(thing: Any) -> bool:
     """Whether something only makes a configuration: a dataclass, or a function that is annotated
-    to return one, `...Config`."""
+    to return one, `...Config`, or that its module lists as read early."""
     if inspect.isclass(thing):
         return dataclasses.is_dataclass(thing)
+    if thing.__name__ in getattr(sys.modules[thing.__module__], EARLY, ()):
+        return True
     made = gin_types.annotations(thing).get("return")
     return inspect.isclass(made) and made.__name__.endswith("Config")
 

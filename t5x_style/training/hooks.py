@@ -137,7 +137,9 @@ class Evaluator(Protocol):
     """Something that measures a model while it trains.
 
     One with an attribute `metrics`, the names of what `evaluate` gives, has a development metric
-    checked before step 0.
+    checked before step 0. One with a static method `measures` has it checked before the first stage
+    of a recipe, when no evaluator is made: of some arguments of the constructor, `measures` returns
+    the name and the metrics, which may be patterns (`F1_*`) where the data decides.
     """
 
     name: str

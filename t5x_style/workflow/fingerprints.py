@@ -10,6 +10,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,7 @@ MACHINERY = frozenset(
 ) | {"t5x_style.configuration.gin_checks", "t5x_style.runs", "t5x_style.gc"}
 MACHINERY_PACKAGE = "t5x_style.workflow"
 COMPUTING = frozenset({"t5x_style.workflow.lineage"})  # but this decides what a page says
+_HUB_NAME = re.compile(r"([\w-][\w.-]*)/[\w.-]+")
 HASHED_BYTES = 1 << 30  # larger files count by size and modification time
 
 
@@ -241,7 +243,7 @@ def _look_up(path: Any, name: str, versions: set[str]) -> tuple[Any, str]:
     if not (where.exists() or _is_listed(version, where)):
         raise InputError(
             f"Input {name} does not exist: {path}. Run the stage that writes it, or set "
-            f"--gin.{name}=PATH."
+            f"--gin.{name}=PATH.{_of_hub(path)}"
         )
     if version is None:
         # Ids of records may hold the name of their file; names in a folder are part of its content.
@@ -262,6 +264,22 @@ def _look_up(path: Any, name: str, versions: set[str]) -> tuple[Any, str]:
     real = version.folder if whole else version.folder / inside
     shown = str(real) if where.is_absolute() else os.path.relpath(real)
     return shown, version.identity if whole else f"{version.identity}/{inside}"
+
+
+def _of_hub(path: str) -> str:
+    """How to get what has the form of a name on a hub, OWNER/NAME; "" of other paths.
+
+    >>> _of_hub("data/absent/corpus")
+    ''
+    """
+    owner = _HUB_NAME.fullmatch(path)
+    if owner is None or os.path.isdir(owner[1]):
+        return ""
+    return (
+        f" If {path} is a name on the Hugging Face Hub: nothing is fetched here. Download it, then "
+        f"set the folder: hf download {path} --local-dir FOLDER (a data set: with --repo-type "
+        "dataset)."
+    )
 
 
 def _here(path: str) -> Path:

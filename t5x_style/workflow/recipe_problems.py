@@ -1,5 +1,6 @@
 """All that is wrong with a recipe, gathered and said at once, and where its values come from."""
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -9,6 +10,31 @@ from t5x_style.configuration.gin_reader import COMMAND_LINE, Binding, Config, Gi
 from t5x_style.workflow.fingerprints import InputError
 from t5x_style.workflow.plans import Plan
 from t5x_style.workflow.recipe_stage import RecipeError, Stage
+
+# A refusal of a value: "@module.name: what is wrong (where it is bound)".
+_REFUSAL = re.compile(r"(@\S+: )(.*?) \(((?:bound at |\w+ = ).*)\)", re.DOTALL)
+_SHOWN = 3  # places of a problem
+
+
+@dataclasses.dataclass
+class _Problem:
+    """Where one thing that is wrong was found.
+
+    Attributes:
+      lead: what first refused it.
+      stages: names of stages, in order.
+      places: where it is bound, which differs between stages.
+    """
+
+    lead: str
+    stages: dict[str, None] = dataclasses.field(default_factory=dict)
+    places: dict[str, None] = dataclasses.field(default_factory=dict)
+
+    def text(self, said: str) -> str:
+        places = list(filter(None, self.places))
+        more = [f"and {len(places) - _SHOWN} more"] if len(places) > _SHOWN else []
+        where = f" ({'; '.join([*places[:_SHOWN], *more])})" if places else ""
+        return f"{_named(list(self.stages))}: {self.lead}{said}{where}"
 
 
 class Problems:
@@ -23,15 +49,16 @@ class Problems:
         config: the recipe, read.
         """
         self._config = config
-        self._stages: dict[str, list[str]] = {}
+        self._found: dict[str, _Problem] = {}
         self.without_plan: set[str] = set()
 
     def add(self, stage: str, texts: Iterable[str]) -> None:
         """Notes what is wrong with a stage."""
         for text in texts:
-            known = self._stages.setdefault(in_recipe(text, stage, self._config), [])
-            if stage not in known:
-                known.append(stage)
+            lead, said, places = _parts(in_recipe(text, stage, self._config))
+            problem = self._found.setdefault(said, _Problem(lead))
+            problem.stages.setdefault(stage)
+            problem.places.setdefault(places)
 
     def plan(self, stage: str, make: Callable[[], Plan]) -> Plan | None:
         """What `make` returns, or None, with the problems of names and of inputs noted."""
@@ -53,13 +80,24 @@ class Problems:
 
     def refuse(self) -> None:
         """Raises RecipeError if there is a problem; the message holds all of them."""
-        if not self._stages:
+        if not self._found:
             return
-        lines = [f"{_named(names)}: {text}" for text, names in self._stages.items()]
+        lines = [problem.text(said) for said, problem in self._found.items()]
         if len(lines) == 1:
             raise RecipeError(f"{lines[0]}\nNothing was run.")
         numbered = [f"{number}. {line}" for number, line in enumerate(lines, 1)]
         raise RecipeError("\n".join([f"{len(lines)} problems; nothing was run.", *numbered]))
+
+
+def _parts(text: str) -> tuple[str, str, str]:
+    """What refused a value, what is wrong with it, and where it is bound; the first and the last
+    are "" of other problems.
+
+    >>> _parts("@bert.BertConfig: heads must be 1 or more (heads = 0 at a.gin:3)")
+    ('@bert.BertConfig: ', 'heads must be 1 or more', 'heads = 0 at a.gin:3')
+    """
+    found = _REFUSAL.fullmatch(text)
+    return (found[1], found[2], found[3]) if found else ("", text, "")
 
 
 def _named(stages: list[str]) -> str:

@@ -96,13 +96,15 @@ def test_a_good_folder_is_not_refused(place):
         ("beir", ["prepare.prepare.max_bad_records=-1"], ["max_bad_records: expected 0 or more"]),
         ("beir", ["retriever/train.train.development_metric=dve/MRR@10"],
          ["train.development_metric: expected 'evaluator/metric', found 'dve/MRR@10'"]),
+        ("beir", ["retriever/train.train.development_metric=dev/nDGC@10"],
+         ["found 'dev/nDGC@10'; train.evaluators gives dev/MRR@10", "did you mean dev/nDCG@10?"]),
         ("beir", ["evaluate.evaluate.splits=3"],
          ["evaluate.evaluate has no parameter 'splits'; did you mean split?"]),
         ("simlm", ["HEADS=5"], ["set by --gin.bert.BertConfig.heads=VALUE"]),
         ("simlm", ["bert.BertConfig.heads=5"], ["hidden must be a multiple of heads"]),
         ("untouched", ["CORPUS={}/no_test", "PUBLISHED={}/published"],
          ["qrels/test.tsv", "its tokenizer, one of tokenizer.json, vocab.txt",
-          "expected {}/published to be a .safetensors file", "Copy the weights into the folder"]),
+          "{}/published: expected weights, a .safetensors file", "into the folder"]),
     ],
 )  # fmt: skip
 def test_a_wrong_input_is_refused_before_the_first_stage(recipe_name, settings, messages, place):

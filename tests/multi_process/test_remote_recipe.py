@@ -31,6 +31,7 @@ STAGES = 16
 DIFFERENT = re.compile(
     r"goodput|tensorboard/|metrics\.jsonl|curves\.png|summary\.|config\.gin"
     r"|/checkpoints/|/saved_model/|/manifest\.json"
+    r"|^/(passages|queries)/report\.json"  # has the seconds that it took
 )
 TRAININGS = ("retriever", "bag_of_embeddings")
 
@@ -82,7 +83,7 @@ def outputs_of(run_dir):
         version = version_at(here / stage)
         with remote_store.fetched([version]):
             for name in version.manifest["files"]:
-                if not DIFFERENT.search(f"/{name}"):
+                if not DIFFERENT.search(f"/{stage}/{name}"):
                     found[f"{stage}/{name}"] = (version.folder / name).read_bytes()
             if stage in TRAININGS:
                 parameters = checkpointing.read_parameters(version.folder)

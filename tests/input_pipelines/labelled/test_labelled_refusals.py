@@ -253,6 +253,19 @@ def test_paths_without_labelled_data(tmp_path: Path) -> None:
     refused(tmp_path / "empty.jsonl", "expected rows with a query and a passage, found none")
 
 
+@pytest.mark.parametrize("names", [
+    ("config.json", "model.safetensors", "tokenizer.json"),
+    ("config.json", "pytorch_model.bin"),
+    ("config.json", "modules.json"),
+])  # fmt: skip
+def test_a_model_in_place_of_data(names: tuple[str, ...], tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).write_text("{}")
+    refused(tmp_path, f"found a model: {', '.join(names)}", "the data and the model swapped?")
+    if names[1] != "modules.json":
+        refused(tmp_path / names[1], f"found a model: {names[1]}")
+
+
 def test_damaged_binary_files(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1 cut")
     refused(tmp_path / "a.parquet", "in the format parquet")

@@ -110,8 +110,9 @@ def test_word_starts_are_the_pieces_without_hashes(folder):
 
 def test_a_cut_text_keeps_its_last_special_token_and_says_so(folder):
     short, long = Tokenizer(folder).encode_batch(["fox", "fox dog " * 9], 5)
-    assert (len(short.tokens), short.truncated) == (3, False)
-    assert (len(long.tokens), long.truncated) == (5, True)
+    assert (len(short.tokens), short.truncated, short.cut_off) == (3, False, 0)
+    (whole,) = Tokenizer(folder).pieces(["fox dog " * 9])
+    assert (len(long.tokens), long.truncated, long.cut_off) == (5, True, len(whole.tokens) - 3)
     assert long.tokens[[0, -1]].tolist() == [2, 3]
 
 
@@ -263,6 +264,30 @@ def test_import_of_another_size_is_refused(tmp_path):
     with pytest.raises(TokenizerError, match="expected 30522 tokens, found 6"):
         import_tokenizer.import_tokenizer(str(tmp_path), str(tmp_path), vocabulary_size=30522)
     import_tokenizer.import_tokenizer(str(tmp_path), str(tmp_path), vocabulary_size=6)
+
+
+@pytest.mark.parametrize(("rows", "fits"), [(5, False), (6, True), (133, True), (134, False)])
+def test_import_compares_the_size_with_the_word_table(rows, fits, tmp_path):
+    """Rows beyond the last token are padding, of less than 128."""
+    (tmp_path / "vocab.txt").write_text("\n".join(wordpiece.BERT_SPECIALS) + "\nfox\n")
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": rows}))
+    if fits:
+        import_tokenizer.check(str(tmp_path), None)
+        return
+    with pytest.raises(TokenizerError, match=rf"has 6 tokens.*{rows} rows.*vocabulary_size = 6"):
+        import_tokenizer.check(str(tmp_path), None)
+    import_tokenizer.check(str(tmp_path), 6)
+
+
+def test_import_of_a_damaged_file_names_it(tmp_path):
+    (tmp_path / "tokenizer.json").write_text('{"model": ')
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: expected a tokenizer"):
+        import_tokenizer.check(str(tmp_path), None)
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "vocab.txt").write_text("fox")
+    (tmp_path / "tokenizer_config.json").write_text("[")
+    with pytest.raises(TokenizerError, match=r"tokenizer_config\.json: expected a JSON object"):
+        import_tokenizer.check(str(tmp_path), None)
 
 
 def test_transformers_opens_the_folder_and_gives_the_same_ids(folder):
