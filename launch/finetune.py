@@ -14,6 +14,7 @@ begins with the verdict: better, no difference, worse, or no verdict.
 """
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,11 +37,22 @@ def arguments(argv: Sequence[str]) -> list[str]:
     given, rest = parser.parse_known_args(list(argv))
     name = "finetune_text" if _is_text_alone(Path(given.data)) else "finetune"
     macros = {"PUBLISHED": given.model, "CORPUS": given.data, "RUN_DIR": given.run_dir}
+    if name == "finetune":
+        macros["COMMAND"] = _command(given, rest)
     return [
         f"--gin_file={RECIPES}/{name}.gin",
         *(f"--gin.{macro}={value!r}" for macro, value in macros.items()),
         *rest,
     ]
+
+
+def _command(given: argparse.Namespace, rest: Sequence[str]) -> str:
+    """The command for the model card: model and data without their folders, and the settings."""
+    settings = [word.removeprefix("--gin.") for word in rest if word.startswith("--gin.")]
+    names = (Path(given.model).name, Path(given.data).name)
+    return shlex.join(
+        ["kennel", "finetune", *map("--{}={}".format, ("model", "data"), names), *settings]
+    )
 
 
 def _is_text_alone(path: Path) -> bool:

@@ -23,7 +23,7 @@ from t5x_style.checkpoints import restored_model
 from t5x_style.distributed import startup
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.interfaces.contract import FILE_NAME, Vocabulary
-from t5x_style.interfaces.verdict import NOTICE, Verdict, withheld
+from t5x_style.interfaces.verdict_record import NOTICE, Verdict, withheld
 from t5x_style.retrieval import versioned_folder
 from t5x_style.serving import saved_model, saved_model_check
 from t5x_style.serving.saved_model import ExportError

@@ -86,6 +86,8 @@ def make_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(path / "folder/corpus.jsonl", path / "text")
     published_folders.published(place / "st").rename(path / "encoder")
     published_folders.encoder(place / "plain", "electra").rename(path / "electra")
+    for name in ("encoder", "electra"):
+        (path / name / "README.md").write_text("---\nlicense: mit\n---\n", encoding="utf-8")
     (place / "mine").mkdir()
     for name, text in FILES.items():
         (place / name).write_text(text, encoding="utf-8")

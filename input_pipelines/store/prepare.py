@@ -158,7 +158,11 @@ def _report_cut_texts(
     if len(cut_off) != manifest["truncated"]:
         return
     found = CutTexts(
-        *(manifest[name] for name in ("kind", "max_length", "count", "total_tokens")), cut_off
+        kind=manifest["kind"],
+        length=manifest["max_length"],
+        texts=manifest["count"],
+        kept=manifest["total_tokens"],
+        cut_off=cut_off,
     )
     store_writer.write_json_atomically(os.path.join(model_dir, cut_texts.FILE), found.as_dict())
     print(f"{manifest['name']}/{manifest['split']}: {found.text()}", flush=True)

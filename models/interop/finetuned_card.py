@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from models.interop import collection_files, finetuned_usage, front_matter
-from t5x_style.interfaces import verdict as verdict_lib
+from t5x_style.interfaces import verdict_record as verdict_lib
 from t5x_style.interfaces.contract import TEXT, Contract
 
 _TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "kennel")

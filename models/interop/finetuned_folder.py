@@ -16,7 +16,7 @@ from models.interop import (
     kept_files,
     licences,
 )
-from t5x_style.interfaces import verdict as verdict_lib
+from t5x_style.interfaces import verdict_record as verdict_lib
 from t5x_style.interfaces.contract import Contract, Vocabulary
 from t5x_style.interfaces.encoder import TokenEncoderConfig
 

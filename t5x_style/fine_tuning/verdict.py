@@ -17,11 +17,11 @@ import numpy as np
 
 from t5x_style.evaluation import significance
 from t5x_style.fine_tuning import verdict_page
+from t5x_style.interfaces import verdict_record
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {"verdict": {"name": "verdict", "version": 1, "outputs": ["page", "verdict"]}}
 LEAST_QUERIES = 200  # with fewer, a difference of two systems is hardly ever significant
-VERDICTS = ("better", "no difference", "worse", "no verdict")
 
 Report = Mapping[str, Any]  # metrics.json, or another JSON object
 
@@ -92,7 +92,7 @@ def verdict(
 
 
 def decide(test: Mapping[str, float], counts: Mapping[str, int]) -> tuple[str, str]:
-    """One of VERDICTS, and why there is none.
+    """One of `verdict_record.VERDICTS`, and why there is none.
 
     Args:
       test: low and high of the paired difference's interval.
@@ -104,10 +104,13 @@ def decide(test: Mapping[str, float], counts: Mapping[str, int]) -> tuple[str, s
         if counts[split] < LEAST_QUERIES
     ]
     if few:
-        return "no verdict", f" {' and '.join(few)}: at least {LEAST_QUERIES} are needed."
+        return (
+            verdict_record.NO_VERDICT,
+            f" {' and '.join(few)}: at least {LEAST_QUERIES} are needed.",
+        )
     if test["low"] > 0:
-        return "better", ""
-    return ("worse" if test["high"] < 0 else "no difference"), ""
+        return verdict_record.BETTER, ""
+    return (verdict_record.WORSE if test["high"] < 0 else verdict_record.NO_DIFFERENCE), ""
 
 
 def _sentence(tuned: str, original: str, metric: str, test: Report, queries: int) -> str:

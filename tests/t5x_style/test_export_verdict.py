@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from t5x_style import export
-from t5x_style.interfaces.verdict import NOTICE
+from t5x_style.interfaces.verdict_record import NOTICE
 from tests.kits.toys import verdicts
 
 

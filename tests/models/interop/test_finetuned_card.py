@@ -10,7 +10,7 @@ import yaml
 
 from models.interop import collection_files, finetuned_card, front_matter, licences
 from t5x_style.interfaces.contract import Contract
-from t5x_style.interfaces.verdict import Verdict, VerdictError
+from t5x_style.interfaces.verdict_record import Verdict, VerdictError
 from tests.kits import published_folders as folders
 from tests.kits.toys import verdicts
 

@@ -17,7 +17,7 @@ from models.interop import finetuned_folder, front_matter, import_hf
 from models.interop.licences import LicenceError
 from t5x_style.interfaces import objective
 from t5x_style.interfaces.contract import Contract, Vocabulary
-from t5x_style.interfaces.verdict import NOTICE, VerdictError
+from t5x_style.interfaces.verdict_record import NOTICE, VerdictError
 from tests.kits import published_folders as folders
 from tests.kits.interop import needs_interop
 from tests.kits.toys import verdicts

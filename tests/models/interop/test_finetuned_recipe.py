@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from t5x_style.interfaces.verdict import NOTICE
+from t5x_style.interfaces.verdict_record import NOTICE
 from tests.kits import published_folders as folders
 from tests.kits import virtual_devices
 from tests.kits.interop import needs_interop

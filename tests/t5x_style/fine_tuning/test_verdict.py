@@ -6,6 +6,7 @@ import pytest
 
 from t5x_style.evaluation import comparison, ranking
 from t5x_style.fine_tuning import verdict
+from t5x_style.interfaces import verdict_record
 
 QUERIES = 400
 
@@ -66,7 +67,9 @@ MIXED = [0.5, 0.1] * (QUERIES // 2)  # on average as LOW
 )  # fmt: skip
 def test_each_verdict(tmp_path, tuned, untouched, expected, capsys):
     found, page = judged(tmp_path, tuned, untouched)
-    assert found["verdict"] == expected and found["verdict"] in verdict.VERDICTS
+    assert found["verdict"] == expected and verdict_record.Verdict.load(
+        str(tmp_path / "verdict.json")
+    )
     assert page.splitlines()[0] == found["line"] == capsys.readouterr().out.splitlines()[-1]
     assert found["line"].startswith(f"VERDICT {expected}: nDCG@10 of `finetuned` minus `untouched`")
     assert found["low"] <= found["difference"] <= found["high"]
