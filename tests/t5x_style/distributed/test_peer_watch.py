@@ -161,6 +161,7 @@ def test_sigkill_of_one_ends_the_other_within_the_heartbeat_timeout(tmp_path):
     assert "The following tasks are unhealthy (stopped sending heartbeats):\n1\n" in output, output
 
 
+@pytest.mark.slow
 def test_sigkill_of_process_0_ends_the_other(tmp_path):
     env = {0: {"ACCIDENT": "SIGKILL", "ACCIDENT_STEP": "4"}}
     (killed, _), (code, output) = process_group.run(process_group.train(tmp_path / "run"), env=env)
@@ -220,6 +221,7 @@ def test_a_stage_without_devices_is_run_once_and_sigterm_to_a_waiting_process_st
     assert (folder / "stage.json").exists()
 
 
+@pytest.mark.slow
 def test_a_training_that_does_not_fit_ends_before_its_first_step(tmp_path):
     command = process_group.train(tmp_path / "run")
     first, second = process_group.run([*command, "--gin.stage.run.store_limit=1KB"])
