@@ -104,7 +104,8 @@ def test_the_null_document_is_a_negative_where_asked_for():
     model, clean = make(0.0, null_negative=True)(rngs=nnx.Rngs(0)), batch()
     model.eval()
     key = jax.random.key(0)
-    loss, metrics = model.loss(model.corrupt(clean, key), key)
+    corrupted = model.corrupt(clean, key)
+    loss, metrics = model.loss(corrupted, key)
     queries, blocks = (
         embedder(model.functions(), name)(clean[name])[:, 0] for name in ("query", "passage")
     )
@@ -116,7 +117,7 @@ def test_the_null_document_is_a_negative_where_asked_for():
     assert float(metrics["accuracy"].value()) == (scores.argmax(1) == np.arange(ROWS)).mean()
     without = make(0.0)(rngs=nnx.Rngs(0))
     without.eval()
-    assert float(loss.value()) > float(without.loss(clean, key)[0].value())
+    assert float(loss.value()) > float(without.loss(corrupted, key)[0].value())
     above = scores[:, -1] > np.diag(scores)
     assert float(metrics["null_above"].value()) == above.mean()
     for wrong in ({"both_directions": True}, {"margin": 0.1}):
