@@ -98,7 +98,7 @@ BAG = bag.BagConfig(CONFIG.vocab_size, CONFIG.hidden, tiny_models.VOCABULARY.spe
 OTHERS = {"mean": CONFIG, "weighted_mean": BAG}
 
 
-@pytest.mark.parametrize("pooling", OTHERS)
+@pytest.mark.parametrize("pooling", [pytest.param("mean", marks=pytest.mark.slow), "weighted_mean"])
 @pytest.mark.parametrize(
     ("segments", "chunks", "mesh"),
     [
