@@ -54,7 +54,11 @@ def test_the_host_that_differs_from_most_is_named_though_it_be_the_first():
             f"for all hosts to pass one all-gather: process 1 ({HERE}) did not arrive",
             marks=pytest.mark.slow,
         ),
-        ("hangs", "all hosts have entered the all-gather, and it does not end"),
+        pytest.param(
+            "hangs",
+            "all hosts have entered the all-gather, and it does not end",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_host_that_does_not_come_ends_all(what, named):

@@ -196,6 +196,7 @@ def test_sigterm_to_one_saves_all_and_the_resumed_run_is_as_if_undisturbed(tmp_p
         np.testing.assert_array_equal(found[name], expected[name])
 
 
+@pytest.mark.slow
 def test_a_stage_without_devices_is_run_once_and_sigterm_to_a_waiting_process_stops_it(tmp_path):
     folder = tmp_path / "counted"
     command = process_group.count_stage(folder, tmp_path / "count.gin")
