@@ -374,6 +374,7 @@ def test_sizes_that_do_not_fit_are_refused():
         make(embedding_size=4)
 
 
+@pytest.mark.slow
 def test_a_decoder_without_layers_below_is_one(found):
     model = make(decoder=dataclasses.replace(DECODER, base_layers=0))
     value, _, gradients = loss_and_gradients(model, batch(APART))
