@@ -127,7 +127,8 @@ def test_the_command_names_who_is_missing_and_partial_flags(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("how", ["a value", pytest.param("a file", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["a value", "a file"])
 def test_another_gin_value_or_file_is_named_on_all(how, tmp_path):
     other = tmp_path / "other.gin"
     other.write_text("SEED = 5\n")

@@ -43,6 +43,7 @@ def test_one_bit_of_one_replica_ends_all_within_the_interval_and_names_its_host(
     assert not (tmp_path / "run/rows-0.json").exists()
 
 
+@pytest.mark.slow
 def test_comparing_changes_no_bit(tmp_path):
     found = {}
     for every in (0, 1):
