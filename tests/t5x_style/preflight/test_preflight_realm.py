@@ -149,6 +149,7 @@ def test_one_program_without_the_host(training):
     assert not re.search(r"\[50176,\d+\]", compiled)
 
 
+@pytest.mark.slow
 def test_the_papers_size_traces_with_the_whole_corpus(monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     flags = gin_checks.parse_flags(["--gin_file=gin_configs/recipes/realm_paper.gin"])

@@ -111,6 +111,7 @@ def test_what_was_run_with_an_earlier_file_is_kept_and_not_run_again(sweep_house
     assert "starts" not in run()
 
 
+@pytest.mark.slow
 def test_a_changed_recipe_runs_its_trials_again(sweep_house):
     sweep_house.write(TWO)
     run()
@@ -194,6 +195,7 @@ def test_a_limit_of_steps_leaves_trials_out_in_order(sweep_house):
     assert "sweep.run.steps = 5 is less than one trial" in run(code=1)
 
 
+@pytest.mark.slow
 def test_impossible_trials_are_refused_or_left_out(sweep_house):
     sweep_house.write(SWEEP.replace("0.1,", "-0.1,"))
     output = run(code=1)
