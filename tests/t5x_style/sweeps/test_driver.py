@@ -302,15 +302,15 @@ def test_a_sampler_that_learns_asks_once(sweep_house):
     pytest.importorskip("optuna", reason="the extra `sweeps` is not installed")
     sweep_house.write(
         HEAD
-        + "  sampler = 'tpe'\n  trials = 3\n  seeds = [1, 2]\n  workers = 2\n"
+        + "  sampler = 'tpe'\n  trials = 6\n  seeds = [1, 2]\n  workers = 2\n"
         + "RATE/sweep.Axis.log_uniform = (1e-5, 1e-1)\n"
         + "KIND/sweep.Axis.values = ['plain', 'fancy']\n"
     )
     run()
     asked = sorted(path.name for path in Path("runs/mine/asked").iterdir())
-    assert asked == [f"{number:06d}.json" for number in range(1, 4)]
+    assert asked == [f"{number:06d}.json" for number in range(1, 7)]
     found = kept()
-    assert len(found) == 8 and {one.status for one in found.values()} == {"done"}
+    assert len(found) == 14 and {one.status for one in found.values()} == {"done"}
     assert "starts" not in run() and sorted(os.listdir("runs/mine/asked")) == asked
     values = [json.loads(Path(f"runs/mine/asked/{name}").read_text()) for name in asked]
-    assert len({str(one) for one in values}) == 3
+    assert len({str(one) for one in values}) == 6
