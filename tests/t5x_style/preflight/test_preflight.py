@@ -13,7 +13,7 @@ from gin import config as gin_config
 from models.objectives import mlm, retromae
 from t5x_style.configuration import gin_checks
 from t5x_style.interfaces.metrics import MetricSum
-from t5x_style.preflight import configuration, program
+from t5x_style.preflight import configuration, program, topology
 from t5x_style.step import compiled_step, train_step
 from t5x_style.training.trainer import Cadence, Trainer
 from t5x_style.workflow import recipe_planning, recipe_reader
@@ -213,7 +213,7 @@ def test_a_misspelt_topology_never_reaches_the_compiler():
 
 
 COST = program.Cost(
-    topology=SLICE,
+    topology=topology.parse(SLICE),
     mesh={},
     parameters=1,
     rows={},
