@@ -26,29 +26,35 @@ def test_every_block_has_a_file_or_is_the_command() -> None:
     assert sections[0] == "Where things are"
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the command was run in; packages and gin files are the checkout's."""
+def run(folder: Path, *flags: str) -> str:
+    """Runs the command in the folder, with packages and gin files of the checkout; its output."""
     assert COMMAND is not None
-    folder = tmp_path_factory.mktemp("contributing")
     for name, text in FILES.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     paths = os.pathsep.join([str(folder), str(ROOT)])
     environment = os.environ | {"PYTHONPATH": paths, "XLA_FLAGS": virtual_devices.flags()}
     done = subprocess.run(
-        [sys.executable, *COMMAND[1].split()[1:]],
+        [sys.executable, *COMMAND[1].split()[1:], *flags],
         cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return folder
+    return done.stdout
 
 
-def test_the_recipe_runs_each_of_them(run: Path) -> None:
-    runs = run / "runs" / "mine"
+def test_the_recipe_is_whole(tmp_path: Path) -> None:
+    """Its gin files, modules and arguments; the next test runs it."""
+    assert "what would run (nothing was)" in run(tmp_path, "--dry_run")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_the_recipe_runs_each_of_them(tmp_path: Path) -> None:
+    run(tmp_path)
+    runs = tmp_path / "runs" / "mine"
     counts = json.loads((runs / "words" / "counts.json").read_text())
     assert counts[0] == ["the", 9]
     published = next((runs / "index").rglob("manifest.json"))

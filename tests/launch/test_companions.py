@@ -85,7 +85,12 @@ def test_a_stage_that_is_done_starts_none(meeting):
     "says,code,said",
     [
         ("error", 1, "failed with exit code 1; correct what its message says"),
-        ("kill", 137, "was killed by SIGKILL (out of memory?); the same command tries again"),
+        pytest.param(
+            "kill",
+            137,
+            "was killed by SIGKILL (out of memory?); the same command tries again",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_companion_that_fails_stops_its_stage_and_the_recipe(meeting, says, code, said):

@@ -1,8 +1,11 @@
 """Each process supplies the rows of its devices, wherever these are in the mesh."""
 
+import pytest
+
 from tests.kits import process_group
 
 
+@pytest.mark.slow
 def test_processes_need_not_follow_each_other_in_the_mesh():
     address = f"127.0.0.1:{process_group.free_port()}"
     processes = [

@@ -290,7 +290,9 @@ def marge_of(made, mesh=(1, 1, 1), **changes):
     )
 
 
-@pytest.mark.parametrize("how", [{"beams": 2}, {"temperature": 1.0, "top_k": 20}])
+@pytest.mark.parametrize(
+    "how", [{"beams": 2}, pytest.param({"temperature": 1.0, "top_k": 20}, marks=pytest.mark.slow)]
+)
 def test_eight_devices_write_what_one_writes(made, tmp_path, how):
     one = run(made, tmp_path / "one", model=marge_of(made, **how))
     eight = run(made, tmp_path / "eight", model=marge_of(made, (2, 2, 2), **how))

@@ -194,6 +194,7 @@ def test_texts_and_models_that_do_not_fit(stores: tuple[str, str], tmp_path: Pat
         run(stores, negatives, tmp_path / "out", model=bi_encoder)
 
 
+@pytest.mark.slow
 def test_two_processes_write_what_one_does(stores: tuple[str, str], tmp_path: Path) -> None:
     negatives = write(tmp_path / "n.jsonl")
     run(stores, negatives, tmp_path / "one", part_size=2)

@@ -290,6 +290,7 @@ def run_stage(folder, *arguments):
     subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_tfds_and_msmarco_through_gin(prepared, marco, tmp_path):
     asked = "".join(f"{query}\tquestion {query}\n" for query in range(10, 20))
     judged = "".join(f"{query} 0 1 1\n" for query in range(10, 20))

@@ -218,6 +218,7 @@ def objective(pipeline: PairsPipeline) -> bi_encoder.BiEncoder:
     return module
 
 
+@pytest.mark.slow
 def test_packed_and_unpacked_give_the_same_loss_and_gradients(stores: Stores) -> None:
     plain, packed = unpacked(stores), make(stores)
     expected, gradients = parity_kit.value_and_gradients(objective(plain), plain.batch(2))

@@ -170,7 +170,9 @@ def test_a_job_that_was_never_started(host):
     assert answer.returncode == 1 and "a has not been started on" in answer.stderr
 
 
-@pytest.mark.parametrize("mark", ["copy", "venv", "sync"])
+@pytest.mark.parametrize(
+    "mark", ["copy", *(pytest.param(one, marks=pytest.mark.slow) for one in ("venv", "sync"))]
+)
 def test_a_start_that_is_killed_in_the_middle_starts_over(host, tmp_path, mark):
     archive = local_hosts.small_project(tmp_path)
     started = job(tmp_path, archive=archive, source=f"gs://{archive.path.name}")

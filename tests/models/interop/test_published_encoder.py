@@ -72,7 +72,9 @@ def small(folder: Path, whole: bool) -> Path:
     return folder / "tokenizer"
 
 
-@pytest.mark.parametrize("which", [pytest.param("small", marks=pytest.mark.slow), "whole", "real"])
+@pytest.mark.parametrize(
+    "which", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("small", "whole")), "real"]
+)
 def test_pretraining_continues_from_a_published_encoder(which: str, tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
     published = real() if which == "real" else small(tmp_path / "made", which == "whole")

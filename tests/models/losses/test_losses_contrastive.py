@@ -14,6 +14,7 @@ from t5x_style.preflight import topology
 
 D = 8
 MESHES = [(8, 1, 1), (2, 4, 1), (2, 2, 2)]
+FAST = (2, 2, 2)  # the others, by test-all
 ALL = {"blocks": BLOCKS, "both_directions": True, "margin": 0.3}
 
 
@@ -128,7 +129,9 @@ def test_equals_the_score_matrix_written_out(changes, temperature):
 
 
 @pytest.mark.parametrize("exchange", ["gather", "ring"])
-@pytest.mark.parametrize("shape", MESHES)
+@pytest.mark.parametrize(
+    "shape", [pytest.param(one, marks=[] if one == FAST else pytest.mark.slow) for one in MESHES]
+)
 @pytest.mark.parametrize("changes", [{}, {**ALL, "chunk": 1}], ids=["passages", "all"])
 def test_sharded_equals_one_device(changes, shape, exchange):
     config = ContrastiveConfig(**changes, exchange=exchange)

@@ -171,6 +171,7 @@ def v5e(for_tpus):
     return topology.devices("v5e:4x4")
 
 
+@pytest.mark.slow
 def test_the_kernels_gradient_takes_less_memory_on_a_tpu(v5e):
     partitioner = Partitioner(MeshShape(4, 1, 4), devices=v5e)
     by_head = NamedSharding(partitioner.mesh, PartitionSpec(BATCH_AXES, None, "tensor"))
@@ -191,7 +192,9 @@ def test_the_kernels_gradient_takes_less_memory_on_a_tpu(v5e):
     assert sizes[0] < sizes[1] / 4, sizes
 
 
-@pytest.mark.parametrize("kind,fused", [("auto", True), ("plain", False)])
+@pytest.mark.parametrize(
+    "kind,fused", [("auto", True), pytest.param("plain", False, marks=pytest.mark.slow)]
+)
 def test_an_encoder_on_a_mesh_compiles_for_a_tpu(v5e, kind, fused):
     partitioner = Partitioner(MeshShape(16, 1, 1), devices=v5e)
     shape = GroupShape(rows=16, length=1024, segments=4)

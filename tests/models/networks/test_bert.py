@@ -147,7 +147,11 @@ def test_remat_changes_no_number(policy: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [pytest.param({}, marks=pytest.mark.slow), {"layers": 1}, {"remat": "full"}]
+    "changes",
+    [
+        {"layers": 1},
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ({}, {"remat": "full"})),
+    ],
 )
 def test_states_of_some_tokens_are_those_among_all(changes: dict[str, object]) -> None:
     parts = tiny_models.segments(4, longest=8)

@@ -75,7 +75,9 @@ def test_a_window_hides_what_is_far_from_every_layer_but_the_whole_ones() -> Non
     assert np.abs(states(seeing, group) - states(seeing, changed)).max(-1)[0].all()
 
 
-@pytest.mark.parametrize("number", [1, 3, 4, 5])
+@pytest.mark.parametrize(
+    "number", [1, *(pytest.param(one, marks=pytest.mark.slow) for one in (3, 4)), 5]
+)
 def test_states_of_some_tokens_are_those_among_all(number: int) -> None:
     """After the first layer, a layer that sees all, one with a window, and the last."""
     module = encoder(layers=number)
@@ -182,6 +184,7 @@ def test_states_on_a_mesh_equal_one_device(shape: tuple[int, int, int]) -> None:
     np.testing.assert_allclose(found, states(encoder(), group), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_long_rows_have_gradients_on_a_mesh() -> None:
     """Kernels and blocks, chosen by layer, within a loop that is recomputed."""
     length, rows = attention.AUTO_LENGTH, 4
@@ -236,9 +239,8 @@ def test_sizes_that_are_unknown_can_be_exported() -> None:
 def test_dropout_follows_the_key() -> None:
     module = encoder(dropout=0.3, attention_dropout=0.3)
     text = [PACKED[n] for n in INPUTS]
-    one, again, other = (
-        nnx.jit(lambda m, k: m(*text, key=k))(module, jax.random.key(seed)) for seed in (1, 1, 2)
-    )
+    dropped = nnx.jit(lambda m, k: m(*text, key=k))
+    one, again, other = (dropped(module, jax.random.key(seed)) for seed in (1, 1, 2))
     np.testing.assert_array_equal(one, again)
     assert not np.allclose(one, other) and not np.allclose(one, states(module, PACKED))
 

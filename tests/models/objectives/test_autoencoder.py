@@ -228,6 +228,7 @@ def test_it_learns_to_hand_a_word_over_in_cls() -> None:
     assert before > np.log(16) and after < np.log(16) / 4, (before, after)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("for_tpus")
 def test_the_shipped_configuration_compiles_sharded_for_tpus(monkeypatch) -> None:
     monkeypatch.chdir(REPOSITORY)

@@ -137,14 +137,14 @@ def test_a_window_without_a_passage_has_no_answer():
     assert np.all(np.isneginf(found["score"])) and np.all(np.isneginf(found["log_probability"]))
 
 
-def test_packing_and_meshes_change_nothing():
+@pytest.mark.parametrize("mesh", [pytest.param((8, 1, 1), marks=pytest.mark.slow), (2, 2, 2)])
+def test_packing_and_meshes_change_nothing(mesh):
     one, gradients = fine_tuning_kit.value_and_gradients(objective(), APART)
-    for mesh in ((8, 1, 1), (2, 2, 2)):
-        module = objective(4, 8)
-        other, found = fine_tuning_kit.value_and_gradients(module, PACKED, mesh)
-        assert other == pytest.approx(one, rel=1e-5), mesh
-        for name, gradient in gradients.items():
-            np.testing.assert_allclose(found[name], gradient, atol=2e-5, err_msg=f"{mesh} {name}")
+    module = objective(4, 8)
+    other, found = fine_tuning_kit.value_and_gradients(module, PACKED, mesh)
+    assert other == pytest.approx(one, rel=1e-5)
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(found[name], gradient, atol=2e-5, err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -173,6 +173,7 @@ def toy(seed):
     return batch(rows, 1)
 
 
+@pytest.mark.slow
 def test_a_toy_is_learnt():
     config = dataclasses.replace(CONFIG, hidden=32, mlp=64)
     values = fine_tuning_kit.learn(objective(rows=32, config=config), toy, 60, "exact_match")
@@ -246,6 +247,7 @@ def test_windows_to_answer(folder):
         windows(folder, length=19)
 
 
+@pytest.mark.slow
 def test_by_gin_from_marge(folder, tmp_path):
     tokenizer = str(folder / "tokenizer")
     sizes = fine_tuning_kit.SIZES | {"max_positions": WINDOW}

@@ -84,10 +84,10 @@ def assert_same(found, expected):
 @pytest.mark.parametrize(
     ("segments", "chunks", "mesh", "exchange"),
     [
-        (3, 1, (1, 1, 1), "gather"),
+        pytest.param(3, 1, (1, 1, 1), "gather", marks=pytest.mark.slow),
         (1, 3, (1, 1, 1), "gather"),
         (3, 1, (2, 2, 2), "ring"),
-        (1, 1, (8, 1, 1), "gather"),
+        pytest.param(1, 1, (8, 1, 1), "gather", marks=pytest.mark.slow),
     ],
 )
 def test_packing_chunks_and_meshes_change_nothing(alone, segments, chunks, mesh, exchange):
@@ -98,9 +98,14 @@ BAG = bag.BagConfig(CONFIG.vocab_size, CONFIG.hidden, tiny_models.VOCABULARY.spe
 OTHERS = {"mean": CONFIG, "weighted_mean": BAG}
 
 
-@pytest.mark.parametrize("pooling", OTHERS)
+@pytest.mark.parametrize("pooling", [pytest.param("mean", marks=pytest.mark.slow), "weighted_mean"])
 @pytest.mark.parametrize(
-    ("segments", "chunks", "mesh"), [(3, 1, (1, 1, 1)), (1, 3, (1, 1, 1)), (3, 1, (2, 2, 2))]
+    ("segments", "chunks", "mesh"),
+    [
+        pytest.param(3, 1, (1, 1, 1), marks=pytest.mark.slow),
+        pytest.param(1, 3, (1, 1, 1), marks=pytest.mark.slow),
+        (3, 1, (2, 2, 2)),
+    ],
 )
 def test_other_poolings_and_a_bag_are_the_same_on_any_mesh(pooling, segments, chunks, mesh):
     alone = loss_and_gradients(make(1, encoder=OTHERS[pooling], pooling=pooling), batch(1))

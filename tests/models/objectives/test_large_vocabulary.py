@@ -68,7 +68,7 @@ def one_device():
     return function(*arguments)
 
 
-@pytest.mark.parametrize("shape", [(2, 2, 2), (1, 1, 8)])
+@pytest.mark.parametrize("shape", [(2, 2, 2), pytest.param((1, 1, 8), marks=pytest.mark.slow)])
 def test_a_vocabulary_shared_out_changes_neither_loss_nor_gradients(one_device, shape):
     model = make(250)  # six rows to spare
     function, arguments = program(model, shape)
@@ -86,7 +86,14 @@ def test_a_vocabulary_shared_out_changes_neither_loss_nor_gradients(one_device, 
     assert np.abs(expected["encoder/embeddings/word/embedding"]).max() > 1e-3
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2), (1, 1, 8)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param((1, 1, 1), marks=pytest.mark.slow),
+        (2, 2, 2),
+        pytest.param((1, 1, 8), marks=pytest.mark.slow),
+    ],
+)
 def test_no_array_has_all_positions_and_the_vocabulary(shape):
     vocabulary = 4096
     function, arguments = program(make(vocabulary), shape)

@@ -140,10 +140,18 @@ def test_packed_sub_batches_do_not_see_each_other(model, found):
     assert metrics["relevance"] == pytest.approx(float(found[1]["relevance"]), rel=1e-5)
 
 
-@pytest.mark.parametrize("mesh", [(8, 1, 1), (2, 2, 2), (1, 1, 8)])
-def test_a_mesh_gives_the_numbers_of_one_device(mesh, found):
+@pytest.mark.parametrize(
+    ("mesh", "remat"),
+    [
+        ((2, 2, 2), "full"),  # also the fast form of the next test
+        pytest.param((8, 1, 1), "none", marks=pytest.mark.slow),
+        pytest.param((2, 2, 2), "none", marks=pytest.mark.slow),
+        pytest.param((1, 1, 8), "none", marks=pytest.mark.slow),
+    ],
+)
+def test_a_mesh_gives_the_numbers_of_one_device(mesh, remat, found):
     value, _, gradients = loss_and_gradients(
-        make(rows=8, heads=2), batch(APART, rows_in_all=8), mesh
+        make(rows=8, heads=2, remat=remat), batch(APART, rows_in_all=8), mesh
     )
     assert_same((value, gradients), found)
 
@@ -155,6 +163,7 @@ def assert_same(pair, found):
         np.testing.assert_allclose(pair[1][name], gradient, atol=1e-4 * scale, err_msg=name)
 
 
+@pytest.mark.slow
 def test_recomputing_layers_changes_nothing(found):
     value, _, gradients = loss_and_gradients(make(remat="full"), batch(APART))
     assert_same((value, gradients), found)
@@ -164,6 +173,10 @@ def test_without_beta_nothing_teaches_the_retriever():
     model, given = make(beta=0.0), batch(APART)
     graph, params, rest = nnx.split(model, nnx.Param, ...)
 
+    @jax.jit
+    def to_retriever(params):
+        return jax.grad(loss, argnums=1)(params, params)
+
     def loss(params, retriever):
         model = nnx.merge(graph, params, rest, copy=True)
         states, _ = model.encode(given["evidence"])
@@ -171,12 +184,10 @@ def test_without_beta_nothing_teaches_the_retriever():
         relevance = marge.cosines(other.embed(given["target"]), other.encode(given["evidence"])[1])
         return model.reconstruct(given, states, relevance)[0].value()
 
-    to_retriever = jax.grad(loss, argnums=1)(params, params)
-    assert all(not np.any(leaf) for leaf in jax.tree.leaves(to_retriever))
+    assert all(not np.any(leaf) for leaf in jax.tree.leaves(to_retriever(params)))
     with_beta = nnx.merge(graph, params, rest, copy=True)
     with_beta.beta.set_value(jnp.asarray(1.0))
-    params = nnx.state(with_beta, nnx.Param)
-    taught = jax.grad(loss, argnums=1)(params, params)
+    taught = to_retriever(nnx.state(with_beta, nnx.Param))
     assert np.any(taught["encoder"]["layers"]["mlp"]["wi"]["kernel"][...])
     # The first layers alone are g: the last of three learns nothing from it.
     assert not np.any(taught["encoder"]["layers"]["mlp"]["wi"]["kernel"][...][2])
@@ -363,6 +374,7 @@ def test_sizes_that_do_not_fit_are_refused():
         make(embedding_size=4)
 
 
+@pytest.mark.slow
 def test_a_decoder_without_layers_below_is_one(found):
     model = make(decoder=dataclasses.replace(DECODER, base_layers=0))
     value, _, gradients = loss_and_gradients(model, batch(APART))

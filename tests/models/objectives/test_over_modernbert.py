@@ -63,12 +63,7 @@ OBJECTIVES: dict[str, Make] = {
     "name",
     [
         "retromae",
-        "simlm",
-        *(
-            pytest.param(n, marks=pytest.mark.slow)
-            for n in OBJECTIVES
-            if n not in ("retromae", "simlm")
-        ),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in OBJECTIVES if n != "retromae"),
     ],
 )
 def test_objectives_train_every_parameter_and_packing_changes_nothing(name: str) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import re
+import shutil
 import signal
 
 import jax
@@ -90,10 +91,9 @@ def build(folder, mesh=(1, 1, 1), objective=None, cadence=CADENCE, **settings):
     checkpointer = checkpointing.Checkpointer(
         folder / "checkpoints", checkpointing.Checkpointing(keep=2)
     )
-    optimizer = optimizers.AdamW(1e-2, 2, 200)
     return trainer.Trainer(
-        objective or make(), Sentences(), optimizer, partitioner, checkpointer, cadence, 3,
-        **settings,
+        objective or make(), Sentences(), optimizers.AdamW(1e-2, 2, 200), partitioner, checkpointer,
+        cadence, 3, **settings,
     )  # fmt: skip
 
 
@@ -133,6 +133,12 @@ def test_the_loss_falls_and_is_the_same_on_any_mesh(tmp_path, mesh):
         for name in ("loss", "retrieval_utility", "candidate_age_steps", "document_entropy"):
             key = f"train/{name}"
             assert found[key] == pytest.approx(expected[key], rel=2e-4, abs=1e-5), key
+
+
+@pytest.fixture(scope="module")
+def four_steps(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("four")  # ends in the middle of a round of refreshing
+    return folder, *train(folder, steps=4)
 
 
 @pytest.mark.slow
@@ -203,9 +209,9 @@ def test_a_killed_process_goes_on_and_ends_with_the_same_bits(tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_resuming_after_a_stop_changes_no_bit(tmp_path):
+def test_resuming_after_a_stop_changes_no_bit(four_steps, tmp_path):
     whole, expected = train(tmp_path / "whole")
-    train(tmp_path / "cut", steps=4)  # in the middle of a round of refreshing
+    shutil.copytree(four_steps[0], tmp_path / "cut")
     assert build(tmp_path / "cut").start() == "resumed at step 4"
     cut, found = train(tmp_path / "cut")
     for ours, theirs in zip(arrays(cut), arrays(whole), strict=True):
@@ -214,10 +220,10 @@ def test_resuming_after_a_stop_changes_no_bit(tmp_path):
     assert [drop(line) for line in found] == [drop(line) for line in expected]
 
 
-def test_the_index_is_saved_and_the_tokens_are_not(tmp_path):
-    run, lines = train(tmp_path, steps=4)
+def test_the_index_is_saved_and_the_tokens_are_not(four_steps):
+    folder, run, lines = four_steps
     assert {"timing/candidate_age_minutes", "timing/index_age_minutes"} <= lines[-1].keys()
-    meta = checkpointing.checkpoint_directory.read_meta(tmp_path / "checkpoints" / "4")
+    meta = checkpointing.checkpoint_directory.read_meta(folder / "checkpoints" / "4")
     saved = set(meta["shapes"]["variables"])
     assert {"index/embeddings", "index/row_steps"} <= saved
     assert not {"index/tokens", "index/lengths"} & saved
@@ -226,9 +232,9 @@ def test_the_index_is_saved_and_the_tokens_are_not(tmp_path):
     assert ages[:37].min() >= 1 and (ages[37:] == -1).all()
 
 
-def test_another_corpus_than_the_checkpoints_is_refused(tmp_path):
-    train(tmp_path, steps=4)
-    other = build(tmp_path, objective=make(TinyCorpus(37, seed=1)))
+def test_another_corpus_than_the_checkpoints_is_refused(four_steps, tmp_path):
+    shutil.copytree(four_steps[0], tmp_path / "other")
+    other = build(tmp_path / "other", objective=make(TinyCorpus(37, seed=1)))
     with pytest.raises(
         static_tables.TableError, match="index/tokens: expected tiny-37-50-0, found"
     ):
@@ -369,10 +375,8 @@ def test_a_model_without_its_corpus_embeds_and_does_not_train():
         ({"candidates": 1}, "expected 2 or more"),
         ({"query": GroupShape(8, 10, 2)}, "1 segment a row, found 2"),
         ({"query": GroupShape(8, 13, 1)}, "at least 13 . 12, a sentence and a block, found 24"),
-        (
-            {"projection": projected_encoder.ProjectionConfig(4)},
-            "dimension 4, the size of the projection",
-        ),
+        ({"projection": projected_encoder.ProjectionConfig(4)},
+         "dimension 4, the size of the projection"),
         (
             {"config": dataclasses.replace(CONFIG, max_positions=24, vocab_size=50),
              "corpus": TinyCorpus(37, vocabulary_size=51)},
@@ -384,10 +388,8 @@ def test_a_model_without_its_corpus_embeds_and_does_not_train():
                  tiny_models.TITLED, query_length=11, passage_length=11)},
             "blocks of 3 to 11 tokens .*max_positions 11.*, found up to 12",
         ),
-        (
-            {"embedding_config": dataclasses.replace(tiny_models.TITLED, passage_length=11)},
-            "blocks of 3 to 11 tokens .*passage_length 11.*, found up to 12",
-        ),
+        ({"embedding_config": dataclasses.replace(tiny_models.TITLED, passage_length=11)},
+         "blocks of 3 to 11 tokens .*passage_length 11.*, found up to 12"),
         ({"index_config": dataclasses.replace(INDEX, exclude=("page",))}, "expected 'row' in excl"),
         ({"evidence_length": 12}, "found both"),
         ({"marginalise": "word"}, "expected one of .'token', 'span'."),

@@ -78,7 +78,9 @@ def unpacked():
     return evaluate(model(8, 24, 1), packed_rows.group(ALONE, 24, 1))
 
 
-@pytest.mark.parametrize(("length", "segments", "more"), [(27, 2, 0), (40, 3, 1)])
+@pytest.mark.parametrize(
+    ("length", "segments", "more"), [pytest.param(27, 2, 0, marks=pytest.mark.slow), (40, 3, 1)]
+)
 def test_packed_passages_have_the_same_loss_and_gradient(unpacked, length, segments, more):
     rows = PACKED + [[]] * more  # a row of padding changes nothing
     group = packed_rows.group(rows, length, segments)
@@ -194,6 +196,7 @@ def test_a_mesh_gives_the_numbers_of_one_device(unpacked):
     jax.tree.map(close, gradients, unpacked[2])
 
 
+@pytest.mark.slow
 def test_parity_sees_a_perturbed_coefficient():
     assert all(quantity.passed for quantity in parity.run(GOLDEN, []))
     perturbed = parity.run(GOLDEN, ["retromae.RetroMAE.decoder_weight = 1.001"])

@@ -187,7 +187,8 @@ OBJECTIVES = {
 CASES = [(name, mesh) for name in ("retromae", "bi_encoder") for mesh in MESHES]
 CASES += [(name, MESHES[-1]) for name in ("simlm", "autoencoder", "ring", "cross_encoder")]
 CASES += [("bag", mesh) for mesh in MESHES]
-FAST = [("retromae", MESHES[-1]), ("ring", MESHES[-1]), ("bag", MESHES[-1])]
+# and retromae below, on two slices; the ring is met by test_bi_encoder_on_meshes
+FAST = [("bag", MESHES[-1])]
 CASES = [pytest.param(*case, marks=[] if case in FAST else pytest.mark.slow) for case in CASES]
 
 
@@ -204,7 +205,9 @@ def test_two_slices_equal_one_device(monkeypatch):
     require_equal(run(*OBJECTIVES["retromae"], (2, 2, 2)), one_device("retromae"))
 
 
-@pytest.mark.parametrize("mesh", [(1, 8, 1), (2, 2, 2)], ids=str)
+@pytest.mark.parametrize(
+    "mesh", [pytest.param((1, 8, 1), marks=pytest.mark.slow), (2, 2, 2)], ids=str
+)
 def test_devices_exchange_parameters_and_never_the_rows_of_others(mesh):
     partitioner = partitioner_of(mesh)
     definition, state, shardings = train_state.create(

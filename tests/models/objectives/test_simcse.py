@@ -48,7 +48,7 @@ def objective(
 @pytest.mark.parametrize(
     ("batch", "config", "options"),
     [
-        (ALONE, CONFIG, {}),
+        pytest.param(ALONE, CONFIG, {}, marks=pytest.mark.slow),
         (PACKED, MODERN, {"pooling": "mean", "training_head": False}),
         (PACKED, CONFIG, {"encode_chunks": 2}),
     ],

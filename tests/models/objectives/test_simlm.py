@@ -1,6 +1,7 @@
 """SimLM: what is replaced, by whom, and what packing and meshes must not change."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -106,13 +107,21 @@ def test_packing_changes_no_loss_and_no_gradient() -> None:
         )
 
 
-def test_eight_devices_corrupt_and_learn_as_one() -> None:
+@pytest.fixture(scope="module")
+def on_one_device() -> tuple[simlm.SimLM, dict[str, jax.Array], tuple[Any, Any]]:
+    """A generator that learns; the corrupted text, and the loss and gradients of it."""
     module = objective(weight=0.2)
     module.eval()
-    expected_text = corrupted(module, UNPACKED)
-    expected = parity_kit.value_and_gradients(
-        module, {"text": expected_text}, lambda flat, _: dict(flat)
-    )
+    text = corrupted(module, UNPACKED)
+    return module, text, value_and_gradients(module, text)
+
+
+def value_and_gradients(module: simlm.SimLM, text: dict[str, jax.Array]) -> tuple[Any, Any]:
+    return parity_kit.value_and_gradients(module, {"text": text}, lambda flat, _: dict(flat))
+
+
+def test_eight_devices_corrupt_and_learn_as_one(on_one_device: Any) -> None:
+    module, expected_text, expected = on_one_device
     mesh = Partitioner(MeshShape(2, 2, 2)).mesh
     graph, params = nnx.split(module)
 
@@ -138,11 +147,10 @@ def test_eight_devices_corrupt_and_learn_as_one() -> None:
         )
 
 
-def test_the_generator_learns_only_where_it_is_weighed() -> None:
-    for weight, learns in ((0.0, False), (0.2, True)):
-        module = objective(weight=weight)
-        batch: Batch = {"text": corrupted(module, UNPACKED)}
-        _, gradients = parity_kit.value_and_gradients(module, batch, lambda flat, _: dict(flat))
+def test_the_generator_learns_only_where_it_is_weighed(on_one_device: Any) -> None:
+    alone = objective(weight=0.0)
+    found = value_and_gradients(alone, corrupted(alone, UNPACKED))
+    for (_, gradients), learns in ((found, False), (on_one_device[2], True)):
         own = [g for name, g in gradients.items() if name.startswith("generator/")]
         assert own and any(np.asarray(g).any() for g in own) == learns
 
@@ -153,7 +161,7 @@ def test_weight_decay_leaves_a_generator_alone_that_does_not_learn(weight: float
         return objective(weight=weight)
 
     optimizer = optimizers.AdamW(1e-3, 0, 10, weight_decay=0.5)
-    definition, state, _ = train_state.create(make, optimizer, Partitioner(), 0)
+    definition, state, _ = train_state.create(make, optimizer, Partitioner(), 0, abstract=True)
     updated = any(path.startswith("generator/") for path in optimizers.paths_of(state.params))
     assert updated == bool(weight)
     kept = optimizers.paths_of(

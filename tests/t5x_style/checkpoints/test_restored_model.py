@@ -24,6 +24,7 @@ IDS = [f"p{i}" for i in range(21)]
 VOCABULARY = Vocabulary(100, 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), "fingerprint")
 SHAPE = GroupShape(rows=8, length=2, segments=2)
 STORAGE = embedding_shards.Storage(shard_size=8, dtype="float32")
+MESHES = [pytest.param(MeshShape(8, 1, 1), marks=pytest.mark.slow), MeshShape(2, 2, 2)]
 
 
 def make_objective(hidden: int = 16, pooling: str = "cls"):
@@ -65,7 +66,7 @@ def stage_folder(tmp_path_factory):
     return folder, encoding.encode(embedder(functions, "passage"), helpers.Source(IDS))
 
 
-@pytest.mark.parametrize("mesh", [MeshShape(8, 1, 1), MeshShape(2, 2, 2)])
+@pytest.mark.parametrize("mesh", MESHES)
 def test_encodes_as_the_objective_that_was_saved(stage_folder, tmp_path, mesh):
     folder, expected = stage_folder
     model = restored_model.load(make_objective(), str(folder), Partitioner(mesh))
@@ -78,7 +79,7 @@ def test_encodes_as_the_objective_that_was_saved(stage_folder, tmp_path, mesh):
     assert stored.ids == IDS and stored.contract == Contract.load(folder)
 
 
-@pytest.mark.parametrize("mesh", [MeshShape(8, 1, 1), MeshShape(2, 2, 2)])
+@pytest.mark.parametrize("mesh", MESHES)
 def test_an_untrained_model_is_the_same_on_every_mesh_and_for_every_seed_another(mesh):
     encoded = []
     for seed in (0, 1):

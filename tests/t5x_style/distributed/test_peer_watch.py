@@ -127,7 +127,8 @@ def test_the_command_names_who_is_missing_and_partial_flags(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("how", ["a value", pytest.param("a file", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["a value", "a file"])
 def test_another_gin_value_or_file_is_named_on_all(how, tmp_path):
     other = tmp_path / "other.gin"
     other.write_text("SEED = 5\n")
@@ -161,6 +162,7 @@ def test_sigkill_of_one_ends_the_other_within_the_heartbeat_timeout(tmp_path):
     assert "The following tasks are unhealthy (stopped sending heartbeats):\n1\n" in output, output
 
 
+@pytest.mark.slow
 def test_sigkill_of_process_0_ends_the_other(tmp_path):
     env = {0: {"ACCIDENT": "SIGKILL", "ACCIDENT_STEP": "4"}}
     (killed, _), (code, output) = process_group.run(process_group.train(tmp_path / "run"), env=env)
@@ -195,6 +197,7 @@ def test_sigterm_to_one_saves_all_and_the_resumed_run_is_as_if_undisturbed(tmp_p
         np.testing.assert_array_equal(found[name], expected[name])
 
 
+@pytest.mark.slow
 def test_a_stage_without_devices_is_run_once_and_sigterm_to_a_waiting_process_stops_it(tmp_path):
     folder = tmp_path / "counted"
     command = process_group.count_stage(folder, tmp_path / "count.gin")
@@ -220,6 +223,7 @@ def test_a_stage_without_devices_is_run_once_and_sigterm_to_a_waiting_process_st
     assert (folder / "stage.json").exists()
 
 
+@pytest.mark.slow
 def test_a_training_that_does_not_fit_ends_before_its_first_step(tmp_path):
     command = process_group.train(tmp_path / "run")
     first, second = process_group.run([*command, "--gin.stage.run.store_limit=1KB"])

@@ -216,6 +216,7 @@ def test_an_objective_that_embeds_nothing_is_left_out(tmp_path: Any, capsys: Any
     assert curves(tmp_path, "train/")
 
 
+@pytest.mark.slow
 def test_a_contrastive_training_says_what_its_start_is_like(tmp_path: Any, capsys: Any) -> None:
     """The whole way, on two devices, with packed rows; the warning comes before the first step."""
     query, passage = GroupShape(4, 24, 2), GroupShape(8, 24, 2)

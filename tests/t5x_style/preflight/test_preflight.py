@@ -1,5 +1,6 @@
 """Preflight as a command, on slices of four chips and models of a few thousand parameters."""
 
+import dataclasses
 import json
 import re
 import types
@@ -12,7 +13,7 @@ from gin import config as gin_config
 from models.objectives import mlm, retromae
 from t5x_style.configuration import gin_checks
 from t5x_style.interfaces.metrics import MetricSum
-from t5x_style.preflight import configuration, program
+from t5x_style.preflight import configuration, program, topology
 from t5x_style.step import compiled_step, train_step
 from t5x_style.training.trainer import Cadence, Trainer
 from t5x_style.workflow import recipe_planning, recipe_reader
@@ -176,7 +177,7 @@ def test_a_tokenizer_that_does_not_exist_must_be_stated():
 
 def test_a_size_that_nothing_needs_is_refused(tmp_path, monkeypatch):
     (tmp_path / "vocabulary.json").write_text(vocabulary(size=200))
-    monkeypatch.setattr(program, "examine", fake_cost)
+    monkeypatch.setattr(program, "examine", lambda *_: COST)
     words = [*flags(TOKENIZER=tmp_path), f"--topology={SLICE}"]
     assert run(*words)[0] == 0
     code, _, err = run(*words, "--vocabulary_size=300")
@@ -211,26 +212,37 @@ def test_a_misspelt_topology_never_reaches_the_compiler():
 # --- recipes --------------------------------------------------------------------------------------
 
 
+COST = program.Cost(
+    topology=topology.parse(SLICE),
+    mesh={},
+    parameters=1,
+    rows={},
+    requires_full_batch=False,
+    memory=program.Memory(10, 5, 0, 0, 50),
+    flops=1.0,
+    model_flops=1.0,
+    after_update_flops=0.0,
+    unknown_loops=0,
+    roofline=program.Roofline(1.0, None, None, None),
+    collectives=None,
+    hbm_traffic=None,
+    largest_arrays=None,
+    seconds=0.0,
+)
+
+
 def fake_cost(training, slice_):
     """What a compilation would say, by the objective's name; the fine-tuning is too large."""
     (found,) = program.trace(training)
     large = type(found.module).__name__ == "BiEncoder"
-    return program.Cost(
+    return dataclasses.replace(
+        COST,
         topology=slice_,
         mesh=dict(training.partitioner.mesh.shape),
         parameters=found.parameters,
         rows=found.rows,
         requires_full_batch=found.module.requires_full_batch,
         memory=program.Memory(10, 90 if large else 5, 0, 0, 50),
-        flops=1.0,
-        model_flops=1.0,
-        after_update_flops=0.0,
-        unknown_loops=0,
-        roofline=program.Roofline(1.0, None, None, None),
-        collectives=None,
-        hbm_traffic=None,
-        largest_arrays=None,
-        seconds=0.0,
     )
 
 
@@ -267,7 +279,7 @@ def test_the_papers_recipe_is_known_before_anything_exists(monkeypatch):
 
 
 def test_a_tokenizer_that_a_recipe_has_made_is_read(monkeypatch, tmp_path):
-    monkeypatch.setattr(program, "examine", fake_cost)
+    monkeypatch.setattr(program, "examine", lambda *_: COST)  # not even traced
     (tmp_path / "corpus").mkdir()
     recipes = {"shipped": "gin_configs/recipes/simlm.gin", "own": f"{tmp_path}/own.gin"}
     Path(recipes["own"]).write_text(

@@ -135,6 +135,7 @@ def test_a_mesh_that_leaves_its_slice_is_refused(for_tpus, monkeypatch):
     assert "Nearest meshes: data=2, fsdp=4, tensor=1; " in err
 
 
+@pytest.mark.slow
 def test_a_training_on_chips_of_two_devices(compiled):
     found, out = compiled("tpu7x:2x2x1", *flags(), "--vocabulary_size=200")
     assert found["devices"] == 8 and found["sent_bytes"]["dcn"] == 0

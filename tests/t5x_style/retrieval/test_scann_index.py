@@ -191,7 +191,11 @@ except ValueError as error:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("room", r"PublishError .*2\.tmp cannot be written .*bytes are free there"),
+        pytest.param(
+            "room",
+            r"PublishError .*2\.tmp cannot be written .*bytes are free there",
+            marks=pytest.mark.slow,
+        ),
         ("permission", r"PublishError .*versions cannot be written .*Permission denied"),
     ],
 )

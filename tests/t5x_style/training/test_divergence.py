@@ -32,7 +32,7 @@ def run(folder, steps, every, change=None):
     return process_group.run(command, env=env, devices=4)
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_one_bit_of_one_replica_ends_all_within_the_interval_and_names_its_host(tmp_path, number):
     (code, output), (other_code, other) = run(tmp_path / "run", 40, 3, {number: 4})
     assert code == other_code == 1, output
@@ -43,6 +43,7 @@ def test_one_bit_of_one_replica_ends_all_within_the_interval_and_names_its_host(
     assert not (tmp_path / "run/rows-0.json").exists()
 
 
+@pytest.mark.slow
 def test_comparing_changes_no_bit(tmp_path):
     found = {}
     for every in (0, 1):

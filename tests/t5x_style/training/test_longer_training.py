@@ -356,6 +356,7 @@ def test_a_full_disk_is_named_and_nothing_is_left(short, tmp_path, monkeypatch):
     assert checkpoint_directory.resumable_steps(tmp_path / "checkpoints") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("short", "name"), [(6, "000001.npz"), (8, None)])
 def test_a_plan_of_the_model_is_continued(made, tmp_path, monkeypatch, short, name):
     """A plan rules 4 steps: in the middle of one it is copied, at its end the next is made."""
@@ -386,3 +387,14 @@ def test_a_plan_that_is_gone(made, short, tmp_path):
         longer_training.seed(short, tmp_path, 6, source=source)
     source = dataclasses.replace(source, every=3)
     assert longer_training.seed(short, tmp_path, 6, source=source)[-1] == "checkpoints/6"
+
+
+def test_the_plan_that_rules_the_next_step_is_copied(made, short, tmp_path):
+    shutil.copytree(short, tmp_path / "short")
+    (tmp_path / "short/plans").mkdir()
+    for version in (0, 1):
+        (tmp_path / f"short/plans/{version:06d}.npz").write_bytes(bytes([version]))
+    source = test_plan_refresh._source(made)
+    copied = longer_training.seed(tmp_path / "short", tmp_path / "longer", 6, source=source)
+    assert [path for path in copied if path.startswith("plans/")] == ["plans/000001.npz"]
+    assert (tmp_path / "longer/plans/000001.npz").read_bytes() == bytes([1])

@@ -94,7 +94,9 @@ def killed_at(step):
     return Pipeline(TEXT, 32)
 
 
-@pytest.mark.parametrize("step", [3, 5, 7, 11])
+@pytest.mark.parametrize(
+    "step", [*(pytest.param(one, marks=pytest.mark.slow) for one in (3, 5, 11)), 7]
+)
 def test_killed_and_resumed_equals_uninterrupted(tmp_path, step):
     expected = digest(train(tmp_path / "whole")[0], tmp_path / "whole")
     with pytest.raises(Killed):
@@ -217,7 +219,9 @@ class Poisoning(ToyPipeline):
 FRAGILE = functools.partial(Fragile, TEXT, 32, 8, 16)
 
 
-@pytest.mark.parametrize(("bad", "saved"), [(6, 5), (9, 5), (11, 10)])
+@pytest.mark.parametrize(
+    ("bad", "saved"), [(6, 5), pytest.param(9, 5, marks=pytest.mark.slow), (11, 10)]
+)
 def test_non_finite_stops_before_the_update_and_names_the_row(tmp_path, bad, saved):
     """In the middle; at a step that is to be saved; at the last step."""
     with pytest.raises(hooks.NonFiniteError) as error:
