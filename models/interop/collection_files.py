@@ -78,10 +78,10 @@ def division(report: str | None) -> list[str]:
     if report is None:
         return []
     fields = json.loads(Path(report).read_text(encoding="utf-8"))
-    overlap = fields["overlap"]["test"]
+    overlap, divided = fields["overlap"]["test"], fields["divided"]
+    how = "its splits were kept" if divided == "given" else f"its queries were divided {divided}"
     return [
-        f"The data was read in the layout {fields['layout']}; its queries were divided "
-        f"{fields['divided']}.",
+        f"The data was read in the layout {fields['layout']}; {how}.",
         f"{len(overlap['shared']):,} of {overlap['queries']:,} test queries have a relevant "
         "passage that answers a training query, too.",
     ]

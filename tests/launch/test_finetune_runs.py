@@ -17,7 +17,7 @@ from tests.kits import published_folders, virtual_devices
 
 ROOT = Path(__file__).resolve().parents[2]
 # What makes a run short, and a tiny encoder of random weights learn.
-SETTINGS = ["EPOCHS=4", "LEARNING_RATE=1e-2", "QUERIES=32", "BAG_STEPS=2", "BAG_QUERIES=8"]
+SETTINGS = ["EPOCHS=40", "LEARNING_RATE=5e-3", "QUERIES=32", "BAG_STEPS=2", "BAG_QUERIES=8"]
 SETTINGS += ["prepare.prepare.workers=1", "DEVELOPMENT_SAMPLE=100", "LICENCE=mit"]
 SIZES = {"train": 1000, "dev": 220, "test": 300}
 
