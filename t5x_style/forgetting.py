@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from t5x_style.distributed import startup
-from t5x_style.evaluation import comparison, evaluation_suite, ranking
+from t5x_style.evaluation import comparison, evaluation_suite, query_groups, ranking
 from t5x_style.retrieval import beir_collection
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
@@ -59,8 +60,11 @@ def forgetting(
     check(collections, systems, baseline, split, depth, metrics)
     main, found = jax.process_index() == 0, {}
     for folder in collections:
-        report, scores = _measure(folder, systems, split, depth, metrics)
-        report |= comparison.compare(scores, baseline, (), samples, seed)
+        suite = evaluation_suite.EvaluationSuite(folder, systems, depth)
+        report, scores = _measure(suite, split, metrics)
+        report |= comparison.compare(
+            scores, baseline, (), samples, seed, _groups(suite, split, scores)
+        )
         found[_name(folder)] = report
         if main:
             print(_lines(_name(folder), report), file=sys.stderr)
@@ -99,15 +103,20 @@ def _name(folder: str) -> str:
     return os.path.basename(os.path.normpath(folder))
 
 
+def _groups(
+    suite: evaluation_suite.EvaluationSuite, split: str, scores: Mapping[str, ranking.Scores]
+) -> np.ndarray | None:
+    """Of queries that ask for one passage; None where all do, and nothing could be resampled."""
+    queries = next(iter(scores.values())).queries
+    rule = query_groups.ByPassage()
+    found = query_groups.numbers(rule, queries, suite.qrels(split), suite.passages)
+    return found if len(set(found.tolist())) > 1 else None
+
+
 def _measure(
-    folder: str,
-    systems: Sequence[evaluation_suite.System],
-    split: str,
-    depth: int,
-    metrics: Sequence[str],
+    suite: evaluation_suite.EvaluationSuite, split: str, metrics: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, ranking.Scores]]:
     """Of one collection: what a reader should know, and the scores of each system."""
-    suite = evaluation_suite.EvaluationSuite(folder, systems, depth)
     scores = {
         name: ranking.score_run(suite.run(name, split), suite.qrels(split), metrics)
         for name in suite.systems

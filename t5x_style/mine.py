@@ -144,12 +144,13 @@ def _positives(relevances: Mapping[str, int], passages: Passages) -> list[int]:
 def _given(path: str, qrels: Qrels, passages: Passages) -> dict[str, list[int]]:
     """Query -> rows of the negatives that a file names for it, without its positives."""
     found = {}
-    for line in Path(path).read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
-        query, positives = record["query_id"], qrels.get(record["query_id"], {})
-        rows = [passages.row(name) for name in record["negative_ids"] if name not in positives]
-        if rows and positives:
-            found[query] = rows
+    with open(path, "rb") as file:
+        for line in file:
+            record = json.loads(line)
+            query, positives = record["query_id"], qrels.get(record["query_id"], {})
+            rows = [passages.row(name) for name in record["negative_ids"] if name not in positives]
+            if rows and positives:
+                found[query] = rows
     return found
 
 

@@ -72,6 +72,7 @@ def report(
     folder = Path(model_dir)
     folder.mkdir(parents=True, exist_ok=True)
     results = json.loads(Path(evaluation).read_text(encoding="utf-8"))
+    tested = results if opening is None else of_first_metric(results)  # one verdict on a page
     stages = report_tables.stages([evaluation, *trainings.values(), *further])
     curves = report_curves.read(trainings)
     lines = {name: one.lines for name, one in curves.items()}
@@ -90,7 +91,7 @@ def report(
     said = summary(results, stages, budget, report_advice.next_steps(situation))
     (folder / "summary.json").write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
     text = page(
-        results, compare(results, claim), list(trainings), report_tables.times(stages, budget),
+        results, compare(tested, claim), list(trainings), report_tables.times(stages, budget),
         advice, report_curves.caption(curves, metric, marks),
     )  # fmt: skip
     text += "".join(report_tables.by_step(one, lines) for one in over_training)
@@ -159,6 +160,14 @@ def advise(situation: report_advice.Situation, commands: Sequence[str]) -> list[
         "",
         *(["```", *commands, "```", ""] if commands else []),
     ]
+
+
+def of_first_metric(results: Mapping[str, Any]) -> dict[str, Any]:
+    """An evaluation whose tests against the baseline are those of the first metric alone."""
+    metric = next(iter(next(iter(results["systems"].values()))))
+    against = results["against"]
+    systems = {name: {metric: tests[metric]} for name, tests in against["systems"].items()}
+    return {**results, "against": {**against, "systems": systems}}
 
 
 def compare(results: Mapping[str, Any], system: str) -> str:

@@ -8,10 +8,13 @@ from typing import TextIO
 
 from input_pipelines.labelled import detection, passage_overlap, understanding
 from input_pipelines.labelled.division import LEAST_DEVELOPMENT, PARTS, Division, SplitRules, divide
+from input_pipelines.labelled.examples import LayoutError
 from input_pipelines.labelled.passage_copies import Copies
 from input_pipelines.labelled.understanding import Read
 from input_pipelines.sources import beir
 from input_pipelines.sources.text_sources import BadRecords, Record
+
+Overlaps = Mapping[str, passage_overlap.Overlap]  # by part
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
@@ -32,6 +35,7 @@ def labelled_collection(
     rules: SplitRules,
     max_bad_records: int,
     model_dir: str,
+    needed: Sequence[str] = ("train",),
 ) -> dict[str, str]:
     """The job of a stage: reads labelled data, divides its queries, and writes a BEIR folder.
 
@@ -46,6 +50,7 @@ def labelled_collection(
       rules: how queries are divided.
       max_bad_records: malformed rows that are passed over.
       model_dir: where all of this appears.
+      needed: parts that must have queries: held out, of two different passages at least.
 
     Returns:
       {"corpus": a BEIR folder with qrels of all three splits, of the training queries with the
@@ -53,8 +58,8 @@ def labelled_collection(
       training reads them, "report": what was understood, and the splits}, relative to model_dir.
 
     Raises:
-      LayoutError: the layout is unknown, the data cannot be meant, or test queries are training
-        queries, too.
+      LayoutError: the layout is unknown, the data cannot be meant, test queries are training
+        queries, too, or a part that is needed has too few.
       SourceError: a file cannot be read, or more rows are malformed than allowed.
     """
     check(data, corpus, columns, max_bad_records)
@@ -78,7 +83,10 @@ def labelled_collection(
         )
     relevant = found.relevance.relevant
     queries = {name: found.labelled.queries[name] for name in relevant}
-    division = divide(queries, relevant, found.labelled.splits, rules)
+    texts = {name: [copies.text_of(one) for one in relevant[name]] for name in queries}
+    division = divide(queries, texts, found.labelled.splits, rules)
+    _require(needed, division, texts)
+    overlaps = _overlaps(division, texts)
     _write_queries(folder, queries, division)
     # Of training queries, copies of an answer would else be mined, and drawn, as negatives.
     learned = {
@@ -92,9 +100,9 @@ def labelled_collection(
         for name, judged in learned.items():
             _write_line(file, _negatives(found, name, judged))
     with _written(model_dir, "report.json") as file:
-        report = {**_report(found, division), "sha256": _digest(folder)}
+        report = {**_report(found, division, overlaps), "sha256": _digest(folder)}
         json.dump(report, file, indent=1, ensure_ascii=False)
-    print(summary(found, division), flush=True)
+    print(summary(found, division, overlaps), flush=True)
     return {"corpus": "corpus", "negatives": "negatives.jsonl", "report": "report.json"}
 
 
@@ -113,27 +121,42 @@ def check(
     detection.open_labelled(data, corpus or "", columns)
 
 
-def summary(found: Read, division: Division) -> str:
+def summary(found: Read, division: Division, overlaps: Overlaps) -> str:
     """What was understood and how it was divided, for a terminal."""
     lines = [
         found.understood.text(),
         f"train: {len(division.parts['train'])} queries (divided: {division.how})",
-        *(one.text(part) for part, one in _overlaps(found, division).items()),
+        *(one.text(part) for part, one in overlaps.items()),
     ]
     if division.dropped:
         lines.append(f"left out: {len(division.dropped)} training queries that are held out, too")
     return "\n".join([*lines, *(f"note: {note}" for note in division.notes)])
 
 
-def _overlaps(found: Read, division: Division) -> dict[str, passage_overlap.Overlap]:
-    parts, relevant = division.parts, found.relevance.relevant
+def _require(needed: Sequence[str], division: Division, texts: Mapping[str, list[str]]) -> None:
+    """Raises LayoutError unless each needed part has queries, held-out ones of two passages."""
+    for part in needed:
+        asked = {one for name in division.parts[part] for one in texts[name]}
+        if len(asked) < (1 if part == "train" else 2):
+            counts = {name: len(found) for name, found in division.parts.items()}
+            raise LayoutError(
+                f"expected {part} queries, held-out ones of two passages or more, found "
+                f"{len(division.parts[part])} of {len(asked)} ({counts}). Bring more queries: with "
+                f"fewer than {LEAST_DEVELOPMENT} held out nothing can be said; or give a file "
+                f"{part!r}"
+            )
+
+
+def _overlaps(division: Division, texts: Mapping[str, list[str]]) -> Overlaps:
+    """Of the held-out parts; passages of one text are one."""
+    parts = division.parts
     return {
-        part: passage_overlap.measure(parts[part], parts["train"], relevant, division.near)
+        part: passage_overlap.measure(parts[part], parts["train"], texts, division.near)
         for part in ("dev", "test")
     }
 
 
-def _report(found: Read, division: Division) -> dict[str, object]:
+def _report(found: Read, division: Division, overlaps: Overlaps) -> dict[str, object]:
     parts = division.parts
     return {
         **found.understood.as_dict(),
@@ -144,7 +167,7 @@ def _report(found: Read, division: Division) -> dict[str, object]:
         "dropped_training_queries": list(division.dropped),
         "enough_for_a_verdict": len(parts["dev"]) >= LEAST_DEVELOPMENT,
         "notes": list(division.notes),
-        "overlap": {part: one.as_dict() for part, one in _overlaps(found, division).items()},
+        "overlap": {part: one.as_dict() for part, one in overlaps.items()},
     }
 
 

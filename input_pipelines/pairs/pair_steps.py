@@ -51,11 +51,11 @@ def fitting_steps(pairs: PairMixture, steps: int, passes: float) -> int:
 def epoch_steps(
     pairs: PairMixture, epochs: float | None, budget: float, steps: int | None = None
 ) -> int:
-    """The steps of a training on labelled pairs, or of others where there are none.
+    """The steps of a training on labelled queries, or on other pairs where there are none.
 
     Args:
       pairs: what is trained on.
-      epochs: how often each pair is seen; None: by their number, see `usual_epochs`.
+      epochs: how often each query is seen; None: by their number, see `usual_epochs`.
       budget: of the full length; multiplies the epochs.
       steps: taken instead, times the budget; None: by the epochs.
 
@@ -63,7 +63,7 @@ def epoch_steps(
       ValueError: epochs below 0, or an error of `pairs`.
     """
     if steps is not None:
-        return round(budget * steps)
+        return min(steps, max(1, round(budget * steps)))
     opened = pairs.open()
     kinds = [name for name in opened.sizes if isinstance(pairs.kinds[name], LabelledPairs)]
     count = sum(opened.sizes[name] for name in kinds or opened.sizes)
@@ -71,9 +71,10 @@ def epoch_steps(
         epochs = usual_epochs(count)
     if not epochs >= 0:
         raise ValueError(f"epoch_steps.epochs: expected 0 or more, or None, found {epochs}")
-    found = math.ceil(budget * epochs * count / opened.batch)
-    said = (count, budget * epochs, opened.batch, found)
-    logging.info("%d pairs, %g epochs of %d pairs a step: %d steps", *said)
+    each = sum(opened.counts.get(name, 0) for name in kinds or opened.sizes)
+    found = math.ceil(budget * epochs * count / each)
+    said = (count, budget * epochs, each, found)
+    logging.info("%d queries, %g epochs of %d a step: %d steps", *said)
     return found
 
 

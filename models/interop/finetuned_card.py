@@ -10,7 +10,7 @@ from t5x_style.interfaces import verdict_record as verdict_lib
 from t5x_style.interfaces.contract import TEXT, Contract
 
 _TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "kennel")
-_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)  # an id on the Hub
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)  # an id on the Hub
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|#])")
 
 
@@ -188,8 +188,7 @@ def _made(facts: Facts) -> Iterable[str]:
     if verdict.interpolation is not None:
         started.append(
             f"and its weights are {verdict.interpolation:g} of the fine-tuned ones and "
-            f"{1 - verdict.interpolation:g} of the original ones, a share chosen on development "
-            "queries"
+            f"{1 - verdict.interpolation:g} of the original ones"
         )
     yield (", ".join(started) + ".")
     yield "The command:\n\n" + _code(facts.command)

@@ -5,7 +5,8 @@ The verdict is about the first metric's paired difference on held-out queries:
     better          the 95 % interval lies above 0
     worse           it lies below 0
     no difference   it contains 0
-    no verdict      fewer than `LEAST_QUERIES` development or test queries
+    no verdict      fewer than `LEAST_QUERIES` development or test queries, or test queries of
+                    fewer than `LEAST_GROUPS` relevant passages
 """
 
 import json
@@ -15,13 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from t5x_style.evaluation import significance
+from t5x_style.evaluation import ranking, significance
 from t5x_style.fine_tuning import verdict_page
 from t5x_style.interfaces import verdict_record
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
-JOBS = {"verdict": {"name": "verdict", "version": 1, "outputs": ["page", "verdict"]}}
+JOBS = {
+    "verdict": {"name": "verdict", "version": 1, "outputs": ["page", "verdict"], "check": "check"}
+}
 LEAST_QUERIES = 200  # with fewer, a difference of two systems is hardly ever significant
+LEAST_GROUPS = 50  # resampling fewer gives intervals that are too narrow
 
 Report = Mapping[str, Any]  # metrics.json, or another JSON object
 
@@ -65,10 +69,11 @@ def verdict(
     Raises:
       ValueError: the evaluation lacks a system or the metric, or has another baseline.
     """
+    check(metric)
     results, data = _read(evaluation), _read(collection)
     test = _test(results, tuned, original, metric, evaluation)
     counts = {**data["splits"], "test": results["n"]}
-    word, why = decide(test, counts)
+    word, why = decide(test, counts, results["groups"])
     found = {
         "line": f"VERDICT {word}: {_sentence(tuned, original, metric, test, results['n'])}{why}",
         "verdict": word,
@@ -91,18 +96,27 @@ def verdict(
     return {"verdict": "verdict.json", "page": "verdict.md"}
 
 
-def decide(test: Mapping[str, float], counts: Mapping[str, int]) -> tuple[str, str]:
+def check(metric: str) -> None:
+    """What can be known to be wrong before `verdict` runs; MetricError for an unknown metric."""
+    ranking.measure(metric)
+
+
+def decide(test: Mapping[str, float], counts: Mapping[str, int], groups: int) -> tuple[str, str]:
     """One of `verdict_record.VERDICTS`, and why there is none.
 
     Args:
       test: low and high of the paired difference's interval.
       counts: queries of 'dev', which chose the model, and of 'test', which judge it.
+      groups: of test queries, those that ask for one passage.
     """
     few = [
         f"{counts[split]} {name} queries"
         for split, name in (("dev", "development"), ("test", "test"))
         if counts[split] < LEAST_QUERIES
     ]
+    if not few and groups < LEAST_GROUPS:
+        passages = f"the test queries ask for {groups} passages: at least {LEAST_GROUPS} are needed"
+        return verdict_record.NO_VERDICT, f" {passages[0].upper()}{passages[1:]}."
     if few:
         return (
             verdict_record.NO_VERDICT,
@@ -149,14 +163,17 @@ def _parts(
 ) -> dict[str, Any]:
     """The metric on queries whose passages training has, and on the others; {} if one is empty."""
     place = {query: number for number, query in enumerate(per_query["queries"])}
-    overlap, found = data["overlap"]["test"], {}
+    overlap, found, groups = data["overlap"]["test"], {}, per_query["groups"]
     for part in ("shared", "apart"):
         rows = [place[query] for query in overlap[part] if query in place]
         if not rows:
             return {}
         values = {name: np.array(per_query["systems"][name][metric])[rows] for name in systems}
         differences = values[systems[0]] - values[systems[1]]
-        low, high = significance.bootstrap_interval(differences, samples, seed)
+        units = (
+            np.array(groups)[rows] if groups and len({groups[row] for row in rows}) > 1 else None
+        )
+        low, high = significance.bootstrap_interval(differences, samples, seed, groups=units)
         found[part] = {
             "n": len(rows),
             "systems": {name: float(one.mean()) for name, one in values.items()},
@@ -168,6 +185,9 @@ def _parts(
 
 
 def _others(others: Mapping[str, Report], tuned: str, metric: str) -> dict[str, Any]:
+    for name, one in others.items():
+        if metric not in (measured := one["against"]["systems"][tuned]):
+            raise ValueError(f"{name}: expected {metric!r} measured there, found {list(measured)}")
     return {
         name: {
             "queries": one["n"],

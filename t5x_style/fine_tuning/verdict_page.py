@@ -11,8 +11,8 @@ _MEANING = {
     "the original, or bring more training data.",
     "worse": "The tuned encoder finds less than the one it started from: keep the original. The "
     "tuned one is not exported unless `FORCE_EXPORT=True`.",
-    "no verdict": "Too few held-out queries to say so: the interval below is what is known. Bring "
-    "more labelled queries, or test on all of them in turn: `division.SplitRules.folds=5`.",
+    "no verdict": "Too few held-out queries, or passages that they ask for, to say so: the "
+    "interval is what is known. Label more queries.",
 }
 
 
@@ -26,7 +26,7 @@ def page(verdict: Report, collection: Report) -> str:
     lines = [
         verdict["line"],
         "",
-        _MEANING[verdict["verdict"]],
+        _MEANING[verdict["verdict"]] + _warning(verdict),
         "",
         *_systems(verdict),
         *_parts(verdict),
@@ -35,6 +35,14 @@ def page(verdict: Report, collection: Report) -> str:
         *(f"- {note}" for note in collection.get("notes", ())),
     ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _warning(verdict: Report) -> str:
+    """Where the interval of too few queries lies below 0."""
+    below = verdict["verdict"] == "no verdict" and verdict["high"] < 0
+    return (
+        " **It lies below 0: do not use the tuned encoder without more queries.**" if below else ""
+    )
 
 
 def _systems(verdict: Report) -> list[str]:

@@ -35,8 +35,11 @@ def test_epochs_count_labelled_pairs_alone_where_there_are_some(tmp_path: Path) 
     pairs = pair_mixtures.mixture(files)
     opened = pairs.open()
     (labelled,) = (opened.sizes[name] for name in opened.sizes if "labelled" in name)
-    assert pair_steps.epoch_steps(pairs, 3, 1.0) == -(-3 * labelled // opened.batch)
-    assert pair_steps.epoch_steps(pairs, None, 0.5) == -(-2.5 * labelled // opened.batch)
+    each = opened.counts["labelled"]
+    assert each < opened.batch  # the rest are other pairs
+    assert pair_steps.epoch_steps(pairs, 3, 1.0) == -(-3 * labelled // each)
+    assert pair_steps.epoch_steps(pairs, None, 0.5) == -(-2.5 * labelled // each)
+    assert pair_steps.epoch_steps(pairs, None, 0.01, 40) == 1
     assert pair_steps.epoch_steps(pairs, 0, 1.0) == 0
     assert pair_steps.epoch_steps(pairs, 3, 0.5, 40) == 20
     unlabelled = pair_mixtures.mixture(files, weights={"crops": 1}).open()

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from t5x_style.evaluation import comparison, ranking
@@ -17,18 +18,17 @@ def write(folder, name, content):
 
 
 def scores(values):
-    import numpy as np
-
     names = tuple(f"q{n:03}" for n in range(len(values)))
     return ranking.Scores(names, {"nDCG@10": np.array(values, float)})
 
 
-def inputs(folder, tuned, untouched, dev=300, overlap=0):
+def inputs(folder, tuned, untouched, dev=300, overlap=0, per_passage=2):
     """Files of an evaluation of two systems, of the values of each query."""
     found = {"untouched": scores(untouched), "finetuned": scores(tuned)}
-    report = comparison.compare(found, "untouched", (), 1000, 0)
+    numbers = np.arange(len(tuned)) // per_passage
+    report = comparison.compare(found, "untouched", (), 1000, 0, numbers)
     report |= {"split": "test", "passages": 99, "facts": {}}
-    comparison.write(folder, report, found)
+    comparison.write(folder, report, found, numbers)
     names = list(found["untouched"].queries)
     collection = {
         "path": "my.csv", "sha256": "ab" * 32, "notes": ["a note"],
@@ -47,13 +47,14 @@ def inputs(folder, tuned, untouched, dev=300, overlap=0):
 def judged(folder, *values, **more):
     """verdict.json and the page."""
     folder.mkdir(exist_ok=True)
-    given = inputs(folder, *values[:2], **{k: more.pop(k) for k in ("dev", "overlap") if k in more})
+    given = inputs(folder, *values[:2], **{k: more.pop(k) for k in INPUTS if k in more})
     outputs = verdict.verdict(**given | more)
     return json.loads((folder / outputs["verdict"]).read_text()), (
         folder / outputs["page"]
     ).read_text()
 
 
+INPUTS = ("dev", "overlap", "per_passage")
 LOW, HIGH = [0.2, 0.4] * (QUERIES // 2), [0.4, 0.5] * (QUERIES // 2)
 MIXED = [0.5, 0.1] * (QUERIES // 2)  # on average as LOW
 
@@ -83,6 +84,25 @@ def test_few_queries_give_intervals_and_no_verdict(tmp_path):
     found, page = judged(tmp_path / "test", HIGH[:150], LOW[:150])
     assert found["verdict"] == "no verdict" and "150 test queries" in page.splitlines()[0]
     assert judged(tmp_path / "enough", HIGH[:200], LOW[:200], dev=200)[0]["verdict"] == "better"
+
+
+def test_queries_of_few_passages_give_no_verdict(tmp_path):
+    """400 queries for 40 passages say as little as 40."""
+    found, page = judged(tmp_path / "few", HIGH, LOW, per_passage=10)
+    assert found["verdict"] == "no verdict"
+    assert "The test queries ask for 40 passages: at least 50 are needed." in page.splitlines()[0]
+    assert judged(tmp_path / "enough", HIGH, LOW, per_passage=8)[0]["verdict"] == "better"
+
+
+def test_parts_are_resampled_by_passage(tmp_path):
+    """Queries of a passage gain or lose together: the interval is that of passages."""
+    noise = np.repeat(np.random.default_rng(0).normal(0, 0.1, 40), 10)
+    wide = judged(tmp_path / "w", noise + 0.5, [0.5] * QUERIES, overlap=200, per_passage=10)[0]
+    narrow = judged(tmp_path / "n", noise + 0.5, [0.5] * QUERIES, overlap=200, per_passage=1)[0]
+    sizes = [
+        one["parts"]["shared"]["high"] - one["parts"]["shared"]["low"] for one in (wide, narrow)
+    ]
+    assert sizes[0] > 2 * sizes[1]
 
 
 def test_queries_whose_passage_was_trained_on_are_shown_apart(tmp_path):
