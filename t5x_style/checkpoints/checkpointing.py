@@ -174,7 +174,7 @@ class Checkpointer:
     def _prepare(self, step: int, needed: int) -> int:
         checkpoint_directory.clear(self.folder, step)
         if self._url:  # what a process that was killed has left
-            mirror.clear(f"{self._url}/{step}")
+            mirror.clear(f"{self._url}/{step}", self.folder / str(step))
         if needed > (free := shutil.disk_usage(self.folder).free):
             raise self._failure(
                 step, needed, OSError(f"not started, since only {free:,} bytes are free")

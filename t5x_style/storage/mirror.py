@@ -244,14 +244,24 @@ def forget() -> None:
     _same.clear()
 
 
-def clear(url: str) -> None:
-    """Deletes all objects below a folder."""
+def clear(url: str, copy: Path | None = None) -> None:
+    """Deletes all objects below a folder, before others are written under their names.
+
+    Args:
+      url: gs:// folder.
+      copy: a folder that a `Mirror` of this process has of them, of which no file is left. Its
+        files are forgotten: a later `push` would find them gone, and delete what has been written
+        to the bucket since. None: there is none.
+    """
 
     def delete(one: Stat) -> None:
         with contextlib.suppress(errors.Missing):
             objects.default().delete(one.path)
 
-    in_parallel(delete, objects.default().below(url))
+    with _one_at_a_time:
+        in_parallel(delete, objects.default().below(url))
+        for path in [path for path in _same if copy and path.is_relative_to(copy)]:
+            del _same[path]
 
 
 def in_parallel(work: Callable[[Item], None], items: Iterable[Item]) -> None:

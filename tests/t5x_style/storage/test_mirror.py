@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from t5x_style.storage import errors, objects, places
+from t5x_style.storage import errors, mirror, objects, places
 from t5x_style.storage.mirror import Mirror, Pusher
 from tests.kits.toys.remote_folder import (
     another_machine,
@@ -139,6 +139,24 @@ def test_a_push_that_breaks_off_leaves_no_checkpoint_that_counts_and_is_not_whol
         if f"{step}/integrity.json" in found:
             assert {f"{step}/{name}" for name in ("arrays/1", "arrays/2", "meta")} <= found.keys()
     assert "1/integrity.json" in found or "2/integrity.json" in found
+
+
+def test_what_others_write_in_a_cleared_folder_outlives_the_next_push(bucket):
+    """As a checkpoint that a killed process has left half written, and several write again."""
+    put("run/6/process_0", b"half")
+    one = mirrored()
+    one.pull()
+    assert files(one) == {"6/process_0": b"half"}
+    shutil.rmtree(one.folder / "6")
+    mirror.clear(f"{URL}/6", one.folder / "6")
+    assert names(bucket, "run/") == []
+    put("run/6/process_0", b"whole")  # not through the mirror
+    one.push()
+    assert there(bucket) == {"6/process_0": b"whole"}
+    one.pull()
+    shutil.rmtree(one.folder / "6")
+    one.push()  # but what is deleted here goes there, too
+    assert names(bucket, "run/") == []
 
 
 def test_a_disk_that_was_emptied_deletes_no_object(bucket):
