@@ -21,14 +21,15 @@ class Rows:
     Attributes:
       records: the rows.
       truncated: how many of them lack the end of their text.
-      cut_off: of each of these, how many tokens it lacks; empty where the layout does not count.
+      cut_off: of each of these, how many tokens it lacks; None where a row is not a whole text,
+        or the layout does not count.
       tables: further arrays by name, whatever the layout knows of its rows: int [n] or [n, c].
     """
 
     records: Sequence[StoreRecord]
     truncated: int
     tables: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    cut_off: Sequence[int] = ()
+    cut_off: Sequence[int] | None = None
 
 
 class Layout(Protocol):

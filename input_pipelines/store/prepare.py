@@ -67,8 +67,8 @@ class _Receipt:
     ids: list[str]
     words: int
     truncated: int
-    cut_off: list[int]
     tables: str  # sha256 hex of the file beside the shard
+    cut_off: list[int] | None = None  # None also of a shard that earlier code has written
 
 
 def prepare(
@@ -154,15 +154,15 @@ def _report_cut_texts(
     model_dir: str, receipts: Sequence[_Receipt], manifest: Mapping[str, Any]
 ) -> None:
     """Writes `cut_texts.json` and prints its line, where the layout counts what it cuts."""
-    cut_off = [tokens for receipt in receipts for tokens in receipt.cut_off]
-    if len(cut_off) != manifest["truncated"]:
+    parts = [receipt.cut_off for receipt in receipts if receipt.cut_off is not None]
+    if len(parts) < len(receipts):
         return
     found = CutTexts(
         kind=manifest["kind"],
         length=manifest["max_length"],
         texts=manifest["count"],
         kept=manifest["total_tokens"],
-        cut_off=cut_off,
+        cut_off=[tokens for part in parts for tokens in part],
     )
     store_writer.write_json_atomically(os.path.join(model_dir, cut_texts.FILE), found.as_dict())
     print(f"{manifest['name']}/{manifest['split']}: {found.text()}", flush=True)
@@ -282,7 +282,7 @@ def _make_shard(chunk: list[Record], job: _Job, parts: str, number: int) -> _Rec
         ids=[r.id for r in made.records],
         words=sum(int(r.word_starts.sum()) for r in made.records),
         truncated=made.truncated,
-        cut_off=list(made.cut_off),
+        cut_off=None if made.cut_off is None else list(made.cut_off),
         tables=store_writer.file_sha256(_tables_path(parts, number)),
     )
     store_writer.write_json_atomically(_receipt_path(parts, number), dataclasses.asdict(receipt))
