@@ -25,6 +25,7 @@ JOBS = {
     "verdict": {"name": "verdict", "version": 1, "outputs": ["page", "verdict"], "check": "check"}
 }
 LEAST_QUERIES = 200  # with fewer, a difference of two systems is hardly ever significant
+ROUNDING = 1e-9  # of sums in another order: less is no difference
 LEAST_GROUPS = 50  # resampling fewer gives intervals that are too narrow
 
 Report = Mapping[str, Any]  # metrics.json, or another JSON object
@@ -122,9 +123,10 @@ def decide(test: Mapping[str, float], counts: Mapping[str, int], groups: int) ->
             verdict_record.NO_VERDICT,
             f" {' and '.join(few)}: at least {LEAST_QUERIES} are needed.",
         )
-    if test["low"] > 0:
+    if test["low"] > ROUNDING:
         return verdict_record.BETTER, ""
-    return (verdict_record.WORSE if test["high"] < 0 else verdict_record.NO_DIFFERENCE), ""
+    worse = test["high"] < -ROUNDING
+    return (verdict_record.WORSE if worse else verdict_record.NO_DIFFERENCE), ""
 
 
 def _sentence(tuned: str, original: str, metric: str, test: Report, queries: int) -> str:
