@@ -9,12 +9,11 @@ from pathlib import Path
 
 import jax
 
-from t5x_style.checkpoints import checkpointing
 from t5x_style.distributed import startup
 from t5x_style.distributed.partitioning import Partitioner
-from t5x_style.step import optimizers, train_state
+from t5x_style.step import train_state
 from t5x_style.step.train_state import MakeObjective
-from t5x_style.training import warm_start
+from t5x_style.training import model_folder, warm_start
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
@@ -26,11 +25,6 @@ JOBS = {
         "check": "check",
     }
 }
-
-# Nothing is trained, so that the checkpoint has no moments.
-_UNTRAINED = optimizers.AdamW(
-    learning_rate=1.0, warmup_steps=0, total_steps=1, no_decay=(), frozen=("",)
-)
 
 
 def initialise_model(
@@ -57,16 +51,12 @@ def initialise_model(
       InitialiseError: the weights do not fit the objective.
     """
     check(initialise_from)
-    folder = Path(model_dir)
-    definition, state, shardings = train_state.create(objective, _UNTRAINED, partitioner, seed)
-    state = warm_start.apply(state, initialise_from, shardings)
-    checkpointer = checkpointing.Checkpointer(
-        folder / "checkpoints", checkpointing.Checkpointing(keep=1)
+    definition, state, shardings = train_state.create(
+        objective, model_folder.UNTRAINED, partitioner, seed
     )
-    checkpointer.save(state, {})
-    checkpointer.close()
+    state = warm_start.apply(state, initialise_from, shardings)
+    model_folder.write(Path(model_dir), definition, state)
     if jax.process_index() == 0:
-        definition.module(state.params, state.variables).contract().save(folder)
         print(f"model of {', '.join(map(str, initialise_from))}, untrained", flush=True)
     return {"checkpoint": "checkpoints", "model": "."}
 

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import jax
 
-from t5x_style.checkpoints import checkpointing
 from t5x_style.distributed import startup
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.fine_tuning.mixture import Choice, Functions, Mixture, smallest_good
-from t5x_style.step import jitted_functions, optimizers, train_state
+from t5x_style.step import jitted_functions, train_state
 from t5x_style.step.train_state import MakeObjective, TrainState
-from t5x_style.training import warm_start
+from t5x_style.training import model_folder, warm_start
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
@@ -29,11 +28,6 @@ JOBS = {
     }
 }
 REPORT = "interpolation.json"
-
-# Nothing is trained, so that the checkpoint has no moments.
-_UNTRAINED = optimizers.AdamW(
-    learning_rate=1.0, warmup_steps=0, total_steps=1, no_decay=(), frozen=("",)
-)
 
 
 def interpolate(
@@ -67,7 +61,9 @@ def interpolate(
     """
     check(share, choice)
     mixture = Mixture(original.arrays(), tuned.arrays(), 1.0)
-    definition, fresh, shardings = train_state.create(objective, _UNTRAINED, partitioner, 0)
+    definition, fresh, shardings = train_state.create(
+        objective, model_folder.UNTRAINED, partitioner, 0
+    )
     module = definition.module(fresh.params, fresh.variables)
     jitted = jitted_functions.jitted_functions(
         definition.graphdef, module.functions(), partitioner.mesh
@@ -87,13 +83,8 @@ def interpolate(
         share = smallest_good(tried, choice.tolerance) if tried else 1.0
     assert share is not None  # as `check` says
     folder = Path(model_dir)
-    checkpointer = checkpointing.Checkpointer(
-        folder / "checkpoints", checkpointing.Checkpointing(keep=1)
-    )
-    checkpointer.save(mixed(share), {})
-    checkpointer.close()
+    model_folder.write(folder, definition, mixed(share))
     if jax.process_index() == 0:
-        module.contract().save(folder)
         report = {"share": share, "metric": choice.metric if tried and choice else None}
         text = json.dumps({**report, "tried": tried}, indent=1) + "\n"
         (folder / REPORT).write_text(text, encoding="utf-8")

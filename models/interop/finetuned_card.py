@@ -141,8 +141,8 @@ def _results(facts: Facts) -> Iterable[str]:
     if verdict.difference is not None:
         p = "" if verdict.p is None else f", p = {verdict.p:.2g}"
         yield (
-            f"{verdict.metric}, `{verdict.system}` minus `{verdict.baseline}`, paired by query: "
-            f"{verdict.difference.signed}{p}."
+            f"{verdict.metric}, `{verdict.system}` minus `{verdict.baseline}`, paired over the "
+            f"same queries: {verdict.difference.signed}{p}."
         )
 
 

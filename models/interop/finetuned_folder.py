@@ -114,9 +114,9 @@ def base_name(published: str) -> str:
     'intfloat/e5-small-v2'
 
     Args:
-        published: its folder; in the cache of huggingface_hub, its id there, else the folder's own
-            name. config.json has a `_name_or_path`, too, which often is another encoder's, from
-            which this one was trained.
+        published: its folder; in the cache of huggingface_hub the result is its id there, else the
+            name of the folder. `_name_or_path` in config.json is not used: it often names another
+            encoder, from which this one was trained.
     """
     folder = Path(published).absolute()
     for name in (one.name for one in (folder, *folder.parents)):

@@ -1,6 +1,7 @@
 """Stage: is the fine-tuned encoder better than the one that it started from?
 
-The verdict is about the first metric's paired difference on held-out queries:
+It follows from the paired difference of one metric on held-out queries (bootstrap, see
+`evaluation.significance`):
 
     better          the 95 % interval lies above 0
     worse           it lies below 0
@@ -25,8 +26,8 @@ JOBS = {
     "verdict": {"name": "verdict", "version": 1, "outputs": ["page", "verdict"], "check": "check"}
 }
 LEAST_QUERIES = 200  # with fewer, a difference of two systems is hardly ever significant
-ROUNDING = 1e-9  # of sums in another order: less is no difference
 LEAST_GROUPS = 50  # resampling fewer gives intervals that are too narrow
+ROUNDING = 1e-9  # of sums in another order: less is no difference
 
 Report = Mapping[str, Any]  # metrics.json, or another JSON object
 

@@ -96,7 +96,7 @@ def test_the_good_folder_is_not_refused_and_its_lengths_are_kept(place):
 
 
 def test_a_problem_of_many_stages_is_one(place):
-    """Of the whole program, in its own words."""
+    """What the whole program prints."""
     family(place)
     flags = test_wrong_inputs.flags_of("untouched", place, "CORPUS={}/good", "PUBLISHED={}/encoder")
     with pytest.raises(RecipeError) as raised:

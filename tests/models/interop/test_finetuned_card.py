@@ -88,7 +88,7 @@ def test_the_text(facts):
         "| system | nDCG@10 | MRR@10 |",
         "| bm25 | 0.500 [0.450, 0.550] |  |",
         "| finetuned | 0.641 [0.590, 0.690] | 0.600 [0.550, 0.650] |",
-        "paired by query: +0.031 [+0.012, +0.050], p = 0.0012.",
+        "paired over the same queries: +0.031 [+0.012, +0.050], p = 0.0012.",
         "| fiqa | 100 | 0.300 [0.250, 0.350] | 0.291 [0.240, 0.340] | -0.009 [-0.020, +0.002] |",
         "its weights are 0.75 of the fine-tuned ones and 0.25 of the original ones",
         f"```\n{COMMAND}\n```",

@@ -1,6 +1,6 @@
 """Folders that transformers writes, of each family but BERT: our stages give the same vectors.
 
-BERT's own are in test_untouched.py. The tokenizers are those of the families: SentencePiece's
+Those of BERT are in test_untouched.py. The tokenizers are those of the families: SentencePiece's
 unigrams for XLM-R, bytes for RoBERTa, words in pieces for ELECTRA and ModernBERT.
 """
 
