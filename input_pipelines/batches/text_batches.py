@@ -11,7 +11,7 @@ from input_pipelines.tokenizers.tokenization import Tokenizer
 
 
 class TextBatches:
-    """Texts that are tokenized batch by batch; one a row.
+    """Texts that are tokenized when batches are asked for; one a row, those of a length together.
 
     Attributes:
       ids: one for each text.
@@ -65,22 +65,34 @@ class TextBatches:
         )  # fmt: skip
 
     def batches(self) -> Iterator[dict[str, np.ndarray]]:
-        """Token groups of one shape, see `question_tokens.token_group`; free rows are padding."""
+        """Token groups, see `question_tokens.token_group`; free rows are padding.
+
+        The longest texts come first. A group is as wide as the first of `widths` that its texts
+        fit, so that there are few shapes to compile and little padding.
+        """
+        encoded = self._tokenizer.encode_batch(
+            [self.prefix + text for text in self._texts], self.segment_length
+        )
+        (empty,) = self._tokenizer.encode_batch([""], self.segment_length)
+        lengths = np.array([len(one.tokens) for one in encoded])
+        order = np.argsort(-lengths, kind="stable")
         pad = self._tokenizer.vocabulary["pad"]
-        for start in range(0, len(self._texts), self._rows):
-            texts = [self.prefix + text for text in self._texts[start : start + self._rows]]
-            count = len(texts)
-            encoded = self._tokenizer.encode_batch(
-                texts + [""] * (self._rows - count), self.segment_length
-            )
-            places = np.arange(start, start + self._rows)
-            group = token_group(encoded, self.segment_length, pad, places.tolist())
+        for start in range(0, len(order), self._rows):
+            chosen = order[start : start + self._rows]
+            count, free = len(chosen), self._rows - len(chosen)
+            width = next(one for one in self.widths if one >= lengths[chosen[0]])
+            texts = [encoded[place] for place in chosen] + [empty] * free
+            group = token_group(texts, width, pad, [*chosen, *[-1] * free])
             group["segment_ids"][count:] = 0
             group["tokens"][count:] = pad
             group["word_starts"][count:] = False
             group["segment_valid"][count:] = False
-            group["example_id"][count:] = -1
             yield group
+
+    @property
+    def widths(self) -> list[int]:
+        """Tokens in a row: a quarter of `segment_length`, two, three, all of it."""
+        return [-(-self.segment_length * quarter // 4) for quarter in (1, 2, 3, 4)]
 
 
 class TextBatcher:

@@ -11,19 +11,20 @@ It follows from the paired difference of one metric on held-out queries (bootstr
 """
 
 import json
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from t5x_style.evaluation import ranking, significance
+from t5x_style.evaluation import comparison, ranking, significance
 from t5x_style.fine_tuning import verdict_page
 from t5x_style.interfaces import verdict_record
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
-    "verdict": {"name": "verdict", "version": 1, "outputs": ["page", "verdict"], "check": "check"}
+    "verdict": {"name": "verdict", "version": 2, "outputs": ["page", "verdict"], "check": "check"}
 }
 LEAST_QUERIES = 200  # with fewer, a difference of two systems is hardly ever significant
 LEAST_GROUPS = 50  # resampling fewer gives intervals that are too narrow
@@ -41,7 +42,7 @@ def verdict(
     metric: str,
     model_dir: str,
     interpolation: str | None = None,
-    others: str | None = None,
+    others: Mapping[str, str] = types.MappingProxyType({}),
     samples: int = 10_000,
     seed: int = 0,
 ) -> dict[str, str]:
@@ -61,7 +62,8 @@ def verdict(
       metric: that decides.
       model_dir: where both files go.
       interpolation: interpolation.json; None: the tuned weights are as trained.
-      others: others.json of `forgetting`; None: nothing was measured elsewhere.
+      others: scores.json of `forgetting` of both systems, by their names; {}: nothing was measured
+        elsewhere.
       samples: of the bootstrap.
       seed: of the bootstrap.
 
@@ -87,7 +89,7 @@ def verdict(
         "passages": results["passages"],
         "systems": results["systems"],
         "parts": _parts(_read(per_query), data, (tuned, original), metric, samples, seed),
-        "others": _others(_read(others) if others else {}, tuned, metric),
+        "others": _others(others, (tuned, original), metric, samples, seed),
         "interpolation": _read(interpolation)["share"] if interpolation else None,
         "data": {"name": data["path"], "sha256": data["sha256"]},
     }
@@ -187,17 +189,34 @@ def _parts(
     return found
 
 
-def _others(others: Mapping[str, Report], tuned: str, metric: str) -> dict[str, Any]:
-    for name, one in others.items():
-        if metric not in (measured := one["against"]["systems"][tuned]):
-            raise ValueError(f"{name}: expected {metric!r} measured there, found {list(measured)}")
-    return {
-        name: {
-            "queries": one["n"],
+def _others(
+    files: Mapping[str, str], systems: tuple[str, str], metric: str, samples: int, seed: int
+) -> dict[str, Any]:
+    """The two systems on collections that nothing was trained on."""
+    if not files:
+        return {}
+    if set(files) != set(systems):
+        raise ValueError(f"verdict.others: expected files of {systems}, found {sorted(files)}")
+    (tuned, original), found = systems, {}
+    reports = {system: _read(files[system]) for system in systems}
+    for name, one in reports[tuned].items():
+        if metric not in one["metrics"]:
+            raise ValueError(
+                f"{name}: expected {metric!r} measured there, found {list(one['metrics'])}"
+            )
+        groups = None if one["groups"] is None else np.array(one["groups"])
+        scores = {system: _scores(report[name]) for system, report in reports.items()}
+        compared = comparison.compare(scores, original, (), samples, seed, groups)
+        difference = compared["against"]["systems"][tuned][metric]
+        found[name] = {
+            "queries": compared["n"],
             "passages": one["passages"],
-            "systems": one["systems"],
-            **{key: one["against"]["systems"][tuned][metric][key]
-               for key in ("difference", "low", "high")},
+            "systems": compared["systems"],
+            **{key: difference[key] for key in ("difference", "low", "high")},
         }
-        for name, one in others.items()
-    }  # fmt: skip
+    return found
+
+
+def _scores(report: Report) -> ranking.Scores:
+    values = {metric: np.array(one) for metric, one in report["metrics"].items()}
+    return ranking.Scores(tuple(report["queries"]), values)

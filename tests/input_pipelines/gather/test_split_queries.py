@@ -82,18 +82,23 @@ def tokenizer(tmp_path_factory):
     return chunk_stores.make_tokenizer(folder, {"en/a/0": "one two three four five six"}, ["en"])
 
 
-def test_texts_in_memory_are_batches_of_one_shape(tokenizer):
+def test_texts_in_memory_are_batches_of_texts_of_a_length(tokenizer):
     make = text_batches.TextBatcher(tokenizer, rows=2)
-    source = make(["a", "b", "c"], ["one", "two", "three"], 6, "q: ")
+    source = make(["a", "b", "c"], ["one", "one two three", "two"], 12, "five ")
     first, last = source.batches()
-    assert [group["tokens"].shape for group in (first, last)] == [(2, 6)] * 2
-    assert first["example_id"][:, 0].tolist() == [0, 1] and first["segment_valid"].all()
+    assert source.widths == [3, 6, 9, 12]
+    assert [group["tokens"].shape for group in (first, last)] == [(2, 6), (2, 6)]
+    assert first["example_id"][:, 0].tolist() == [1, 0] and first["segment_valid"].all()
     assert last["example_id"][:, 0].tolist() == [2, -1]
     assert last["segment_valid"][:, 0].tolist() == [True, False]
     assert not last["segment_ids"][1].any()
     (alone,) = source.part(2, 3).batches()
     assert np.array_equal(alone["tokens"], last["tokens"]) and alone["example_id"][0, 0] == 0
     assert source.fingerprint != source.part(0, 2).fingerprint
-    assert (source.segment_length, source.prefix, source.layout) == (6, "q: ", "text")
+    assert (source.segment_length, source.prefix, source.layout) == (12, "five ", "text")
+    (long,) = make(["a"], ["one " * 30], 12, "").batches()
+    assert long["tokens"].shape == (2, 12) and long["segment_ids"][0].all()  # cut
+    (short,) = make(["a"], ["one"], 12, "").batches()
+    assert short["tokens"].shape == (2, 3)
     with pytest.raises(ValueError, match="found 0 texts, 1 ids and 2 rows"):
         make(["a"], [], 6, "")

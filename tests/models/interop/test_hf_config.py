@@ -89,7 +89,9 @@ def test_a_config_that_is_no_json_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"config\.json: expected a JSON object"):
         hf_config.read_fields(tmp_path)
     shutil.rmtree(tmp_path)
-    with pytest.raises(FileNotFoundError, match="expected the folder of a model.* there is nothing"):
+    with pytest.raises(
+        FileNotFoundError, match="expected the folder of a model.* there is nothing"
+    ):
         hf_config.read_fields(tmp_path)
 
 

@@ -328,7 +328,10 @@ def test_pickles_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "model.safetensors").unlink()
     (tmp_path / name).write_bytes(b"\x80\x04.")
     message = refusal(tmp_path)
-    assert f"{name} is a pickle" in message and "import glob, torch, safetensors.torch as s; s.save_file(" in message
+    assert (
+        f"{name} is a pickle" in message
+        and "import glob, torch, safetensors.torch as s; s.save_file(" in message
+    )
     with pytest.raises(import_hf.WeightsError, match="is a pickle"):
         import_hf.HuggingFace(str(tmp_path / name), 50)
 

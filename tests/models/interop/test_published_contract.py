@@ -127,7 +127,9 @@ UNSUPPORTED = {
 @pytest.mark.parametrize("found", UNSUPPORTED)
 def test_unsupported_modules_are_named(found, tmp_path):
     folder = folders.published(tmp_path, **UNSUPPORTED[found])
-    with pytest.raises(PublishedContractError, match="expected modules.json to list Transformer") as error:
+    with pytest.raises(
+        PublishedContractError, match="expected modules.json to list Transformer"
+    ) as error:
         published_contract.read(str(folder))
     assert found in str(error.value).split("found ")[1]
 

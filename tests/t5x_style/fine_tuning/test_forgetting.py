@@ -1,4 +1,4 @@
-"""Two models on collections that nothing was trained on, embedded from their texts."""
+"""A model on collections that nothing was trained on, embedded from their texts."""
 
 import json
 
@@ -33,44 +33,36 @@ class Encoder:
         return found if side == PASSAGE or not self.lost else found[:, ::-1]
 
 
-def systems(**encoders):
-    return [TextSearch(name, encoder, Words) for name, encoder in encoders.items()]
+def measured(tmp_path, collections, encoder):
+    system = TextSearch("model", encoder, Words)
+    outputs = forgetting.forgetting(collections, system, "test", 5, ["MRR@3"], str(tmp_path))
+    return json.loads((tmp_path / outputs["scores"]).read_text())
 
 
-def measured(tmp_path, collections, found):
-    outputs = forgetting.forgetting(
-        collections, found, "untouched", "test", 5, ["MRR@3"], 100, 0, str(tmp_path)
-    )
-    return json.loads((tmp_path / outputs["metrics"]).read_text())
-
-
-def test_what_was_lost_is_measured_on_each_collection(tmp_path):
+def test_a_model_is_measured_on_each_collection(tmp_path):
     folders = [helpers.write_corpus(tmp_path / name) for name in ("one", "two")]
-    encoders = {"untouched": Encoder(), "finetuned": Encoder(lost=True)}
-    found = measured(tmp_path, folders, systems(**encoders))
-    assert list(found) == ["one", "two"]
-    assert found["one"]["systems"]["untouched"]["MRR@3"]["value"] == 0.75  # p3 has more of q0
-    assert found["one"]["n"] == 2 and found["one"]["passages"] == 5
-    assert found["one"]["against"]["systems"]["finetuned"]["MRR@3"]["difference"] < 0
-    sides = dict(encoders["untouched"].asked[:2])
+    encoder = Encoder()
+    found = measured(tmp_path, folders, encoder)
+    assert list(found) == ["one", "two"] and found["one"] == found["two"]
+    one = found["one"]
+    assert np.mean(one["metrics"]["MRR@3"]) == 0.75  # p3 has more of q0
+    assert one["passages"] == 5 and len(one["queries"]) == len(set(one["groups"])) == 2
+    sides = dict(encoder.asked[:2])
     assert sides["passage"][0] == "csv Read and write tabular data in CSV files."  # with its title
     assert sides["query"] == ["how to read a csv file", "parse json"]
+    lost = measured(tmp_path, folders, Encoder(lost=True))
+    assert np.mean(lost["one"]["metrics"]["MRR@3"]) < 0.75
 
 
 def test_without_collections_nothing_is_measured(tmp_path):
-    assert measured(tmp_path, [], systems(untouched=Encoder(), finetuned=Encoder())) == {}
+    assert measured(tmp_path, [], Encoder()) == {}
 
 
-def test_what_cannot_be_compared_is_refused(tmp_path):
+def test_what_cannot_be_measured_is_refused(tmp_path):
     folder = helpers.write_corpus(tmp_path / "one")
-    good = {"systems": systems(untouched=Encoder()), "baseline": "untouched", "split": "test",
-            "depth": 5, "metrics": ["MRR@3"]}  # fmt: skip
-    for changes, message in (
-        ({"collections": [folder, folder]}, "expected folders of distinct names"),
-        ({"collections": [folder], "depth": 2}, "looks further than the lists"),
-        ({"collections": [folder], "baseline": "bm25"}, "expected some of"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            forgetting.check(**good | changes)
+    with pytest.raises(ValueError, match="expected folders of distinct names"):
+        forgetting.check([folder, folder], "test", 5, ["MRR@3"])
+    with pytest.raises(ValueError, match="looks further than the lists"):
+        forgetting.check([folder], "test", 2, ["MRR@3"])
     with pytest.raises(FileNotFoundError):
-        forgetting.check([folder], **good | {"split": "other"})
+        forgetting.check([folder], "other", 5, ["MRR@3"])

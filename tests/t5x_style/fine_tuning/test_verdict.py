@@ -116,19 +116,38 @@ def test_queries_whose_passage_was_trained_on_are_shown_apart(tmp_path):
     assert judged(tmp_path / "none", gained, LOW)[0]["parts"] == {}
 
 
+def elsewhere(folder, name, values):
+    """A file of `forgetting`: one system's values on two other collections."""
+    one = {
+        "passages": 7, "queries": [str(n) for n in range(len(values))],
+        "groups": [n // 2 for n in range(len(values))], "metrics": {"nDCG@10": list(values)},
+    }  # fmt: skip
+    return write(folder, name, {"cacm": one, "cisi": one | {"groups": None}})
+
+
 def test_other_collections_and_the_share_are_on_the_page(tmp_path):
-    other = comparison.compare(
-        {"untouched": scores(HIGH), "finetuned": scores(LOW)}, "untouched", (), 100, 0
-    ) | {"passages": 7, "split": "test"}
-    tmp_path.mkdir(exist_ok=True)
-    found, page = judged(
-        tmp_path, HIGH, LOW,
-        others=write(tmp_path, "others.json", {"cacm": other}),
-        interpolation=write(tmp_path, "interpolation.json", {"share": 0.25}),
-    )  # fmt: skip
+    others = {
+        "untouched": elsewhere(tmp_path, "untouched.json", HIGH),
+        "finetuned": elsewhere(tmp_path, "finetuned.json", LOW),
+    }
+    share = write(tmp_path, "interpolation.json", {"share": 0.25})
+    found, page = judged(tmp_path, HIGH, LOW, others=others, interpolation=share)
+    assert list(found["others"]) == ["cacm", "cisi"]
     assert found["others"]["cacm"]["difference"] == pytest.approx(-0.15)
+    assert found["others"]["cacm"]["high"] == pytest.approx(-0.15)  # of pairs of queries: no spread
+    assert found["others"]["cisi"]["high"] > -0.149
     assert "| cacm (400 queries) | 0.4500 | 0.3000 | -0.1500" in page
     assert found["interpolation"] == 0.25 and "25% those of the training and 75% those" in page
+
+
+def test_collections_measured_for_other_systems_or_by_another_metric_are_refused(tmp_path):
+    given = inputs(tmp_path, HIGH, LOW)
+    one = elsewhere(tmp_path, "one.json", HIGH)
+    with pytest.raises(ValueError, match=r"verdict.others: expected files of .*\['finetuned'\]"):
+        verdict.verdict(**given, others={"finetuned": one})
+    other = write(tmp_path, "other.json", {"cacm": {"metrics": {"MRR@10": [1.0]}}})
+    with pytest.raises(ValueError, match=r"cacm: expected 'nDCG@10' .* found \['MRR@10'\]"):
+        verdict.verdict(**given, others={"finetuned": other, "untouched": one})
 
 
 def test_an_evaluation_of_other_systems_is_refused(tmp_path):
