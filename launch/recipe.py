@@ -137,7 +137,7 @@ def execute(recipe: Recipe, flags: gin_checks.Flags) -> int:
         links.require_writable(folder)
     recipe_checks.survey(recipe, flags)  # all that can be known before the first stage
     described = pod.read(sys.argv[1:], os.environ)
-    children = Children(described)
+    children = Children(described, recipe.cpu_devices)
     children.watch()
     if flags.companions == "only":
         return _alone(recipe, flags, children)

@@ -28,6 +28,7 @@ def fitting_rows(
     passage_row_length: int,
     passage_segments: int,
     multiple: int = 1,
+    chunks: int = 1,
 ) -> int:
     """Rows of one side that a batch needs, with a little room: for QUERY_ROWS and PASSAGE_ROWS.
 
@@ -40,21 +41,22 @@ def fitting_rows(
       side: 'query' or 'passage'.
       query_row_length, passage_row_length: tokens in a row of each side.
       query_segments, passage_segments: most texts in a row; 1 does not pack.
-      multiple: devices times the objective's encode_chunks: both sides' rows divide by it.
+      multiple: devices, or a multiple of them.
+      chunks: in which the objective encodes a batch; both sides' rows divide by the product.
 
     Raises:
       ValueError: another side, a row that is too short, or an error of `pairs`.
     """
     if side not in SIDES:
         raise ValueError(f"fitting_rows.side: expected one of {SIDES}, found {side!r}")
-    packing_plan.check_sizes("fitting_rows", multiple=multiple)
+    packing_plan.check_sizes("fitting_rows", multiple=multiple, chunks=chunks)
     shapes = {
         "query": token_groups.Rows(1, query_row_length, query_segments),
         "passage": token_groups.Rows(1, passage_row_length, passage_segments),
     }
     opened = pairs.open()
     check_lengths(opened, shapes, "fitting_rows")
-    return _together(_needed(opened, shapes), shapes, multiple)[side]
+    return _together(_needed(opened, shapes), shapes, multiple * chunks)[side]
 
 
 def known_positives(pairs: PairMixture) -> int:

@@ -257,6 +257,7 @@ ADDED: Mapping[str, str] = {
     "report.report.opening": "None",
     "export.export.verdict": "None",
     "export.export.force": "False",
+    "pair_rows.fitting_rows.chunks": "1",
 }
 
 

@@ -38,7 +38,9 @@ from t5x_style.workflow.store import Store
 
 STAGE, KIND, RUN = "launch.recipe.Stage", "launch.recipe.Kind", "launch.recipe.run"
 COMPANION = "launch.recipe.Companion"
-RUN_PARAMETERS = {"run_dir", "budget", "publish", "macros", "inputs", "defaults", "paths"}
+RUN_PARAMETERS = {
+    *("run_dir", "budget", "publish", "macros", "inputs", "defaults", "paths", "cpu_devices"),
+}
 STORE_MACRO, LIMIT_MACRO = "STORE", "STORE_LIMIT"  # settings of every recipe
 VALUES = ("inputs", "bindings", "scaled")  # of a stage: what sets macros and parameters
 STAGE_PARAMETERS = {"kind", "gin_files", "files", "systems", "publish", *VALUES}
@@ -83,6 +85,7 @@ def load(flags: gin_checks.Flags) -> Recipe:
     wrong.call(lambda: space.limit_of(limit))
     run_dir = wrong.call(lambda: _run_dir(config))
     budget = wrong.call(lambda: _budget(config))
+    cpu_devices = wrong.call(lambda: _cpu_devices(config))
     store = wrong.call(lambda: None if root is None else _place(root, STORE_MACRO))
     described = [wrong.call(functools.partial(_stage, config, name)) for name in names]
     companions = [
@@ -112,6 +115,7 @@ def load(flags: gin_checks.Flags) -> Recipe:
         links.of_run(run_dir) if store is None else Store(store),
         limit,
         recipe_order.next_to(next_to, ordered),
+        cpu_devices,
     )
     pending = recipe_planning.all_pending(recipe)
     for name in in_file.macros:
@@ -194,6 +198,15 @@ def _budget(config: Config) -> float:
     if not 0 < _typed(value, (int, float), "BUDGET") < math.inf:
         raise GinError(f"BUDGET must be above 0, found {value}.")
     return float(value)
+
+
+def _cpu_devices(config: Config) -> int:
+    value = _setting(config, "cpu_devices", "CPU_DEVICES")
+    if value is None:
+        return 1
+    if _typed(value, (int,), "CPU_DEVICES") < 1:
+        raise GinError(f"CPU_DEVICES must be 1 or more, found {value}.")
+    return int(value)
 
 
 def _names(config: Config, target: str) -> list[str]:

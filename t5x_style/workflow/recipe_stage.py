@@ -67,6 +67,7 @@ class Recipe:
       companions: in the order of their stages; what they read is made before these.
       store: where versions are; by default `.store` next to the run's folder.
       limit: STORE_LIMIT, as the user wrote it; None for none.
+      cpu_devices: as which a CPU counts at most, see `launch.children.virtual_devices`.
     """
 
     stages: tuple[Stage, ...]
@@ -76,6 +77,7 @@ class Recipe:
     store: Store = field(default_factory=lambda: Store(Path(DEFAULT_NAME)))
     limit: Any = None
     companions: tuple[Companion, ...] = ()
+    cpu_devices: int = 1
 
     def companions_of(self, stage: str) -> list[Companion]:
         """Those that run next to a stage."""

@@ -22,7 +22,7 @@ from t5x_style.configuration.gin_reader import (
 )
 from t5x_style.workflow import stages
 
-SETTINGS = {"RUN_DIR", "BUDGET"}  # macros that `recipe.run` reads by itself
+SETTINGS = {"RUN_DIR", "BUDGET", "CPU_DEVICES"}  # macros that `recipe.run` reads by itself
 
 
 @dataclass(frozen=True)

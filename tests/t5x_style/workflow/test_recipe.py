@@ -319,6 +319,34 @@ def test_a_stage_has_its_memory_in_huge_pages_unless_the_user_says_otherwise(mon
     assert children._environment()["GLIBC_TUNABLES"] == "glibc.malloc.check=1"
 
 
+@pytest.mark.parametrize(
+    ("most", "cores", "given", "expected"),
+    [
+        (1, 8, None, None),
+        (4, 1, None, None),
+        (4, 2, None, "--xla_force_host_platform_device_count=2"),
+        (4, 8, None, "--xla_force_host_platform_device_count=4"),
+        (6, 7, "--xla_x=1", "--xla_x=1 --xla_force_host_platform_device_count=4"),
+        (4, 8, "--xla_force_host_platform_device_count=1", None),
+    ],
+)
+def test_a_cpu_counts_as_several_devices(monkeypatch, most, cores, given, expected):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    if given:
+        monkeypatch.setenv("XLA_FLAGS", given)
+    found = children.virtual_devices(most)
+    assert found == ({} if expected is None else {"XLA_FLAGS": expected})
+
+
+def test_a_recipe_says_as_how_many_devices_a_cpu_counts(house):
+    assert recipe_reader.load(house()).cpu_devices == 1
+    assert recipe_reader.load(house("CPU_DEVICES = 4\n" + RECIPE)).cpu_devices == 4
+    for value in ("0", "'two'"):
+        with pytest.raises(gin_reader.GinError, match="CPU_DEVICES"):
+            recipe_reader.load(house(f"CPU_DEVICES = {value}\n" + RECIPE))
+
+
 def test_code_that_changes_while_its_stage_runs(house, monkeypatch, capfd):
     flags = gin_checks.Flags(**vars(house()) | {"strict_code": True})
     loaded, real = recipe_reader.load(flags), fingerprints.of_code
