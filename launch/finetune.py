@@ -2,15 +2,17 @@
 
     python -m launch.finetune --model=path/to/encoder --data=path/to/data --run_dir=runs/mine
 
-`--model` is a sentence-transformers folder on disk. `--data` is queries with passages that answer
-them, in any layout of docs/training_data.md: a folder in BEIR's layout, pairs, triplets or scored
-pairs as csv, jsonl, parquet or a `datasets` folder, FlagEmbedding's or Tevatron's jsonl. A folder
-with `corpus.jsonl` alone is text without queries: the encoder learns from crops of it, and there is
-no verdict.
+`--model` is a sentence-transformers folder on disk, for `--kind=reranker` of transformers as well:
+then it learns to put BM25's hits in order, and the verdict is on that order. `--data` is queries
+with passages that answer them, in any layout of docs/training_data.md: a folder in BEIR's layout,
+pairs, triplets or scored pairs as csv, jsonl, parquet or a `datasets` folder, FlagEmbedding's or
+Tevatron's jsonl. A folder with `corpus.jsonl` alone is text without queries: the encoder learns
+from crops of it, and there is no verdict.
 
-It is the recipe `finetune` (of text alone `finetune_text`): NAME=VALUE are its settings, its flags
-are those of `kennel run`, and the same command continues where it stopped. RUN_DIR/summary.md
-begins with the verdict: better, no difference, worse, or no verdict.
+It is the recipe `finetune` (of text alone `finetune_text`, of a re-ranker `finetune_reranker`):
+NAME=VALUE are its settings, its flags are those of `kennel run`, and the same command continues
+where it stopped. RUN_DIR/summary.md begins with the verdict: better, no difference, worse, or no
+verdict.
 """
 
 import argparse
@@ -35,9 +37,16 @@ def arguments(argv: Sequence[str]) -> list[str]:
     parser = argparse.ArgumentParser(prog="kennel finetune", allow_abbrev=False)
     command_flags.add_finetune(parser)
     given, rest = parser.parse_known_args(list(argv))
-    name = "finetune_text" if _is_text_alone(Path(given.data)) else "finetune"
+    name = {"retriever": "finetune", "reranker": "finetune_reranker"}[given.kind]
+    if _is_text_alone(Path(given.data)):
+        if given.kind == "reranker":
+            parser.error(
+                f"--data: {given.data} holds passages alone: expected queries with passages that "
+                "answer them, in a layout of docs/training_data.md; a re-ranker needs them"
+            )
+        name = "finetune_text"
     macros = {"PUBLISHED": given.model, "CORPUS": given.data, "RUN_DIR": given.run_dir}
-    if name == "finetune":
+    if name != "finetune_text":
         macros["COMMAND"] = _command(given, rest)
     return [
         f"--gin_file={RECIPES}/{name}.gin",
@@ -49,9 +58,11 @@ def arguments(argv: Sequence[str]) -> list[str]:
 def _command(given: argparse.Namespace, rest: Sequence[str]) -> str:
     """The command for the model card: model and data without their folders, and the settings."""
     settings = [word.removeprefix("--gin.") for word in rest if word.startswith("--gin.")]
-    names = (Path(given.model).name, Path(given.data).name)
+    flags = {"model": Path(given.model).name, "data": Path(given.data).name}
+    if given.kind != "retriever":
+        flags["kind"] = given.kind
     return shlex.join(
-        ["kennel", "finetune", *map("--{}={}".format, ("model", "data"), names), *settings]
+        ["kennel", "finetune", *(f"--{flag}={value}" for flag, value in flags.items()), *settings]
     )
 
 

@@ -144,6 +144,18 @@ class JointPlan(RowPlan):
             seed=seed,
         )
 
+    def rows_with_room(self, length: int, segments: int) -> int:
+        """Rows of `length` tokens, each of at most `segments` pairs, that fit the steps.
+
+        The most that the first `PROBE` steps need, and a little more.
+        """
+        steps = range(min(self.steps_per_epoch, PROBE))
+        packed = [
+            packing_plan.pack_rows(self._sizes(step)[0].reshape(-1), length, segments)
+            for step in steps
+        ]
+        return with_room(max(map(len, packed)))
+
     def _sizes(self, step: int) -> list[np.ndarray]:
         queries, passages = self.lengths(step)
         return [queries[:, None] + passages - 1]  # the passage's [CLS] goes

@@ -5,8 +5,10 @@ import math
 from absl import logging
 
 from input_pipelines.batches import packing_plan
+from input_pipelines.batches.negatives import read_pairs
 from input_pipelines.pairs.pair_kinds import LabelledPairs
 from input_pipelines.pairs.pair_mixture import PairMixture
+from input_pipelines.store.token_store import TokenStore
 
 
 def fitting_steps(pairs: PairMixture, steps: int, passes: float) -> int:
@@ -62,20 +64,49 @@ def epoch_steps(
     Raises:
       ValueError: epochs below 0, or an error of `pairs`.
     """
-    if steps is not None:
-        return min(steps, max(1, round(budget * steps)))
     opened = pairs.open()
     kinds = [name for name in opened.sizes if isinstance(pairs.kinds[name], LabelledPairs)]
     count = sum(opened.sizes[name] for name in kinds or opened.sizes)
+    each = sum(opened.counts.get(name, 0) for name in kinds or opened.sizes)
+    return _steps(count, each, epochs, budget, steps)
+
+
+def _steps(count: int, each: int, epochs: float | None, budget: float, steps: int | None) -> int:
+    """Of `count` examples, `each` of them a step."""
+    if steps is not None:
+        return min(steps, max(1, round(budget * steps)))
     if epochs is None:
         epochs = usual_epochs(count)
     if not epochs >= 0:
         raise ValueError(f"epoch_steps.epochs: expected 0 or more, or None, found {epochs}")
-    each = sum(opened.counts.get(name, 0) for name in kinds or opened.sizes)
     found = math.ceil(budget * epochs * count / each)
     said = (count, budget * epochs, each, found)
     logging.info("%d queries, %g epochs of %d a step: %d steps", *said)
     return found
+
+
+def joint_epoch_steps(
+    queries: str,
+    passages: str,
+    negatives: str,
+    batch: int,
+    epochs: float | None,
+    budget: float,
+    steps: int | None = None,
+) -> int:
+    """`epoch_steps` of a re-ranker, which learns from the queries that have negatives.
+
+    Args:
+      queries, passages: token stores.
+      negatives: a negatives.jsonl, see `negatives.read_pairs`.
+      batch: queries in a step.
+      epochs, budget, steps: see `epoch_steps`.
+
+    Raises:
+      ValueError: epochs below 0, or an error of `negatives.read_pairs`.
+    """
+    pairs = read_pairs(negatives, TokenStore.open(queries), TokenStore.open(passages))
+    return _steps(len(pairs.queries), batch, epochs, budget, steps)
 
 
 def usual_epochs(pairs: int) -> float:

@@ -164,6 +164,45 @@ class JointPipeline:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
+def fitting_rows(
+    queries: str,
+    passages: str,
+    negatives: str,
+    *,
+    batch: int,
+    group_size: int,
+    query_length: int,
+    passage_length: int,
+    length: int,
+    segments: int,
+    seed: int,
+    multiple: int = 1,
+) -> int:
+    """Rows that the pairs of a batch need when they are packed: for PAIR_ROWS.
+
+    The most that the first steps need, and one in 32 more.
+
+    Args:
+      queries, passages, negatives, batch, group_size, query_length, passage_length, seed: see
+        `JointPipeline`.
+      length: tokens of a row.
+      segments: pairs in a row at most; 1 does not pack.
+      multiple: devices: the rows divide by it.
+
+    Raises:
+      ValueError, StoreError, PairsError: as `JointPipeline`.
+    """
+    packing_plan.check_sizes("fitting_rows", segments=segments, multiple=multiple)
+    most = batch * group_size
+    pipeline = JointPipeline(
+        queries, passages, negatives, batch=batch, group_size=group_size,
+        query_length=query_length, passage_length=passage_length, seed=seed,
+        pair_rows=token_groups.Rows(most, length, 1),
+    )  # fmt: skip
+    needed = most if segments == 1 else min(most, pipeline.plan.rows_with_room(length, segments))
+    return needed + -needed % multiple
+
+
 def _check_store(kind: str, store: TokenStore, length: int, prefix: str) -> None:
     """What a re-ranker was trained on is what it will be asked to score: its contract says both."""
     cut, before = int(store.manifest["max_length"]), str(store.manifest["prefix"])

@@ -86,7 +86,7 @@ def export(
     _require_fit(arrays, config, contract, vocabulary)
     writer = _Writer(config, contract, vocabulary, Path(tokenizer))
     folder, parts = Path(model_dir), {path.split("/")[0] for path in arrays}
-    if _is_reranker(contract):
+    if is_reranker(contract):
         _require_pairs(config, Path(tokenizer))
         writer.cross_encoder(folder / "cross_encoder", arrays)
         return {"cross_encoder": "cross_encoder"}
@@ -112,7 +112,8 @@ def _parts(arrays: Mapping[str, np.ndarray], *parts: str) -> dict[str, np.ndarra
     return {path: array for path, array in arrays.items() if path.split("/")[0] in parts}
 
 
-def _is_reranker(contract: Contract) -> bool:
+def is_reranker(contract: Contract) -> bool:
+    """Whether the model scores pairs, and has no vectors."""
     return contract.similarity == "score"
 
 
@@ -122,7 +123,7 @@ def max_tokens(contract: Contract) -> int:
     A re-ranker reads both in one text, with one [CLS].
     """
     lengths = contract.query_length, contract.passage_length
-    return sum(lengths) - 1 if _is_reranker(contract) else max(lengths)
+    return sum(lengths) - 1 if is_reranker(contract) else max(lengths)
 
 
 def _require_fit(
@@ -134,7 +135,7 @@ def _require_fit(
     """Raises ExportError unless weights, sizes, contract and tokenizer belong together."""
     shapes = published_layout.of_config(config).shapes(config)
     kind, parts = "retriever", _RETRIEVER
-    if _is_reranker(contract):
+    if is_reranker(contract):
         kind, parts = "re-ranker", _RERANKER
     elif contract.pooling == "pooler":
         kind, parts = "retriever with a pooler", _POOLED

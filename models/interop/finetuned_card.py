@@ -1,15 +1,16 @@
-"""README.md of a fine-tuned encoder: a model card filled from the run that made it."""
+"""README.md of a fine-tuned encoder or re-ranker: a model card filled from the run that made it."""
 
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from models.interop import collection_files, finetuned_usage, front_matter
+from models.interop import collection_files, export_hf, finetuned_usage, front_matter
 from t5x_style.interfaces import verdict_record as verdict_lib
 from t5x_style.interfaces.contract import TEXT, Contract
 
 _TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "kennel")
+_RERANKER_TAGS = ("sentence-transformers", "cross-encoder", "reranker", "kennel")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)  # an id on the Hub
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|#])")
 
@@ -44,6 +45,11 @@ class Facts:
     def data(self) -> str:
         """Name of the data."""
         return self.verdict.data.get("name") or "labelled data"
+
+    @property
+    def reranker(self) -> bool:
+        """Whether the model puts hits in order, and makes no vectors."""
+        return export_hf.is_reranker(self.contract)
 
     @property
     def name(self) -> str:
@@ -83,8 +89,8 @@ def metadata(facts: Facts) -> dict[str, Any]:
         "language": facts.published.get("language"),
         **facts.licence,
         "library_name": "sentence-transformers",
-        "pipeline_tag": "sentence-similarity",
-        "tags": list(_TAGS),
+        "pipeline_tag": "text-ranking" if facts.reranker else "sentence-similarity",
+        "tags": list(_RERANKER_TAGS if facts.reranker else _TAGS),
         "base_model": facts.base if _REPOSITORY.fullmatch(facts.base) else None,
         "base_model_relation": "finetune" if _REPOSITORY.fullmatch(facts.base) else None,
         "model-index": [{"name": facts.name, "results": results}] if results else None,
@@ -112,13 +118,20 @@ def _first_line(verdict: verdict_lib.Verdict) -> str:
     if not verdict.is_worse:
         return f"**{_plain(verdict.line)}**"
     return (
-        "**This model is worse than the encoder it started from, and was exported because "
+        f"**This model is worse than `{verdict.baseline}`, and was exported because "
         f"{verdict_lib.FORCE} asked for it. {_plain(verdict.line)}**"
     )
 
 
 def _introduction(facts: Facts) -> str:
     contract = facts.contract
+    if facts.reranker:
+        return (
+            f"A re-ranker, `{facts.base}` fine-tuned with Kennel on {_plain(facts.data)}: it reads "
+            f"a query of at most {contract.query_length} tokens and a passage of at most "
+            f"{contract.passage_length} in one text, and gives one score. Higher is better; "
+            "scores rank the passages of one query, and are no probabilities."
+        )
     return (
         f"`{facts.base}` fine-tuned with Kennel on {_plain(facts.data)}: a retriever with "
         f"{contract.dimension} dimensions, {contract.pooling} pooling and {contract.similarity} "
@@ -134,8 +147,7 @@ def _results(facts: Facts) -> Iterable[str]:
         return
     yield (
         f"Means over {verdict.queries.get('test', 0):,} test queries that were not trained on, "
-        f"with 95 % intervals. The base is called `{verdict.baseline}`, this model "
-        f"`{verdict.system}`."
+        f"with 95 % intervals. {_names(facts)}"
     )
     yield _table(verdict.systems)
     if verdict.difference is not None:
@@ -144,6 +156,13 @@ def _results(facts: Facts) -> Iterable[str]:
             f"{verdict.metric}, `{verdict.system}` minus `{verdict.baseline}`, paired over the "
             f"same queries: {verdict.difference.signed}{p}."
         )
+
+
+def _names(facts: Facts) -> str:
+    verdict = facts.verdict
+    if facts.reranker:
+        return f"`{verdict.system}` is the hits of `{verdict.baseline}` in the order of this model."
+    return f"The base is called `{verdict.baseline}`, this model `{verdict.system}`."
 
 
 def _table(systems: Mapping[str, verdict_lib.Metrics]) -> str:
@@ -205,6 +224,39 @@ def _made(facts: Facts) -> Iterable[str]:
 
 def _limits(facts: Facts) -> Iterable[str]:
     contract = facts.contract
+    if facts.reranker:
+        yield (
+            f"In training, a query was cut to {contract.query_length} tokens and a passage to "
+            f"{contract.passage_length}, special tokens included, before they were joined. "
+            "sentence-transformers cuts the pair as a whole, the longer text first: scores can "
+            "differ where a text is longer."
+        )
+    else:
+        yield from _limits_of_vectors(facts)
+    if contract.query_prefix or contract.passage_prefix:
+        yield (
+            f"It expects `{contract.query_prefix!r}` before queries and "
+            f"`{contract.passage_prefix!r}` before passages; without these its "
+            f"{'scores' if facts.reranker else 'vectors'} are others."
+        )
+    yield (
+        "A passage with a title was read as title, space, text."
+        if contract.passage_layout == TEXT
+        else "A passage with a title was read as title, [SEP], text, which sentence-transformers "
+        "cannot be given."
+    )
+    compared = "the order that it changes" if facts.reranker else "the encoder it started from"
+    yield (
+        "The results are those of the queries and passages above. On texts of another kind it may "
+        f"be worse than {compared}."
+    )
+    theirs = facts.published.get("license")
+    if theirs and theirs != facts.licence["license"]:
+        yield f"The encoder that it started from has the licence `{theirs}`."
+
+
+def _limits_of_vectors(facts: Facts) -> Iterable[str]:
+    contract = facts.contract
     yield (
         f"In training, queries were cut to {contract.query_length} tokens and passages to "
         f"{contract.passage_length}, special tokens included. sentence-transformers has one "
@@ -215,24 +267,6 @@ def _limits(facts: Facts) -> Iterable[str]:
             "The weights hold no pooler. transformers makes one up and says so; no vector above "
             "comes from it."
         )
-    if contract.query_prefix or contract.passage_prefix:
-        yield (
-            f"It expects `{contract.query_prefix!r}` before queries and "
-            f"`{contract.passage_prefix!r}` before passages; without these its vectors are others."
-        )
-    yield (
-        "A passage with a title was read as title, space, text."
-        if contract.passage_layout == TEXT
-        else "A passage with a title was read as title, [SEP], text, which sentence-transformers "
-        "cannot be given."
-    )
-    yield (
-        "The results are those of the queries and passages above. On texts of another kind it may "
-        "be worse than the encoder it started from."
-    )
-    theirs = facts.published.get("license")
-    if theirs and theirs != facts.licence["license"]:
-        yield f"The encoder that it started from has the licence `{theirs}`."
 
 
 def _plain(text: str) -> str:

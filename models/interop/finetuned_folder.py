@@ -1,7 +1,8 @@
-"""Writes a fine-tuned encoder as the folder that it was published in, with a model card of the run.
+"""Writes a fine-tuned model as the folder that it was published in, with a model card of the run.
 
 model_dir/encoder/            opens in sentence-transformers and transformers, with our vectors
-model_dir/encoder/README.md   its model card, filled
+model_dir/cross_encoder/      the same of a re-ranker, with our scores
+model_dir/*/README.md         its model card, filled
 model_dir/NOT_EXPORTED.md     in place of both, where it is worse than before (FORCE_EXPORT)
 """
 
@@ -13,8 +14,10 @@ from models.interop import (
     export_hf,
     finetuned_card,
     front_matter,
+    hf_config,
     kept_files,
     licences,
+    published_folder,
 )
 from t5x_style.interfaces import verdict_record as verdict_lib
 from t5x_style.interfaces.contract import Contract, Vocabulary
@@ -25,10 +28,12 @@ JOBS = {
     "finetuned_folder": {
         "name": "finetuned_folder",
         "version": 1,
-        "outputs": ["encoder", "card"],
+        "outputs": ["encoder", "cross_encoder", "card"],
         "check": "check",
     }
 }
+RERANKER = "reranker"
+KINDS = ("retriever", RERANKER)
 # How a download of the Hub is stored: the name is that of a folder two above.
 _DOWNLOADED = re.compile(r"models--(.+)")
 
@@ -48,8 +53,9 @@ def finetuned_folder(
     licence: str | None,
     base_model: str | None,
     force: bool,
+    kind: str = "retriever",
 ) -> dict[str, str]:
-    """The job of a stage: writes encoder/ with its card, unless the model became worse.
+    """The job of a stage: writes the folder with its card, unless the model became worse.
 
     Args:
         model_dir: stage folder.
@@ -62,31 +68,34 @@ def finetuned_folder(
         licence: see `licences.chosen`.
         base_model: name of the published encoder, such as its id on the Hub; None: see `base_name`.
         force: write the folder of a model that is worse, too.
+        kind: 'retriever' or 'reranker'.
 
     Returns:
-        name -> path in model_dir: `encoder` and its `card`; of a model that is worse and not
-        forced, `card` alone, a page that says so.
+        name -> path in model_dir: `encoder`, or `cross_encoder` of a re-ranker, and its `card`; of
+        a model that is worse and not forced, `card` alone, a page that says so.
 
     Raises:
         LicenceError: see `licences.chosen`.
-        ExportError: see `export_hf.export`; or the model is no retriever.
+        ExportError: see `export_hf.export`; or the model is of the other kind.
         VerdictError: the file of the verdict cannot be read.
         KeptFilesError: see `kept_files.keep`.
     """
-    check(published, licence)
+    check(published, licence, kind)
     found = verdict_lib.Verdict.load(verdict)
     what = "folder for sentence-transformers and transformers"
     if verdict_lib.withheld(found, force, what, model_dir):
         return {"card": verdict_lib.NOTICE}
     contract = Contract.load(checkpoint)
-    written = export_hf.export(model_dir, checkpoint, weights, config, vocabulary, tokenizer)
-    if "encoder" not in written:
+    reranker = export_hf.is_reranker(contract)
+    if reranker != (kind == RERANKER):
         raise export_hf.ExportError(
-            f"{checkpoint}: expected a fine-tuned retriever, found similarity "
-            f"{contract.similarity!r}. Write it with gin_configs/runs/exports/huggingface.gin."
+            f"{checkpoint}: expected a fine-tuned {kind}, found similarity {contract.similarity!r}"
         )
-    folder, longest = Path(model_dir) / written["encoder"], export_hf.max_tokens(contract)
-    kept_files.keep(published, folder, longest)
+    written = export_hf.export(model_dir, checkpoint, weights, config, vocabulary, tokenizer)
+    name = "cross_encoder" if reranker else "encoder"
+    folder, longest = Path(model_dir) / written[name], export_hf.max_tokens(contract)
+    keep = kept_files.keep_for_reranker if reranker else kept_files.keep
+    keep(published, folder, longest)
     facts = finetuned_card.Facts(
         base=base_model or base_name(published),
         licence=licences.chosen(published, licence),
@@ -99,12 +108,30 @@ def finetuned_folder(
         command=command,
     )
     (folder / "README.md").write_text(finetuned_card.card(facts), encoding="utf-8")
-    return {"encoder": written["encoder"], "card": f"{written['encoder']}/README.md"}
+    return {name: written[name], "card": f"{written[name]}/README.md"}
 
 
-def check(published: str, licence: str | None) -> None:
-    """What can be known to be wrong before anything runs; LicenceError, see `licences.chosen`."""
+def check(published: str, licence: str | None, kind: str) -> None:
+    """What can be known to be wrong before anything runs.
+
+    Raises:
+        LicenceError: see `licences.chosen`.
+        ValueError: another kind; or a re-ranker of an encoder that cannot be written as one.
+    """
     licences.chosen(published, licence)
+    if kind not in KINDS:
+        raise ValueError(f"finetuned_folder.kind: expected one of {KINDS}, found {kind!r}")
+    if kind == RERANKER:
+        file = Path(published) / published_folder.CONFIG
+        fields = hf_config.read_fields(published)
+        families = hf_config.layout(fields, file).pairs
+        if fields["model_type"] not in families:
+            raise ValueError(
+                f"{file}: expected an encoder of BERT's family for a re-ranker, found "
+                f"{fields['model_type']!r}, whose sequence classification has another head than "
+                "ours, so that the result could not be written for other libraries. Take another "
+                "encoder"
+            )
 
 
 def base_name(published: str) -> str:

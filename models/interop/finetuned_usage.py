@@ -1,5 +1,6 @@
-"""How to use a fine-tuned encoder, for its model card: code that gives the vectors of training."""
+"""How to use a fine-tuned model, for its model card: code that gives the vectors of training."""
 
+from models.interop import export_hf
 from t5x_style.interfaces.contract import Contract
 
 # How transformers' output becomes a vector, by pooling.
@@ -12,13 +13,24 @@ _POOLED = {
 _NORMALISED = "\n    vectors = torch.nn.functional.normalize(vectors, dim=-1)"
 
 
+_CROSS_ENCODER = """```python
+from sentence_transformers import CrossEncoder
+
+model = CrossEncoder("path/to/this/folder")
+scores = model.predict([("a query", "a passage"), ("a query", "another passage")])
+ranking = model.rank("a query", ["a passage", "another passage"])
+```"""
+
+
 def text(contract: Contract, max_tokens: int) -> str:
-    """Markdown with three ways.
+    """Markdown with the ways to use a retriever or a re-ranker.
 
     Args:
         contract: of the model.
-        max_tokens: at which sentence-transformers cuts a text.
+        max_tokens: at which sentence-transformers cuts a text, or a pair of texts.
     """
+    if export_hf.is_reranker(contract):
+        return _CROSS_ENCODER
     shorter = min(contract.query_length, contract.passage_length) < max_tokens
     return "\n\n".join(
         [

@@ -53,6 +53,23 @@ def keep(published: str, folder: Path, max_tokens: int) -> None:
         KeptFilesError: transformers' tokenizer gives other ids than the training's.
     """
     source = Path(published)
+    _copy(source, folder)
+    _merge(source, folder, "config.json", _OF_WEIGHTS)
+    _keep_settings(source, folder)
+    keep_tokenizer(source, folder, max_tokens)
+
+
+def keep_for_reranker(published: str, folder: Path, max_tokens: int) -> None:
+    """`keep` for a re-ranker: the tokenizer and the licence; an encoder's settings are none of it.
+
+    Args, Raises: see `keep`.
+    """
+    _copy(Path(published), folder)
+    keep_tokenizer(Path(published), folder, max_tokens)
+
+
+def _copy(source: Path, folder: Path) -> None:
+    """The tokenizer's files for transformers, and licences."""
     for name in _TOKENIZER_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
@@ -61,9 +78,6 @@ def keep(published: str, folder: Path, max_tokens: int) -> None:
     for pattern in _LICENCES:
         for path in filter(Path.is_file, source.glob(pattern)):
             shutil.copyfile(path, folder / path.name)
-    _merge(source, folder, "config.json", _OF_WEIGHTS)
-    _keep_settings(source, folder)
-    keep_tokenizer(source, folder, max_tokens)
 
 
 def keep_tokenizer(source: Path, folder: Path, max_tokens: int) -> None:

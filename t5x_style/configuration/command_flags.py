@@ -62,7 +62,15 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
 
 def add_finetune(parser: argparse.ArgumentParser) -> None:
     """Adds those of `launch.finetune`, next to `add_stage`."""
-    parser.add_argument("--model", required=True, help="sentence-transformers folder on disk")
+    parser.add_argument(
+        "--model", required=True, help="folder of sentence-transformers or transformers on disk"
+    )
+    parser.add_argument(
+        "--kind",
+        choices=("retriever", "reranker"),
+        default="retriever",
+        help="what the model becomes; default: retriever",
+    )
     parser.add_argument("--data", required=True, help="file or folder, see docs/training_data.md")
     parser.add_argument(
         "--run_dir", default="runs/finetune", help="of the results; default: runs/finetune"

@@ -257,6 +257,7 @@ ADDED: Mapping[str, str] = {
     "report.report.opening": "None",
     "export.export.verdict": "None",
     "export.export.force": "False",
+    "finetuned_folder.finetuned_folder.kind": "'retriever'",
     "pair_rows.fitting_rows.chunks": "1",
 }
 

@@ -5,12 +5,12 @@ from typing import Any
 
 Report = Mapping[str, Any]
 
-_MEANING = {
-    "better": "The tuned encoder finds more on held-out queries than the one it started from.",
-    "no difference": "These queries do not show that the tuned encoder is better or worse. Keep "
-    "the original, or bring more training data.",
-    "worse": "The tuned encoder finds less than the one it started from: keep the original. The "
-    "tuned one is not exported unless `FORCE_EXPORT=True`.",
+_MEANING = {  # of {system}, the tuned one, and {baseline}
+    "better": "`{system}` finds more on held-out queries than `{baseline}`.",
+    "no difference": "These queries do not show that `{system}` is better or worse than "
+    "`{baseline}`. Keep `{baseline}`, or bring more training data.",
+    "worse": "`{system}` finds less than `{baseline}`: keep `{baseline}`. The tuned model is not "
+    "exported unless `FORCE_EXPORT=True`.",
     "no verdict": "Too few held-out queries, or passages that they ask for, to say so: the "
     "interval is what is known. Label more queries.",
 }
@@ -26,7 +26,7 @@ def page(verdict: Report, collection: Report) -> str:
     lines = [
         verdict["line"],
         "",
-        _MEANING[verdict["verdict"]] + _warning(verdict),
+        _MEANING[verdict["verdict"]].format_map(verdict) + _warning(verdict),
         "",
         *_systems(verdict),
         *_parts(verdict),
@@ -40,9 +40,7 @@ def page(verdict: Report, collection: Report) -> str:
 def _warning(verdict: Report) -> str:
     """Where the interval of too few queries lies below 0."""
     below = verdict["verdict"] == "no verdict" and verdict["high"] < 0
-    return (
-        " **It lies below 0: do not use the tuned encoder without more queries.**" if below else ""
-    )
+    return " **It lies below 0: do not use the tuned model without more queries.**" if below else ""
 
 
 def _systems(verdict: Report) -> list[str]:

@@ -75,7 +75,8 @@ class Verdict:
       metric: that decided, such as 'nDCG@10'.
       difference: of `system` from `baseline` in that metric, paired; None without test queries.
       p: of that difference; None without test queries.
-      system, baseline: names of the tuned encoder and the untouched one.
+      system, baseline: names of the tuned encoder and the untouched one; or of a re-ranker and of
+        the order that it changes.
       queries: split -> how many queries it has.
       passages: of the collection.
       systems: system -> its metrics on the test queries.
@@ -100,7 +101,7 @@ class Verdict:
 
     @property
     def is_worse(self) -> bool:
-        """Whether the encoder was better before."""
+        """Whether the baseline is better."""
         return self.verdict == WORSE
 
     @classmethod
@@ -194,9 +195,9 @@ def _notice(verdict: Verdict, what: str) -> str:
 
 {verdict.line}
 
-There is no {what} here, because the fine-tuned encoder is worse than the one it started from
-({verdict.system} minus {verdict.baseline}{change}, on {test} test queries). Use the encoder that it
-started from.
+There is no {what} here, because `{verdict.system}` is worse than `{verdict.baseline}`
+({verdict.system} minus {verdict.baseline}{change}, on {test} test queries). Use
+`{verdict.baseline}`.
 
 To try again, train on more or cleaner data, for fewer steps or at a lower learning rate. To have
 this model all the same, run the same command again with `{FORCE}=True`: the stages before this one

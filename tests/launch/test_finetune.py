@@ -30,6 +30,20 @@ def test_the_data_decides_the_recipe(tmp_path):
         ]  # fmt: skip
 
 
+def test_a_reranker_has_a_recipe_and_needs_queries(tmp_path, capsys):
+    data = tmp_path / "pairs.csv"
+    found = finetune.arguments([f"--data={data}", "--model=m", "--kind=reranker", "--gin.EPOCHS=2"])
+    named = "kennel finetune --model=m --data=pairs.csv --kind=reranker EPOCHS=2"
+    assert found[0] == f"{HERE}finetune_reranker.gin" and f"--gin.COMMAND={named!r}" in found
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/corpus.jsonl").touch()
+    for given in (["--kind=reranker"], ["--kind=other"]):
+        with pytest.raises(SystemExit):
+            finetune.arguments([f"--data={tmp_path}/text", "--model=m", *given])
+    said = capsys.readouterr().err
+    assert "holds passages alone: expected queries" in said and "invalid choice: 'other'" in said
+
+
 def test_words_become_settings_of_the_recipe():
     line = "finetune --model=m --data=d.csv --run_dir=r EPOCHS=2 --dry_run"
     module, *flags = cli.python_arguments(shlex.split(line))[1:]

@@ -9,6 +9,7 @@ import pytest
 
 from input_pipelines.batches import query_passage_concat, token_groups
 from input_pipelines.batches.negatives import PairsError
+from input_pipelines.pairs import reranker_batches
 from input_pipelines.pairs.reranker_batches import JointPipeline
 from input_pipelines.store.token_store import StoreError, TokenStore
 from t5x_style.mining import provenance
@@ -124,6 +125,25 @@ def test_sizes_that_do_not_fit(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         make(stores, negatives, **changes)
+
+
+@pytest.mark.parametrize(("segments", "multiple"), [(1, 1), (4, 1), (4, 4), (8, 5)])
+def test_packed_rows_follow_from_the_data(
+    stores: tuple[str, str], negatives: str, segments: int, multiple: int
+) -> None:
+    sizes = {"batch": 3, "group_size": 4, "query_length": QUERY, "passage_length": PASSAGE}
+    rows = reranker_batches.fitting_rows(
+        *stores, negatives, **sizes, length=2 * PAIR, segments=segments, seed=5, multiple=multiple
+    )
+    assert rows % multiple == 0 and (rows == 12 if segments == 1 else rows < 12)
+    packed = make(stores, negatives, pair_rows=token_groups.Rows(rows, 2 * PAIR, segments))
+    apart = make(stores, negatives)
+    for step in range(8):
+        assert texts(packed.batch(step)["pair"]) == texts(apart.batch(step)["pair"])
+    with pytest.raises(ValueError, match="fitting_rows.multiple"):
+        reranker_batches.fitting_rows(
+            *stores, negatives, **sizes, length=PAIR, segments=1, seed=5, multiple=0
+        )
 
 
 def test_passages_of_another_layout_are_refused(

@@ -5,7 +5,9 @@ from pathlib import Path
 import gin
 import pytest
 
+from input_pipelines.batches.negatives import read_pairs
 from input_pipelines.pairs import pair_steps
+from input_pipelines.store.token_store import TokenStore
 from t5x_style.configuration import gin_checks
 from t5x_style.step import optimizers
 from t5x_style.training import trainer
@@ -47,6 +49,16 @@ def test_epochs_count_labelled_pairs_alone_where_there_are_some(tmp_path: Path) 
     assert found == -(-unlabelled.sizes["crops"] // unlabelled.batch)
     with pytest.raises(ValueError, match="epochs: expected 0 or more, or None, found -1"):
         pair_steps.epoch_steps(pairs, -1, 1.0)
+
+
+def test_epochs_of_a_reranker_count_queries_with_negatives(tmp_path: Path) -> None:
+    files = pair_mixtures.write_files(tmp_path)
+    stores = files.queries, files.passages, files.negatives
+    count = len(read_pairs(stores[2], *map(TokenStore.open, stores[:2])).queries)
+    assert count > 1
+    assert pair_steps.joint_epoch_steps(*stores, 2, 3, 1.0) == -(-3 * count // 2)
+    assert pair_steps.joint_epoch_steps(*stores, 2, None, 0.5) == -(-2.5 * count // 2)
+    assert pair_steps.joint_epoch_steps(*stores, 2, None, 0.5, 40) == 20
 
 
 def test_few_pairs_are_shown_more_often() -> None:

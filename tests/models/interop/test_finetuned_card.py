@@ -107,6 +107,22 @@ def test_the_text(facts):
         compile(code, "card", "exec")
 
 
+def test_the_card_of_a_reranker(facts):
+    contract = dataclasses.replace(
+        CONTRACT, similarity="score", query_prefix="", passage_prefix="", query_length=32,
+        passage_length=64,
+    )  # fmt: skip
+    verdict = dataclasses.replace(facts.verdict, system="reranker", baseline="bm25")
+    changed = dataclasses.replace(facts, contract=contract, verdict=verdict, max_tokens=95)
+    fields, text = parts(finetuned_card.card(changed))
+    assert fields["pipeline_tag"] == "text-ranking" and "reranker" in fields["tags"]
+    assert "it reads a query of at most 32 tokens and a passage of at most 64 in one text" in text
+    assert "`reranker` is the hits of `bm25` in the order of this model." in text
+    assert "model = CrossEncoder(" in text and "model.rank(" in text
+    assert "SentenceTransformer(" not in text and "pooler" not in text and "vectors" not in text
+    assert "before they were joined" in text and "worse than the order that it changes" in text
+
+
 def test_the_files_with_what_they_hold(facts):
     found = {one.name: one.holds for one in facts.files}
     count = len(folders.TEXTS)

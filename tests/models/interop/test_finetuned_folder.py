@@ -14,6 +14,7 @@ from flax import nnx
 
 from input_pipelines.tokenizers import import_tokenizer, question_tokens
 from models.interop import finetuned_folder, front_matter, import_hf
+from models.interop.export_hf import ExportError
 from models.interop.licences import LicenceError
 from t5x_style.interfaces import objective
 from t5x_style.interfaces.contract import Contract, Vocabulary
@@ -256,13 +257,24 @@ def test_worse_is_not_exported_unless_forced(plain, tmp_path, capsys):
     assert outputs["encoder"] == "encoder" and not (tmp_path / "forced" / NOTICE).exists()
     card = (tmp_path / "forced" / outputs["card"]).read_text()
     first = card.split("---\n", 2)[2].strip().splitlines()[0]
-    assert first.startswith("**This model is worse than the encoder it started from")
+    assert first.startswith("**This model is worse than `untouched`, and was exported")
 
 
 @pytest.mark.parametrize("word", ["better", "no difference", "no verdict"])
 def test_other_verdicts_are_exported(word, plain, tmp_path):
     path = verdicts.write(tmp_path / "verdict.json", verdict=word, line=f"VERDICT {word}")
     assert "encoder" in plain.export(tmp_path / "out", verdict=path)
+
+
+def test_a_model_of_another_kind_is_refused(plain, tmp_path):
+    with pytest.raises(ExportError, match="expected a fine-tuned reranker, found similarity"):
+        plain.export(tmp_path / "out", kind="reranker")
+    with pytest.raises(ValueError, match="expected one of .*'reranker'.*, found 'encoder'"):
+        finetuned_folder.check(str(plain.published), "mit", "encoder")
+    config = json.loads((plain.published / "config.json").read_text())
+    folders.write(tmp_path / "other/config.json", config | {"model_type": "roberta"})
+    with pytest.raises(ValueError, match="encoder of BERT's family for a re-ranker, found 'rob"):
+        finetuned_folder.check(str(tmp_path / "other"), "mit", "reranker")
 
 
 def test_without_a_licence_nothing_is_written(plain, tmp_path):
