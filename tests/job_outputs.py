@@ -141,6 +141,7 @@ NOT_RECORDED = {  # declared name -> why
     "encode_corpus": _DEVICE,
     "interpolate": "mixed weights; test_interpolation.py compares all of them",
     "forgetting": _DEVICE,
+    "suspects": _DEVICE,
     "initialise_model": "a copy of weights; test_untouched.py compares the vectors",
     "build_index": _DEVICE,
     "search": _DEVICE,

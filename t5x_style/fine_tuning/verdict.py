@@ -42,6 +42,7 @@ def verdict(
     metric: str,
     model_dir: str,
     interpolation: str | None = None,
+    suspects: str | None = None,
     others: Mapping[str, str] = types.MappingProxyType({}),
     samples: int = 10_000,
     seed: int = 0,
@@ -52,7 +53,8 @@ def verdict(
     "p", "queries": {split: n}, "passages", "systems": {system: {metric: {"value", "low", "high"}}},
     "parts": {"shared" | "apart": {"n", "systems": {system: value}, "difference", "low", "high"}},
     "others": {collection: {"queries", "passages", "systems", "difference", "low", "high"}},
-    "interpolation": share or null, "data": {"name", "sha256"}}.
+    "interpolation": share or null, "suspects": report.json of `suspects` or null, "data": {"name",
+    "sha256"}}.
 
     Args:
       evaluation, per_query: metrics.json and per_query.json of an evaluation that has `original`
@@ -61,6 +63,7 @@ def verdict(
       tuned, original: names of the two systems.
       metric: that decides.
       model_dir: where both files go.
+      suspects: report.json of `t5x_style.suspects`; None: nobody looked for wrong pairs.
       interpolation: interpolation.json; None: the tuned weights are as trained.
       others: scores.json of `forgetting` of both systems, by their names; {}: nothing was measured
         elsewhere.
@@ -91,6 +94,7 @@ def verdict(
         "parts": _parts(_read(per_query), data, (tuned, original), metric, samples, seed),
         "others": _others(others, (tuned, original), metric, samples, seed),
         "interpolation": _read(interpolation)["share"] if interpolation else None,
+        "suspects": _read(suspects) if suspects else None,
         "data": {"name": data["path"], "sha256": data["sha256"]},
     }
     folder = Path(model_dir)

@@ -1,9 +1,12 @@
 """What verdict.json says, in Markdown: the first lines of a fine-tuning's page."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 Report = Mapping[str, Any]
+MANY_SUSPECTS = 0.1  # of all pairs
+SHOWN, LETTERS = 3, 100  # suspect pairs, and letters of each text
 
 _MEANING = {  # of {system}, the tuned one, and {baseline}
     "better": "`{system}` finds more on held-out queries than `{baseline}`.",
@@ -32,6 +35,7 @@ def page(verdict: Report, collection: Report) -> str:
         *_parts(verdict),
         *_others(verdict),
         *_mixture(verdict),
+        *_suspects(verdict),
         *(f"- {note}" for note in collection.get("notes", ())),
     ]
     return "\n".join(lines).rstrip() + "\n"
@@ -85,6 +89,33 @@ def _mixture(verdict: Report) -> list[str]:
         "original (`INTERPOLATION`).",
         "",
     ]
+
+
+def _suspects(verdict: Report) -> list[str]:
+    """Training pairs that are probably wrong."""
+    found = verdict["suspects"]
+    if not found or not found["suspect"]:
+        return []
+    many = found["suspect"] > MANY_SUSPECTS * found["pairs"]
+    advice = " **That is much: is a column shifted, or a join wrong?**" if many else ""
+    return [
+        f"{found['suspect']:,} of {found['pairs']:,} training pairs are suspect: neither BM25 nor "
+        f"the untouched encoder has the passage among its {found['depth']} best.{advice} All are "
+        "in `suspects/suspects.jsonl`; the first:",
+        "",
+        *(
+            f"- {_short(one['query'])} → {_short(one['passage'])}"
+            for one in found["examples"][:SHOWN]
+        ),
+        "",
+    ]
+
+
+def _short(text: str) -> str:
+    """The first characters of a text, as Markdown that shows them as they are."""
+    words = " ".join(text.split())
+    cut = words if len(words) <= LETTERS else words[: LETTERS - 1] + "…"
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", cut)
 
 
 def _pair(verdict: Report) -> tuple[str, str]:

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +23,15 @@ SETTINGS += ["prepare.prepare.workers=1", "DEVELOPMENT_SAMPLE=100", "LICENCE=mit
 SIZES = {"train": 1000, "dev": 220, "test": 300}
 
 
-def passages(count: int, seed: int) -> list[list[str]]:
-    """Different sets of five words."""
-    words, found = sorted(set(published_folders.WORDS)), set()
+def passages(
+    count: int, seed: int, words: Collection[str] = published_folders.WORDS
+) -> list[list[str]]:
+    """Different sets of five of the words."""
+    known: list[str] = sorted(set(words))
+    found: set[tuple[str, ...]] = set()
     generator = random.Random(seed)
     while len(found) < count:
-        found.add(tuple(sorted(generator.sample(words, 5))))
+        found.add(tuple(sorted(generator.sample(known, 5))))
     return [list(one) for one in sorted(found, key=lambda _: generator.random())]
 
 
@@ -53,6 +57,29 @@ def write(folder: Path, shuffled: bool = False) -> Path:
     return folder
 
 
+def write_marked(folder: Path) -> Path:
+    """Pairs by split, of passages that are two of a kind, which BM25 cannot tell apart.
+
+    Both have five words and a last one each; the last word of a query says which of them answers,
+    in words that no passage has.
+    """
+    folder.mkdir(parents=True)
+    *_, asked_a, asked_b, answer_a, answer_b = sorted(set(published_folders.WORDS))
+    marks = ((asked_a, answer_a), (asked_b, answer_b))
+    words = set(published_folders.WORDS) - {asked_a, asked_b, answer_a, answer_b}
+    sizes = SIZES | {"train": 400}  # there are 462 sets of five words
+    texts = iter(passages(sum(sizes.values()) // 2, 0, words))
+    for split, size in sizes.items():
+        rows = [
+            (" ".join([*one, asked]), " ".join([*one, answer]))
+            for one in (next(texts) for _ in range(size // 2))
+            for asked, answer in marks
+        ]
+        with (folder / f"{split}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([("query", "passage"), *rows])
+    return folder
+
+
 @pytest.fixture(scope="module", name="place")
 def make_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an encoder and two kinds of data."""
@@ -60,13 +87,14 @@ def make_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     published_folders.published(place / "st").rename(place / "encoder")
     write(place / "right")
     write(place / "wrong", shuffled=True)
+    write_marked(place / "marked")
     return place
 
 
-def start(place: Path, data: str, run: str) -> subprocess.Popen:
+def start(place: Path, data: str, run: str, settings: Sequence[str] = SETTINGS) -> subprocess.Popen:
     words = [f"--model={place}/encoder", f"--data={place}/{data}", f"--run_dir={place}/{run}/run"]
     return subprocess.Popen(
-        [sys.executable, "-u", "-m", "launch.cli", "finetune", *words, *SETTINGS],
+        [sys.executable, "-u", "-m", "launch.cli", "finetune", *words, *settings],
         env=os.environ | {"XLA_FLAGS": virtual_devices.flags(), "COLUMNS": "120"},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
         start_new_session=True,
@@ -103,6 +131,23 @@ def test_pairs_that_can_be_learned_make_it_better(place: Path) -> None:
 def test_shuffled_pairs_never_make_it_better(place: Path) -> None:
     finished(start(place, "wrong", "wrong_run"))
     assert verdict(place, "wrong_run")["verdict"] in ("no difference", "worse")
+
+
+@pytest.mark.slow
+def test_a_reranker_orders_what_bm25_cannot(place: Path) -> None:
+    """And its folder scores the two passages of a query in that order."""
+    settings = ["--kind=reranker", "EPOCHS=10", "LEARNING_RATE=2e-3", "RERANKED=10", *SETTINGS[3:5]]
+    settings += ["prepare.prepare.workers=1", "LICENCE=mit", "MAX_OVERLAP=1.0"]
+    settings += ["QUERY_LENGTH=10", "PASSAGE_LENGTH=10", "PAIR_LENGTH=19"]
+    finished(start(place, "marked", "reranker_run", settings))
+    found = verdict(place, "reranker_run")
+    assert found["verdict"] == "better", found["line"]
+    folder = place / "reranker_run/run"
+    assert found["systems"]["reranker"]["nDCG@10"]["value"] > 0.95
+    log = (folder / "reranker/metrics.jsonl").read_text().splitlines()
+    assert sum("eval/dev/nDCG@10" in json.loads(line) for line in log) >= 8
+    assert (folder / "export/cross_encoder/model.safetensors").is_file()
+    assert found["line"].split(":")[0] in (folder / "model_card.md").read_text()
 
 
 @pytest.mark.slow

@@ -150,6 +150,19 @@ def test_collections_measured_for_other_systems_or_by_another_metric_are_refused
         verdict.verdict(**given, others={"finetuned": other, "untouched": one})
 
 
+@pytest.mark.parametrize(("count", "much"), [(0, False), (50, False), (500, True)])
+def test_suspect_pairs_are_on_the_page(tmp_path, count, much):
+    one = {"query": "who *is* it?", "passage": "word " * 90, "query_id": "q", "passage_id": "p"}
+    report = {"pairs": 2000, "suspect": count, "depth": 100, "examples": [one] * min(count, 5)}
+    path = write(tmp_path, "suspects.json", report)
+    found, page = judged(tmp_path / "run", HIGH, LOW, suspects=path)
+    assert found["suspects"] == report
+    assert (f"{count:,} of 2,000 training pairs are suspect" in page) == (count > 0)
+    assert ("That is much" in page) == much
+    assert page.count(r"- who \*is\* it? → word word") == (3 if count else 0)
+    assert judged(tmp_path / "none", HIGH, LOW)[0]["suspects"] is None
+
+
 def test_an_evaluation_of_other_systems_is_refused(tmp_path):
     given = inputs(tmp_path, HIGH, LOW)
     for change, message in (
