@@ -84,8 +84,8 @@ def load(flags: gin_checks.Flags) -> Recipe:
     root, limit = (None if one is None else one.value for one in set_here.values())
     wrong.call(lambda: space.limit_of(limit))
     run_dir = wrong.call(lambda: _run_dir(config))
-    budget = wrong.call(lambda: _budget(config))
-    cpu_devices = wrong.call(lambda: _cpu_devices(config))
+    budget = wrong.call(lambda: float(_positive(config, "budget", (int, float))))
+    cpu_devices = wrong.call(lambda: _positive(config, "cpu_devices", int))
     store = wrong.call(lambda: None if root is None else _place(root, STORE_MACRO))
     described = [wrong.call(functools.partial(_stage, config, name)) for name in names]
     companions = [
@@ -191,22 +191,15 @@ def _place(value: Any, name: str) -> Path:
         raise GinError(f"{name}: {error}") from None
 
 
-def _budget(config: Config) -> float:
-    value = _setting(config, "budget", "BUDGET")
-    if value is None:
-        return 1.0
-    if not 0 < _typed(value, (int, float), "BUDGET") < math.inf:
-        raise GinError(f"BUDGET must be above 0, found {value}.")
-    return float(value)
-
-
-def _cpu_devices(config: Config) -> int:
-    value = _setting(config, "cpu_devices", "CPU_DEVICES")
+def _positive(config: Config, parameter: str, kinds: Any) -> Any:
+    """A number above 0; 1 where nothing sets it."""
+    macro = parameter.upper()
+    value = _setting(config, parameter, macro)
     if value is None:
         return 1
-    if _typed(value, (int,), "CPU_DEVICES") < 1:
-        raise GinError(f"CPU_DEVICES must be 1 or more, found {value}.")
-    return int(value)
+    if not 0 < _typed(value, kinds, macro) < math.inf:
+        raise GinError(f"{macro} must be above 0, found {value}.")
+    return value
 
 
 def _names(config: Config, target: str) -> list[str]:

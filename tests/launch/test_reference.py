@@ -17,7 +17,7 @@ def test_the_page_is_what_the_gin_files_say(found):
 def test_a_macro_is_listed_with_type_default_meaning_and_users(found):
     (row,) = [line for line in reference.page(found).splitlines() if "| `LEARNING_RATE` |" in line]
     assert "`float \\| None`" in row and "`optimizers.fine_tuning_rate.rate`: at the peak" in row
-    assert "runs/training/epochs, runs/training/train" in row
+    assert "runs/training/by_epochs, runs/training/train" in row
     (row,) = [line for line in reference.page(found).splitlines() if "| `LOG_EVERY` |" in line]
     assert "| `50` |" in row and "`trainer.Cadence.log_every`" in row
 

@@ -1,0 +1,277 @@
+"""A fine-tuning step of a published encoder beside sentence-transformers' on the same triplets.
+
+    python -m benchmarks.finetune_step --run=runs/finetune --model=path/to/encoder [--chunks=1]
+
+`--run` is a finished `kennel finetune --model=... --data=...`, of which the tokenized texts and the
+mined negatives are read. Ours is the trainer's program of recipes/finetune.gin: packed rows, a
+virtual device for each core, `--chunks` of GradCache. The peer is MultipleNegativesRankingLoss over
+query, positive and negatives, padded to the longest text of each column, as its trainer pads them,
+with PyTorch's fused attention and AdamW. Both start from the folder's weights, without dropout, in
+float32, and see the same texts in the same steps; their losses and the norms of their gradients
+have to agree on the first batch before anything is timed.
+
+Prints queries and tokens that are not padding per second, and peak memory. Each runs in a process
+of its own, and they take turns. The first step of a turn, compilation and tokenizing are not
+counted, nor is making the batches. Needs the extra `interop`.
+"""
+
+import dataclasses
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import app, flags
+
+from benchmarks import code_hash, turns
+from benchmarks.shapes import Round
+from input_pipelines.batches import packing_plan, token_groups
+from input_pipelines.pairs import pair_packing
+from input_pipelines.pairs.retriever_batches import PairsPipeline
+from launch import children
+
+_RUN = flags.DEFINE_string("run", None, "Folder of a finished `kennel finetune`.", required=True)
+_MODEL = flags.DEFINE_string("model", None, "The encoder that it started from.", required=True)
+_QUERIES = flags.DEFINE_integer("queries", 32, "Queries in a batch.")
+_GROUP = flags.DEFINE_integer("group_size", 2, "Passages of a query: one answers, the rest do not.")
+_LENGTH = flags.DEFINE_integer("length", 256, "Tokens at which texts are cut, and of a row.")
+_CHUNKS = flags.DEFINE_integer("chunks", 1, "Parts in which ours encodes a batch (GradCache).")
+_DEVICES = flags.DEFINE_integer("devices", 4, "As which a CPU counts at most; see CPU_DEVICES.")
+_STEPS = flags.DEFINE_integer("steps", 1, "Steps in a round.")
+_ROUNDS = flags.DEFINE_integer("rounds", 4, "Rounds; the median counts.")
+_WORKER = flags.DEFINE_enum("worker", None, ["ours", "peer"], "Internal: which.")
+
+TEMPERATURE = 0.05
+SEGMENTS = 16
+TOLERANCE = {"loss": 1e-4, "gradient_norm": 1e-3}  # relative
+NAMES = {"ours": "kennel", "peer": "sentence-transformers"}
+
+
+def pipeline(query_rows: token_groups.Rows, passage_rows: token_groups.Rows) -> PairsPipeline:
+    """The triplets; which are in which step does not depend on the rows."""
+    run = _RUN.value
+    return PairsPipeline(
+        f"{run}/queries/store", f"{run}/passages/store", f"{run}/negatives/negatives.jsonl",
+        batch=_QUERIES.value, group_size=_GROUP.value, query_length=_LENGTH.value,
+        passage_length=_LENGTH.value, query_rows=query_rows, passage_rows=passage_rows, seed=0,
+    )  # fmt: skip
+
+
+def unpacked() -> PairsPipeline:
+    """A text a row."""
+    counts = (_QUERIES.value, _QUERIES.value * _GROUP.value)
+    return pipeline(*(token_groups.Rows(count, _LENGTH.value, 1) for count in counts))
+
+
+def chosen(pairs: PairsPipeline, step: int) -> list[tuple[Any, np.ndarray]]:
+    """Queries, positives, and each column of negatives: (their store, rows in it [B])."""
+    picked, documents = pairs.plan.choose(step)
+    queries = (pairs.query_store, pairs.pairs.queries[picked])
+    return [queries, *((pairs.passage_store, documents[:, g]) for g in range(_GROUP.value))]
+
+
+def fitting_rows(multiple: int) -> tuple[token_groups.Rows, token_groups.Rows]:
+    """Rows of queries and of passages that take the first steps, as the recipe chooses them."""
+    pairs, needed = unpacked(), [0, 0]
+    for step in range(pair_packing.PROBE):
+        (_, queries), *passages = chosen(pairs, step)
+        sides = (pairs.query_store.lengths[queries], np.concatenate(
+            [store.lengths[rows] for store, rows in passages]
+        ))  # fmt: skip
+        for side, lengths in enumerate(sides):
+            cut = np.minimum(lengths, _LENGTH.value)
+            packed = packing_plan.pack_rows(cut, _LENGTH.value, SEGMENTS)
+            needed[side] = max(needed[side], len(packed))
+    queries = -(-needed[0] // multiple) * multiple
+    passages = -(-pair_packing.with_room(needed[1]) // queries) * queries
+    return (
+        token_groups.Rows(queries, _LENGTH.value, SEGMENTS),
+        token_groups.Rows(passages, _LENGTH.value, SEGMENTS),
+    )
+
+
+def ours() -> turns.Contestant:
+    """The trainer's own program."""
+    import jax
+
+    from models.interop import hf_config, import_hf
+    from models.losses import contrastive
+    from models.networks import text_embedding
+    from models.objectives import bi_encoder
+    from t5x_style.distributed import partitioning, startup
+    from t5x_style.interfaces import contract, objective
+    from t5x_style.step import compiled_step, optimizers, train_state
+    from t5x_style.training import warm_start
+
+    startup.schedule_for_memory()  # as every command that trains or encodes does
+    rows = fitting_rows(len(jax.devices()) * _CHUNKS.value)
+    pairs = pipeline(*rows)
+    vocabulary = contract.Vocabulary.load(f"{_RUN.value}/tokenizer/tokenizer")
+    config = hf_config.config_from_hf(
+        _MODEL.value, vocabulary.size, dtype="float32", dropout=0.0, remat="none",
+        vocab_multiple=128,
+    )  # fmt: skip
+    vectors = text_embedding.EmbeddingConfig(
+        "mean", True, "cosine", TEMPERATURE, _LENGTH.value, _LENGTH.value, "", ""
+    )
+
+    def make(*, rngs: Any) -> bi_encoder.BiEncoder:
+        query, passage = (objective.GroupShape(*dataclasses.astuple(one)) for one in rows)
+        loss = contrastive.ContrastiveConfig()
+        return bi_encoder.BiEncoder(
+            config, vectors, vocabulary, query, passage, loss, _CHUNKS.value, rngs=rngs
+        )
+
+    partitioner = partitioning.Partitioner()
+    optimizer = optimizers.AdamW(learning_rate=3e-5, warmup_steps=10, total_steps=10_000)
+    definition, state, shardings = train_state.create(make, optimizer, partitioner, 0)
+    source = import_hf.HuggingFace(_MODEL.value, vocabulary.size)
+    start = warm_start.Initialise(source, {"": ""}, unused=["^pooler/", "^head/"])
+    state = warm_start.apply(state, [start], shardings)
+    program = compiled_step.jit(definition, partitioner, shardings)
+
+    def step(batch: Any) -> dict[str, Any]:
+        nonlocal state
+        state, metrics = program(state, jax.device_put(batch, partitioner.batch_sharding))
+        return metrics
+
+    def run(first: int, count: int) -> Round:
+        batches = [pairs.batch(number) for number in range(first, first + count)]
+        started = time.perf_counter()
+        for batch in batches:
+            metrics = step(batch)
+        jax.block_until_ready((state, metrics))
+        seconds = time.perf_counter() - started
+        if float(metrics["healthy"].value()) != 1.0:
+            raise SystemExit("the loss or a gradient is not finite: what was timed is no training")
+        segments = [group["segment_ids"] for batch in batches for group in batch.values()]
+        return Round(
+            seconds, sum(int((s > 0).sum()) for s in segments), sum(s.size for s in segments)
+        )
+
+    first = step(pairs.batch(0))
+    return turns.Contestant(run, {name: float(first[name].value()) for name in TOLERANCE})
+
+
+def peer() -> turns.Contestant:
+    """sentence-transformers over the same texts, its columns padded as its trainer pads them."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import losses
+
+    from benchmarks import torch_retromae
+
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = SentenceTransformer(
+        _MODEL.value, device=device,
+        model_kwargs={"attn_implementation": "sdpa", "dtype": torch.float32},
+    ).train()  # fmt: skip
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    for layer in model[0].auto_model.encoder.layer:  # the fused attention reads its own
+        layer.attention.self.dropout_prob = 0.0
+    loss_of = losses.MultipleNegativesRankingLoss(model, scale=1 / TEMPERATURE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-5, weight_decay=0.01, fused=True)
+    pairs = unpacked()
+
+    def batch(number: int) -> list[dict[str, torch.Tensor]]:
+        made = []
+        for store, rows in chosen(pairs, number):
+            tokens, sizes = torch_retromae.padded(store, rows, _LENGTH.value)
+            mask = (np.arange(tokens.shape[1]) < sizes[:, None]).astype(np.int64)
+            arrays = {"input_ids": tokens, "attention_mask": mask}
+            made.append({name: torch.from_numpy(a).to(device) for name, a in arrays.items()})
+        return made
+
+    def step(one: list[dict[str, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of([dict(column) for column in one], None)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.detach(), norm
+
+    def run(first: int, count: int) -> Round:
+        batches = [batch(number) for number in range(first, first + count)]
+        started = time.perf_counter()
+        for one in batches:
+            loss, _ = step(one)
+        value = loss.item()  # waits for the device
+        seconds = time.perf_counter() - started
+        assert np.isfinite(value)
+        masks = [column["attention_mask"] for one in batches for column in one]
+        return Round(
+            seconds, sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)
+        )
+
+    loss, norm = step(batch(0))
+    return turns.Contestant(run, {"loss": loss.item(), "gradient_norm": norm.item()})
+
+
+def require_agreement(workers: dict[str, turns.Worker]) -> None:
+    """Ends the benchmark unless both found the same loss and gradient on the first batch."""
+    for fact, tolerance in TOLERANCE.items():
+        values = {name: worker.facts[fact] for name, worker in workers.items()}
+        if not np.allclose(list(values.values()), values["ours"], rtol=tolerance, atol=0):
+            raise SystemExit(f"{fact}: expected the same within {tolerance:.0e}, found {values}")
+
+
+def table(workers: dict[str, turns.Worker]) -> None:
+    """First losses, and speed, ratio and memory of each."""
+    for name, worker in workers.items():
+        facts = worker.facts
+        print(
+            f"first batch, {NAMES[name]}: loss {facts['loss']:.6f}, norm of the gradient "
+            f"{facts['gradient_norm']:.6f}"
+        )
+    print(f"{'':<24}{'queries/s':>10}{'tokens/s':>10}{'(low to high)':>18}{'ours / it':>11}"
+          f"{'padding':>9}{'peak MiB':>10}")  # fmt: skip
+    for name, worker in workers.items():
+        # Rounds are paired: what slows one slows its neighbours.
+        both = zip(workers["ours"].rounds, worker.rounds, strict=True)
+        ratio = statistics.median(b.seconds / a.seconds for a, b in both)
+        seconds = statistics.median(one.seconds for one in worker.rounds)
+        spread = f"{min(worker.speeds):,.0f} to {max(worker.speeds):,.0f}"
+        print(
+            f"{NAMES[name]:<24}{_QUERIES.value * _STEPS.value / seconds:>10.2f}"
+            f"{statistics.median(worker.speeds):>10,.0f}{spread:>18}{ratio:>11.2f}"
+            f"{1 - worker.tokens / worker.places:>9.1%}{worker.peak / 2**20:>10,.0f}"
+        )
+
+
+def main(_: list[str]) -> None:
+    """Starts both, compares their losses, lets them take turns, prints the table."""
+    if _WORKER.value:
+        turns.serve(*((ours(), "jax") if _WORKER.value == "ours" else (peer(), "torch")))
+        return
+    os.environ.update(children.virtual_devices(_DEVICES.value))
+    print(
+        f"{Path(_MODEL.value).name}: {_QUERIES.value} queries a batch with {_GROUP.value} passages "
+        f"each, cut at {_LENGTH.value} tokens; ours in {_CHUNKS.value} chunks; "
+        f"{len(os.sched_getaffinity(0))} cores and as many threads",
+        flush=True,
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+
+        def worker(name: str) -> turns.Worker:
+            return turns.Worker("benchmarks.finetune_step", [f"--worker={name}"], scratch)
+
+        worker("ours").close()  # the compiler's memory is no step's
+        workers = {name: worker(name) for name in NAMES}
+        require_agreement(workers)
+        for number in range(_ROUNDS.value):
+            for one in workers.values():
+                one.run(turns.WARMUP + number * _STEPS.value, _STEPS.value)
+        table(workers)
+        for one in workers.values():
+            one.close()
+
+
+if __name__ == "__main__":
+    code_hash.announce("finetune_step")
+    app.run(main)
