@@ -42,6 +42,7 @@ _CHUNKS = flags.DEFINE_integer("chunks", 1, "Parts in which ours encodes a batch
 _DEVICES = flags.DEFINE_integer("devices", 4, "As which a CPU counts at most; see CPU_DEVICES.")
 _STEPS = flags.DEFINE_integer("steps", 1, "Steps in a round.")
 _ROUNDS = flags.DEFINE_integer("rounds", 4, "Rounds; the median counts.")
+_UNROLL = flags.DEFINE_integer("unroll", 12, "Layers of ours in an iteration of their loop.")
 _WORKER = flags.DEFINE_enum("worker", None, ["ours", "peer"], "Internal: which.")
 
 TEMPERATURE = 0.05
@@ -111,8 +112,8 @@ def ours() -> turns.Contestant:
     pairs = pipeline(*rows)
     vocabulary = contract.Vocabulary.load(f"{_RUN.value}/tokenizer/tokenizer")
     config = hf_config.config_from_hf(
-        _MODEL.value, vocabulary.size, dtype="float32", dropout=0.0, remat="none",
-        vocab_multiple=128,
+        folder=_MODEL.value, vocab_size=vocabulary.size, dtype="float32", dropout=0.0,
+        remat="none", vocab_multiple=128, unroll=_UNROLL.value,
     )  # fmt: skip
     vectors = text_embedding.EmbeddingConfig(
         "mean", True, "cosine", TEMPERATURE, _LENGTH.value, _LENGTH.value, "", ""

@@ -293,7 +293,7 @@ class Encoder(token_encoder.TokenEncoder):
             view,
             key=key,
             remat=config.remat,
-            unroll=config.unroll if all_layers else min(config.unroll, end - start),
+            unroll=config.unroll,
         )
 
     def run_at(

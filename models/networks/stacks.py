@@ -75,7 +75,7 @@ def run_stack(
         view: from their `view`.
         key: for dropout; None turns it off.
         remat: one of `REMAT_POLICIES`.
-        unroll: layers in one iteration of the loop.
+        unroll: layers in one iteration of the loop, at most.
 
     Returns:
         [B, L, D].
@@ -90,7 +90,7 @@ def run_stack(
         in_axes=(nnx.Carry, 0, None, 0),
         out_axes=nnx.Carry,
         length=count,
-        unroll=unroll,
+        unroll=min(unroll, count),
     )
     return scan(hidden, layers, view, keys)
 
