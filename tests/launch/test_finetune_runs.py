@@ -58,25 +58,18 @@ def write(folder: Path, shuffled: bool = False) -> Path:
 
 
 def write_marked(folder: Path) -> Path:
-    """Pairs by split, of passages that are two of a kind, which BM25 cannot tell apart.
-
-    Both have five words and a last one each; the last word of a query says which of them answers,
-    in words that no passage has.
+    """Triplets by split: of two passages with the words of a query, one has a last word that none
+    of the wrong passages has; BM25 cannot tell them apart.
     """
     folder.mkdir(parents=True)
-    *_, asked_a, asked_b, answer_a, answer_b = sorted(set(published_folders.WORDS))
-    marks = ((asked_a, answer_a), (asked_b, answer_b))
-    words = set(published_folders.WORDS) - {asked_a, asked_b, answer_a, answer_b}
-    sizes = SIZES | {"train": 400}  # there are 462 sets of five words
-    texts = iter(passages(sum(sizes.values()) // 2, 0, words))
+    *_, right, wrong = sorted(set(published_folders.WORDS))
+    sizes = SIZES | {"train": 600}  # there are 1,287 sets of five words
+    texts = iter(passages(sum(sizes.values()), 0, set(published_folders.WORDS) - {right, wrong}))
     for split, size in sizes.items():
-        rows = [
-            (" ".join([*one, asked]), " ".join([*one, answer]))
-            for one in (next(texts) for _ in range(size // 2))
-            for asked, answer in marks
-        ]
+        chosen = [" ".join(next(texts)) for _ in range(size)]
+        rows = [(one, f"{one} {right}", f"{one} {wrong}") for one in chosen]
         with (folder / f"{split}.csv").open("w", newline="") as file:
-            csv.writer(file).writerows([("query", "passage"), *rows])
+            csv.writer(file).writerows([("query", "positive", "negative"), *rows])
     return folder
 
 
@@ -135,10 +128,9 @@ def test_shuffled_pairs_never_make_it_better(place: Path) -> None:
 
 @pytest.mark.slow
 def test_a_reranker_orders_what_bm25_cannot(place: Path) -> None:
-    """And its folder scores the two passages of a query in that order."""
-    settings = ["--kind=reranker", "EPOCHS=10", "LEARNING_RATE=2e-3", "RERANKED=10", *SETTINGS[3:5]]
+    settings = ["--kind=reranker", "EPOCHS=2", "LEARNING_RATE=1e-3", "RERANKED=2", *SETTINGS[3:5]]
     settings += ["prepare.prepare.workers=1", "LICENCE=mit", "MAX_OVERLAP=1.0"]
-    settings += ["QUERY_LENGTH=10", "PASSAGE_LENGTH=10", "PAIR_LENGTH=19"]
+    settings += ["QUERY_LENGTH=10", "PASSAGE_LENGTH=16", "PAIR_LENGTH=25"]
     finished(start(place, "marked", "reranker_run", settings))
     found = verdict(place, "reranker_run")
     assert found["verdict"] == "better", found["line"]
