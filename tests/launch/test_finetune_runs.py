@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +22,12 @@ SETTINGS += ["prepare.prepare.workers=1", "DEVELOPMENT_SAMPLE=100", "LICENCE=mit
 SIZES = {"train": 1000, "dev": 220, "test": 300}
 
 
-def passages(
-    count: int, seed: int, words: Collection[str] = published_folders.WORDS
-) -> list[list[str]]:
-    """Different sets of five of the words."""
-    known: list[str] = sorted(set(words))
-    found: set[tuple[str, ...]] = set()
+def passages(count: int, seed: int) -> list[list[str]]:
+    """Different sets of five words."""
+    words, found = sorted(set(published_folders.WORDS)), set()
     generator = random.Random(seed)
     while len(found) < count:
-        found.add(tuple(sorted(generator.sample(known, 5))))
+        found.add(tuple(sorted(generator.sample(words, 5))))
     return [list(one) for one in sorted(found, key=lambda _: generator.random())]
 
 
@@ -57,22 +53,6 @@ def write(folder: Path, shuffled: bool = False) -> Path:
     return folder
 
 
-def write_marked(folder: Path) -> Path:
-    """Triplets by split: of two passages with the words of a query, one has a last word that none
-    of the wrong passages has; BM25 cannot tell them apart.
-    """
-    folder.mkdir(parents=True)
-    *_, right, wrong = sorted(set(published_folders.WORDS))
-    sizes = SIZES | {"train": 600}  # there are 1,287 sets of five words
-    texts = iter(passages(sum(sizes.values()), 0, set(published_folders.WORDS) - {right, wrong}))
-    for split, size in sizes.items():
-        chosen = [" ".join(next(texts)) for _ in range(size)]
-        rows = [(one, f"{one} {right}", f"{one} {wrong}") for one in chosen]
-        with (folder / f"{split}.csv").open("w", newline="") as file:
-            csv.writer(file).writerows([("query", "positive", "negative"), *rows])
-    return folder
-
-
 @pytest.fixture(scope="module", name="place")
 def make_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an encoder and two kinds of data."""
@@ -80,14 +60,13 @@ def make_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     published_folders.published(place / "st").rename(place / "encoder")
     write(place / "right")
     write(place / "wrong", shuffled=True)
-    write_marked(place / "marked")
     return place
 
 
-def start(place: Path, data: str, run: str, settings: Sequence[str] = SETTINGS) -> subprocess.Popen:
+def start(place: Path, data: str, run: str) -> subprocess.Popen:
     words = [f"--model={place}/encoder", f"--data={place}/{data}", f"--run_dir={place}/{run}/run"]
     return subprocess.Popen(
-        [sys.executable, "-u", "-m", "launch.cli", "finetune", *words, *settings],
+        [sys.executable, "-u", "-m", "launch.cli", "finetune", *words, *SETTINGS],
         env=os.environ | {"XLA_FLAGS": virtual_devices.flags(), "COLUMNS": "120"},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
         start_new_session=True,
@@ -124,22 +103,6 @@ def test_pairs_that_can_be_learned_make_it_better(place: Path) -> None:
 def test_shuffled_pairs_never_make_it_better(place: Path) -> None:
     finished(start(place, "wrong", "wrong_run"))
     assert verdict(place, "wrong_run")["verdict"] in ("no difference", "worse")
-
-
-@pytest.mark.slow
-def test_a_reranker_orders_what_bm25_cannot(place: Path) -> None:
-    settings = ["--kind=reranker", "EPOCHS=2", "LEARNING_RATE=1e-3", "RERANKED=2", *SETTINGS[3:5]]
-    settings += ["prepare.prepare.workers=1", "LICENCE=mit", "MAX_OVERLAP=1.0"]
-    settings += ["QUERY_LENGTH=10", "PASSAGE_LENGTH=16", "PAIR_LENGTH=25"]
-    finished(start(place, "marked", "reranker_run", settings))
-    found = verdict(place, "reranker_run")
-    assert found["verdict"] == "better", found["line"]
-    folder = place / "reranker_run/run"
-    assert found["systems"]["reranker"]["nDCG@10"]["value"] > 0.95
-    log = (folder / "reranker/metrics.jsonl").read_text().splitlines()
-    assert sum("eval/dev/nDCG@10" in json.loads(line) for line in log) >= 8
-    assert (folder / "export/cross_encoder/model.safetensors").is_file()
-    assert found["line"].split(":")[0] in (folder / "model_card.md").read_text()
 
 
 @pytest.mark.slow
