@@ -19,7 +19,6 @@ import dataclasses
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,8 @@ from typing import Any
 import numpy as np
 from absl import app, flags
 
-from benchmarks import code_hash, corpora, turns
-from benchmarks.shapes import SIZES, Round
+from benchmarks import code_hash, contrastive_contestants, corpora, turns
+from benchmarks.shapes import SIZES
 from input_pipelines.batches import packing_plan, token_groups
 from input_pipelines.pairs import pair_packing
 from input_pipelines.pairs.retriever_batches import PairsPipeline
@@ -48,7 +47,6 @@ _ENCODER = flags.DEFINE_string("encoder", "", "Internal: folder of the weights t
 
 TEMPERATURE = 0.05
 SEGMENTS = 16
-TOLERANCE = {"loss": 1e-4, "gradient_norm": 1e-3}  # relative
 NAMES = {
     "ours": "kennel, packed",
     "sorted": "sentence-transformers, sorted by length",
@@ -114,18 +112,15 @@ def fitting_rows(chunks: int) -> tuple[token_groups.Rows, token_groups.Rows]:
 
 
 def ours() -> turns.Contestant:
-    """The trainer's own program; writes its first weights to --encoder if they are not there."""
-    import jax
-
+    """The program that the trainer runs; writes its first weights to --encoder unless it exists."""
     from benchmarks.retromae_step import encoder_config
     from models.losses import contrastive
     from models.networks import text_embedding
     from models.objectives import bi_encoder
-    from t5x_style.distributed import partitioning, startup
+    from t5x_style.distributed import startup
     from t5x_style.interfaces import contract, objective
-    from t5x_style.step import compiled_step, optimizers, train_state
 
-    startup.schedule_for_memory()  # as every command that trains or encodes does
+    startup.schedule_for_memory()
     chunks = -(-_PAIRS.value // _MINI_BATCH.value)
     rows = fitting_rows(chunks)
     pairs = pipeline(*rows)
@@ -144,34 +139,11 @@ def ours() -> turns.Contestant:
             config, vectors, vocabulary, query, passage, loss, chunks, rngs=rngs
         )
 
-    partitioner = partitioning.Partitioner()
-    optimizer = optimizers.AdamW(learning_rate=1e-4, warmup_steps=10, total_steps=10_000)
-    definition, state, shardings = train_state.create(make, optimizer, partitioner, 0)
-    if not Path(_ENCODER.value).exists():
-        export(definition.module(state.params, state.variables))
-    program = compiled_step.jit(definition, partitioner, shardings)
+    def keep(module: Any) -> None:
+        if not Path(_ENCODER.value).exists():
+            export(module)
 
-    def step(batch: Any) -> dict[str, Any]:
-        nonlocal state
-        state, metrics = program(state, jax.device_put(batch, partitioner.batch_sharding))
-        return metrics
-
-    def run(first: int, count: int) -> Round:
-        batches = [pairs.batch(number) for number in range(first, first + count)]
-        started = time.perf_counter()
-        for batch in batches:
-            metrics = step(batch)
-        jax.block_until_ready((state, metrics))
-        seconds = time.perf_counter() - started
-        if float(metrics["healthy"].value()) != 1.0:
-            raise SystemExit("the loss or a gradient is not finite: what was timed is no training")
-        segments = [group["segment_ids"] for batch in batches for group in batch.values()]
-        return Round(
-            seconds, sum(int((s > 0).sum()) for s in segments), sum(s.size for s in segments)
-        )
-
-    first = step(pairs.batch(0))
-    return turns.Contestant(run, {name: float(first[name].value()) for name in TOLERANCE})
+    return contrastive_contestants.kennel(make, pairs, 1e-4, at_start=keep)
 
 
 def export(module: Any) -> None:
@@ -202,69 +174,27 @@ def peer(sort: bool) -> turns.Contestant:
         sort: the pairs of a batch by the length of their paragraphs; its loss is the same in any
             order.
     """
-    import torch
-    from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer import losses
 
     from benchmarks import torch_retromae
 
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = SentenceTransformer(
-        f"{_ENCODER.value}/encoder", device=device,
-        model_kwargs={"attn_implementation": "sdpa", "dtype": torch.float32},
-    ).train()  # fmt: skip
+    model = contrastive_contestants.sentence_transformer(f"{_ENCODER.value}/encoder")
     cached = losses.CachedMultipleNegativesRankingLoss(
         model, scale=1 / TEMPERATURE, mini_batch_size=_MINI_BATCH.value
     )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
     pairs = unpacked()
 
-    def batch(number: int) -> list[dict[str, torch.Tensor]]:
+    def columns(number: int) -> list[tuple[np.ndarray, np.ndarray]]:
         sides = list(texts(pairs, number))
         passages, rows, cut = sides[1]
         lengths = np.minimum(passages.lengths[rows], cut)
         shuffled = np.random.default_rng(number).permutation(len(rows))  # the pipeline sorts them
         order = np.argsort(-lengths, kind="stable") if sort else shuffled
-        made = []
-        for store, rows, cut in sides:
-            tokens, sizes = torch_retromae.padded(store, rows[order], cut)
-            mask = (np.arange(tokens.shape[1]) < sizes[:, None]).astype(np.int64)
-            arrays = {"input_ids": tokens, "attention_mask": mask}
-            made.append({name: torch.from_numpy(a).to(device) for name, a in arrays.items()})
-        return made
+        return [torch_retromae.padded(store, rows[order], cut) for store, rows, cut in sides]
 
-    def step(one: list[dict[str, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
-        optimizer.zero_grad(set_to_none=True)
-        loss = cached([dict(side) for side in one], None)
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        return loss.detach(), norm
-
-    def run(first: int, count: int) -> Round:
-        batches = [batch(number) for number in range(first, first + count)]
-        started = time.perf_counter()
-        for one in batches:
-            loss, _ = step(one)
-        value = loss.item()  # waits for the device
-        seconds = time.perf_counter() - started
-        assert np.isfinite(value)
-        sizes = [side["attention_mask"].sum(dim=1).cpu() for one in batches for side in one]
-        parts = [part for side in sizes for part in side.split(_MINI_BATCH.value)]
-        places = sum(len(part) * int(part.max()) for part in parts)  # it cuts each mini-batch so
-        return Round(seconds, sum(int(side.sum()) for side in sizes), places)
-
-    loss, norm = step(batch(0))
-    return turns.Contestant(run, {"loss": loss.item(), "gradient_norm": norm.item()})
-
-
-def require_agreement(workers: dict[str, turns.Worker]) -> None:
-    """Ends the benchmark unless all found the same loss and gradient on the first batch."""
-    for fact, tolerance in TOLERANCE.items():
-        values = {name: worker.facts[fact] for name, worker in workers.items()}
-        if not np.allclose(list(values.values()), values["ours"], rtol=tolerance, atol=0):
-            raise SystemExit(f"{fact}: expected the same within {tolerance:.0e}, found {values}")
+    return contrastive_contestants.sentence_transformers(
+        model, cached, columns, 1e-4, _MINI_BATCH.value
+    )
 
 
 def table(workers: dict[str, turns.Worker]) -> None:
@@ -317,10 +247,8 @@ def main(_: list[str]) -> None:
 
         worker("ours").close()  # the compiler's memory is no step's
         workers = {name: worker(name) for name in NAMES}
-        require_agreement(workers)
-        for number in range(_ROUNDS.value):
-            for one in workers.values():
-                one.run(turns.WARMUP + number * _STEPS.value, _STEPS.value)
+        turns.require_agreement(workers, contrastive_contestants.TOLERANCE)
+        turns.race(workers, _ROUNDS.value, _STEPS.value)
         table(workers)
         for one in workers.values():
             one.close()

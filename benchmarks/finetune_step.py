@@ -3,7 +3,7 @@
     python -m benchmarks.finetune_step --run=runs/finetune --model=path/to/encoder [--chunks=1]
 
 `--run` is a finished `kennel finetune --model=... --data=...`, of which the tokenized texts and the
-mined negatives are read. Ours is the trainer's program of recipes/finetune.gin: packed rows, a
+mined negatives are read. Ours is the program that recipes/finetune.gin trains with: packed rows, a
 virtual device for each core, `--chunks` of GradCache. The peer is MultipleNegativesRankingLoss over
 query, positive and negatives, padded to the longest text of each column, as its trainer pads them,
 with PyTorch's fused attention and AdamW. Both start from the folder's weights, without dropout, in
@@ -11,23 +11,21 @@ float32, and see the same texts in the same steps; their losses and the norms of
 have to agree on the first batch before anything is timed.
 
 Prints queries and tokens that are not padding per second, and peak memory. Each runs in a process
-of its own, and they take turns. The first step of a turn, compilation and tokenizing are not
-counted, nor is making the batches. Needs the extra `interop`.
+of its own, and they take turns. Not counted are the first step of a turn, compilation,
+tokenizing and making the batches. Needs the extra `interop`.
 """
 
 import dataclasses
 import os
 import statistics
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from absl import app, flags
 
-from benchmarks import code_hash, turns
-from benchmarks.shapes import Round
+from benchmarks import code_hash, contrastive_contestants, turns
 from input_pipelines.batches import packing_plan, token_groups
 from input_pipelines.pairs import pair_packing
 from input_pipelines.pairs.retriever_batches import PairsPipeline
@@ -47,7 +45,6 @@ _WORKER = flags.DEFINE_enum("worker", None, ["ours", "peer"], "Internal: which."
 
 TEMPERATURE = 0.05
 SEGMENTS = 16
-TOLERANCE = {"loss": 1e-4, "gradient_norm": 1e-3}  # relative
 NAMES = {"ours": "kennel", "peer": "sentence-transformers"}
 
 
@@ -95,19 +92,18 @@ def fitting_rows(multiple: int) -> tuple[token_groups.Rows, token_groups.Rows]:
 
 
 def ours() -> turns.Contestant:
-    """The trainer's own program."""
+    """The program that the trainer runs."""
     import jax
 
     from models.interop import hf_config, import_hf
     from models.losses import contrastive
     from models.networks import text_embedding
     from models.objectives import bi_encoder
-    from t5x_style.distributed import partitioning, startup
+    from t5x_style.distributed import startup
     from t5x_style.interfaces import contract, objective
-    from t5x_style.step import compiled_step, optimizers, train_state
     from t5x_style.training import warm_start
 
-    startup.schedule_for_memory()  # as every command that trains or encodes does
+    startup.schedule_for_memory()
     rows = fitting_rows(len(jax.devices()) * _CHUNKS.value)
     pairs = pipeline(*rows)
     vocabulary = contract.Vocabulary.load(f"{_RUN.value}/tokenizer/tokenizer")
@@ -126,100 +122,36 @@ def ours() -> turns.Contestant:
             config, vectors, vocabulary, query, passage, loss, _CHUNKS.value, rngs=rngs
         )
 
-    partitioner = partitioning.Partitioner()
-    optimizer = optimizers.AdamW(learning_rate=3e-5, warmup_steps=10, total_steps=10_000)
-    definition, state, shardings = train_state.create(make, optimizer, partitioner, 0)
     source = import_hf.HuggingFace(_MODEL.value, vocabulary.size)
-    start = warm_start.Initialise(source, {"": ""}, unused=["^pooler/", "^head/"])
-    state = warm_start.apply(state, [start], shardings)
-    program = compiled_step.jit(definition, partitioner, shardings)
-
-    def step(batch: Any) -> dict[str, Any]:
-        nonlocal state
-        state, metrics = program(state, jax.device_put(batch, partitioner.batch_sharding))
-        return metrics
-
-    def run(first: int, count: int) -> Round:
-        batches = [pairs.batch(number) for number in range(first, first + count)]
-        started = time.perf_counter()
-        for batch in batches:
-            metrics = step(batch)
-        jax.block_until_ready((state, metrics))
-        seconds = time.perf_counter() - started
-        if float(metrics["healthy"].value()) != 1.0:
-            raise SystemExit("the loss or a gradient is not finite: what was timed is no training")
-        segments = [group["segment_ids"] for batch in batches for group in batch.values()]
-        return Round(
-            seconds, sum(int((s > 0).sum()) for s in segments), sum(s.size for s in segments)
-        )
-
-    first = step(pairs.batch(0))
-    return turns.Contestant(run, {name: float(first[name].value()) for name in TOLERANCE})
+    take_over = warm_start.Initialise(source, {"": ""}, unused=["^pooler/", "^head/"])
+    return contrastive_contestants.kennel(make, pairs, 3e-5, [take_over])
 
 
 def peer() -> turns.Contestant:
     """sentence-transformers over the same texts, its columns padded as its trainer pads them."""
     import torch
-    from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer import losses
 
     from benchmarks import torch_retromae
 
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = SentenceTransformer(
-        _MODEL.value, device=device,
-        model_kwargs={"attn_implementation": "sdpa", "dtype": torch.float32},
-    ).train()  # fmt: skip
+    model = contrastive_contestants.sentence_transformer(_MODEL.value)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    for layer in model[0].auto_model.encoder.layer:  # the fused attention reads its own
+    for layer in model[0].auto_model.encoder.layer:  # fused attention has a rate of its own
         layer.attention.self.dropout_prob = 0.0
     loss_of = losses.MultipleNegativesRankingLoss(model, scale=1 / TEMPERATURE)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-5, weight_decay=0.01, fused=True)
     pairs = unpacked()
 
-    def batch(number: int) -> list[dict[str, torch.Tensor]]:
-        made = []
-        for store, rows in chosen(pairs, number):
-            tokens, sizes = torch_retromae.padded(store, rows, _LENGTH.value)
-            mask = (np.arange(tokens.shape[1]) < sizes[:, None]).astype(np.int64)
-            arrays = {"input_ids": tokens, "attention_mask": mask}
-            made.append({name: torch.from_numpy(a).to(device) for name, a in arrays.items()})
-        return made
+    def columns(number: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [
+            torch_retromae.padded(store, rows, _LENGTH.value)
+            for store, rows in chosen(pairs, number)
+        ]
 
-    def step(one: list[dict[str, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
-        optimizer.zero_grad(set_to_none=True)
-        loss = loss_of([dict(column) for column in one], None)
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        return loss.detach(), norm
-
-    def run(first: int, count: int) -> Round:
-        batches = [batch(number) for number in range(first, first + count)]
-        started = time.perf_counter()
-        for one in batches:
-            loss, _ = step(one)
-        value = loss.item()  # waits for the device
-        seconds = time.perf_counter() - started
-        assert np.isfinite(value)
-        masks = [column["attention_mask"] for one in batches for column in one]
-        return Round(
-            seconds, sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)
-        )
-
-    loss, norm = step(batch(0))
-    return turns.Contestant(run, {"loss": loss.item(), "gradient_norm": norm.item()})
-
-
-def require_agreement(workers: dict[str, turns.Worker]) -> None:
-    """Ends the benchmark unless both found the same loss and gradient on the first batch."""
-    for fact, tolerance in TOLERANCE.items():
-        values = {name: worker.facts[fact] for name, worker in workers.items()}
-        if not np.allclose(list(values.values()), values["ours"], rtol=tolerance, atol=0):
-            raise SystemExit(f"{fact}: expected the same within {tolerance:.0e}, found {values}")
+    return contrastive_contestants.sentence_transformers(
+        model, loss_of, columns, 3e-5, _QUERIES.value
+    )
 
 
 def table(workers: dict[str, turns.Worker]) -> None:
@@ -264,10 +196,8 @@ def main(_: list[str]) -> None:
 
         worker("ours").close()  # the compiler's memory is no step's
         workers = {name: worker(name) for name in NAMES}
-        require_agreement(workers)
-        for number in range(_ROUNDS.value):
-            for one in workers.values():
-                one.run(turns.WARMUP + number * _STEPS.value, _STEPS.value)
+        turns.require_agreement(workers, contrastive_contestants.TOLERANCE)
+        turns.race(workers, _ROUNDS.value, _STEPS.value)
         table(workers)
         for one in workers.values():
             one.close()

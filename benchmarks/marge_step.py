@@ -208,14 +208,6 @@ def peer() -> turns.Contestant:
     return turns.Contestant(run, facts)
 
 
-def require_agreement(workers: dict[str, turns.Worker]) -> None:
-    """Ends the benchmark unless both found the same loss and gradient on the first batch."""
-    for fact, tolerance in TOLERANCE.items():
-        values = {name: worker.facts[fact] for name, worker in workers.items()}
-        if not np.allclose(values["peer"], values["ours"], rtol=tolerance, atol=0):
-            raise SystemExit(f"{fact}: expected the same within {tolerance:.0e}, found {values}")
-
-
 def table(workers: dict[str, turns.Worker]) -> None:
     """Time, speed, ratio and memory of each."""
     ours = workers["ours"]
@@ -266,10 +258,8 @@ def main(_: list[str]) -> None:
 
         worker("ours").close()  # the compiler's memory is no step's
         workers = {name: worker(name) for name in NAMES}
-        require_agreement(workers)
-        for number in range(_ROUNDS.value):
-            for one in workers.values():
-                one.run(turns.WARMUP + number * _STEPS.value, _STEPS.value)
+        turns.require_agreement(workers, TOLERANCE)
+        turns.race(workers, _ROUNDS.value, _STEPS.value)
         table(workers)
         for one in workers.values():
             one.close()

@@ -216,9 +216,7 @@ def main(_: list[str]) -> None:
 
         worker("ours").close()  # the compiler's memory is no step's
         workers = {name: worker(name) for name in NAMES}
-        for number in range(_ROUNDS.value):
-            for one in workers.values():
-                one.run(turns.WARMUP + number * _STEPS.value, _STEPS.value)
+        turns.race(workers, _ROUNDS.value, _STEPS.value)
         table(workers)
         for one in workers.values():
             one.close()

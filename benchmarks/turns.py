@@ -130,3 +130,24 @@ class Worker:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
+
+
+def require_agreement(workers: Mapping[str, Worker], tolerances: Mapping[str, float]) -> None:
+    """Ends the benchmark unless all found the same on the first batch.
+
+    Args:
+        workers: one is called 'ours'.
+        tolerances: fact -> relative tolerance.
+    """
+    for fact, tolerance in tolerances.items():
+        values = {name: worker.facts[fact] for name, worker in workers.items()}
+        allowed = tolerance * abs(values["ours"])
+        if not all(abs(value - values["ours"]) <= allowed for value in values.values()):
+            raise SystemExit(f"{fact}: expected the same within {tolerance:.0e}, found {values}")
+
+
+def race(workers: Mapping[str, Worker], rounds: int, steps: int) -> None:
+    """Lets the workers take turns, so many rounds of so many steps."""
+    for number in range(rounds):
+        for one in workers.values():
+            one.run(WARMUP + number * steps, steps)

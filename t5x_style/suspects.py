@@ -118,12 +118,12 @@ def _found(
         rows.setdefault(query, []).append(row)
     hits = search.search(list(rows), list(rows.values()), depth)
     found = set()
-    for (query, own), one in zip(rows.items(), hits, strict=True):
+    for (query, positives), one in zip(rows.items(), hits, strict=True):
         scores.update(
             ((query, row), float(score))
-            for row, score in zip(own, one.positive_scores, strict=True)
+            for row, score in zip(positives, one.positive_scores, strict=True)
         )
-        found |= {(query, row) for row in own if row in one.rows}
+        found |= {(query, row) for row in positives if row in one.rows}
     return found
 
 
