@@ -1,5 +1,6 @@
 """Sizes of an encoder from and to the `config.json` of Hugging Face, for every family we have."""
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ def config_from_hf(
     dropout: float | None = None,
     unroll: int = 1,
     attention: str = "auto",
+    attention_dropout: float | None = None,
 ) -> TokenEncoderConfig:
     """The configuration of the encoder that a Hugging Face `config.json` describes.
 
@@ -26,6 +28,7 @@ def config_from_hf(
         dtype, remat, vocab_multiple, unroll, attention: ours to choose; see `BertConfig`.
         vocab_size: the tokenizer's; None takes that of `config.json`.
         dropout: rate for states and attention; None takes the two of `config.json`.
+        attention_dropout: rate for attention in place of that.
 
     Raises:
         FileNotFoundError: there is no config.json.
@@ -35,7 +38,10 @@ def config_from_hf(
     options = published_layout.Options(
         dtype, remat, vocab_multiple, vocab_size, dropout, unroll, attention
     )
-    return layout(fields, Path(folder)).config(fields, options)
+    config = layout(fields, Path(folder)).config(fields, options)
+    if attention_dropout is None:
+        return config
+    return dataclasses.replace(config, attention_dropout=attention_dropout)
 
 
 def read_fields(folder: str | Path) -> dict[str, Any]:

@@ -1,13 +1,12 @@
-"""softmax(QK^T / sqrt(d)) V: written out, or by a library's kernel that never holds [L, L] scores.
+"""softmax(QK^T / sqrt(d)) V: written out, or by a kernel that never holds [B, H, L, L] scores.
 
 Which kernel runs is decided by the platform that is compiled for: on TPUs splash attention, which
-knows segments; on NVIDIA GPUs cuDNN's flash attention; elsewhere the plain form.  A causal view of
-a few tokens has a form of its own, `local`.  Letters: B batch, L length, Q query length, K key
-length, H heads, d head dimension.
+knows segments; on NVIDIA GPUs cuDNN's flash attention; on CPUs `blocked_attention`; elsewhere the
+plain form.  A causal view of a few tokens has a form of its own, `local`.  Letters: B batch,
+L length, Q query length, K key length, H heads, d head dimension.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from models.networks import blocked_attention
 from t5x_style.distributed.partitioning import BATCH_AXES
 
 KINDS = ("auto", "plain", "fused")
@@ -31,10 +31,18 @@ class AttentionError(ValueError):
     """The fused kernels cannot compute what was asked for."""
 
 
-class Segments(NamedTuple):
-    """What self-attention may see, as a kernel takes it: `ids` [B, L] int32, 0 = padding."""
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Segments:
+    """What self-attention may see, as a kernel takes it.
+
+    Attributes:
+        ids: [B, L] int32, 0 = padding.
+        on_accelerators: whether accelerators, too, run a kernel; else CPUs alone.
+    """
 
     ids: jax.Array
+    on_accelerators: bool = dataclasses.field(default=True, metadata={"static": True})
 
 
 @jax.tree_util.register_dataclass
@@ -212,30 +220,39 @@ def fused(
     device runs the kernel on its rows and heads: kernels are opaque to the partitioner.
 
     Args:
-        query, key, value: [B, L, H, d], L as `choose` accepts.
+        query, key, value: [B, L, H, d], L as `choose` accepts where accelerators have a kernel.
         segments: values at padding are finite and meaningless, as in `plain`, but other ones.
         kind: 'auto' or 'fused'; the latter refuses a dtype that the GPU at hand cannot fuse.
 
     Returns:
         [B, L, H, d].
     """
-    kernels = {"tpu": on_tpu}
-    if _gpu_at_hand() and _gpu_can(query, kind):
-        kernels["cuda"] = on_gpu
-    one_device = functools.partial(jax.lax.platform_dependent, default=_on_others, **kernels)
+    kernels = {"cpu": on_cpu}
+    if segments.on_accelerators:
+        kernels["tpu"] = on_tpu
+        if _gpu_at_hand() and _gpu_can(query, kind):
+            kernels["cuda"] = on_gpu
+    by_platform = {name: _on_mesh(kernel, query.shape) for name, kernel in kernels.items()}
+    return jax.lax.platform_dependent(
+        query, key, value, segments.ids, default=_on_others, **by_platform
+    )
+
+
+def _on_mesh(kernel: Callable[..., jax.Array], shape: tuple[int, ...]) -> Callable[..., jax.Array]:
+    """`kernel` for heads of `shape` [B, L, H, d], each device of the mesh with its part of them."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
-        return one_device(query, key, value, segments.ids)
-    rows = _dividing(mesh, BATCH_AXES, query.shape[0])
-    heads = _dividing(mesh, (_HEADS_AXIS,), query.shape[2])
+        return kernel
+    rows = _dividing(mesh, BATCH_AXES, shape[0])
+    heads = _dividing(mesh, (_HEADS_AXIS,), shape[2])
     split = PartitionSpec(rows, None, heads, None)
     return jax.shard_map(
-        one_device,
+        kernel,
         mesh=mesh,
         in_specs=(split, split, split, PartitionSpec(rows, None)),
         out_specs=split,
         check_vma=False,  # a kernel does not say over which axes its output varies
-    )(query, key, value, segments.ids)
+    )
 
 
 def _dividing(
@@ -243,6 +260,14 @@ def _dividing(
 ) -> tuple[str, ...] | None:
     """The axes to split `size` over; None, every device computes all, where it does not divide."""
     return None if size % math.prod(mesh.shape[axis] for axis in axes) else axes
+
+
+def on_cpu(query: jax.Array, key: jax.Array, value: jax.Array, ids: jax.Array) -> jax.Array:
+    """Heads in groups, where all scores at once would not fit into the cache; as `on_tpu`."""
+    rows, length, heads, _ = query.shape
+    if rows * heads * length**2 < blocked_attention.WORTH_IT:
+        return _on_others(query, key, value, ids)
+    return blocked_attention.attend(query, key, value, ids)
 
 
 def on_tpu(

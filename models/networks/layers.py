@@ -276,7 +276,7 @@ class Attention(nnx.Module):
         return lambda weights: self.dropout(weights, key)
 
     def segment_mask(self, segment_ids: jax.Array, key: jax.Array | None) -> Visible:
-        """What self-attention inside segments is called with: a mask, or segments where fused.
+        """What self-attention inside segments is called with: a mask, or segments for a kernel.
 
         Args:
             segment_ids: [B, L] int32, 0 = padding.
@@ -292,6 +292,9 @@ class Attention(nnx.Module):
             return attention.Segments(segment_ids)
         if self.kind == "auto" and isinstance(length, int) and length >= attention.AUTO_LENGTH:
             warnings.warn(f"attention of {length} tokens is plain: {choice.why}", stacklevel=2)
+        sizes_known = all(isinstance(size, int) for size in segment_ids.shape)
+        if self.kind == "auto" and not drops and sizes_known:
+            return attention.Segments(segment_ids, on_accelerators=False)
         return attention.visibility(segment_ids, segment_ids)
 
 

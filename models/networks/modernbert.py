@@ -249,11 +249,14 @@ class Encoder(token_encoder.TokenEncoder):
     ) -> tuple[rotary.View, rotary.View]:
         """What a layer of either kind sees: its whole segment, or a window."""
         config = self.config
-        of_whole = self.first.view(self.first.segment_mask(segment_ids, key), positions)
+        whole = self.first.segment_mask(segment_ids, key)
         turned = rotary.angles(positions, config.head_dimension, config.window_theta)
-        if not isinstance(of_whole.visible, attention.Segments):
-            visible = of_whole.visible & window_attention.near(positions, positions, config.reach)
-            return of_whole, rotary.View(visible, turned, turned)
+        if not isinstance(whole, attention.Segments) or not whole.on_accelerators:
+            # A mask: blocks of a window want long rows, as accelerators' kernels do.
+            whole = attention.visibility(segment_ids, segment_ids)
+            visible = whole & window_attention.near(positions, positions, config.reach)
+            return self.first.view(whole, positions), rotary.View(visible, turned, turned)
+        of_whole = self.first.view(whole, positions)
         window = window_attention.Window(segment_ids, config.reach)
         return of_whole, rotary.View(window, turned, turned)
 

@@ -259,6 +259,7 @@ ADDED: Mapping[str, str] = {
     "export.export.force": "False",
     "finetuned_folder.finetuned_folder.kind": "'retriever'",
     "pair_rows.fitting_rows.chunks": "1",
+    "hf_config.config_from_hf.attention_dropout": "None",
 }
 
 

@@ -37,6 +37,8 @@ def test_config_json_becomes_a_bert_config(tmp_path: Path) -> None:
     assert (config.position_offset, config.embedding_size, config.unroll) == (0, None, 2)
     ours = hf_config.config_from_hf(str(tmp_path), "float32", "none", 1, vocab_size=60, dropout=0.0)
     assert (ours.vocab_size, ours.dropout, ours.attention_dropout) == (60, 0.0, 0.0)
+    ours = hf_config.config_from_hf(str(tmp_path), "float32", "none", 1, attention_dropout=0.25)
+    assert (ours.dropout, ours.attention_dropout) == (0.1, 0.25)
 
 
 def test_the_other_families(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Fused attention: the TPU's kernel, interpreted, and programs for TPUs that are not at hand."""
+"""Attention's kernels: in blocks on CPUs; the TPU's, interpreted; programs for TPUs not at hand."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
-from models.networks import attention, bert
+from models.networks import attention, bert, blocked_attention
 from models.objectives import mlm
 from t5x_style.distributed.partitioning import BATCH_AXES, MeshShape, Partitioner
 from t5x_style.interfaces.objective import GroupShape, embedding_function
@@ -26,10 +26,10 @@ CONFIG = dataclasses.replace(tiny_models.CONFIG, layers=1, max_positions=LENGTH,
 
 @pytest.fixture
 def kernel_on_cpu(monkeypatch):
-    """Where a CPU would take the plain form it interprets the TPU's kernel, in several blocks."""
+    """A CPU interprets the TPU's kernel, in several blocks."""
     monkeypatch.setattr(attention, "_BLOCKS", (128,))
     interpreted = functools.partial(attention.on_tpu, interpret=True)
-    monkeypatch.setattr(attention, "_on_others", interpreted)
+    monkeypatch.setattr(attention, "on_cpu", interpreted)
 
 
 def packed(rows: int) -> dict[str, jax.Array]:
@@ -94,14 +94,61 @@ def test_rows_that_do_not_divide_are_computed_by_every_device(kernel_on_cpu):
     np.testing.assert_allclose(found[0, real], hidden[0, real], atol=2e-5)
 
 
-def test_on_a_cpu_fused_is_the_plain_form():
-    group = packed(2)
-    for one, other in zip(
-        states_and_gradients("fused", group, None)[1].values(),
-        states_and_gradients("plain", group, None)[1].values(),
-        strict=True,
-    ):
-        np.testing.assert_allclose(one, other, atol=1e-6)
+@pytest.fixture
+def blocks_at_any_size(monkeypatch):
+    """On CPUs, heads one by one, however few scores there are."""
+    monkeypatch.setattr(blocked_attention, "WORTH_IT", 0)
+    monkeypatch.setattr(blocked_attention, "SCORES", 1)
+
+
+@pytest.mark.parametrize("kind", ["auto", "fused"])
+@pytest.mark.parametrize("mesh", [None, MeshShape(2, 2, 2)])
+def test_in_blocks_as_written_out(blocks_at_any_size, kind, mesh):
+    group = packed(4)
+    hidden, gradients = states_and_gradients(kind, group, mesh)
+    expected, expected_gradients = states_and_gradients("plain", group, None)
+    np.testing.assert_allclose(hidden, expected, atol=2e-5)
+    for path, gradient in expected_gradients.items():
+        np.testing.assert_allclose(gradients[path], gradient, atol=2e-5, rtol=2e-5, err_msg=path)
+
+
+@pytest.mark.parametrize(
+    "heads,scores,groups", [(1, 2**18, 1), (2, 2**18, 2), (6, 4 * 24**2, 2), (6, 1, 6), (5, 900, 5)]
+)
+@pytest.mark.parametrize("dtype,tolerance", [("float32", 2e-6), ("bfloat16", 2e-2)])
+def test_blocks_of_heads(monkeypatch, heads, scores, groups, dtype, tolerance):
+    monkeypatch.setattr(blocked_attention, "SCORES", scores)
+    segments = jnp.array([[1] * 10 + [2] * 9 + [0] * 5, [0] * 24, [1] * 24])
+    keys = jax.random.split(jax.random.key(0), 4)
+    q, k, v, weight = (jax.random.normal(key, (3, 24, heads, 8)).astype(dtype) for key in keys)
+
+    def total(form, q, k, v):
+        out = form(q, k, v).astype(jnp.float32)
+        return jnp.sum(out * weight.astype(jnp.float32)), out
+
+    def found(form):
+        return jax.jit(jax.grad(functools.partial(total, form), (0, 1, 2), has_aux=True))(q, k, v)
+
+    seen = attention.visibility(segments, segments)
+    blocked = found(lambda q, k, v: blocked_attention.attend(q, k, v, segments))
+    written_out = found(lambda q, k, v: attention.plain(q, k, v, seen))
+    assert blocked_attention._grouped(q).shape[1] == groups
+    for one, other in zip(jax.tree.leaves(blocked), jax.tree.leaves(written_out), strict=True):
+        assert one.dtype == other.dtype
+        one, other = (np.asarray(x, np.float32) for x in (one, other))
+        np.testing.assert_allclose(one, other, atol=tolerance * max(1, np.abs(other).max()))
+
+
+def test_blocks_hold_no_scores_of_all_heads():
+    heads = jax.ShapeDtypeStruct((8, 256, 16, 16), jnp.float32)
+    ids = jax.ShapeDtypeStruct((8, 256), jnp.int32)
+
+    def temporaries(form) -> int:
+        loss = jax.grad(lambda q, k, v, ids: jnp.sum(form(q, k, v, ids)), (0, 1, 2))
+        compiled = jax.jit(loss).lower(heads, heads, heads, ids).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert temporaries(attention.on_cpu) < temporaries(attention._on_others) / 4
 
 
 @pytest.mark.parametrize(
