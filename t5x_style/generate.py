@@ -19,7 +19,7 @@ import tqdm
 from jax.experimental import multihost_utils
 
 from t5x_style.checkpoints import restored_model
-from t5x_style.distributed import startup
+from t5x_style.distributed import progress, startup
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces.contract import Contract
 from t5x_style.interfaces.objective import GENERATE, function_of
@@ -136,8 +136,7 @@ def generate(
         print(f"generate: {kept} of {len(job.bounds)} parts are there", file=sys.stderr)
     bounds = [job.bounds[number] for number in missing]
     total, begin = sum(end - start for start, end in bounds), time.perf_counter()
-    hidden = not (first and sys.stderr.isatty())
-    with tqdm.tqdm(total=total, desc="generate", unit="text", disable=hidden, leave=False) as bar:
+    with progress.progress(total, "generate", "texts") as bar:
         for number, (start, end) in zip(missing, bounds, strict=True):
             lines = _written(model, write, requests, start, end, jax.random.key(seed), bar)
             if first:

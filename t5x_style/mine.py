@@ -13,11 +13,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import jax
-import tqdm
 from absl import logging
 from jax.experimental import multihost_utils
 
-from t5x_style.distributed import startup
+from t5x_style.distributed import progress, startup
 from t5x_style.mining import hard_negatives, provenance
 from t5x_style.mining.candidates import Candidates, MakeCandidates
 from t5x_style.retrieval import resumable_parts, versioned_folder
@@ -169,12 +168,8 @@ def _mine_parts(
         kept = len(job.bounds) - len(missing)
         print(f"mine: {kept} of {len(job.bounds)} parts are there", file=sys.stderr)
     shares = [resumable_parts.share(*job.bounds[number]) for number in missing]
-    with tqdm.tqdm(
-        desc="mine",
-        total=sum(end - start for start, end in shares),  # of this process
-        unit="query",
-        disable=not (first and sys.stderr.isatty()),
-    ) as bar:
+    own = sum(end - start for start, end in shares)  # of this process
+    with progress.progress(own, "mine", "queries") as bar:
         for number, (start, end) in zip(missing, shares, strict=True):
             lines = []
             for one in hard_negatives.mine_negatives(

@@ -51,6 +51,7 @@ LAYERS = {
 # Floors of files within a package, in the same way; a file that is on no list may import all.
 FLOORS = {
     "models.networks": (
+        ("blocked_attention",),
         ("attention", "decoding"),
         ("layers",),
         ("bag", "bert", "seq2seq", "electra", "heads", "pooled_encoder", "text_embedding"),

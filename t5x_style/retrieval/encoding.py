@@ -10,8 +10,8 @@ from typing import Any
 
 import jax
 import numpy as np
-import tqdm
 
+from t5x_style.distributed import progress
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces import representation
@@ -148,7 +148,7 @@ def represent_parts(
     """
     meter = _Meter(time.perf_counter())
     waiting: collections.deque[tuple[TextCollector, Group | None, Any]] = collections.deque()
-    with _progress(count, description) as bar:
+    with progress.progress(count, description, "texts") as bar:
 
         def fetch(max_waiting: int) -> Iterator[Representations]:
             while len(waiting) > max_waiting or (waiting and waiting[0][1] is None):
@@ -216,12 +216,6 @@ def _place(group: Group, partitioner: Partitioner | None) -> Group:
         )
         for name, array in group.items()
     }
-
-
-def _progress(total: int, description: str) -> tqdm.tqdm:
-    return tqdm.tqdm(
-        total=total, desc=description, unit="text", disable=not sys.stderr.isatty(), leave=False
-    )
 
 
 def load_embeddings(folder: str | Path, kind: str = "dense") -> Embeddings:
