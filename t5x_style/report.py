@@ -21,7 +21,7 @@ from t5x_style.workflow.store import Version
 JOBS = {
     "report": {
         "name": "report",
-        "version": 3,
+        "version": 4,
         "outputs": ["curves", "page", "summary"],
         "program": True,
     }

@@ -55,6 +55,12 @@ def test_nothing_is_advised_that_is_not_known():
     assert "kennel run beir CORPUS=" in command
 
 
+def test_another_folder_is_not_advised_after_a_run_on_ones_own():
+    run = run_of("finetune", CORPUS="path/to/data", PUBLISHED="path/to/encoder")
+    (search,) = advised(run, longer=False)
+    assert " search " in search
+
+
 def test_the_command_is_named_as_it_is_called(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv/bin/python"))
