@@ -12,11 +12,13 @@ from crops of it, and there is no verdict.
 It is the recipe `finetune` (of text alone `finetune_text`, of a re-ranker `finetune_reranker`):
 NAME=VALUE are its settings, its flags are those of `kennel run`, and the same command continues
 where it stopped. RUN_DIR/summary.md begins with the verdict: better, no difference, worse, or no
-verdict.
+verdict. `--folds=5` is for few queries: five runs, RUN_DIR/fold_0 to fold_4, test each query once,
+and RUN_DIR/summary.md has one verdict on all of them; nothing is exported.
 """
 
 import argparse
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,9 +36,7 @@ def arguments(argv: Sequence[str]) -> list[str]:
     >>> arguments(["--model=a/b", "--data=c.csv", "--gin.EPOCHS=2", "--dry_run"])[0]
     '--gin_file=gin_configs/recipes/finetune.gin'
     """
-    parser = argparse.ArgumentParser(prog="kennel finetune", allow_abbrev=False)
-    command_flags.add_finetune(parser)
-    given, rest = parser.parse_known_args(list(argv))
+    parser, given, rest = _parsed(argv)
     name = {"retriever": "finetune", "reranker": "finetune_reranker"}[given.kind]
     if _is_text_alone(Path(given.data)):
         if given.kind == "reranker":
@@ -45,6 +45,7 @@ def arguments(argv: Sequence[str]) -> list[str]:
                 "answer them, in a layout of docs/training_data.md; a re-ranker needs them"
             )
         name = "finetune_text"
+    _require_folds(parser, given.folds, name)
     macros = {"PUBLISHED": given.model, "CORPUS": given.data, "RUN_DIR": given.run_dir}
     if name != "finetune_text":
         macros["COMMAND"] = _command(given, rest)
@@ -53,6 +54,15 @@ def arguments(argv: Sequence[str]) -> list[str]:
         *(f"--gin.{macro}={value!r}" for macro, value in macros.items()),
         *rest,
     ]
+
+
+def _parsed(
+    argv: Sequence[str],
+) -> tuple[argparse.ArgumentParser, argparse.Namespace, list[str]]:
+    """(parser, our flags, those of the recipe)."""
+    parser = argparse.ArgumentParser(prog="kennel finetune", allow_abbrev=False)
+    command_flags.add_finetune(parser)
+    return parser, *parser.parse_known_args(list(argv))
 
 
 def _command(given: argparse.Namespace, rest: Sequence[str]) -> str:
@@ -66,6 +76,47 @@ def _command(given: argparse.Namespace, rest: Sequence[str]) -> str:
     )
 
 
+def _require_folds(parser: argparse.ArgumentParser, folds: int, recipe: str) -> None:
+    if folds and (folds < 2 or recipe == "finetune_text"):
+        parser.error(
+            f"--folds: expected a number from 2 on, and data with queries, found {folds}"
+            + (" and passages alone" if recipe == "finetune_text" else "")
+        )
+
+
+def fold(argv: Sequence[str], number: int) -> list[str]:
+    """The command line of one run of several, up to its verdict.
+
+    >>> fold(["--model=m", "--data=d", "--run_dir=r", "--folds=5"], 2)[-1]
+    '--until=verdict'
+    """
+    _, given, rest = _parsed(argv)
+    return [
+        *(f"--{flag}={getattr(given, flag)}" for flag in ("model", "kind", "data")),
+        f"--run_dir={given.run_dir}/fold_{number}",
+        f"--gin.division.SplitRules.folds={given.folds}",
+        f"--gin.division.SplitRules.fold={number}",
+        *rest,
+        "--until=verdict",
+    ]
+
+
+def run(argv: Sequence[str]) -> int:
+    """Runs the recipe, or one for each fold and then their verdict; returns the exit code."""
+    _, given, rest = _parsed(argv)
+    flags = arguments(argv)
+    if not given.folds:
+        return stage_runner.guarded(recipe.run, flags)
+    for number in range(given.folds):
+        code = stage_runner.guarded(recipe.run, arguments(fold(argv, number)))
+        if code:
+            return code
+    if "--dry_run" in rest:
+        return 0
+    command = [sys.executable, "-m", "t5x_style.folds", given.run_dir]
+    return subprocess.run(command, check=False).returncode
+
+
 def _is_text_alone(path: Path) -> bool:
     """Whether a folder has passages, and nothing that names queries."""
     names = {one.name.removesuffix(".gz") for one in path.iterdir()} if path.is_dir() else set()
@@ -76,7 +127,7 @@ def _is_text_alone(path: Path) -> bool:
 def main() -> None:
     """The command `python -m launch.finetune`."""
     stage_runner.die_with_parent()
-    sys.exit(stage_runner.guarded(recipe.run, arguments(sys.argv[1:])))
+    sys.exit(run(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -75,6 +75,12 @@ def add_finetune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run_dir", default="runs/finetune", help="of the results; default: runs/finetune"
     )
+    parser.add_argument(
+        "--folds",
+        type=int,
+        default=0,
+        help="trains so many times, so that each query is tested once: a verdict on few queries",
+    )
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:

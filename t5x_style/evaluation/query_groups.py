@@ -101,8 +101,13 @@ def numbers(
     Raises:
       GroupError: a relevant passage lacks what the rule reads.
     """
-    best = [max(qrels[query], key=qrels[query].__getitem__) for query in queries]
+    best = best_passages(queries, qrels)
     wanted = set(best)
     names = {one.id: rule(one) for one in passages if one.id in wanted}  # one reading of the file
     found = {name: number for number, name in enumerate(dict.fromkeys(names.values()))}
     return np.array([found[names[passage]] for passage in best], np.int64)
+
+
+def best_passages(queries: Sequence[str], qrels: Qrels) -> list[str]:
+    """The id of each query's most relevant passage, of several with the highest grade the first."""
+    return [max(qrels[query], key=qrels[query].__getitem__) for query in queries]

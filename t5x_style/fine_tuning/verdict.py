@@ -78,10 +78,44 @@ def verdict(
     """
     check(metric)
     results, data = _read(evaluation), _read(collection)
-    test = _test(results, tuned, original, metric, evaluation)
+    found = record(
+        results, _read(per_query), data, tuned, original, metric, samples, seed, path=evaluation
+    ) | {
+        "others": _others(others, (tuned, original), metric, samples, seed),
+        "interpolation": _read(interpolation)["share"] if interpolation else None,
+        "suspects": _read(suspects) if suspects else None,
+    }
+    write(Path(model_dir), found, data)
+    return {"verdict": "verdict.json", "page": "verdict.md"}
+
+
+def record(
+    results: Report,
+    per_query: Report,
+    data: Report,
+    tuned: str,
+    original: str,
+    metric: str,
+    samples: int,
+    seed: int,
+    enough: Sequence[str] = ("dev", "test"),
+    path: str = "the evaluation",
+) -> dict[str, Any]:
+    """What verdict.json says of the test queries.
+
+    Args:
+      results, per_query, data: content of the files that `verdict` reads.
+      tuned, original, metric, samples, seed: as there.
+      enough: splits that need `LEAST_QUERIES`.
+      path: where `results` comes from, for messages.
+
+    Raises:
+      ValueError: as `verdict`.
+    """
+    test = _test(results, tuned, original, metric, path)
     counts = {**data["splits"], "test": results["n"]}
-    word, why = decide(test, counts, results["groups"])
-    found = {
+    word, why = decide(test, counts, results["groups"], enough)
+    return {
         "line": f"VERDICT {word}: {_sentence(tuned, original, metric, test, results['n'])}{why}",
         "verdict": word,
         "metric": metric,
@@ -91,17 +125,19 @@ def verdict(
         "queries": counts,
         "passages": results["passages"],
         "systems": results["systems"],
-        "parts": _parts(_read(per_query), data, (tuned, original), metric, samples, seed),
-        "others": _others(others, (tuned, original), metric, samples, seed),
-        "interpolation": _read(interpolation)["share"] if interpolation else None,
-        "suspects": _read(suspects) if suspects else None,
+        "parts": _parts(per_query, data, (tuned, original), metric, samples, seed),
+        "others": {},
+        "interpolation": None,
+        "suspects": None,
         "data": {"name": data["path"], "sha256": data["sha256"]},
     }
-    folder = Path(model_dir)
+
+
+def write(folder: Path, found: Report, data: Report) -> None:
+    """Writes verdict.json and verdict.md, and prints the first line."""
     (folder / "verdict.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     (folder / "verdict.md").write_text(verdict_page.page(found, data), encoding="utf-8")
     print(found["line"], flush=True)
-    return {"verdict": "verdict.json", "page": "verdict.md"}
 
 
 def check(metric: str) -> None:
@@ -109,17 +145,24 @@ def check(metric: str) -> None:
     ranking.measure(metric)
 
 
-def decide(test: Mapping[str, float], counts: Mapping[str, int], groups: int) -> tuple[str, str]:
+def decide(
+    test: Mapping[str, float],
+    counts: Mapping[str, int],
+    groups: int,
+    enough: Sequence[str] = ("dev", "test"),
+) -> tuple[str, str]:
     """One of `verdict_record.VERDICTS`, and why there is none.
 
     Args:
       test: low and high of the paired difference's interval.
       counts: queries of 'dev', which chose the model, and of 'test', which judge it.
       groups: of test queries, those that ask for one passage.
+      enough: splits that need `LEAST_QUERIES`.
     """
+    names = {"dev": "development", "test": "test"}
     few = [
-        f"{counts[split]} {name} queries"
-        for split, name in (("dev", "development"), ("test", "test"))
+        f"{counts[split]} {names[split]} queries"
+        for split in enough
         if counts[split] < LEAST_QUERIES
     ]
     if not few and groups < LEAST_GROUPS:

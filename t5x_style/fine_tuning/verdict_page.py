@@ -32,6 +32,7 @@ def page(verdict: Report, collection: Report) -> str:
         _MEANING[verdict["verdict"]].format_map(verdict) + _warning(verdict),
         "",
         *_systems(verdict),
+        *_folds(verdict),
         *_parts(verdict),
         *_others(verdict),
         *_mixture(verdict),
@@ -56,6 +57,23 @@ def _systems(verdict: Report) -> list[str]:
         f"{counts['test']} to judge it, over {verdict['passages']:,} passages.",
         "",
         *_table(["system", metric], rows),
+    ]
+
+
+def _folds(verdict: Report) -> list[str]:
+    """Of a cross-validation: what each fold found."""
+    folds = verdict.get("folds", ())
+    if not folds:
+        return []
+    rows = [
+        [str(number), str(one["n"]), f"{one['difference']:+.4f}"]
+        for number, one in enumerate(folds)
+    ]
+    return [
+        f"{len(folds)} trainings: each query is tested once, by one that has not seen it. What is "
+        "judged is the procedure; the counts above are those of the first.",
+        "",
+        *_table(["fold", "test queries", f"{verdict['metric']}, difference"], rows),
     ]
 
 

@@ -65,3 +65,27 @@ def test_a_path_is_a_path_whatever_it_looks_like(tmp_path, name):
     argv = finetune.arguments([f"--model={folder}", f"--data={folder}", f"--run_dir={folder}/run"])
     recipe = recipe_reader.load(gin_checks.parse_flags(argv))
     assert str(recipe.run_dir) == f"{folder}/run"
+
+
+def test_folds_are_runs_of_their_own(tmp_path, monkeypatch):
+    data, run = tmp_path / "pairs.csv", f"{tmp_path}/run"
+    begun: list[str] = []
+    monkeypatch.setattr(finetune.recipe, "run", lambda flags: begun.append(str(flags)) or 0)
+    argv = [f"--data={data}", "--model=m", f"--run_dir={run}", "--folds=3", "--gin.EPOCHS=2"]
+    assert finetune.run([*argv, "--dry_run"]) == 0
+    assert len(begun) == 3
+    for number in range(3):
+        flags = finetune.arguments(finetune.fold(argv, number))
+        config = gin_checks.parse_flags(flags)
+        assert str(recipe_reader.load(config).run_dir) == f"{run}/fold_{number}"
+        assert {"--gin.division.SplitRules.folds=3", "--until=verdict"} < set(flags)
+    assert finetune.run(argv) == 1  # the runs have left nothing to judge
+    monkeypatch.setattr(finetune.recipe, "run", lambda flags: 7)
+    assert finetune.run(argv) == 7
+
+
+@pytest.mark.parametrize("folds", ["1", "-2", "two"])
+def test_folds_that_cannot_be_are_refused(folds, capsys):
+    with pytest.raises(SystemExit):
+        finetune.run(["--data=pairs.csv", "--model=m", f"--folds={folds}"])
+    assert "--folds" in capsys.readouterr().err

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -31,10 +32,11 @@ def passages(count: int, seed: int) -> list[list[str]]:
     return [list(one) for one in sorted(found, key=lambda _: generator.random())]
 
 
-def write(folder: Path, shuffled: bool = False) -> Path:
+def write(folder: Path, wrong: float = 0.0) -> Path:
     """Pairs by split. A query asks with other words than its passage has: word i for word i + 5.
 
-    Only a training can find out which; with shuffled pairs there is nothing to find out.
+    Only a training can find out which. The first `wrong` of the training pairs have the passage of
+    another query; with 1.0 there is nothing to find out.
     """
     folder.mkdir(parents=True)
     words = sorted(set(published_folders.WORDS))
@@ -44,8 +46,9 @@ def write(folder: Path, shuffled: bool = False) -> Path:
         chosen = [next(texts) for _ in range(size)]
         queries = [" ".join(other[word] for word in one) for one in chosen]
         positives = [" ".join(one) for one in chosen]
-        if shuffled and split == "train":
-            random.Random(1).shuffle(positives)
+        if split == "train":
+            count = round(wrong * size)
+            positives[:count] = positives[1:count] + positives[: min(1, count)]
         with (folder / f"{split}.csv").open("w", newline="") as file:
             csv.writer(file).writerows(
                 [("query", "passage"), *zip(queries, positives, strict=True)]
@@ -55,11 +58,12 @@ def write(folder: Path, shuffled: bool = False) -> Path:
 
 @pytest.fixture(scope="module", name="place")
 def make_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an encoder and two kinds of data."""
+    """A folder with an encoder and three kinds of data."""
     place = tmp_path_factory.mktemp("finetune")
     published_folders.published(place / "st").rename(place / "encoder")
     write(place / "right")
-    write(place / "wrong", shuffled=True)
+    write(place / "fifth", wrong=0.2)
+    write(place / "wrong", wrong=1.0)
     return place
 
 
@@ -77,6 +81,12 @@ def finished(process: subprocess.Popen) -> str:
     output = process.communicate()[0]
     assert process.returncode == 0, output[-3000:]
     return output
+
+
+def rows(file: Path) -> list[tuple[str, str]]:
+    """(query, passage) of a file of `write`."""
+    with file.open(newline="") as opened:
+        return [(query, passage) for query, passage in list(csv.reader(opened))[1:]]
 
 
 def verdict(place: Path, run: str) -> dict:
@@ -103,6 +113,29 @@ def test_pairs_that_can_be_learned_make_it_better(place: Path) -> None:
 def test_shuffled_pairs_never_make_it_better(place: Path) -> None:
     finished(start(place, "wrong", "wrong_run"))
     assert verdict(place, "wrong_run")["verdict"] in ("no difference", "worse")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("sentence_transformers") is None, reason="needs `make interop`")
+def test_a_fifth_of_the_pairs_wrong(place: Path) -> None:
+    """The verdict is that of the saved encoder on clean test queries; wrong pairs are listed."""
+    from sentence_transformers import SentenceTransformer
+
+    finished(start(place, "fifth", "fifth_run"))
+    folder, found = place / "fifth_run/run", verdict(place, "fifth_run")
+    assert found["verdict"] == "better", found["line"]
+    saved = SentenceTransformer(str(folder / "export/encoder"), device="cpu")
+    pairs = {split: rows(place / "fifth" / f"{split}.csv") for split in SIZES}
+    texts = sorted({passage for split in pairs.values() for _, passage in split})
+    scores = saved.encode_query([query for query, _ in pairs["test"]]) @ saved.encode(texts).T
+    right = [texts.index(passage) for _, passage in pairs["test"]]
+    rank = (scores > scores[np.arange(len(right)), right][:, None] + 1e-6).sum(axis=1)
+    ndcg = np.where(rank < 10, 1 / np.log2(rank + 2), 0.0).mean()
+    metrics = json.loads((folder / "evaluation/metrics.json").read_text())
+    assert metrics["systems"]["finetuned"]["nDCG@10"]["value"] == pytest.approx(ndcg, abs=0.01)
+    lines = (folder / "suspects/suspects.jsonl").read_text().splitlines()
+    listed = {(one["query"], one["passage"]) for one in map(json.loads, lines)}
+    assert len(listed & set(pairs["train"][:200])) >= 180
 
 
 @pytest.mark.slow

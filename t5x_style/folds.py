@@ -1,0 +1,156 @@
+"""One verdict on a cross-validation: several fine-tunings, each with other test queries.
+
+    python -m t5x_style.folds runs/mine      # fold_0, fold_1 and so on in it are finished runs
+
+A small collection has too few queries to hold enough of them back. With folds each is tested once,
+by a model that has not seen it, and the differences of all are put together. `kennel finetune
+--folds=5` makes the runs and calls this. Written are verdict.json, summary.md, metrics.json and
+per_query.json.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from t5x_style.evaluation import comparison, query_groups, ranking
+from t5x_style.fine_tuning import verdict
+from t5x_style.retrieval import beir_collection
+
+SAMPLES, SEED = 10_000, 0  # of the bootstrap, as of a single verdict
+Report = Mapping[str, Any]
+
+
+class FoldError(ValueError):
+    """Runs that are not the folds of one cross-validation."""
+
+
+class Fold(NamedTuple):
+    """What a finished run says."""
+
+    folder: Path
+    verdict: Report
+    metrics: Report
+    per_query: Report
+    data: Report
+
+    @classmethod
+    def read(cls, folder: Path) -> "Fold":
+        """Of its folder; FoldError if it has not come to its verdict."""
+        files = ("verdict/verdict.json", "evaluation/metrics.json", "evaluation/per_query.json")
+        found = []
+        for name in (*files, "collection/report.json"):
+            if not (folder / name).is_file():
+                raise FoldError(f"{folder}: expected a run with its verdict, found no {name}")
+            found.append(json.loads((folder / name).read_text(encoding="utf-8")))
+        return cls(folder, *found)
+
+    def groups(self) -> list[str]:
+        """The passage that each test query asks for."""
+        corpus = str(self.folder / "collection/corpus")
+        passages = beir_collection.Passages(corpus)
+        texts = beir_collection.read_queries(corpus)
+        qrels = beir_collection.read_qrels(corpus, "test", texts, passages)
+        return query_groups.best_passages(self.per_query["queries"], qrels)
+
+
+def pool(run_dir: Path) -> dict[str, Any]:
+    """Puts the folds of a run together; returns what verdict.json says.
+
+    Raises:
+      FoldError: fewer than two folds, one without a verdict, or folds that share test queries or
+        have other systems.
+    """
+    folders = sorted(run_dir.glob("fold_*"), key=lambda path: int(path.name.partition("_")[2]))
+    folds = [Fold.read(folder) for folder in folders]
+    _require_folds(run_dir, folds)
+    first, groups = folds[0], _groups(folds)
+    scores = {name: _scores(folds, name) for name in first.per_query["systems"]}
+    pairs = [(one["one"], one["other"]) for one in first.metrics["compared"]]
+    baseline = first.verdict["baseline"]
+    results = {
+        "split": "test",
+        **comparison.compare(scores, baseline, pairs, SAMPLES, SEED, groups),
+        "grouped_by": "ByPassage()",
+        "passages": first.metrics["passages"],
+    }
+    comparison.write(run_dir, results, scores, groups)
+    data = {**first.data, "notes": [], "overlap": {"test": _overlap(folds)}}
+    per_query = json.loads((run_dir / "per_query.json").read_text(encoding="utf-8"))
+    named = (first.verdict["system"], baseline, first.verdict["metric"])
+    found = verdict.record(
+        results, per_query, data, *named, SAMPLES, SEED, enough=("test",), path=str(run_dir)
+    )
+    found["folds"] = [
+        {"n": fold.metrics["n"], "difference": fold.verdict["difference"]} for fold in folds
+    ]
+    verdict.write(run_dir, found, data)
+    (run_dir / "verdict.md").rename(run_dir / "summary.md")
+    return found
+
+
+def _require_folds(run_dir: Path, folds: Sequence[Fold]) -> None:
+    if len(folds) < 2:
+        raise FoldError(f"{run_dir}: expected fold_0, fold_1 and so on in it, found {len(folds)}")
+    seen: dict[str, Fold] = {}
+    for fold in folds:
+        systems = [set(one.per_query["systems"]) for one in (fold, folds[0])]
+        if systems[0] != systems[1]:
+            raise FoldError(f"{fold.folder}: expected systems {systems[1]}, found {systems[0]}")
+        for query in fold.per_query["queries"]:
+            if query in seen:
+                raise FoldError(
+                    f"{fold.folder} and {seen[query].folder}: expected each query tested once, "
+                    f"found {query!r} in both; are they folds of one collection?"
+                )
+            seen[query] = fold
+
+
+def _scores(folds: Sequence[Fold], system: str) -> ranking.Scores:
+    """Of the test queries of all folds, sorted."""
+    queries = [query for fold in folds for query in fold.per_query["queries"]]
+    order = np.argsort(queries)
+    values = {
+        metric: np.concatenate([fold.per_query["systems"][system][metric] for fold in folds])[order]
+        for metric in folds[0].per_query["systems"][system]
+    }
+    return ranking.Scores(tuple(queries[place] for place in order), values)
+
+
+def _groups(folds: Sequence[Fold]) -> np.ndarray:
+    """[n] int64: a number of the passage that each query of `_scores` asks for."""
+    asked = {
+        query: passage
+        for fold in folds
+        for query, passage in zip(fold.per_query["queries"], fold.groups(), strict=True)
+    }
+    _, numbers = np.unique([asked[query] for query in sorted(asked)], return_inverse=True)
+    return numbers.astype(np.int64)
+
+
+def _overlap(folds: Sequence[Fold]) -> dict[str, list[str]]:
+    """Test queries whose passage their own fold's training has, and the others."""
+    return {
+        part: sorted(query for fold in folds for query in fold.data["overlap"]["test"][part])
+        for part in ("shared", "apart")
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="t5x_style.folds", description=__doc__.splitlines()[0])
+    parser.add_argument("run_dir", type=Path, help="folder with the runs fold_0, fold_1 and so on")
+    try:
+        pool(parser.parse_args(argv).run_dir)
+    except FoldError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

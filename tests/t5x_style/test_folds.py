@@ -1,0 +1,89 @@
+"""One verdict on folds: all their queries together; what is no cross-validation is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from t5x_style import folds
+
+METRIC = "nDCG@10"
+QUERIES = 150  # of a fold, two for each passage
+
+
+def write(path: Path, content: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+def finished(run: Path, number: int, gain: float, first: int | None = None) -> Path:
+    """A run to its verdict, whose tuned encoder gains so much on its test queries."""
+    folder = run / f"fold_{number}"
+    first = QUERIES * number if first is None else first
+    names = sorted(f"q{n:04d}" for n in range(first, first + QUERIES))
+    before = np.random.default_rng(number).uniform(0.2, 0.6, QUERIES)
+    noise = np.random.default_rng(9 + number).normal(0, 0.05, QUERIES)
+    systems = {"untouched": before, "finetuned": before + gain + noise}
+    write(
+        folder / "evaluation/per_query.json",
+        {
+            "queries": names,
+            "groups": None,
+            "systems": {name: {METRIC: values.tolist()} for name, values in systems.items()},
+        },
+    )
+    write(folder / "evaluation/metrics.json", {"n": QUERIES, "passages": 80, "compared": []})
+    write(
+        folder / "verdict/verdict.json",
+        {
+            "system": "finetuned",
+            "baseline": "untouched",
+            "metric": METRIC,
+            "difference": float(np.mean(systems["finetuned"] - before)),
+        },
+    )
+    data = {"path": "mine", "sha256": "0" * 64, "splits": {"train": 300, "dev": 50}}
+    overlap = {"test": {"shared": names[:100], "apart": names[100:]}}
+    write(folder / "collection/report.json", data | {"overlap": overlap})
+    corpus = folder / "collection/corpus"
+    (corpus / "qrels").mkdir(parents=True)
+    passages = [f"p{n:04d}" for n in range(first // 2, (first + QUERIES) // 2)]
+    for file, ids in (("corpus", passages), ("queries", names)):
+        lines = [json.dumps({"_id": one, "title": "", "text": f"text of {one}"}) for one in ids]
+        (corpus / f"{file}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    judged = [f"{name}\t{passages[n // 2]}\t1\n" for n, name in enumerate(names)]
+    (corpus / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(judged))
+    return folder
+
+
+def test_folds_with_few_development_queries_have_a_verdict(tmp_path, capsys):
+    for number, gain in enumerate((0.02, 0.05, 0.08)):
+        finished(tmp_path, number, gain)
+    assert folds.main([str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "verdict.json").read_text())
+    assert found["verdict"] == "better" and found["queries"]["test"] == 3 * QUERIES
+    single = [one["difference"] for one in found["folds"]]
+    assert found["difference"] == pytest.approx(np.mean(single), abs=1e-9)
+    assert found["low"] < found["difference"] < found["high"]
+    assert found["parts"]["shared"]["n"] == 300 and found["parts"]["apart"]["n"] == 150
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert metrics["groups"] == 3 * QUERIES // 2
+    page = (tmp_path / "summary.md").read_text()
+    assert page.splitlines()[0] == found["line"] and "3 trainings: each query is tested" in page
+    assert f"| 0 | {QUERIES} | {single[0]:+.4f} |" in page
+    assert found["line"] in capsys.readouterr().out
+
+
+def test_what_is_no_cross_validation_is_refused(tmp_path, capsys):
+    def refused(expected: str) -> None:
+        assert folds.main([str(tmp_path)]) == 1
+        assert expected in capsys.readouterr().err
+
+    refused("expected fold_0, fold_1 and so on in it, found 0")
+    finished(tmp_path, 0, 0.1)
+    refused("found 1")
+    finished(tmp_path, 1, 0.1, first=QUERIES - 1)
+    refused("expected each query tested once, found 'q0149' in both")
+    (tmp_path / "fold_1/verdict/verdict.json").unlink()
+    refused("fold_1: expected a run with its verdict, found no verdict/verdict.json")
