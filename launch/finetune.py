@@ -12,11 +12,12 @@ from crops of it, and there is no verdict.
 It is the recipe `finetune` (of text alone `finetune_text`, of a re-ranker `finetune_reranker`):
 NAME=VALUE are its settings, its flags are those of `kennel run`, and the same command continues
 where it stopped. RUN_DIR/summary.md begins with the verdict: better, no difference, worse, or no
-verdict. `--folds=5` is for few queries: five runs, RUN_DIR/fold_0 to fold_4, test each query once,
-and RUN_DIR/summary.md has one verdict on all of them; nothing is exported.
+verdict. `--folds=5` is for few queries: five runs, RUN_DIR/folds/fold_0 to fold_4, test each query
+once, and RUN_DIR/folds/summary.md has one verdict on all of them; nothing is exported.
 """
 
 import argparse
+import dataclasses
 import shlex
 import subprocess
 import sys
@@ -24,10 +25,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launch import recipe
-from t5x_style.configuration import command_flags
-from t5x_style.workflow import stage_runner
+from t5x_style.configuration import command_flags, gin_checks
+from t5x_style.workflow import recipe_checks, recipe_reader, stage_runner
 
 RECIPES = "gin_configs/recipes"
+FOLDS = "folds"  # folder of a run's folds
+_STOPPED_EARLY = -1
 
 
 def arguments(argv: Sequence[str]) -> list[str]:
@@ -45,7 +48,7 @@ def arguments(argv: Sequence[str]) -> list[str]:
                 "answer them, in a layout of docs/training_data.md; a re-ranker needs them"
             )
         name = "finetune_text"
-    _require_folds(parser, given.folds, name)
+    _require_folds(parser, given, rest, name)
     macros = {"PUBLISHED": given.model, "CORPUS": given.data, "RUN_DIR": given.run_dir}
     if name != "finetune_text":
         macros["COMMAND"] = _command(given, rest)
@@ -76,29 +79,45 @@ def _command(given: argparse.Namespace, rest: Sequence[str]) -> str:
     )
 
 
-def _require_folds(parser: argparse.ArgumentParser, folds: int, recipe: str) -> None:
-    if folds and (folds < 2 or recipe == "finetune_text"):
+def _require_folds(
+    parser: argparse.ArgumentParser, given: argparse.Namespace, rest: Sequence[str], recipe: str
+) -> None:
+    """A usage error where `--folds` cannot be followed."""
+    if not given.folds:
+        return
+    if given.folds < 2:
+        parser.error(f"--folds: expected 2 or more, found {given.folds}")
+    if recipe == "finetune_text":
         parser.error(
-            f"--folds: expected a number from 2 on, and data with queries, found {folds}"
-            + (" and passages alone" if recipe == "finetune_text" else "")
+            f"--folds: {given.data} holds passages alone: expected queries with passages that "
+            "answer them, in a layout of docs/training_data.md"
         )
+    if "://" in given.run_dir:
+        parser.error(f"--folds: expected --run_dir on this machine, found {given.run_dir}")
+    for flag in rest:
+        name = flag.partition("=")[0]
+        if name == "--until" or name.startswith("--gin.division.SplitRules.fold"):
+            parser.error(f"--folds sets {name.removeprefix('--gin.')}: leave one of the two out")
 
 
 def fold(argv: Sequence[str], number: int) -> list[str]:
     """The command line of one run of several, up to its verdict.
 
-    >>> fold(["--model=m", "--data=d", "--run_dir=r", "--folds=5"], 2)[-1]
-    '--until=verdict'
+    >>> fold(["--model=m", "--data=d", "--run_dir=r", "--folds=5"], 2)[3]
+    '--run_dir=r/folds/fold_2'
     """
     _, given, rest = _parsed(argv)
-    return [
+    flags = [
         *(f"--{flag}={getattr(given, flag)}" for flag in ("model", "kind", "data")),
-        f"--run_dir={given.run_dir}/fold_{number}",
+        f"--run_dir={given.run_dir}/{FOLDS}/fold_{number}",
+        *rest,
         f"--gin.division.SplitRules.folds={given.folds}",
         f"--gin.division.SplitRules.fold={number}",
-        *rest,
         "--until=verdict",
     ]
+    if not any(flag.startswith("--gin.STORE=") for flag in rest):  # that of a run without folds
+        flags.append(f"--gin.STORE={str(Path(given.run_dir).parent / '.store')!r}")
+    return flags
 
 
 def run(argv: Sequence[str]) -> int:
@@ -108,13 +127,26 @@ def run(argv: Sequence[str]) -> int:
     if not given.folds:
         return stage_runner.guarded(recipe.run, flags)
     for number in range(given.folds):
-        code = stage_runner.guarded(recipe.run, arguments(fold(argv, number)))
+        code = stage_runner.guarded(_to_its_end, arguments(fold(argv, number)))
+        if code == _STOPPED_EARLY:
+            print(f"stopped in fold {number} of {given.folds}; the same command continues there.")
+            return 0
         if code:
             return code
     if "--dry_run" in rest:
         return 0
-    command = [sys.executable, "-m", "t5x_style.folds", given.run_dir]
-    return subprocess.run(command, check=False).returncode
+    command = [sys.executable, "-m", "t5x_style.folds", f"{given.run_dir}/{FOLDS}"]
+    return subprocess.run([*command, f"--folds={given.folds}"], check=False).returncode
+
+
+def _to_its_end(flags: gin_checks.Flags) -> int:
+    """As `recipe.run`, which answers 0 as well where it was asked to stop."""
+    code = recipe.run(flags)
+    if code or flags.dry_run:
+        return code
+    now = dataclasses.replace(flags, rerun=())
+    decisions = recipe_checks.survey(recipe_reader.load(now), now).values()
+    return 0 if all(one.status == "done" for one in decisions) else _STOPPED_EARLY
 
 
 def _is_text_alone(path: Path) -> bool:

@@ -1,6 +1,6 @@
 """One verdict on a cross-validation: several fine-tunings, each with other test queries.
 
-    python -m t5x_style.folds runs/mine      # fold_0, fold_1 and so on in it are finished runs
+    python -m t5x_style.folds runs/mine/folds --folds=5      # fold_0 to fold_4 are finished runs
 
 A small collection has too few queries to hold enough of them back. With folds each is tested once,
 by a model that has not seen it, and the differences of all are put together. `kennel finetune
@@ -45,7 +45,10 @@ class Fold(NamedTuple):
         found = []
         for name in (*files, "collection/report.json"):
             if not (folder / name).is_file():
-                raise FoldError(f"{folder}: expected a run with its verdict, found no {name}")
+                raise FoldError(
+                    f"{folder}: expected a run with its verdict, found no {name}. Run kennel "
+                    "finetune --folds, which continues it."
+                )
             found.append(json.loads((folder / name).read_text(encoding="utf-8")))
         return cls(folder, *found)
 
@@ -58,16 +61,17 @@ class Fold(NamedTuple):
         return query_groups.best_passages(self.per_query["queries"], qrels)
 
 
-def pool(run_dir: Path) -> dict[str, Any]:
-    """Puts the folds of a run together; returns what verdict.json says.
+def pool(run_dir: Path, count: int) -> dict[str, Any]:
+    """Puts `count` folds together; returns what verdict.json says.
 
     Raises:
       FoldError: fewer than two folds, one without a verdict, or folds that share test queries or
         have other systems.
     """
-    folders = sorted(run_dir.glob("fold_*"), key=lambda path: int(path.name.partition("_")[2]))
-    folds = [Fold.read(folder) for folder in folders]
-    _require_folds(run_dir, folds)
+    if count < 2:
+        raise FoldError(f"--folds: expected 2 or more, found {count}")
+    folds = [Fold.read(run_dir / f"fold_{number}") for number in range(count)]
+    _require_folds(folds)
     first, groups = folds[0], _groups(folds)
     scores = {name: _scores(folds, name) for name in first.per_query["systems"]}
     pairs = [(one["one"], one["other"]) for one in first.metrics["compared"]]
@@ -79,7 +83,7 @@ def pool(run_dir: Path) -> dict[str, Any]:
         "passages": first.metrics["passages"],
     }
     comparison.write(run_dir, results, scores, groups)
-    data = {**first.data, "notes": [], "overlap": {"test": _overlap(folds)}}
+    data = {**first.data, "notes": _notes(folds), "overlap": {"test": _overlap(folds)}}
     per_query = json.loads((run_dir / "per_query.json").read_text(encoding="utf-8"))
     named = (first.verdict["system"], baseline, first.verdict["metric"])
     found = verdict.record(
@@ -93,19 +97,21 @@ def pool(run_dir: Path) -> dict[str, Any]:
     return found
 
 
-def _require_folds(run_dir: Path, folds: Sequence[Fold]) -> None:
-    if len(folds) < 2:
-        raise FoldError(f"{run_dir}: expected fold_0, fold_1 and so on in it, found {len(folds)}")
+def _require_folds(folds: Sequence[Fold]) -> None:
     seen: dict[str, Fold] = {}
     for fold in folds:
         systems = [set(one.per_query["systems"]) for one in (fold, folds[0])]
         if systems[0] != systems[1]:
-            raise FoldError(f"{fold.folder}: expected systems {systems[1]}, found {systems[0]}")
+            raise FoldError(
+                f"{fold.folder}: expected the systems of {folds[0].folder}, {sorted(systems[1])}, "
+                f"found {sorted(systems[0])}. Run kennel finetune --folds again."
+            )
         for query in fold.per_query["queries"]:
             if query in seen:
                 raise FoldError(
                     f"{fold.folder} and {seen[query].folder}: expected each query tested once, "
-                    f"found {query!r} in both; are they folds of one collection?"
+                    f"found {query!r} in both. Run kennel finetune --folds again: it repeats "
+                    "folds of other data or of another number of folds."
                 )
             seen[query] = fold
 
@@ -119,6 +125,12 @@ def _scores(folds: Sequence[Fold], system: str) -> ranking.Scores:
         for metric in folds[0].per_query["systems"][system]
     }
     return ranking.Scores(tuple(queries[place] for place in order), values)
+
+
+def _notes(folds: Sequence[Fold]) -> list[str]:
+    """Of the folds' divisions, each once; few development queries are no matter here."""
+    notes = dict.fromkeys(note for fold in folds for note in fold.data.get("notes", ()))
+    return [note for note in notes if "too few for a verdict" not in note]
 
 
 def _groups(folds: Sequence[Fold]) -> np.ndarray:
@@ -144,8 +156,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     parser = argparse.ArgumentParser(prog="t5x_style.folds", description=__doc__.splitlines()[0])
     parser.add_argument("run_dir", type=Path, help="folder with the runs fold_0, fold_1 and so on")
+    parser.add_argument("--folds", type=int, required=True, help="how many")
+    given = parser.parse_args(argv)
     try:
-        pool(parser.parse_args(argv).run_dir)
+        pool(given.run_dir, given.folds)
     except FoldError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -61,7 +61,9 @@ def _forward(
             highest = jnp.max(scores, axis=-1)
             weights = jnp.exp(scores - highest[..., None])
             total = jnp.sum(weights, axis=-1)
-            found = jnp.einsum("hqk,hkd->hqd", weights.astype(v.dtype), v)
+            found = jnp.einsum(
+                "hqk,hkd->hqd", weights.astype(v.dtype), v, preferred_element_type=jnp.float32
+            )
             return (found / total[..., None]).astype(v.dtype), highest, total
 
         return jax.lax.map(group, tuple(heads))

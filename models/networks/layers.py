@@ -291,7 +291,9 @@ class Attention(nnx.Module):
         if choice.fused:
             return attention.Segments(segment_ids)
         if self.kind == "auto" and isinstance(length, int) and length >= attention.AUTO_LENGTH:
-            warnings.warn(f"attention of {length} tokens is plain: {choice.why}", stacklevel=2)
+            where = "" if drops else " on accelerators"
+            said = f"attention of {length} tokens is plain{where}: {choice.why}"
+            warnings.warn(said, stacklevel=2)
         sizes_known = all(isinstance(size, int) for size in segment_ids.shape)
         if self.kind == "auto" and not drops and sizes_known:
             return attention.Segments(segment_ids, on_accelerators=False)

@@ -13,6 +13,8 @@ SECONDS = 60  # between lines
 class _Lines(tqdm.tqdm):
     """A bar for a log: it is never drawn over, and says nothing of what takes less than a line."""
 
+    disable: bool
+
     @staticmethod
     def status_printer(file: Any) -> Callable[[str], None]:
         def write(text: str) -> None:
@@ -21,6 +23,12 @@ class _Lines(tqdm.tqdm):
                 file.flush()
 
         return write
+
+    def close(self) -> None:
+        """Without the last line and the end of it: whoever counted says what was done."""
+        if not self.disable:
+            self.disable = True
+            type(self)._decr_instances(self)
 
 
 def progress(total: int, description: str, unit: str) -> "tqdm.tqdm[Any]":

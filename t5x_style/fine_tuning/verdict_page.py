@@ -29,7 +29,7 @@ def page(verdict: Report, collection: Report) -> str:
     lines = [
         verdict["line"],
         "",
-        _MEANING[verdict["verdict"]].format_map(verdict) + _warning(verdict),
+        _meaning(verdict) + _warning(verdict),
         "",
         *_systems(verdict),
         *_folds(verdict),
@@ -40,6 +40,13 @@ def page(verdict: Report, collection: Report) -> str:
         *(f"- {note}" for note in collection.get("notes", ())),
     ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _meaning(verdict: Report) -> str:
+    word = verdict["verdict"]
+    meaning = _MEANING[word].format_map(verdict)
+    # Folds export nothing, whatever they find.
+    return meaning.partition(" The tuned model")[0] if verdict.get("folds") else meaning
 
 
 def _warning(verdict: Report) -> str:
@@ -70,8 +77,9 @@ def _folds(verdict: Report) -> list[str]:
         for number, one in enumerate(folds)
     ]
     return [
-        f"{len(folds)} trainings: each query is tested once, by one that has not seen it. What is "
-        "judged is the procedure; the counts above are those of the first.",
+        f"{len(folds)} trainings: each query is tested once, by one that has not seen it. Queries "
+        "for training and to choose the checkpoint are counted in the first of them. What is "
+        "judged is the procedure: for an encoder to use, run the same command without `--folds`.",
         "",
         *_table(["fold", "test queries", f"{verdict['metric']}, difference"], rows),
     ]

@@ -1,6 +1,7 @@
 """`kennel finetune`: a recipe for what the data is."""
 
 import shlex
+from argparse import Namespace
 
 import pytest
 
@@ -76,16 +77,41 @@ def test_folds_are_runs_of_their_own(tmp_path, monkeypatch):
     assert len(begun) == 3
     for number in range(3):
         flags = finetune.arguments(finetune.fold(argv, number))
-        config = gin_checks.parse_flags(flags)
-        assert str(recipe_reader.load(config).run_dir) == f"{run}/fold_{number}"
+        recipe = recipe_reader.load(gin_checks.parse_flags(flags))
+        assert str(recipe.run_dir) == f"{run}/folds/fold_{number}"
+        assert str(recipe.store.root) == f"{tmp_path}/.store"  # as of a run without folds
         assert {"--gin.division.SplitRules.folds=3", "--until=verdict"} < set(flags)
-    assert finetune.run(argv) == 1  # the runs have left nothing to judge
     monkeypatch.setattr(finetune.recipe, "run", lambda flags: 7)
     assert finetune.run(argv) == 7
 
 
-@pytest.mark.parametrize("folds", ["1", "-2", "two"])
-def test_folds_that_cannot_be_are_refused(folds, capsys):
+@pytest.mark.parametrize("last,code", [("done", 1), ("continues", 0)])
+def test_a_fold_that_is_stopped_is_the_last(tmp_path, monkeypatch, capfd, last, code):
+    """`recipe.run` answers 0 where it was asked to stop, too."""
+    begun = []
+    monkeypatch.setattr(finetune.recipe, "run", lambda flags: begun.append(flags) or 0)
+    decisions = {"vectors": Namespace(status="done"), "verdict": Namespace(status=last)}
+    monkeypatch.setattr(finetune.recipe_checks, "survey", lambda recipe, flags: decisions)
+    argv = [f"--data={tmp_path}/p.csv", "--model=m", f"--run_dir={tmp_path}/run", "--folds=2"]
+    assert finetune.run(argv) == code
+    said = capfd.readouterr()
+    if last == "done":  # these runs have left nothing to judge
+        assert len(begun) == 2 and "fold_0: expected a run with its verdict" in said.err
+    else:
+        assert len(begun) == 1 and "stopped in fold 0 of 2" in said.out
+
+
+@pytest.mark.parametrize(
+    "given,message",
+    [
+        (["--folds=1"], "expected 2 or more, found 1"),
+        (["--folds=two"], "invalid int value"),
+        (["--folds=2", "--until=negatives"], "--folds sets --until"),
+        (["--folds=2", "--gin.division.SplitRules.fold=1"], "--folds sets division.SplitRules"),
+        (["--folds=2", "--run_dir=gs://bucket/run"], "expected --run_dir on this machine"),
+    ],
+)
+def test_folds_that_cannot_be_are_refused(given, message, capsys):
     with pytest.raises(SystemExit):
-        finetune.run(["--data=pairs.csv", "--model=m", f"--folds={folds}"])
-    assert "--folds" in capsys.readouterr().err
+        finetune.run(["--data=pairs.csv", "--model=m", *given])
+    assert message in capsys.readouterr().err

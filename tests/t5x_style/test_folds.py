@@ -60,7 +60,8 @@ def finished(run: Path, number: int, gain: float, first: int | None = None) -> P
 def test_folds_with_few_development_queries_have_a_verdict(tmp_path, capsys):
     for number, gain in enumerate((0.02, 0.05, 0.08)):
         finished(tmp_path, number, gain)
-    assert folds.main([str(tmp_path)]) == 0
+    finished(tmp_path, 3, -0.5)  # of an earlier command with more folds
+    assert folds.main([str(tmp_path), "--folds=3"]) == 0
     found = json.loads((tmp_path / "verdict.json").read_text())
     assert found["verdict"] == "better" and found["queries"]["test"] == 3 * QUERIES
     single = [one["difference"] for one in found["folds"]]
@@ -76,14 +77,15 @@ def test_folds_with_few_development_queries_have_a_verdict(tmp_path, capsys):
 
 
 def test_what_is_no_cross_validation_is_refused(tmp_path, capsys):
-    def refused(expected: str) -> None:
-        assert folds.main([str(tmp_path)]) == 1
+    def refused(expected: str, count: int = 2) -> None:
+        assert folds.main([str(tmp_path), f"--folds={count}"]) == 1
         assert expected in capsys.readouterr().err
 
-    refused("expected fold_0, fold_1 and so on in it, found 0")
+    refused("expected 2 or more, found 1", 1)
     finished(tmp_path, 0, 0.1)
-    refused("found 1")
+    refused("fold_1: expected a run with its verdict, found no verdict/verdict.json")
     finished(tmp_path, 1, 0.1, first=QUERIES - 1)
     refused("expected each query tested once, found 'q0149' in both")
-    (tmp_path / "fold_1/verdict/verdict.json").unlink()
-    refused("fold_1: expected a run with its verdict, found no verdict/verdict.json")
+    per_query = tmp_path / "fold_1/evaluation/per_query.json"
+    write(per_query, {"queries": ["other"], "groups": None, "systems": {"untouched": {}}})
+    refused("fold_1: expected the systems of")
