@@ -26,7 +26,7 @@ from pathlib import Path
 
 from launch import recipe
 from t5x_style.configuration import command_flags, gin_checks
-from t5x_style.workflow import recipe_checks, recipe_reader, stage_runner
+from t5x_style.workflow import recipe_checks, recipe_planning, recipe_reader, stage_runner
 
 RECIPES = "gin_configs/recipes"
 FOLDS = "folds"  # folder of a run's folds
@@ -145,8 +145,10 @@ def _to_its_end(flags: gin_checks.Flags) -> int:
     if code or flags.dry_run:
         return code
     now = dataclasses.replace(flags, rerun=())
-    decisions = recipe_checks.survey(recipe_reader.load(now), now).values()
-    return 0 if all(one.status == "done" for one in decisions) else _STOPPED_EARLY
+    problems = recipe_checks.Problems(now.read_all())
+    _, decisions = recipe_planning.look_up(recipe_reader.load(now), now, problems)
+    done = all(one.status == "done" for one in decisions.values())
+    return 0 if done else _STOPPED_EARLY
 
 
 def _is_text_alone(path: Path) -> bool:

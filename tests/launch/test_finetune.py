@@ -91,7 +91,7 @@ def test_a_fold_that_is_stopped_is_the_last(tmp_path, monkeypatch, capfd, last, 
     begun = []
     monkeypatch.setattr(finetune.recipe, "run", lambda flags: begun.append(flags) or 0)
     decisions = {"vectors": Namespace(status="done"), "verdict": Namespace(status=last)}
-    monkeypatch.setattr(finetune.recipe_checks, "survey", lambda recipe, flags: decisions)
+    monkeypatch.setattr(finetune.recipe_planning, "look_up", lambda *_: ({}, decisions))
     argv = [f"--data={tmp_path}/p.csv", "--model=m", f"--run_dir={tmp_path}/run", "--folds=2"]
     assert finetune.run(argv) == code
     said = capfd.readouterr()
