@@ -35,6 +35,10 @@ def kennel(
         learning_rate: at the peak.
         take_over: `warm_start.Initialise`, applied to the first weights.
         at_start: called with the module before the first step.
+
+    Returns:
+        a contestant whose facts are those of `TOLERANCE`, of batch 0. It ends the process with a
+        message where a loss or gradient is not finite.
     """
     import jax
 
@@ -74,7 +78,7 @@ def kennel(
 
 
 def sentence_transformer(folder: str) -> Any:
-    """A model with PyTorch's fused attention, in float32, for training on all cores."""
+    """The model of a folder, with PyTorch's fused attention, in float32, to train on all cores."""
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -100,6 +104,9 @@ def sentence_transformers(
         texts: number of a step -> tokens [B, width] int64 and sizes [B] of each column.
         learning_rate: constant.
         mini_batch: texts of a column that it encodes at a time, cut to the longest of them.
+
+    Returns:
+        a contestant with the same facts as `kennel`'s.
     """
     import torch
 

@@ -11,9 +11,9 @@ the same texts in the same steps. Without dropout, their losses and the norms of
 have to agree on the first batch before anything is timed. `--dropout=0.1` is what each drops by
 default: the recipe states alone, the peer attention weights, too.
 
-Prints queries and tokens that are not padding per second, and peak memory. Each runs in a process
-of its own, and they take turns. Not counted are the first step of a turn, compilation,
-tokenizing and making the batches. Needs the extra `interop`.
+Prints queries and tokens that are not padding per second, and peak memory. Each runs in a separate
+process, and they take turns. The first step of a turn, compilation, tokenizing and making the
+batches are not counted. Needs the extra `interop`.
 """
 
 import dataclasses

@@ -115,7 +115,7 @@ def fold(argv: Sequence[str], number: int) -> list[str]:
         f"--gin.division.SplitRules.fold={number}",
         "--until=verdict",
     ]
-    if not any(flag.startswith("--gin.STORE=") for flag in rest):  # that of a run without folds
+    if not any(flag.startswith("--gin.STORE=") for flag in rest):  # as of a run without folds
         flags.append(f"--gin.STORE={str(Path(given.run_dir).parent / '.store')!r}")
     return flags
 

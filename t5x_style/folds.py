@@ -145,7 +145,7 @@ def _groups(folds: Sequence[Fold]) -> np.ndarray:
 
 
 def _overlap(folds: Sequence[Fold]) -> dict[str, list[str]]:
-    """Test queries whose passage their own fold's training has, and the others."""
+    """Test queries whose passage is also in the training of their fold, and the other ones."""
     return {
         part: sorted(query for fold in folds for query in fold.data["overlap"]["test"][part])
         for part in ("shared", "apart")

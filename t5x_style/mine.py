@@ -168,8 +168,8 @@ def _mine_parts(
         kept = len(job.bounds) - len(missing)
         print(f"mine: {kept} of {len(job.bounds)} parts are there", file=sys.stderr)
     shares = [resumable_parts.share(*job.bounds[number]) for number in missing]
-    own = sum(end - start for start, end in shares)  # of this process
-    with progress.progress(own, "mine", "queries") as bar:
+    count = sum(end - start for start, end in shares)  # those of this process
+    with progress.progress(count, "mine", "queries") as bar:
         for number, (start, end) in zip(missing, shares, strict=True):
             lines = []
             for one in hard_negatives.mine_negatives(

@@ -2,8 +2,8 @@
 
 Which kernel runs is decided by the platform that is compiled for: on TPUs splash attention, which
 knows segments; on NVIDIA GPUs cuDNN's flash attention; on CPUs `blocked_attention`; elsewhere the
-plain form.  A causal view of a few tokens has a form of its own, `local`.  Letters: B batch,
-L length, Q query length, K key length, H heads, d head dimension.
+plain form.  `local` is for a causal view of a few tokens.  Letters: B batch, L length, Q query
+length, K key length, H heads, d head dimension.
 """
 
 import dataclasses

@@ -185,6 +185,7 @@ DATA: Mapping[str, str] = {
 }
 # path of a gin file -> the present one
 FILES: Mapping[str, str] = {
+    "gin_configs/models/from_hf_unrolled.gin": "gin_configs/models/from_hf_fast.gin",
     **{
         f"gin_configs/recipes/{name}.gin": f"gin_configs/recipes/parts/{name}.gin" for name in PARTS
     },

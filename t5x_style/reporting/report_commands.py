@@ -43,7 +43,9 @@ def commands(run: Run, longer: bool) -> Iterator[str]:
         settings = {"RUN_DIR": run.folder, **run.settings, "BUDGET": f"{3 * run.budget:g}"}
         said = " ".join(f"{name}={shlex.quote(value)}" for name, value in settings.items())
         yield f"{kennel} run {shlex.quote(_named(run.recipe))} {said}"
-    if run.recipe is not None and "CORPUS" not in run.settings:  # else it is their own already
+    if (
+        run.recipe is not None and "CORPUS" not in run.settings
+    ):  # with it, the user's folder was used
         yield f"{kennel} run {_named(OWN_FOLDER)} CORPUS=path/to/your/folder RUN_DIR=runs/mine"
 
 

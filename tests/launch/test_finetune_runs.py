@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ import pytest
 
 from t5x_style.checkpoints import checkpointing
 from tests.kits import published_folders, virtual_devices
+from tests.kits.interop import needs_interop
 
 ROOT = Path(__file__).resolve().parents[2]
 # What makes a run short, and a tiny encoder of random weights learn.
@@ -116,7 +116,7 @@ def test_shuffled_pairs_never_make_it_better(place: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("sentence_transformers") is None, reason="needs `make interop`")
+@needs_interop
 def test_a_fifth_of_the_pairs_wrong(place: Path) -> None:
     """The verdict is that of the saved encoder on clean test queries; wrong pairs are listed."""
     from sentence_transformers import SentenceTransformer
