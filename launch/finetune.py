@@ -9,7 +9,9 @@ pairs, triplets or scored pairs as csv, jsonl, parquet or a `datasets` folder, F
 Tevatron's jsonl. A folder with `corpus.jsonl` alone is text without queries: the encoder learns
 from crops of it, and there is no verdict.
 
-It is the recipe `finetune` (of text alone `finetune_text`, of a re-ranker `finetune_reranker`):
+It is the recipe `finetune` (of text alone `finetune_text`, of a re-ranker `finetune_reranker`, with
+`--matryoshka=128,64` `finetune_matryoshka`, whose vectors can be cut to so many components, with
+`--judge=path/to/reranker` `finetune_judged`, whose negatives that re-ranker judges):
 NAME=VALUE are its settings, its flags are those of `kennel run`, and the same command continues
 where it stopped. RUN_DIR/summary.md begins with the verdict: better, no difference, worse, or no
 verdict. `--folds=5` is for few queries: five runs, RUN_DIR/folds/fold_0 to fold_4, test each query
@@ -30,6 +32,8 @@ from t5x_style.workflow import recipe_checks, recipe_planning, recipe_reader, st
 
 RECIPES = "gin_configs/recipes"
 FOLDS = "folds"  # folder of a run's folds
+TEXT = "finetune_text"  # the recipe of passages without queries
+OPTIONS = {"judge": "finetune_judged", "matryoshka": "finetune_matryoshka"}  # flag -> its recipe
 _STOPPED_EARLY = -1
 
 
@@ -40,6 +44,25 @@ def arguments(argv: Sequence[str]) -> list[str]:
     '--gin_file=gin_configs/recipes/finetune.gin'
     """
     parser, given, rest = _parsed(argv)
+    name = _recipe(parser, given)
+    _require_folds(parser, given, rest, name)
+    macros = {"PUBLISHED": given.model, "CORPUS": given.data, "RUN_DIR": given.run_dir}
+    if name != TEXT:
+        macros["COMMAND"] = _command(given, rest)
+    if given.judge is not None:
+        macros["JUDGE"] = given.judge
+    if given.matryoshka is not None:
+        macros["MATRYOSHKA"] = _lengths(parser, given.matryoshka)
+    return [
+        f"--gin_file={RECIPES}/{name}.gin",
+        *(f"--gin.{macro}={value!r}" for macro, value in macros.items()),
+        *rest,
+    ]
+
+
+def _recipe(parser: argparse.ArgumentParser, given: argparse.Namespace) -> str:
+    """The recipe's name; a usage error where the data or two flags do not go together."""
+    asked = [flag for flag in OPTIONS if getattr(given, flag) is not None]
     name = {"retriever": "finetune", "reranker": "finetune_reranker"}[given.kind]
     if _is_text_alone(Path(given.data)):
         if given.kind == "reranker":
@@ -47,16 +70,20 @@ def arguments(argv: Sequence[str]) -> list[str]:
                 f"--data: {given.data} holds passages alone: expected queries with passages that "
                 "answer them, in a layout of docs/training_data.md; a re-ranker needs them"
             )
-        name = "finetune_text"
-    _require_folds(parser, given, rest, name)
-    macros = {"PUBLISHED": given.model, "CORPUS": given.data, "RUN_DIR": given.run_dir}
-    if name != "finetune_text":
-        macros["COMMAND"] = _command(given, rest)
-    return [
-        f"--gin_file={RECIPES}/{name}.gin",
-        *(f"--gin.{macro}={value!r}" for macro, value in macros.items()),
-        *rest,
-    ]
+        name = TEXT
+    if not asked:
+        return name
+    if name != "finetune":
+        parser.error(
+            f"--{asked[0]}: expected a retriever, and queries with passages that answer them"
+        )
+    if len(asked) > 1:
+        recipes = " and ".join(f"recipes/{OPTIONS[flag]}.gin" for flag in asked)
+        parser.error(
+            f"--{asked[0]} and --{asked[1]} are two recipes: for both, write a gin file that "
+            f"includes {recipes}, and run it with `kennel run`"
+        )
+    return OPTIONS[asked[0]]
 
 
 def _parsed(
@@ -74,9 +101,23 @@ def _command(given: argparse.Namespace, rest: Sequence[str]) -> str:
     flags = {"model": Path(given.model).name, "data": Path(given.data).name}
     if given.kind != "retriever":
         flags["kind"] = given.kind
+    if given.judge is not None:
+        flags["judge"] = Path(given.judge).name
+    if given.matryoshka is not None:
+        flags["matryoshka"] = given.matryoshka
     return shlex.join(
         ["kennel", "finetune", *(f"--{flag}={value}" for flag, value in flags.items()), *settings]
     )
+
+
+def _lengths(parser: argparse.ArgumentParser, given: str) -> list[int]:
+    """Numbers of components; a usage error where there are none."""
+    lengths = given.split(",")
+    if not all(one.strip().isdecimal() and int(one) for one in lengths):
+        parser.error(
+            f"--matryoshka: expected numbers of components, as 256,128,64, found {given!r}"
+        )
+    return [int(one) for one in lengths]
 
 
 def _require_folds(
@@ -87,7 +128,7 @@ def _require_folds(
         return
     if given.folds < 2:
         parser.error(f"--folds: expected 2 or more, found {given.folds}")
-    if recipe == "finetune_text":
+    if recipe == TEXT:
         parser.error(
             f"--folds: {given.data} holds passages alone: expected queries with passages that "
             "answer them, in a layout of docs/training_data.md"
@@ -108,7 +149,11 @@ def fold(argv: Sequence[str], number: int) -> list[str]:
     """
     _, given, rest = _parsed(argv)
     flags = [
-        *(f"--{flag}={getattr(given, flag)}" for flag in ("model", "kind", "data")),
+        *(
+            f"--{flag}={value}"
+            for flag in ("model", "kind", "data", *OPTIONS)
+            if (value := getattr(given, flag)) is not None
+        ),
         f"--run_dir={given.run_dir}/{FOLDS}/fold_{number}",
         *rest,
         f"--gin.division.SplitRules.folds={given.folds}",

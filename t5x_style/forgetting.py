@@ -4,17 +4,14 @@ One model a stage: the untouched encoder is measured once, however often it is t
 compares what two of these stages found.
 """
 
-import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import jax
 
 from t5x_style.distributed import startup
-from t5x_style.evaluation import evaluation_suite, query_groups, ranking
+from t5x_style.evaluation import evaluation_suite, ranking, score_files
 from t5x_style.retrieval import beir_collection
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
@@ -27,7 +24,6 @@ JOBS = {
         "check": "check",
     }
 }
-SCORES = "scores.json"
 
 
 def forgetting(
@@ -38,11 +34,7 @@ def forgetting(
     metrics: Sequence[str],
     model_dir: str,
 ) -> dict[str, str]:
-    """Writes scores.json, and prints the means on each collection.
-
-    scores.json, by the names of the folders: {"passages": n, "queries": [id, ...], "groups": [a
-    number for each query, the same where they ask for one passage] or null, "metrics": {metric:
-    [a number for each query]}}; {} without collections.
+    """Writes scores.json (`score_files`) by the names of the folders, and prints the means.
 
     Args:
       collections: folders in BEIR's layout, with distinct names; each fits in memory.
@@ -60,7 +52,7 @@ def forgetting(
     for folder in collections:
         suite = evaluation_suite.EvaluationSuite(folder, [system], depth)
         scores = ranking.score_run(suite.run(system.name, split), suite.qrels(split), metrics)
-        found[_name(folder)] = _record(suite, split, scores)
+        found[_name(folder)] = score_files.record(suite.passages, suite.qrels(split), scores)
         if first:
             means = {metric: round(value, 4) for metric, value in scores.means().items()}
             print(
@@ -68,8 +60,8 @@ def forgetting(
                 file=sys.stderr,
             )
     if first:
-        (Path(model_dir) / SCORES).write_text(json.dumps(found) + "\n", encoding="utf-8")
-    return {"scores": SCORES}
+        score_files.write(model_dir, found)
+    return {"scores": score_files.FILE_NAME}
 
 
 def check(collections: Sequence[str], split: str, depth: int, metrics: Sequence[str]) -> None:
@@ -91,20 +83,6 @@ def check(collections: Sequence[str], split: str, depth: int, metrics: Sequence[
 
 def _name(folder: str) -> str:
     return os.path.basename(os.path.normpath(folder))
-
-
-def _record(
-    suite: evaluation_suite.EvaluationSuite, split: str, scores: ranking.Scores
-) -> dict[str, Any]:
-    groups = query_groups.numbers(
-        query_groups.ByPassage(), scores.queries, suite.qrels(split), suite.passages
-    ).tolist()
-    return {
-        "passages": len(suite.passages),
-        "queries": list(scores.queries),
-        "groups": groups if len(set(groups)) > 1 else None,  # nothing could be resampled
-        "metrics": {metric: values.tolist() for metric, values in scores.values.items()},
-    }
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def report(
     development_metric: str | None = None,
     recipe: str | None = None,
     run_dir: str | None = None,
-    settings: Mapping[str, str] | None = None,
+    settings: Mapping[str, Any] | None = None,
     searchable: bool = False,
     opening: str | None = None,
 ) -> dict[str, str]:

@@ -45,8 +45,10 @@ from input_pipelines.store import answer_token_forms, prepare
 from input_pipelines.tokenizers import import_tokenizer, tokenization, vocabulary_report
 from t5x_style import mine
 from t5x_style.configuration import signatures
+from t5x_style.mining import judged_negatives
 from tests.input_pipelines.labelled import layout_files
 from tests.kits import job_inputs
+from tests.t5x_style.mining import test_judged_negatives
 
 GOLDEN = Path(__file__).parent / "golden/job_outputs.json"
 COMMAND = "python -m tests.job_outputs --write"
@@ -127,6 +129,7 @@ CASES = {
         question_collection.make_collection, job_inputs.question_collection
     ),
     "train_tokenizer": Case(tokenization.train_tokenizer, job_inputs.train_tokenizer),
+    "judged_negatives": Case(judged_negatives.judged_negatives, test_judged_negatives.runs),
     "triple_negatives": Case(triples.negatives_from_triples, job_inputs.triple_negatives),
     "vocabulary_report": Case(vocabulary_report.vocabulary_report, job_inputs.vocabulary_report),
 }
@@ -141,6 +144,7 @@ NOT_RECORDED = {  # declared name -> why
     "encode_corpus": _DEVICE,
     "interpolate": "mixed weights; test_interpolation.py compares all of them",
     "forgetting": _DEVICE,
+    "evaluate_short_vectors": _DEVICE,
     "suspects": _DEVICE,
     "initialise_model": "a copy of weights; test_untouched.py compares the vectors",
     "build_index": _DEVICE,

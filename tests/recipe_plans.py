@@ -34,6 +34,7 @@ COMMAND = "python -m tests.recipe_plans --write"
 MACROS = {
     "CORPUS": "corpus",
     "PUBLISHED": "published",
+    "JUDGE": "judge",
     "OPUS": "opus",
     "DOCUMENTS": "documents",
     "BUCC": "bucc",

@@ -66,8 +66,9 @@ def card(facts: Facts) -> str:
         "## Results",
         *_results(facts),
         *_elsewhere(facts.verdict),
+        *_short(facts),
         "## How to use it",
-        finetuned_usage.text(facts.contract, facts.max_tokens),
+        finetuned_usage.text(facts.contract, facts.max_tokens, _shortest(facts)),
         "## How it was made",
         *_made(facts),
         "## Limits",
@@ -183,7 +184,34 @@ def _elsewhere(verdict: verdict_lib.Verdict) -> Iterable[str]:
         f"{verdict.metric} on collections that were not trained on. A negative difference is what "
         "fine-tuning lost there."
     )
-    head = ["collection", "queries", verdict.baseline, verdict.system, "difference"]
+    yield _differences("collection", verdict.others, verdict)
+
+
+def _short(facts: Facts) -> Iterable[str]:
+    """What vectors find that are cut, where the model was trained for it."""
+    verdict = facts.verdict
+    if not verdict.short:
+        return
+    yield "### Shorter vectors"
+    lengths = [length for length in verdict.short if length != str(facts.contract.dimension)]
+    yield (
+        f"The first {_listed(lengths)} components were trained to be vectors, too (Matryoshka "
+        f"learning): {verdict.metric} on the test queries, with so many components of each vector."
+    )
+    yield _differences("components", verdict.short, verdict)
+
+
+def _shortest(facts: Facts) -> int | None:
+    """The smallest number of components that makes a vector; None: all of them are needed."""
+    shorter = [int(length) for length in facts.verdict.short]
+    return min(shorter) if shorter and min(shorter) < facts.contract.dimension else None
+
+
+def _differences(
+    what: str, found: Mapping[str, verdict_lib.Elsewhere], verdict: verdict_lib.Verdict
+) -> str:
+    """A table: the metric of both systems on each, and the difference."""
+    head = [what, "queries", verdict.baseline, verdict.system, "difference"]
     rows = [
         [
             _plain(name),
@@ -191,9 +219,18 @@ def _elsewhere(verdict: verdict_lib.Verdict) -> Iterable[str]:
             *(_cell(one, system, verdict.metric) for system in (verdict.baseline, verdict.system)),
             one.difference.signed if one.difference else "",
         ]
-        for name, one in verdict.others.items()
+        for name, one in found.items()
     ]
-    yield _rows([head, *rows])
+    return _rows([head, *rows])
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Words as a sentence has them.
+
+    >>> _listed(["256", "128", "64"])
+    '256, 128 and 64'
+    """
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def _cell(one: verdict_lib.Elsewhere, system: str, metric: str) -> str:

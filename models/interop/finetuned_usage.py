@@ -22,12 +22,13 @@ ranking = model.rank("a query", ["a passage", "another passage"])
 ```"""
 
 
-def text(contract: Contract, max_tokens: int) -> str:
+def text(contract: Contract, max_tokens: int, components: int | None = None) -> str:
     """Markdown with the ways to use a retriever or a re-ranker.
 
     Args:
         contract: of the model.
         max_tokens: at which sentence-transformers cuts a text, or a pair of texts.
+        components: of a vector that is cut, where the model was trained for it.
     """
     if export_hf.is_reranker(contract):
         return _CROSS_ENCODER
@@ -35,7 +36,7 @@ def text(contract: Contract, max_tokens: int) -> str:
     return "\n\n".join(
         [
             "### sentence-transformers",
-            _sentence_transformers(contract, max_tokens if shorter else None),
+            _sentence_transformers(contract, max_tokens if shorter else None, components),
             "### transformers alone",
             _transformers(contract),
             "### Search the collection that it was trained on",
@@ -45,8 +46,10 @@ def text(contract: Contract, max_tokens: int) -> str:
     )
 
 
-def _sentence_transformers(contract: Contract, cut: int | None) -> str:
+def _sentence_transformers(contract: Contract, cut: int | None, components: int | None) -> str:
     note = "" if cut is None else f"\n# longer texts are cut at {cut} tokens, queries too"
+    if components is not None:
+        note += f"\n# for vectors of {components} components: (..., truncate_dim={components})"
     return f"""```python
 from sentence_transformers import SentenceTransformer
 

@@ -2,10 +2,11 @@
 
 Each query sees its positive, its own hard negatives, and every passage that the other queries of
 the batch brought; and it may learn from a teacher's scores of its own passages.  Pairs are matched
-by `example_id`, so that rows may be packed and in any order.
+by `example_id`, so that rows may be packed and in any order.  With shorter lengths (Matryoshka
+learning, arXiv:2205.13147, formula 1) the first components of a vector are trained to be a vector.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +35,12 @@ class BiEncoder(Objective):
             [B, S, K]; they are none of its negatives.
         distillation_config: how it learns from a teacher, whose scores passages then carry in
             `teacher_score` [B, S], -inf where there is none; None: from the batch alone.
+        matryoshka: numbers of first components that make a vector, too; the loss is the sum of
+            those of all lengths, each with weight 1, and the metrics are of whole vectors.
         rngs: stream `params`.
+
+    Raises:
+        ValueError: sizes that do not fit each other.
     """
 
     requires_full_batch = True
@@ -50,6 +56,7 @@ class BiEncoder(Objective):
         encode_chunks: int = 1,
         known_positives: int = 0,
         distillation_config: distillation.DistillationConfig | None = None,
+        matryoshka: Sequence[int] = (),
         *,
         rngs: nnx.Rngs,
     ) -> None:
@@ -63,6 +70,7 @@ class BiEncoder(Objective):
         self.known_positives = known_positives
         self.distillation_config = distillation_config
         self.encode_chunks = _at_least_one(encode_chunks)
+        self.matryoshka = _shorter(matryoshka, config.hidden)
         self.vocabulary = vocabulary
         self.encoder = config.build(rngs)
 
@@ -88,6 +96,18 @@ class BiEncoder(Objective):
     def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
         """See `contrastive.info_nce`; with a teacher, and metric `distillation`, see there."""
         queries, passages = self.embed(batch, key)
+        loss, metrics = self._loss_of(queries, passages, batch)
+        for length in self.matryoshka:
+            short = [self._cut(side.vectors, length) for side in (queries, passages)]
+            loss += self._loss_of(
+                queries._replace(vectors=short[0]), passages._replace(vectors=short[1]), batch
+            )[0]
+        return loss, metrics
+
+    def _loss_of(
+        self, queries: contrastive.Queries, passages: contrastive.Passages, batch: Batch
+    ) -> tuple[MetricSum, dict[str, MetricSum]]:
+        """As `loss`, of vectors of one length."""
         temperature = self.embedding_config.temperature
         loss, metrics = contrastive.info_nce(
             queries, passages, temperature, self.contrastive_config
@@ -108,6 +128,13 @@ class BiEncoder(Objective):
         divergence = distillation.kl_divergence(jnp.where(scored, teacher, 0.0), student, scored)
         metrics |= {"distillation": divergence, "contrastive": loss}
         return divergence + config.contrastive_weight * loss, metrics
+
+    def _cut(self, vectors: jax.Array, length: int) -> jax.Array:
+        """The first components; of unit length where whole vectors are."""
+        config = self.embedding_config
+        unit = config.normalise or config.similarity == "cosine"
+        short = vectors[:, :length]
+        return text_embedding.unit(short) if unit else short
 
     def embed(
         self, batch: Batch, key: jax.Array | None = None
@@ -139,3 +166,12 @@ def _at_least_one(encode_chunks: int) -> int:
     if encode_chunks < 1:
         raise ValueError(f"BiEncoder.encode_chunks: expected 1 or more, found {encode_chunks}")
     return encode_chunks
+
+
+def _shorter(lengths: Sequence[int], width: int) -> tuple[int, ...]:
+    if len(set(lengths)) < len(lengths) or not all(0 < length < width for length in lengths):
+        raise ValueError(
+            f"BiEncoder.matryoshka: expected distinct lengths from 1 to {width - 1}, below the "
+            f"encoder's width, found {list(lengths)}"
+        )
+    return tuple(lengths)

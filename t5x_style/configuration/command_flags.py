@@ -73,6 +73,15 @@ def add_finetune(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--data", required=True, help="file or folder, see docs/training_data.md")
     parser.add_argument(
+        "--judge",
+        help="folder of a re-ranker: negatives that it finds as good as the answer are left out",
+    )
+    parser.add_argument(
+        "--matryoshka",
+        metavar="N,N",
+        help="train the first N components to be a vector, too, so that vectors can be cut",
+    )
+    parser.add_argument(
         "--run_dir", default="runs/finetune", help="of the results; default: runs/finetune"
     )
     parser.add_argument(

@@ -28,7 +28,9 @@ _MOVED: Mapping[str, str] = {
         "gin_reader gin_text gin_types gin_utils workflow.parameters workflow.renames "
         "workflow.signatures workflow.sources"
     ),
-    "t5x_style.reporting": "report_advice report_commands report_curves report_parts",
+    "t5x_style.reporting": (
+        "report_advice report_commands report_curves report_parts report_translations"
+    ),
     "t5x_style.workflow": "fingerprints recipe_file stage_main",
     "t5x_style.serving": "saved_model saved_model_check",
     "input_pipelines.sources": (
@@ -260,6 +262,7 @@ ADDED: Mapping[str, str] = {
     "finetuned_folder.finetuned_folder.kind": "'retriever'",
     "pair_rows.fitting_rows.chunks": "1",
     "hf_config.config_from_hf.attention_dropout": "None",
+    "bi_encoder.BiEncoder.matryoshka": "[]",
 }
 
 

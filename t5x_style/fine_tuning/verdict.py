@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from t5x_style.evaluation import comparison, ranking, significance
+from t5x_style.evaluation import ranking, score_files, significance
 from t5x_style.fine_tuning import verdict_page
 from t5x_style.interfaces import verdict_record
 
@@ -44,6 +44,7 @@ def verdict(
     interpolation: str | None = None,
     suspects: str | None = None,
     others: Mapping[str, str] = types.MappingProxyType({}),
+    short: Mapping[str, str] = types.MappingProxyType({}),
     samples: int = 10_000,
     seed: int = 0,
 ) -> dict[str, str]:
@@ -54,7 +55,7 @@ def verdict(
     "parts": {"shared" | "apart": {"n", "systems": {system: value}, "difference", "low", "high"}},
     "others": {collection: {"queries", "passages", "systems", "difference", "low", "high"}},
     "interpolation": share or null, "suspects": report.json of `suspects` or null, "data": {"name",
-    "sha256"}}.
+    "sha256"}}; and, where short vectors were measured, "short": as "others", by their length.
 
     Args:
       evaluation, per_query: metrics.json and per_query.json of an evaluation that has `original`
@@ -67,6 +68,7 @@ def verdict(
       interpolation: interpolation.json; None: the tuned weights are as trained.
       others: scores.json of `forgetting` of both systems, by their names; {}: nothing was measured
         elsewhere.
+      short: scores.json of `evaluate_short_vectors` of both systems, in the same way.
       samples: of the bootstrap.
       seed: of the bootstrap.
 
@@ -81,10 +83,12 @@ def verdict(
     found = record(
         results, _read(per_query), data, tuned, original, metric, samples, seed, path=evaluation
     ) | {
-        "others": _others(others, (tuned, original), metric, samples, seed),
+        "others": score_files.compared(others, tuned, original, metric, samples, seed),
         "interpolation": _read(interpolation)["share"] if interpolation else None,
         "suspects": _read(suspects) if suspects else None,
     }
+    if short:
+        found["short"] = score_files.compared(short, tuned, original, metric, samples, seed)
     write(Path(model_dir), found, data)
     return {"verdict": "verdict.json", "page": "verdict.md"}
 
@@ -234,36 +238,3 @@ def _parts(
             "high": high,
         }
     return found
-
-
-def _others(
-    files: Mapping[str, str], systems: tuple[str, str], metric: str, samples: int, seed: int
-) -> dict[str, Any]:
-    """The two systems on collections that nothing was trained on."""
-    if not files:
-        return {}
-    if set(files) != set(systems):
-        raise ValueError(f"verdict.others: expected files of {systems}, found {sorted(files)}")
-    (tuned, original), found = systems, {}
-    reports = {system: _read(files[system]) for system in systems}
-    for name, one in reports[tuned].items():
-        if metric not in one["metrics"]:
-            raise ValueError(
-                f"{name}: expected {metric!r} measured there, found {list(one['metrics'])}"
-            )
-        groups = None if one["groups"] is None else np.array(one["groups"])
-        scores = {system: _scores(report[name]) for system, report in reports.items()}
-        compared = comparison.compare(scores, original, (), samples, seed, groups)
-        difference = compared["against"]["systems"][tuned][metric]
-        found[name] = {
-            "queries": compared["n"],
-            "passages": one["passages"],
-            "systems": compared["systems"],
-            **{key: difference[key] for key in ("difference", "low", "high")},
-        }
-    return found
-
-
-def _scores(report: Report) -> ranking.Scores:
-    values = {metric: np.array(one) for metric, one in report["metrics"].items()}
-    return ranking.Scores(tuple(report["queries"]), values)

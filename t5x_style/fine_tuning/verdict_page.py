@@ -34,7 +34,8 @@ def page(verdict: Report, collection: Report) -> str:
         *_systems(verdict),
         *_folds(verdict),
         *_parts(verdict),
-        *_others(verdict),
+        *_measured(verdict, "others", "{metric} on collections that nothing was trained on"),
+        *_measured(verdict, "short", "{metric} with so many components of a vector"),
         *_mixture(verdict),
         *_suspects(verdict),
         *(f"- {note}" for note in collection.get("notes", ())),
@@ -96,14 +97,14 @@ def _parts(verdict: Report) -> list[str]:
     return _table(head, rows) if rows else []
 
 
-def _others(verdict: Report) -> list[str]:
-    """What the tuning changed elsewhere."""
+def _measured(verdict: Report, key: str, head: str) -> list[str]:
+    """What the tuning changed: on other collections, or of shorter vectors."""
     metric, rows = verdict["metric"], []
-    for name, found in verdict["others"].items():
+    for name, found in verdict.get(key, {}).items():
         values = [f"{found['systems'][one][metric]['value']:.4f}" for one in _pair(verdict)]
         rows.append([f"{name} ({found['queries']} queries)", *values, _difference(found)])
-    head = [f"{metric} on collections that nothing was trained on", *_pair(verdict), "difference"]
-    return _table(head, rows) if rows else []
+    heads = [head.format(metric=metric), *_pair(verdict), "difference"]
+    return _table(heads, rows) if rows else []
 
 
 def _mixture(verdict: Report) -> list[str]:

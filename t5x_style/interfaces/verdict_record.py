@@ -52,7 +52,7 @@ Metrics = Mapping[str, Estimate]  # name -> its estimate
 
 @dataclasses.dataclass(frozen=True)
 class Elsewhere:
-    """The same systems on a collection that was not trained on.
+    """The same systems on a collection that was not trained on, or with shorter vectors.
 
     Attributes:
       queries: how many were asked.
@@ -81,6 +81,8 @@ class Verdict:
       passages: of the collection.
       systems: system -> its metrics on the test queries.
       others: collection -> what became of it.
+      short: number of components -> what vectors find that are cut to so many; {} where nobody
+        measured it.
       interpolation: share of the tuned weights, the rest being the original ones; None: all.
       data: what was read, `name` and `sha256`.
     """
@@ -96,6 +98,7 @@ class Verdict:
     passages: int
     systems: Mapping[str, Metrics]
     others: Mapping[str, Elsewhere]
+    short: Mapping[str, Elsewhere]
     interpolation: float | None
     data: Mapping[str, str]
 
@@ -144,10 +147,8 @@ def _read(fields: Mapping[str, Any]) -> Verdict:
         queries={split: int(count) for split, count in fields["queries"].items()},
         passages=int(fields["passages"]),
         systems=_systems(fields["systems"]),
-        others={
-            name: Elsewhere(int(one["queries"]), _systems(one["systems"]), _difference(one))
-            for name, one in fields["others"].items()
-        },
+        others=_elsewhere(fields["others"]),
+        short=_elsewhere(fields.get("short", {})),
         interpolation=fields["interpolation"],
         data={name: str(value) for name, value in fields["data"].items() if value is not None},
     )
@@ -157,6 +158,13 @@ def _difference(fields: Mapping[str, Any]) -> Estimate | None:
     if fields["difference"] is None:
         return None
     return Estimate(float(fields["difference"]), fields["low"], fields["high"])
+
+
+def _elsewhere(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Elsewhere]:
+    return {
+        name: Elsewhere(int(one["queries"]), _systems(one["systems"]), _difference(one))
+        for name, one in found.items()
+    }
 
 
 def _systems(

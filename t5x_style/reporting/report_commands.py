@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 OWN_FOLDER = "gin_configs/recipes/beir.gin"
 
@@ -24,7 +25,7 @@ class Run:
 
     recipe: str | None
     folder: str | None
-    settings: Mapping[str, str]
+    settings: Mapping[str, Any]
     searchable: bool
     budget: float
 
@@ -41,7 +42,7 @@ def commands(run: Run, longer: bool) -> Iterator[str]:
         yield f'{kennel} search --run={shlex.quote(run.folder)} "your question"'
     if longer and run.recipe is not None and run.folder is not None:
         settings = {"RUN_DIR": run.folder, **run.settings, "BUDGET": f"{3 * run.budget:g}"}
-        said = " ".join(f"{name}={shlex.quote(value)}" for name, value in settings.items())
+        said = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in settings.items())
         yield f"{kennel} run {shlex.quote(_named(run.recipe))} {said}"
     if (
         run.recipe is not None and "CORPUS" not in run.settings

@@ -45,6 +45,47 @@ def test_a_reranker_has_a_recipe_and_needs_queries(tmp_path, capsys):
     assert "holds passages alone: expected queries" in said and "invalid choice: 'other'" in said
 
 
+def test_shorter_vectors_have_a_recipe_and_need_queries(tmp_path, capsys):
+    data = f"--data={tmp_path}/pairs.csv"
+    argv = [data, "--model=m", "--matryoshka=128,64", "--gin.EPOCHS=2"]
+    found = finetune.arguments(argv)
+    named = "kennel finetune --model=m --data=pairs.csv --matryoshka=128,64 EPOCHS=2"
+    assert found[0] == f"{HERE}finetune_matryoshka.gin" and f"--gin.COMMAND={named!r}" in found
+    assert "--gin.MATRYOSHKA=[128, 64]" in found
+    assert "--gin.MATRYOSHKA=[128, 64]" in finetune.arguments(
+        finetune.fold([*argv, "--folds=2"], 1)
+    )
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/corpus.jsonl").touch()
+    for given, message in (
+        ([data, "--matryoshka=128,"], "expected numbers of components, as 256,128,64"),
+        ([data, "--matryoshka=0"], "expected numbers of components"),
+        ([data, "--matryoshka=64", "--kind=reranker"], "--matryoshka: expected a retriever"),
+        ([f"--data={tmp_path}/text", "--matryoshka=64"], "--matryoshka: expected a retriever"),
+    ):
+        with pytest.raises(SystemExit):
+            finetune.arguments(["--model=m", *given])
+        assert message in capsys.readouterr().err
+
+
+def test_a_judge_has_a_recipe(tmp_path, capsys):
+    argv = [f"--data={tmp_path}/pairs.csv", "--model=m", "--judge=a/judge"]
+    found = finetune.arguments(argv)
+    named = "kennel finetune --model=m --data=pairs.csv --judge=judge"
+    assert found[0] == f"{HERE}finetune_judged.gin" and f"--gin.COMMAND={named!r}" in found
+    assert "--gin.JUDGE='a/judge'" in found
+    for given, message in (
+        (
+            ["--matryoshka=8"],
+            "includes recipes/finetune_judged.gin and recipes/finetune_matryoshka",
+        ),
+        (["--kind=reranker"], "--judge: expected a retriever"),
+    ):
+        with pytest.raises(SystemExit):
+            finetune.arguments([*argv, *given])
+        assert message in capsys.readouterr().err
+
+
 def test_words_become_settings_of_the_recipe():
     line = "finetune --model=m --data=d.csv --run_dir=r EPOCHS=2 --dry_run"
     module, *flags = cli.python_arguments(shlex.split(line))[1:]

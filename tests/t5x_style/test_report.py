@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from t5x_style import evaluate_bitext, report, report_translations
-from t5x_style.reporting import report_tables
+from t5x_style import evaluate_bitext, report
+from t5x_style.reporting import report_tables, report_translations
 from t5x_style.training import metric_writer
 from tests.kits import fine_tuning_kit, store_kit
 

@@ -107,6 +107,17 @@ def test_the_text(facts):
         compile(code, "card", "exec")
 
 
+def test_the_card_of_vectors_that_can_be_cut(facts):
+    assert "Shorter vectors" not in finetuned_card.card(facts)
+    other = facts.verdict.others["cacm"]
+    cut = dataclasses.replace(facts.verdict, short={"16": other, "8": other, "4": other})
+    _, text = parts(finetuned_card.card(dataclasses.replace(facts, verdict=cut)))
+    assert "The first 8 and 4 components were trained to be vectors, too" in text
+    assert "| components | queries | untouched | finetuned | difference |" in text
+    assert text.count("\n| 4 |") == 1
+    assert "# for vectors of 4 components: (..., truncate_dim=4)" in text
+
+
 def test_the_card_of_a_reranker(facts):
     contract = dataclasses.replace(
         CONTRACT, similarity="score", query_prefix="", passage_prefix="", query_length=32,

@@ -34,6 +34,7 @@ def objective(
     known_positives: int = 0,
     contrastive_config: contrastive.ContrastiveConfig = PLAIN,
     distillation_config: distillation.DistillationConfig | None = None,
+    matryoshka: tuple[int, ...] = (),
     **vectors: object,
 ) -> bi_encoder.BiEncoder:
     return bi_encoder.BiEncoder(
@@ -46,6 +47,7 @@ def objective(
         encode_chunks,
         known_positives,
         distillation_config,
+        matryoshka,
         rngs=nnx.Rngs(0),
     )
 
@@ -144,6 +146,50 @@ def test_a_zero_vector_has_no_direction_and_no_gradient() -> None:
     value, pull = jax.vjp(text_embedding.unit, jnp.zeros((1, 4)))
     assert not np.asarray(value).any()
     assert not np.asarray(pull(jnp.ones((1, 4)))[0]).any()
+
+
+# --- Matryoshka ----------------------------------------------------------------------------------
+
+
+def test_the_first_components_are_trained_to_be_vectors() -> None:
+    """As MatryoshkaLoss of sentence-transformers does: cut, of unit length, weight 1 each."""
+    lengths = (8, 3)
+    module = objective(normalise=True, temperature=0.1, matryoshka=lengths)
+    loss, metrics = module.loss(UNPACKED, jax.random.key(0))
+    whole = objective(normalise=True, temperature=0.1)
+    queries, passages = (np.asarray(side.vectors) for side in whole.embed(UNPACKED))
+    expected = 0.0
+    for length in (queries.shape[1], *lengths):
+        q, p = (side[:, :length] for side in (queries, passages))
+        q, p = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (q, p))
+        scores = np.exp(q @ p.T / 0.1)
+        scores[0, 4] = 0.0  # a copy of query 0's positive is no negative of it
+        own = scores[np.arange(QUERIES), np.arange(QUERIES) * GROUP]
+        expected += np.mean(np.log(scores.sum(1) / own))
+    assert float(loss.value()) == pytest.approx(expected, rel=1e-4)
+    of_whole = whole.loss(UNPACKED, jax.random.key(0))[1]
+    assert {name: float(one.value()) for name, one in metrics.items()} == {
+        name: float(one.value()) for name, one in of_whole.items()
+    }
+    assert module.contract() == whole.contract()
+
+
+def test_shorter_inner_products_are_of_the_components_as_they_are() -> None:
+    module = objective(normalise=False, similarity="dot", matryoshka=(4,))
+    queries, passages = (np.asarray(side.vectors) for side in module.embed(UNPACKED))
+    logits = queries[:, :4] @ passages[:, :4].T
+    logits[0, 4] = -np.inf
+    own = logits[np.arange(QUERIES), np.arange(QUERIES) * GROUP]
+    short = np.mean(np.log(np.exp(logits - own[:, None]).sum(1)))
+    whole = objective(normalise=False, similarity="dot").loss(UNPACKED, jax.random.key(0))[0]
+    loss = module.loss(UNPACKED, jax.random.key(0))[0]
+    assert float(loss.value() - whole.value()) == pytest.approx(short, rel=1e-4)
+
+
+@pytest.mark.parametrize("lengths", [(0,), (tiny_models.CONFIG.hidden,), (8, 8), (-1, 4)])
+def test_lengths_that_are_no_shorter_vectors_are_refused(lengths: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="distinct lengths from 1 to"):
+        objective(matryoshka=lengths)
 
 
 # --- a teacher -----------------------------------------------------------------------------------

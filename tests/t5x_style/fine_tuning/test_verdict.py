@@ -140,13 +140,30 @@ def test_other_collections_and_the_share_are_on_the_page(tmp_path):
     assert found["interpolation"] == 0.25 and "25% those of the training and 75% those" in page
 
 
+def test_shorter_vectors_are_on_the_page(tmp_path):
+    def measured(name, values):
+        one = {
+            "passages": 7, "queries": [str(n) for n in range(len(values))], "groups": None,
+            "metrics": {"nDCG@10": list(values)},
+        }  # fmt: skip
+        return write(tmp_path, name, {"384": one, "64": one})
+
+    short = {"untouched": measured("a.json", LOW), "finetuned": measured("b.json", HIGH)}
+    found, page = judged(tmp_path, HIGH, LOW, short=short)
+    assert list(found["short"]) == ["384", "64"]
+    assert found["short"]["64"]["difference"] == pytest.approx(0.15)
+    assert "| nDCG@10 with so many components of a vector | untouched | finetuned |" in page
+    assert "| 64 (400 queries) | 0.3000 | 0.4500 | +0.1500" in page
+    assert "short" not in judged(tmp_path / "none", HIGH, LOW)[0]
+
+
 def test_collections_measured_for_other_systems_or_by_another_metric_are_refused(tmp_path):
     given = inputs(tmp_path, HIGH, LOW)
     one = elsewhere(tmp_path, "one.json", HIGH)
-    with pytest.raises(ValueError, match=r"verdict.others: expected files of .*\['finetuned'\]"):
+    with pytest.raises(ValueError, match=r"expected files of .*\['finetuned'\]"):
         verdict.verdict(**given, others={"finetuned": one})
     other = write(tmp_path, "other.json", {"cacm": {"metrics": {"MRR@10": [1.0]}}})
-    with pytest.raises(ValueError, match=r"cacm: expected 'nDCG@10' .* found \['MRR@10'\]"):
+    with pytest.raises(ValueError, match=r"cacm, .*: expected 'nDCG@10' .* found \['MRR@10'\]"):
         verdict.verdict(**given, others={"finetuned": other, "untouched": one})
 
 
