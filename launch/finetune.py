@@ -9,9 +9,15 @@ pairs, triplets or scored pairs as csv, jsonl, parquet or a `datasets` folder, F
 Tevatron's jsonl. A folder with `corpus.jsonl` alone is text without queries: the encoder learns
 from crops of it, and there is no verdict.
 
-It is the recipe `finetune` (of text alone `finetune_text`, of a re-ranker `finetune_reranker`, with
-`--matryoshka=128,64` `finetune_matryoshka`, whose vectors can be cut to so many components, with
-`--judge=path/to/reranker` `finetune_judged`, whose negatives that re-ranker judges):
+What is asked for chooses the recipe:
+
+    finetune                  a retriever
+    finetune_matryoshka       --matryoshka=128,64: vectors can be cut to so many components
+    finetune_judged           --judge=FOLDER: that re-ranker judges the negatives
+    finetune_text             one from text without queries
+    finetune_reranker         --kind=reranker
+    finetune_reranker_dense   and --retriever=FOLDER: over the hits of that one, not of BM25
+
 NAME=VALUE are its settings, its flags are those of `kennel run`, and the same command continues
 where it stopped. RUN_DIR/summary.md begins with the verdict: better, no difference, worse, or no
 verdict. `--folds=5` is for few queries: five runs, RUN_DIR/folds/fold_0 to fold_4, test each query
@@ -33,7 +39,12 @@ from t5x_style.workflow import recipe_checks, recipe_planning, recipe_reader, st
 RECIPES = "gin_configs/recipes"
 FOLDS = "folds"  # folder of a run's folds
 TEXT = "finetune_text"  # the recipe of passages without queries
-OPTIONS = {"judge": "finetune_judged", "matryoshka": "finetune_matryoshka"}  # flag -> its recipe
+# Flags that choose another recipe: in place of which, which, and what they need in words
+OPTIONS = {
+    "judge": ("finetune", "finetune_judged", "a retriever"),
+    "matryoshka": ("finetune", "finetune_matryoshka", "a retriever"),
+    "retriever": ("finetune_reranker", "finetune_reranker_dense", "--kind=reranker"),
+}
 _STOPPED_EARLY = -1
 
 
@@ -49,8 +60,9 @@ def arguments(argv: Sequence[str]) -> list[str]:
     macros = {"PUBLISHED": given.model, "CORPUS": given.data, "RUN_DIR": given.run_dir}
     if name != TEXT:
         macros["COMMAND"] = _command(given, rest)
-    if given.judge is not None:
-        macros["JUDGE"] = given.judge
+    for flag in ("judge", "retriever"):
+        if (folder := getattr(given, flag)) is not None:
+            macros[flag.upper()] = folder
     if given.matryoshka is not None:
         macros["MATRYOSHKA"] = _lengths(parser, given.matryoshka)
     return [
@@ -73,17 +85,17 @@ def _recipe(parser: argparse.ArgumentParser, given: argparse.Namespace) -> str:
         name = TEXT
     if not asked:
         return name
-    if name != "finetune":
-        parser.error(
-            f"--{asked[0]}: expected a retriever, and queries with passages that answer them"
-        )
+    for flag in asked:
+        plain, _, needed = OPTIONS[flag]
+        if name != plain:
+            parser.error(f"--{flag}: expected {needed}, and queries with passages that answer them")
     if len(asked) > 1:
-        recipes = " and ".join(f"recipes/{OPTIONS[flag]}.gin" for flag in asked)
+        recipes = " and ".join(f"recipes/{OPTIONS[flag][1]}.gin" for flag in asked)
         parser.error(
             f"--{asked[0]} and --{asked[1]} are two recipes: for both, write a gin file that "
             f"includes {recipes}, and run it with `kennel run`"
         )
-    return OPTIONS[asked[0]]
+    return OPTIONS[asked[0]][1]
 
 
 def _parsed(
@@ -101,10 +113,9 @@ def _command(given: argparse.Namespace, rest: Sequence[str]) -> str:
     flags = {"model": Path(given.model).name, "data": Path(given.data).name}
     if given.kind != "retriever":
         flags["kind"] = given.kind
-    if given.judge is not None:
-        flags["judge"] = Path(given.judge).name
-    if given.matryoshka is not None:
-        flags["matryoshka"] = given.matryoshka
+    for flag in OPTIONS:
+        if (value := getattr(given, flag)) is not None:
+            flags[flag] = Path(value).name
     return shlex.join(
         ["kennel", "finetune", *(f"--{flag}={value}" for flag, value in flags.items()), *settings]
     )

@@ -35,6 +35,7 @@ MACROS = {
     "CORPUS": "corpus",
     "PUBLISHED": "published",
     "JUDGE": "judge",
+    "RETRIEVER": "retriever",
     "OPUS": "opus",
     "DOCUMENTS": "documents",
     "BUCC": "bucc",

@@ -71,6 +71,10 @@ def add_finetune(parser: argparse.ArgumentParser) -> None:
         default="retriever",
         help="what the model becomes; default: retriever",
     )
+    parser.add_argument(
+        "--retriever",
+        help="of a re-ranker: folder of the retriever whose hits it puts in order; default: BM25",
+    )
     parser.add_argument("--data", required=True, help="file or folder, see docs/training_data.md")
     parser.add_argument(
         "--judge",

@@ -38,6 +38,13 @@ def test_a_reranker_has_a_recipe_and_needs_queries(tmp_path, capsys):
     assert found[0] == f"{HERE}finetune_reranker.gin" and f"--gin.COMMAND={named!r}" in found
     (tmp_path / "text").mkdir()
     (tmp_path / "text/corpus.jsonl").touch()
+    over = finetune.arguments([f"--data={data}", "--model=m", "--kind=reranker", "--retriever=a/r"])
+    assert over[0] == f"{HERE}finetune_reranker_dense.gin" and "--gin.RETRIEVER='a/r'" in over
+    named = "kennel finetune --model=m --data=pairs.csv --kind=reranker --retriever=r"
+    assert f"--gin.COMMAND={named!r}" in over
+    with pytest.raises(SystemExit):
+        finetune.arguments([f"--data={data}", "--model=m", "--retriever=a/r"])
+    assert "--retriever: expected --kind=reranker" in capsys.readouterr().err
     for given in (["--kind=reranker"], ["--kind=other"]):
         with pytest.raises(SystemExit):
             finetune.arguments([f"--data={tmp_path}/text", "--model=m", *given])
