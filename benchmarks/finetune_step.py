@@ -27,9 +27,7 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks import code_hash, contrastive_contestants, turns
-from input_pipelines.batches import packing_plan, token_groups
-from input_pipelines.pairs import pair_packing
-from input_pipelines.pairs.retriever_batches import PairsPipeline
+from benchmarks.finetune_triplets import Triplets
 from launch import children
 
 _RUN = flags.DEFINE_string("run", None, "Folder of a finished `kennel finetune`.", required=True)
@@ -46,51 +44,12 @@ _DROPOUT = flags.DEFINE_float("dropout", 0.0, "Rate of dropout.")
 _WORKER = flags.DEFINE_enum("worker", None, ["ours", "peer"], "Internal: which.")
 
 TEMPERATURE = 0.05
-SEGMENTS = 16
 NAMES = {"ours": "kennel", "peer": "sentence-transformers"}
 
 
-def pipeline(query_rows: token_groups.Rows, passage_rows: token_groups.Rows) -> PairsPipeline:
-    """The triplets; which are in which step does not depend on the rows."""
-    run = _RUN.value
-    return PairsPipeline(
-        f"{run}/queries/store", f"{run}/passages/store", f"{run}/negatives/negatives.jsonl",
-        batch=_QUERIES.value, group_size=_GROUP.value, query_length=_LENGTH.value,
-        passage_length=_LENGTH.value, query_rows=query_rows, passage_rows=passage_rows, seed=0,
-    )  # fmt: skip
-
-
-def unpacked() -> PairsPipeline:
-    """A text a row."""
-    counts = (_QUERIES.value, _QUERIES.value * _GROUP.value)
-    return pipeline(*(token_groups.Rows(count, _LENGTH.value, 1) for count in counts))
-
-
-def chosen(pairs: PairsPipeline, step: int) -> list[tuple[Any, np.ndarray]]:
-    """Queries, positives, and each column of negatives: (their store, rows in it [B])."""
-    picked, documents = pairs.plan.choose(step)
-    queries = (pairs.query_store, pairs.pairs.queries[picked])
-    return [queries, *((pairs.passage_store, documents[:, g]) for g in range(_GROUP.value))]
-
-
-def fitting_rows(multiple: int) -> tuple[token_groups.Rows, token_groups.Rows]:
-    """Rows of queries and of passages that take the first steps, as the recipe chooses them."""
-    pairs, needed = unpacked(), [0, 0]
-    for step in range(pair_packing.PROBE):
-        (_, queries), *passages = chosen(pairs, step)
-        sides = (pairs.query_store.lengths[queries], np.concatenate(
-            [store.lengths[rows] for store, rows in passages]
-        ))  # fmt: skip
-        for side, lengths in enumerate(sides):
-            cut = np.minimum(lengths, _LENGTH.value)
-            packed = packing_plan.pack_rows(cut, _LENGTH.value, SEGMENTS)
-            needed[side] = max(needed[side], len(packed))
-    queries = -(-needed[0] // multiple) * multiple
-    passages = -(-pair_packing.with_room(needed[1]) // queries) * queries
-    return (
-        token_groups.Rows(queries, _LENGTH.value, SEGMENTS),
-        token_groups.Rows(passages, _LENGTH.value, SEGMENTS),
-    )
+def triplets() -> Triplets:
+    """What both train on."""
+    return Triplets(_RUN.value, _QUERIES.value, _GROUP.value, _LENGTH.value)
 
 
 def ours() -> turns.Contestant:
@@ -106,8 +65,9 @@ def ours() -> turns.Contestant:
     from t5x_style.training import warm_start
 
     startup.schedule_for_memory()
-    rows = fitting_rows(len(jax.devices()) * _CHUNKS.value)
-    pairs = pipeline(*rows)
+    texts = triplets()
+    rows = texts.fitting_rows(len(jax.devices()) * _CHUNKS.value)
+    pairs = texts.pipeline(*rows)
     vocabulary = contract.Vocabulary.load(f"{_RUN.value}/tokenizer/tokenizer")
     config = hf_config.config_from_hf(
         folder=_MODEL.value, vocab_size=vocabulary.size, dtype="float32", remat="none",
@@ -141,12 +101,13 @@ def peer() -> turns.Contestant:
         if isinstance(module, torch.nn.Dropout):
             module.p = _DROPOUT.value
     loss_of = losses.MultipleNegativesRankingLoss(model, scale=1 / TEMPERATURE)
-    pairs = unpacked()
+    texts = triplets()
+    pairs = texts.unpacked()
 
     def columns(number: int) -> list[tuple[np.ndarray, np.ndarray]]:
         return [
             torch_retromae.padded(store, rows, _LENGTH.value)
-            for store, rows in chosen(pairs, number)
+            for store, rows in texts.chosen(pairs, number)
         ]
 
     return contrastive_contestants.sentence_transformers(
