@@ -26,6 +26,7 @@ once, and RUN_DIR/folds/summary.md has one verdict on all of them; nothing is ex
 
 import argparse
 import dataclasses
+import re
 import shlex
 import subprocess
 import sys
@@ -46,6 +47,7 @@ OPTIONS = {
     "retriever": ("finetune_reranker", "finetune_reranker_dense", "--kind=reranker"),
 }
 _STOPPED_EARLY = -1
+_ABSOLUTE = re.compile(r"""(?<![\w./-])(?:~[\w.-]*)?/(?:[^/'"\s,]+/)*([^/'"\s,\])}]+)/?""")
 
 
 def arguments(argv: Sequence[str]) -> list[str]:
@@ -108,8 +110,12 @@ def _parsed(
 
 
 def _command(given: argparse.Namespace, rest: Sequence[str]) -> str:
-    """The command for the model card: model and data without their folders, and the settings."""
-    settings = [word.removeprefix("--gin.") for word in rest if word.startswith("--gin.")]
+    """The command for the model card: absolute paths without their folders, which are private."""
+    settings = [
+        _ABSOLUTE.sub(r"\1", word.removeprefix("--gin."))
+        for word in rest
+        if word.startswith("--gin.")
+    ]
     flags = {"model": Path(given.model).name, "data": Path(given.data).name}
     if given.kind != "retriever":
         flags["kind"] = given.kind

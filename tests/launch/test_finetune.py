@@ -1,5 +1,6 @@
 """`kennel finetune`: a recipe for what the data is."""
 
+import ast
 import shlex
 from argparse import Namespace
 
@@ -98,6 +99,21 @@ def test_words_become_settings_of_the_recipe():
     module, *flags = cli.python_arguments(shlex.split(line))[1:]
     assert module == "launch.finetune"
     assert flags == ["--model=m", "--data=d.csv", "--run_dir=r", "--gin.EPOCHS=2", "--dry_run"]
+
+
+def test_the_command_of_the_card_names_no_private_folder(tmp_path):
+    settings = {
+        "OTHER_COLLECTIONS=['/home/somebody/cacm', 'other/cisi']": "['cacm', 'other/cisi']",
+        "STORE=~/private/store/": "STORE=store",
+        "MODEL='models/from_hf.gin'": "MODEL='models/from_hf.gin'",
+        "A='gs://bucket/folder/file'": "gs://bucket/folder/file",
+    }
+    given = [f"--gin.{one}" for one in settings]
+    found = finetune.arguments(["--model=/home/m", f"--data={tmp_path}/d.csv", *given])
+    (command,) = [one for one in found if one.startswith("--gin.COMMAND=")]
+    words = shlex.split(ast.literal_eval(command.removeprefix("--gin.COMMAND=")))[-len(settings) :]
+    assert all(part in word for part, word in zip(settings.values(), words, strict=True))
+    assert "somebody" not in command and "private" not in command and str(tmp_path) not in command
 
 
 @pytest.mark.parametrize("missing", ["--model=m", "--data=d"])
