@@ -25,11 +25,26 @@ class PairCorpus:
       store: of the passages, layout 'text' or 'title_and_body'.
       texts: its rows, cut to `passage_length`.
       query_length, passage_length: tokens of a text, specials included.
+      prompt: tokens of the prompt that each text of the store begins with, after [CLS].
+      query_room, passage_room: tokens of a query or passage that is cut out, at most, specials and
+        prompt aside.
     """
 
-    def __init__(self, store: TokenStore, query_length: int, passage_length: int):
+    def __init__(
+        self,
+        store: TokenStore,
+        query_length: int,
+        passage_length: int,
+        prompt: int = 0,
+        query_prompt: int = 0,
+    ):
         """
+        Args:
+          store: see the class; `query_length`, `passage_length`, `prompt`, too.
+          query_prompt: tokens of the prompt that a query gets that is cut out.
+
         Raises:
+          ValueError: lengths without room for a token between prompt and [SEP].
           StoreError: rows of a layout whose texts are no passages.
         """
         found = store.manifest["layout"]
@@ -40,7 +55,15 @@ class PairCorpus:
             )
         self.store = store
         self.titles_apart = found == layouts.TITLE_AND_BODY
-        self.query_length, self.passage_length = query_length, passage_length
+        self.query_length, self.passage_length, self.prompt = query_length, passage_length, prompt
+        self.query_room = query_length - 2 - query_prompt
+        self.passage_room = passage_length - 2 - prompt
+        if min(self.query_room, self.passage_room) < 1:
+            raise ValueError(
+                f"pairs: expected room for a token besides [CLS], [SEP] and the prompt, of "
+                f"{query_prompt} tokens in queries and {prompt} in passages; found the lengths "
+                f"{query_length} and {passage_length}"
+            )
         self.texts = TextArrays(store, passage_length)
 
     def __len__(self) -> int:
@@ -98,8 +121,10 @@ class PairCorpus:
     @property
     def texts_from(self) -> np.ndarray:
         """The first token of what crops are cut from, int64 [N]: the body where it has a [SEP]
-        before it, else the whole text."""
-        return self.bodies if self.titles_apart else np.ones(len(self), np.int64)
+        before it, else the whole text without its prompt."""
+        if self.titles_apart:
+            return self.bodies
+        return np.minimum(np.full(len(self), 1 + self.prompt, np.int64), self.ends)
 
     @functools.cached_property
     def words(self) -> np.ndarray:

@@ -106,9 +106,9 @@ def assemble(passages: Passages, spans: np.ndarray) -> Passages:
     return Passages(passages.tokens[source], passages.word_starts[source], sizes.sum(axis=1))
 
 
-def framed(words: Words, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Spans of "[CLS] start .. end - 1 [SEP]": int64 [n, 3, 2]."""
-    return _spans((words.first, words.first + 1), (start, end), (words.last, words.last + 1))
+def framed(words: Words, start: np.ndarray, end: np.ndarray, head: int = 1) -> np.ndarray:
+    """Spans of "[CLS] start .. end - 1 [SEP]": int64 [n, 3, 2]; `head` tokens in place of [CLS]."""
+    return _spans((words.first, words.first + head), (start, end), (words.last, words.last + 1))
 
 
 def without(words: Words, start: np.ndarray, end: np.ndarray) -> np.ndarray:

@@ -150,17 +150,16 @@ class RandomCrops:
         words = Words(passages)
         first = words.first + corpus.texts_from[rows]
 
-        def crop(length: int, stream: int) -> tuple[np.ndarray, np.ndarray]:
-            limit = length - 2
+        def crop(limit: int, stream: int) -> tuple[np.ndarray, np.ndarray]:
             sizes = min(self.min_tokens, limit), min(self.max_tokens, limit)
             uniforms = uniform(stream), uniform(stream + 1)
             return words.crop(first, words.last, *sizes, limit, uniforms)
 
-        start, end = crop(corpus.query_length, 0)
+        start, end = crop(corpus.query_room, 0)
         queries = assemble(passages, framed(words, start, end))
         if self.independent:
-            other = crop(corpus.passage_length, 2)
-            return Cut(queries, assemble(passages, framed(words, *other)), rows)
+            other = framed(words, *crop(corpus.passage_room, 2), head=1 + corpus.prompt)
+            return Cut(queries, assemble(passages, other), rows)
         kept = uniform(2) >= self.remove_probability
         others = without(words, np.where(kept, end, start), end)
         return Cut(queries, assemble(passages, others), rows)
@@ -206,7 +205,7 @@ class Sentences:
         passages = corpus.texts.take(rows)
         words = Words(passages)
         start, end = words.first + all_of_them.detail[picked].T
-        stop = words.at_most(start, end, corpus.query_length - 2)
+        stop = words.at_most(start, end, corpus.query_room)
         kept = uniform(0) >= self.remove_probability
         others = without(words, np.where(kept, end, start), end)
         queries = assemble(passages, framed(words, start, stop))
@@ -248,7 +247,7 @@ class TitleToBody:
         passages = corpus.texts.take(rows)
         words = Words(passages)
         start, end = words.first + corpus.required_titles()[rows].T
-        stop = words.at_most(start, end, corpus.query_length - 2)
+        stop = words.at_most(start, end, corpus.query_room)
         queries = assemble(passages, framed(words, start, stop))
         return Cut(queries, assemble(passages, without(words, start, end)), rows)
 
@@ -276,7 +275,7 @@ class Neighbours:
         passages = corpus.texts.take(rows)
         words = Words(passages)
         start, end = words.first + corpus.bodies[rows], words.last
-        room = corpus.query_length - 2
+        room = corpus.query_room
         crop = words.crop(start, end, room, room, room, (uniform(0), uniform(1)))
         fits = end - start <= room
         spans = framed(words, np.where(fits, start, crop[0]), np.where(fits, end, crop[1]))

@@ -19,14 +19,14 @@ from absl import logging
 from input_pipelines.batches import packing_plan, token_groups
 from input_pipelines.batches.negatives import NO_SCORE
 from input_pipelines.batches.packed_text import open_stores
-from input_pipelines.pairs import pair_cuts
+from input_pipelines.pairs import pair_cuts, pair_prompts
 from input_pipelines.pairs.pair_corpus import PairCorpus
-from input_pipelines.pairs.pair_kinds import Examples, LabelledPairs, PairKind
+from input_pipelines.pairs.pair_kinds import Examples, LabelledPairs, PairKind, RandomCrops
 from input_pipelines.pairs.pair_packing import PROBE
 from input_pipelines.pairs.pair_sampler import PairChoice
 from input_pipelines.pairs.pair_shares import counts_of
 from input_pipelines.store.store_writer import MANIFEST
-from input_pipelines.store.token_store import Passages
+from input_pipelines.store.token_store import Passages, TokenStore
 
 VERSION = 1  # part of every fingerprint: raise it when the same arguments give other pairs
 _KIND = 1 << 34  # streams of random numbers: the seed of a kind,
@@ -72,6 +72,8 @@ class PairMixture:
       seed: decides order and cuts.
       tokenizer: a tokenizer's folder that the stores have to fit; None compares them only.
       teacher: whether labelled pairs bring a teacher's scores, which their file has to have.
+      query_prefix: prompt of queries that are cut from passages; None: that of the store of
+        labelled queries, none without it.
     """
 
     passages: str
@@ -84,6 +86,7 @@ class PairMixture:
     seed: int
     tokenizer: str | None = None
     teacher: bool = False
+    query_prefix: str | None = None
 
     def __post_init__(self) -> None:
         packing_plan.check_sizes("PairMixture", batch=self.batch, group_size=self.group_size)
@@ -143,9 +146,16 @@ class OpenPairs:
         """
         self.mixture = mixture
         (store,) = open_stores([mixture.passages], mixture.tokenizer)
-        self.corpus = PairCorpus(store, mixture.query_length, mixture.passage_length)
         wanted = {name: weight for name, weight in mixture.weights.items() if weight}
-        _check_prefix(self.corpus, mixture.kinds, wanted)
+        cut = {name for name in wanted if not isinstance(mixture.kinds[name], LabelledPairs)}
+        self._prompt, prompt = (
+            _prompts(mixture, store) if cut else (pair_prompts.tokens_of("", None), 0)
+        )
+        self.corpus = PairCorpus(
+            store, mixture.query_length, mixture.passage_length, prompt, len(self._prompt.tokens)
+        )
+        if prompt:
+            _require_crops(store, {name: mixture.kinds[name] for name in sorted(cut)})
         found = {
             name: mixture.kinds[name].examples(self.corpus, mixture.group_size, mixture.teacher)
             for name in wanted
@@ -178,6 +188,8 @@ class OpenPairs:
             "seed": mixture.seed,
             "teacher": mixture.teacher,
         }
+        if prompt := self._prompt.tokens.tolist():
+            parts["query_prompt"] = prompt
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -209,7 +221,11 @@ class OpenPairs:
                 numbers = packing_plan.hashed(part.seed, _CUT + stream, number, part.choice.batch)
                 return (numbers >> np.uint64(11)) * 2.0**-53
 
-            cuts.append(part.kind.cut(self.corpus, part.examples, picked, rows, uniform))
+            cut = part.kind.cut(self.corpus, part.examples, picked, rows, uniform)
+            if part.examples.queries is None:  # cut from passages
+                queries = pair_prompts.put_before(cut.queries, self._prompt)
+                cut = dataclasses.replace(cut, queries=queries)
+            cuts.append(cut)
             chosen.append(picked)
             documents.append(rows)
             examples.append(part.offset + picked)
@@ -316,14 +332,28 @@ def _check_weights(kinds: Mapping[str, PairKind], weights: Mapping[str, float]) 
         )
 
 
-def _check_prefix(
-    corpus: PairCorpus, kinds: Mapping[str, PairKind], wanted: Mapping[str, float]
-) -> None:
-    prefix = corpus.store.manifest["prefix"]
-    cutting = [name for name in wanted if not isinstance(kinds[name], LabelledPairs)]
-    if prefix and cutting:
+def _prompts(mixture: PairMixture, store: TokenStore) -> tuple[Passages, int]:
+    """The prompt of queries that are cut, and how many tokens that of the passages has."""
+    prefix = mixture.query_prefix
+    if prefix is None:
+        stores = [
+            kind.queries
+            for kind in mixture.kinds.values()
+            if isinstance(kind, LabelledPairs) and kind.queries
+        ]
+        found = open_stores([*stores, store], None)[0].manifest["prefix"] if stores else ""
+        prefix = str(found)
+    of_passages = pair_prompts.tokens_of(str(store.manifest["prefix"]), mixture.tokenizer)
+    pair_prompts.require_stored(store, of_passages)
+    return pair_prompts.tokens_of(prefix, mixture.tokenizer), len(of_passages.tokens)
+
+
+def _require_crops(store: TokenStore, kinds: Mapping[str, PairKind]) -> None:
+    """Raises ValueError for kinds that would take a prompt for a part of the text."""
+    others = [name for name, kind in kinds.items() if not isinstance(kind, RandomCrops)]
+    if others:
         raise ValueError(
-            f"{corpus.store.folder} was prepared with the prefix {prefix!r}: queries that are cut "
-            f"from its passages ({', '.join(cutting)}) would begin with it, or have none. Expected "
-            "a store without a prefix, or labelled pairs alone."
+            f"{store.folder} was prepared with the prefix {store.manifest['prefix']!r}: queries of "
+            f"the kinds {', '.join(others)} would begin with it. Expected a store without a "
+            "prefix, or crops and labelled pairs alone (WEIGHTS)"
         )

@@ -263,6 +263,7 @@ ADDED: Mapping[str, str] = {
     "pair_rows.fitting_rows.chunks": "1",
     "hf_config.config_from_hf.attention_dropout": "None",
     "bi_encoder.BiEncoder.matryoshka": "[]",
+    "pair_mixture.PairMixture.query_prefix": "None",
 }
 
 

@@ -122,10 +122,13 @@ def write_texts(
     vocabulary: int | None = None,
     tables: bool = True,
     prefix: str = "",
+    prompt: Sequence[int] = (),
 ) -> str:
-    """A finished store of these texts."""
+    """A finished store of these texts, each with the tokens of a prompt after [CLS]."""
     folder.mkdir()
     made = rows_of(texts, layout, vocabulary)
+    made.tokens = [np.insert(one, np.ones(len(prompt), int), prompt) for one in made.tokens]
+    made.word_starts = [np.insert(one, np.ones(len(prompt), int), True) for one in made.word_starts]
     records = [
         store_writer.StoreRecord(text.name, "", "", "", tokens, starts)
         for text, tokens, starts in zip(texts, made.tokens, made.word_starts, strict=True)

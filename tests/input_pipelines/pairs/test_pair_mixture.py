@@ -128,14 +128,6 @@ def test_mixtures_that_cannot_be_are_refused(files: Files, change: dict, message
         mixture(files, **change)
 
 
-def test_passages_with_a_prefix_are_not_cut(tmp_path: Path, files: Files) -> None:
-    store = write_texts(tmp_path / "store", some_texts(4), prefix="passage: ")
-    with pytest.raises(
-        ValueError, match=r"prefix 'passage: ': queries .*\(crops\).*labelled pairs"
-    ):
-        mixture(files, passages=store, weights={"crops": 1}).open()
-
-
 @pytest.mark.parametrize(
     ("sizes", "weights", "batch", "expected"),
     [
