@@ -3,10 +3,13 @@
     python -m benchmarks.finetune_quality --run=runs/finetune --model=path/to/encoder
 
 `--run` is a finished `kennel finetune --model=... --data=...`. The peer starts from the same folder
-and sees as many steps of as many queries, with one answer and the mined negatives of the run each:
-MultipleNegativesRankingLoss, AdamW, warm-up over a tenth of the steps and linear decay, rate and
-temperature of the run, float32, its default dropout. Its last weights count, as its trainer saves
-them. Ours are those that the run chose on development queries.
+and sees as many steps of as many queries, with one answer and the negatives of the run each:
+MultipleNegativesRankingLoss, AdamW without weight decay, as its trainer has it, warm-up over a
+tenth of the steps and linear decay, float32, the folder's dropout. Its last weights count, as its
+trainer saves them. Ours are those that the run chose on development queries. Rate, batch and
+temperature are flags, with the recipe's defaults: give those of the run, if it has others. A
+passage that answers two queries of a batch is a negative of either there, and not here; how many
+there are is printed.
 
 Prints the metric of both and of the untouched encoder on the run's test queries, the paired
 difference with a 95 % interval (bootstrap over the run's groups of queries), and seconds. Needs the
@@ -16,7 +19,7 @@ extra `interop`.
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +36,12 @@ _MODEL = flags.DEFINE_string("model", None, "The encoder that it started from.",
 _QUERIES = flags.DEFINE_integer("queries", 32, "Queries in a step, as in the run.")
 _GROUP = flags.DEFINE_integer("group_size", 2, "Passages of a query, as in the run.")
 _LENGTH = flags.DEFINE_integer("length", 256, "Tokens at which texts are cut, as in the run.")
-_RATE = flags.DEFINE_float("learning_rate", 3e-5, "At the peak, as in the run.")
+_RATE = flags.DEFINE_float("learning_rate", 3e-5, "At the peak; the recipe's up to width 384.")
+_TEMPERATURE = flags.DEFINE_float("temperature", 0.05, "What cosines are divided by.")
 _STEPS = flags.DEFINE_integer("steps", None, "Steps; by default those of the run.")
 _SEED = flags.DEFINE_integer("seed", 1, "Of the order of the queries, and of dropout.")
 _METRIC = flags.DEFINE_string("metric", "nDCG@10", "What is compared.")
 
-TEMPERATURE = 0.05
 PEER = "sentence-transformers"
 DEPTH, SAMPLES = 100, 10_000
 
@@ -47,6 +50,14 @@ def steps_of(run: Path) -> int:
     """How many the run's training took."""
     with open(run / "retriever/metrics.jsonl", encoding="utf-8") as file:
         return max(int(json.loads(line)["step"]) for line in file)
+
+
+def triplets() -> Triplets:
+    """What the run trained on; in an order of `--seed`."""
+    judged = "judged_negatives/negatives.jsonl"
+    given = {"negatives": judged} if (Path(_RUN.value) / judged).exists() else {}
+    sizes = (_QUERIES.value, _GROUP.value, _LENGTH.value)
+    return Triplets(_RUN.value, *sizes, **given, seed=_SEED.value)
 
 
 def tuned(steps: int) -> Any:
@@ -59,18 +70,19 @@ def tuned(steps: int) -> Any:
 
     torch.manual_seed(_SEED.value)
     model = contrastive_contestants.sentence_transformer(_MODEL.value)
-    loss_of = losses.MultipleNegativesRankingLoss(model, scale=1 / TEMPERATURE)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE.value, weight_decay=0.01, fused=True)
+    loss_of = losses.MultipleNegativesRankingLoss(model, scale=1 / _TEMPERATURE.value)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE.value, weight_decay=0.0, fused=True)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, round(steps / 10), steps)
-    texts = Triplets(_RUN.value, _QUERIES.value, _GROUP.value, _LENGTH.value, seed=_SEED.value)
-    pairs = texts.unpacked()
+    texts = triplets()
+    pairs, twice = texts.unpacked(), 0
     for number in range(steps):
-        columns = []
-        for store, rows in texts.chosen(pairs, number):
+        columns, sides = [], texts.chosen(pairs, number)
+        twice += len(sides[1][1]) - len(np.unique(sides[1][1]))
+        for store, rows in sides:
             tokens, sizes = torch_retromae.padded(store, rows, _LENGTH.value)
             mask = (np.arange(tokens.shape[1]) < sizes[:, None]).astype(np.int64)
             arrays = {"input_ids": tokens, "attention_mask": mask}
-            columns.append({name: torch.from_numpy(a) for name, a in arrays.items()})
+            columns.append({n: torch.from_numpy(a).to(model.device) for n, a in arrays.items()})
         loss = loss_of(columns, None)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -79,6 +91,7 @@ def tuned(steps: int) -> Any:
         optimizer.zero_grad(set_to_none=True)
         if number % 10 == 0:
             print(f"{PEER}: step {number} of {steps}, loss {loss.item():.4f}", flush=True)
+    print(f"{PEER}: {twice} answers came a second time in their batch", flush=True)
     return model.eval()
 
 
@@ -89,11 +102,12 @@ def searched(model: Any, corpus: str) -> ranking.Run:
     model.max_seq_length = _LENGTH.value
     contents = [" ".join(filter(None, (one.title, one.text))) for one in passages]
 
-    def vectors(texts: Sequence[str]) -> np.ndarray:
-        found = model.encode(list(texts), batch_size=32, normalize_embeddings=True)
+    def vectors(encode: Callable[..., Any], texts: Sequence[str]) -> np.ndarray:
+        found = encode(list(texts), batch_size=32, normalize_embeddings=True)
         return np.asarray(found, np.float32)
 
-    found = exact_index.top_k(vectors([known[q] for q in qrels]), vectors(contents), DEPTH)
+    queries = vectors(model.encode_query, [known[query] for query in qrels])
+    found = exact_index.top_k(queries, vectors(model.encode_document, contents), DEPTH)
     return ranking.make_run(list(qrels), passages.ids, *found)
 
 

@@ -12,7 +12,7 @@ from crops of it, and there is no verdict.
 What is asked for chooses the recipe:
 
     finetune                  a retriever
-    finetune_matryoshka       --matryoshka=128,64: vectors can be cut to so many components
+    finetune_matryoshka       --matryoshka=128,64: vectors can be truncated to so many dimensions
     finetune_judged           --judge=FOLDER: that re-ranker judges the negatives
     finetune_text             one from text without queries
     finetune_reranker         --kind=reranker
@@ -40,11 +40,11 @@ from t5x_style.workflow import recipe_checks, recipe_planning, recipe_reader, st
 RECIPES = "gin_configs/recipes"
 FOLDS = "folds"  # folder of a run's folds
 TEXT = "finetune_text"  # the recipe of passages without queries
-# Flags that choose another recipe: in place of which, which, and what they need in words
+# Flags that choose another recipe: of which kind, and which
 OPTIONS = {
-    "judge": ("finetune", "finetune_judged", "a retriever"),
-    "matryoshka": ("finetune", "finetune_matryoshka", "a retriever"),
-    "retriever": ("finetune_reranker", "finetune_reranker_dense", "--kind=reranker"),
+    "judge": ("retriever", "finetune_judged"),
+    "matryoshka": ("retriever", "finetune_matryoshka"),
+    "retriever": ("reranker", "finetune_reranker_dense"),
 }
 _STOPPED_EARLY = -1
 _ABSOLUTE = re.compile(r"""(?<![\w./-])(?:~[\w.-]*)?/(?:[^/'"\s,]+/)*([^/'"\s,\])}]+)/?""")
@@ -88,15 +88,17 @@ def _recipe(parser: argparse.ArgumentParser, given: argparse.Namespace) -> str:
     if not asked:
         return name
     for flag in asked:
-        plain, _, needed = OPTIONS[flag]
-        if name != plain:
-            parser.error(f"--{flag}: expected {needed}, and queries with passages that answer them")
+        if given.kind != OPTIONS[flag][0]:
+            parser.error(f"--{flag} is for --kind={OPTIONS[flag][0]}, found --kind={given.kind}")
+        if name == TEXT:
+            parser.error(
+                f"--{flag}: {given.data} holds passages alone: expected queries with passages that "
+                "answer them, in a layout of docs/training_data.md"
+            )
     if len(asked) > 1:
-        recipes = " and ".join(f"recipes/{OPTIONS[flag][1]}.gin" for flag in asked)
-        parser.error(
-            f"--{asked[0]} and --{asked[1]} are two recipes: for both, write a gin file that "
-            f"includes {recipes}, and run it with `kennel run`"
-        )
+        parser.error(f"--{asked[0]} and --{asked[1]} cannot be combined: leave one of the two out")
+    if given.folds and asked == ["matryoshka"]:
+        parser.error("--matryoshka and --folds cannot be combined: folds export no encoder")
     return OPTIONS[asked[0]][1]
 
 
@@ -128,11 +130,11 @@ def _command(given: argparse.Namespace, rest: Sequence[str]) -> str:
 
 
 def _lengths(parser: argparse.ArgumentParser, given: str) -> list[int]:
-    """Numbers of components; a usage error where there are none."""
+    """Numbers of dimensions; a usage error where there are none."""
     lengths = given.split(",")
     if not all(one.strip().isdecimal() and int(one) for one in lengths):
         parser.error(
-            f"--matryoshka: expected numbers of components, as 256,128,64, found {given!r}"
+            f"--matryoshka: expected numbers of dimensions, as 256,128,64, found {given!r}"
         )
     return [int(one) for one in lengths]
 

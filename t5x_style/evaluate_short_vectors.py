@@ -1,4 +1,4 @@
-"""Stage: how much a model's vectors find when only their first components are kept.
+"""Stage: retrieval with truncated vectors, of which only the first dimensions are kept.
 
 A model that was trained for it (Matryoshka learning, arXiv:2205.13147) loses little; any other is
 measured in the same way, to compare. Passages are not embedded again: their vectors are cut.
@@ -42,7 +42,7 @@ def evaluate_short_vectors(
     metrics: Sequence[str],
     model_dir: str,
 ) -> dict[str, str]:
-    """Writes scores.json (`score_files`) by the number of components, and prints the means.
+    """Writes scores.json (`score_files`) by the number of dimensions, and prints the means.
 
     Cut vectors are brought to unit length where whole ones are compared by cosine or have it.
 
@@ -52,7 +52,7 @@ def evaluate_short_vectors(
       model: embeds the queries.
       texts: makes their source.
       embeddings: folder of `encode_corpus`: vectors of all passages by the same model, in memory.
-      lengths: numbers of components; whole vectors are measured, too.
+      lengths: numbers of dimensions; whole vectors are measured, too.
       depth: how many passages are listed for a query, by exact search.
       metrics: names like 'nDCG@10'.
       model_dir: where the file goes.
@@ -81,7 +81,7 @@ def evaluate_short_vectors(
         found[str(length)] = score_files.record(judged, qrels, scores)
         if first:
             means = {metric: round(value, 4) for metric, value in scores.means().items()}
-            print(f"{length} of {contract.dimension} components: {means}", file=sys.stderr)
+            print(f"{length} of {contract.dimension} dimensions: {means}", file=sys.stderr)
     if first:
         score_files.write(model_dir, found)
     return {"scores": score_files.FILE_NAME}
@@ -98,7 +98,7 @@ def check(
     """
     if len(set(lengths)) < len(lengths) or any(length < 1 for length in lengths):
         raise ValueError(
-            "evaluate_short_vectors.lengths: expected distinct numbers of components, found "
+            "evaluate_short_vectors.lengths: expected distinct numbers of dimensions, found "
             f"{list(lengths)}"
         )
     ranking.require_depth(metrics, depth, "evaluate_short_vectors.depth")
@@ -106,7 +106,7 @@ def check(
 
 
 def cut(vectors: np.ndarray, length: int, contract: Contract) -> np.ndarray:
-    """The first `length` components of vectors [N, D], float32, as they are compared."""
+    """The first `length` dimensions of vectors [N, D], float32, as they are compared."""
     short = np.ascontiguousarray(vectors[:, :length], np.float32)
     if not contract.normalise and contract.similarity != "cosine":
         return short
@@ -117,7 +117,7 @@ def cut(vectors: np.ndarray, length: int, contract: Contract) -> np.ndarray:
 def _require_shorter(lengths: Sequence[int], dimension: int) -> None:
     if too_long := [length for length in lengths if length >= dimension]:
         raise ValueError(
-            f"evaluate_short_vectors.lengths: expected fewer components than the {dimension} of "
+            f"evaluate_short_vectors.lengths: expected fewer dimensions than the {dimension} of "
             f"whole vectors, found {too_long}"
         )
 

@@ -85,7 +85,7 @@ def score(
     if first:
         _write_origin(Path(negatives), Path(model_dir) / SCORED, model.fingerprint, depth)
         job.join(SCORED)
-        _tell(Path(model_dir) / SCORED, texts.searched(negatives))
+        _tell(Path(model_dir) / SCORED, _compared(negatives, texts))
     if jax.process_count() > 1:  # no process reports an end that the writer has not reached
         multihost_utils.sync_global_devices("score: written")
     return {"negatives": SCORED}
@@ -119,6 +119,17 @@ def _line(line: pair_scoring.Line, scores: dict[str, float]) -> str:
     record: dict[str, Any] = dataclasses.asdict(line)
     record["teacher_scores"] = {name: round(score, 6) for name, score in scores.items()}
     return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def _compared(negatives: str, texts: JointTexts) -> Mapping[str, Mapping[str, float]]:
+    """What the search says of each query's passages; {} where it chose them by these scores.
+
+    With `max_score_ratio` no negative is above a positive by the search's scores, so that no
+    re-ranker could be better.
+    """
+    origin = provenance.path_beside(negatives)
+    chosen = origin.is_file() and provenance.read(negatives).settings.get("max_score_ratio")
+    return {} if chosen else texts.searched(negatives)
 
 
 def _tell(scored: Path, searched: Mapping[str, Mapping[str, float]]) -> None:

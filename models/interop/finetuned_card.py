@@ -190,21 +190,28 @@ def _elsewhere(verdict: verdict_lib.Verdict) -> Iterable[str]:
 def _short(facts: Facts) -> Iterable[str]:
     """What vectors find that are cut, where the model was trained for it."""
     verdict = facts.verdict
-    if not verdict.short:
+    if not _is_matryoshka(verdict):
         return
     yield "### Shorter vectors"
     lengths = [length for length in verdict.short if length != str(facts.contract.dimension)]
     yield (
-        f"The first {_listed(lengths)} components were trained to be vectors, too (Matryoshka "
-        f"learning): {verdict.metric} on the test queries, with so many components of each vector."
+        f"Vectors can be truncated to their first {_listed(lengths)} dimensions, which were "
+        f"trained for it (Matryoshka learning). {verdict.metric} on the test queries, by number "
+        "of dimensions kept:"
     )
-    yield _differences("components", verdict.short, verdict)
+    yield _differences("dimensions", verdict.short, verdict)
+
+
+def _is_matryoshka(verdict: verdict_lib.Verdict) -> bool:
+    """Whether the weights, which may be the original ones, were trained for short vectors."""
+    return bool(verdict.short) and verdict.interpolation != 0
 
 
 def _shortest(facts: Facts) -> int | None:
-    """The smallest number of components that makes a vector; None: all of them are needed."""
-    shorter = [int(length) for length in facts.verdict.short]
-    return min(shorter) if shorter and min(shorter) < facts.contract.dimension else None
+    """The smallest number of dimensions that vectors were trained for; None: no fewer than all."""
+    if not _is_matryoshka(facts.verdict):
+        return None
+    return min(map(int, facts.verdict.short))
 
 
 def _differences(

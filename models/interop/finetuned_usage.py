@@ -22,13 +22,13 @@ ranking = model.rank("a query", ["a passage", "another passage"])
 ```"""
 
 
-def text(contract: Contract, max_tokens: int, components: int | None = None) -> str:
+def text(contract: Contract, max_tokens: int, dimensions: int | None = None) -> str:
     """Markdown with the ways to use a retriever or a re-ranker.
 
     Args:
         contract: of the model.
         max_tokens: at which sentence-transformers cuts a text, or a pair of texts.
-        components: of a vector that is cut, where the model was trained for it.
+        dimensions: to which vectors can be truncated, where the model was trained for it.
     """
     if export_hf.is_reranker(contract):
         return _CROSS_ENCODER
@@ -36,7 +36,7 @@ def text(contract: Contract, max_tokens: int, components: int | None = None) -> 
     return "\n\n".join(
         [
             "### sentence-transformers",
-            _sentence_transformers(contract, max_tokens if shorter else None, components),
+            _sentence_transformers(contract, max_tokens if shorter else None, dimensions),
             "### transformers alone",
             _transformers(contract),
             "### Search the collection that it was trained on",
@@ -46,10 +46,11 @@ def text(contract: Contract, max_tokens: int, components: int | None = None) -> 
     )
 
 
-def _sentence_transformers(contract: Contract, cut: int | None, components: int | None) -> str:
+def _sentence_transformers(contract: Contract, cut: int | None, dimensions: int | None) -> str:
     note = "" if cut is None else f"\n# longer texts are cut at {cut} tokens, queries too"
-    if components is not None:
-        note += f"\n# for vectors of {components} components: (..., truncate_dim={components})"
+    if dimensions is not None:
+        unit = ", normalize_embeddings=True below" if contract.normalise else ""
+        note += f"\n# vectors of {dimensions} dimensions: truncate_dim={dimensions} here{unit}"
     return f"""```python
 from sentence_transformers import SentenceTransformer
 

@@ -55,28 +55,32 @@ class HuggingFace:
             has fewer, it gives those that it has. Either is a warning.
         ignore: glob patterns of canonical tensor names that stay in the file (`classifier.*`),
             besides those that a layout lets stay.
+        reranker: whether it has to be a re-ranker: BERT's pooler and a classifier of one label.
 
     Raises:
         FileNotFoundError: there is no such file.
         WeightsError: a file is damaged, or a pickle.
     """
 
-    def __init__(self, path: str, vocab_size: int, ignore: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, path: str, vocab_size: int, ignore: tuple[str, ...] = (), reranker: bool = False
+    ) -> None:
         self.path = Path(path)
         self.vocab_size = vocab_size
         self._folder = self.path if self.path.is_dir() else self.path.parent
         self.layout = _layout(self._folder / "config.json")
         self.ignore = (*self.layout.may_stay, *ignore)
+        self.reranker = reranker
         self._where = _locate(self.path, self.layout)
 
     @staticmethod
-    def check_arguments(path: str, ignore: tuple[str, ...] = ()) -> None:
+    def check_arguments(path: str, ignore: tuple[str, ...] = (), reranker: bool = False) -> None:
         """What can be known to be wrong before weights are read, of files' headers alone.
 
         Raises:
             FileNotFoundError, ValueError: see `HuggingFace` and `arrays`.
         """
-        source = HuggingFace(path, 0, ignore)
+        source = HuggingFace(path, 0, ignore, reranker)
         source._require_fit(*source._expected(), [])
 
     def __str__(self) -> str:
@@ -177,8 +181,16 @@ class HuggingFace:
             if name.startswith("classifier.") and not self._may_stay(name)
         }
         one_label = found.get("classifier.weight", ())[:1] == (1,)
-        if not found or (one_label and "bert.pooler.dense.weight" in self._where):
+        if one_label and "bert.pooler.dense.weight" in self._where:
             return []
+        if not found and not self.reranker:
+            return []
+        if not found:
+            return [
+                "classifier: expected that of a re-ranker, BERT's with one label, behind a pooler; "
+                "found none: this is an encoder, which has to be trained before it can judge or "
+                "put in order (kennel finetune --kind=reranker)"
+            ]
         return [
             "classifier: expected that of a re-ranker, BERT's with one label, behind a pooler; "
             f"found {found}. To take all else, list 'classifier.*' in HuggingFace.ignore (of "

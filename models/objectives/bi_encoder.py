@@ -2,8 +2,8 @@
 
 Each query sees its positive, its own hard negatives, and every passage that the other queries of
 the batch brought; and it may learn from a teacher's scores of its own passages.  Pairs are matched
-by `example_id`, so that rows may be packed and in any order.  With shorter lengths (Matryoshka
-learning, arXiv:2205.13147, formula 1) the first components of a vector are trained to be a vector.
+by `example_id`, so that rows may be packed and in any order.  With Matryoshka learning
+(arXiv:2205.13147, formula 1) the first dimensions of a vector are trained as a vector, too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,8 +35,8 @@ class BiEncoder(Objective):
             [B, S, K]; they are none of its negatives.
         distillation_config: how it learns from a teacher, whose scores passages then carry in
             `teacher_score` [B, S], -inf where there is none; None: from the batch alone.
-        matryoshka: numbers of first components that make a vector, too; the loss is the sum of
-            those of all lengths, each with weight 1, and the metrics are of whole vectors.
+        matryoshka: numbers of first dimensions that are trained as a vector, too; the loss is the
+            sum of those of all lengths, each with weight 1. The metrics are of whole vectors.
         rngs: stream `params`.
 
     Raises:
@@ -130,7 +130,7 @@ class BiEncoder(Objective):
         return divergence + config.contrastive_weight * loss, metrics
 
     def _cut(self, vectors: jax.Array, length: int) -> jax.Array:
-        """The first components; of unit length where whole vectors are."""
+        """The first dimensions; of unit length where whole vectors are."""
         config = self.embedding_config
         unit = config.normalise or config.similarity == "cosine"
         short = vectors[:, :length]

@@ -83,7 +83,7 @@ def add_finetune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--matryoshka",
         metavar="N,N",
-        help="train the first N components to be a vector, too, so that vectors can be cut",
+        help="train the first N dimensions as a vector, too, so that vectors can be truncated",
     )
     parser.add_argument(
         "--run_dir", default="runs/finetune", help="of the results; default: runs/finetune"

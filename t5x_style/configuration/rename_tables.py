@@ -264,6 +264,7 @@ ADDED: Mapping[str, str] = {
     "hf_config.config_from_hf.attention_dropout": "None",
     "bi_encoder.BiEncoder.matryoshka": "[]",
     "pair_mixture.PairMixture.query_prefix": "None",
+    "import_hf.HuggingFace.reranker": "False",
 }
 
 

@@ -39,7 +39,13 @@ def write(folder: str | Path, records: Mapping[str, Record]) -> None:
 
 
 def compared(
-    files: Mapping[str, str], tuned: str, original: str, metric: str, samples: int, seed: int
+    files: Mapping[str, str],
+    tuned: str,
+    original: str,
+    metric: str,
+    samples: int,
+    seed: int,
+    where: str,
 ) -> dict[str, Any]:
     """Two models on everything that the file of the first holds.
 
@@ -48,23 +54,28 @@ def compared(
       tuned, original: names of the two systems.
       metric: that both measured.
       samples, seed: of the bootstrap.
+      where: the setting that names the files.
 
     Returns:
       {name: {"queries": n, "passages": n, "systems": {system: {metric: {"value", "low", "high"}}},
       "difference", "low", "high"}}; {} without files.
 
     Raises:
-      ValueError: files of other systems, or a metric that was not measured.
+      ValueError: files of other systems or of other collections, or a metric that was not measured.
     """
     if not files:
         return {}
     if set(files) != {tuned, original}:
-        raise ValueError(
-            f"{FILE_NAME}: expected files of {(tuned, original)}, found {sorted(files)}"
-        )
+        raise ValueError(f"{where}: expected files of {(tuned, original)}, found {sorted(files)}")
     reports = {
         system: json.loads(Path(file).read_text(encoding="utf-8")) for system, file in files.items()
     }
+    names = {system: list(report) for system, report in reports.items()}
+    if names[tuned] != names[original]:
+        raise ValueError(
+            f"{where}: expected both systems measured on the same, found {names}. Run the stages "
+            "again that wrote these files"
+        )
     return {
         name: _compared(
             {system: report[name] for system, report in reports.items()}, (tuned, original), metric,

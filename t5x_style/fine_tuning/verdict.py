@@ -80,15 +80,19 @@ def verdict(
     """
     check(metric)
     results, data = _read(evaluation), _read(collection)
+
+    def compared(files: Mapping[str, str], where: str) -> dict[str, Any]:
+        return score_files.compared(files, tuned, original, metric, samples, seed, where)
+
     found = record(
         results, _read(per_query), data, tuned, original, metric, samples, seed, path=evaluation
     ) | {
-        "others": score_files.compared(others, tuned, original, metric, samples, seed),
+        "others": compared(others, "verdict.others"),
         "interpolation": _read(interpolation)["share"] if interpolation else None,
         "suspects": _read(suspects) if suspects else None,
     }
     if short:
-        found["short"] = score_files.compared(short, tuned, original, metric, samples, seed)
+        found["short"] = compared(short, "verdict.short")
     write(Path(model_dir), found, data)
     return {"verdict": "verdict.json", "page": "verdict.md"}
 

@@ -35,7 +35,7 @@ def page(verdict: Report, collection: Report) -> str:
         *_folds(verdict),
         *_parts(verdict),
         *_measured(verdict, "others", "{metric} on collections that nothing was trained on"),
-        *_measured(verdict, "short", "{metric} with so many components of a vector"),
+        *_measured(verdict, "short", "{metric} by number of dimensions kept"),
         *_mixture(verdict),
         *_suspects(verdict),
         *(f"- {note}" for note in collection.get("notes", ())),

@@ -81,7 +81,7 @@ class Verdict:
       passages: of the collection.
       systems: system -> its metrics on the test queries.
       others: collection -> what became of it.
-      short: number of components -> what vectors find that are cut to so many; {} where nobody
+      short: number of dimensions -> what vectors find that are cut to so many; {} where nobody
         measured it.
       interpolation: share of the tuned weights, the rest being the original ones; None: all.
       data: what was read, `name` and `sha256`.

@@ -37,7 +37,7 @@ class JudgeError(ValueError):
 def judged_negatives(scored: str, margin: float, model_dir: str) -> dict[str, str]:
     """Writes the lines of a scored file with fewer negatives, and prints how many are left out.
 
-    A negative stays if its score is at most that of the query's best positive, less `margin`. A
+    A negative stays if its score is below that of the query's best positive, less `margin`. A
     query may be left without negatives: its others are then those of its batch, and random ones.
 
     Args:
@@ -52,6 +52,7 @@ def judged_negatives(scored: str, margin: float, model_dir: str) -> dict[str, st
     check(margin)
     before = list(_lines(scored))
     after = [_judged(line, margin) for line in before]
+    first = sum(_positive_first(line) for line in before)
     counts = [sum(len(line["negative_ids"]) for line in lines) for lines in (before, after)]
     bare = sum(not line["negative_ids"] for line in after)
     if not counts[1]:
@@ -62,7 +63,8 @@ def judged_negatives(scored: str, margin: float, model_dir: str) -> dict[str, st
         )
     print(
         f"judge: {counts[0] - counts[1]:,} of {counts[0]:,} negatives are left out, being as good "
-        f"as the answer; {bare:,} of {len(after):,} queries have none",
+        f"as the answer; {bare:,} of {len(after):,} queries have none. The judge has a positive "
+        f"first for {first / len(before):.0%} of the queries",
         file=sys.stderr,
     )
     path = Path(model_dir) / NEGATIVES
@@ -96,10 +98,16 @@ def _lines(scored: str) -> Iterator[Line]:
             yield line
 
 
+def _positive_first(line: Line) -> bool:
+    scores = line["teacher_scores"]
+    best = max(scores[name] for name in line["positive_ids"])
+    return all(scores[name] < best for name in line["negative_ids"])
+
+
 def _judged(line: Line, margin: float) -> Line:
     scores = line["teacher_scores"]
     limit = max(scores[name] for name in line["positive_ids"]) - margin
-    kept = [name for name in line["negative_ids"] if scores[name] <= limit]
+    kept = [name for name in line["negative_ids"] if scores[name] < limit]
     return {
         "query_id": line["query_id"],
         "positive_ids": line["positive_ids"],

@@ -4,6 +4,7 @@ import pytest
 
 from t5x_style.configuration import gin_checks
 from t5x_style.workflow import recipe_planning, recipe_reader
+from tests import recipe_plans
 from tests.kits import published_folders as folders
 
 RECIPES = ["untouched", "untouched_fusion", "untouched_squad"]
@@ -73,3 +74,20 @@ def test_a_search_puts_the_prompt_before_questions():
     gin_checks.check_code(config)
     prefix = bound(config, "input_pipelines.tokenizers.question_tokens.QuestionEncoder", "prefix")
     assert prefix.target == "models.interop.published_contract.query_prefix"
+
+
+@pytest.mark.parametrize(
+    "name,cross",
+    [("finetune_judged", {"judge", "judge_scores"}), ("finetune_reranker_dense", {"reranker"})],
+)
+def test_prompts_of_a_retriever_reach_no_cross_encoder(name, cross):
+    prompts = "CONTRACT={'QUERY_PREFIX': 'query: ', 'PASSAGE_PREFIX': 'passage: '}"
+    found = {
+        (stage, parameter): value
+        for stage, plan in recipe_plans.of_recipe(name, [prompts]).items()
+        for parameter, value in plan["parameters"].items()
+        if parameter.endswith(("query_prefix", "query_prefix.override"))
+    }
+    of_cross = {key: value for key, value in found.items() if key[0] in cross}
+    assert {stage for stage, _ in of_cross} == cross and set(of_cross.values()) == {"''"}
+    assert "'query: '" in found.values()  # of the retriever

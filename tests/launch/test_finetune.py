@@ -45,7 +45,7 @@ def test_a_reranker_has_a_recipe_and_needs_queries(tmp_path, capsys):
     assert f"--gin.COMMAND={named!r}" in over
     with pytest.raises(SystemExit):
         finetune.arguments([f"--data={data}", "--model=m", "--retriever=a/r"])
-    assert "--retriever: expected --kind=reranker" in capsys.readouterr().err
+    assert "--retriever is for --kind=reranker, found --kind=retriever" in capsys.readouterr().err
     for given in (["--kind=reranker"], ["--kind=other"]):
         with pytest.raises(SystemExit):
             finetune.arguments([f"--data={tmp_path}/text", "--model=m", *given])
@@ -66,10 +66,11 @@ def test_shorter_vectors_have_a_recipe_and_need_queries(tmp_path, capsys):
     (tmp_path / "text").mkdir()
     (tmp_path / "text/corpus.jsonl").touch()
     for given, message in (
-        ([data, "--matryoshka=128,"], "expected numbers of components, as 256,128,64"),
-        ([data, "--matryoshka=0"], "expected numbers of components"),
-        ([data, "--matryoshka=64", "--kind=reranker"], "--matryoshka: expected a retriever"),
-        ([f"--data={tmp_path}/text", "--matryoshka=64"], "--matryoshka: expected a retriever"),
+        ([data, "--matryoshka=128,"], "expected numbers of dimensions, as 256,128,64"),
+        ([data, "--matryoshka=0"], "expected numbers of dimensions"),
+        ([data, "--matryoshka=64", "--kind=reranker"], "--matryoshka is for --kind=retriever"),
+        ([f"--data={tmp_path}/text", "--matryoshka=64"], "text holds passages alone"),
+        ([data, "--matryoshka=64", "--folds=2"], "--matryoshka and --folds cannot be combined"),
     ):
         with pytest.raises(SystemExit):
             finetune.arguments(["--model=m", *given])
@@ -85,9 +86,9 @@ def test_a_judge_has_a_recipe(tmp_path, capsys):
     for given, message in (
         (
             ["--matryoshka=8"],
-            "includes recipes/finetune_judged.gin and recipes/finetune_matryoshka",
+            "--judge and --matryoshka cannot be combined",
         ),
-        (["--kind=reranker"], "--judge: expected a retriever"),
+        (["--kind=reranker"], "--judge is for --kind=retriever, found --kind=reranker"),
     ):
         with pytest.raises(SystemExit):
             finetune.arguments([*argv, *given])

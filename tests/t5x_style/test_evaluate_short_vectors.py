@@ -1,4 +1,4 @@
-"""What vectors find that are cut to their first components."""
+"""What vectors find that are cut to their first dimensions."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from t5x_style.retrieval import embedding_shards
 from tests.kits import retrieval_helpers as helpers
 
 CONTRACT = dataclasses.replace(helpers.CONTRACT, dimension=3)
-# Two components say what a text is about; the third leads both queries to passage p4.
+# Two dimensions say what a text is about; the third leads both queries to passage p4.
 PASSAGES = np.array([[4, 0, 0], [0, 4, 0], [-4, 0, 0], [0, -4, 0], [0.1, 0.1, 4]], np.float32)
 QUERIES = np.array([[1, 0, 2], [0, 1, 2]], np.float32)
 
@@ -63,7 +63,7 @@ def test_whole_vectors_and_each_length_are_measured(measured, capsys):
     assert found["3"]["metrics"]["MRR@3"] == [0.5, 0.5]  # p4 comes first
     assert found["2"]["metrics"]["MRR@3"] == [1.0, 1.0]
     assert found["2"]["passages"] == 5 and found["2"]["queries"] == ["q0", "q1"]
-    assert "2 of 3 components: {'MRR@3': 1.0}" in capsys.readouterr().err
+    assert "2 of 3 dimensions: {'MRR@3': 1.0}" in capsys.readouterr().err
 
 
 def test_cut_vectors_are_compared_as_whole_ones_are():
@@ -76,7 +76,7 @@ def test_cut_vectors_are_compared_as_whole_ones_are():
 
 @pytest.mark.parametrize(
     "lengths,message",
-    [((3,), "fewer components than the 3"), ((2, 2), "distinct"), ((0,), "found \\[0\\]")],
+    [((3,), "fewer dimensions than the 3"), ((2, 2), "distinct"), ((0,), "found \\[0\\]")],
 )
 def test_lengths_that_cannot_be_are_refused(measured, lengths, message):
     with pytest.raises(ValueError, match=message):

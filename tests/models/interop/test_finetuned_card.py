@@ -109,13 +109,16 @@ def test_the_text(facts):
 
 def test_the_card_of_vectors_that_can_be_cut(facts):
     assert "Shorter vectors" not in finetuned_card.card(facts)
-    other = facts.verdict.others["cacm"]
+    other = facts.verdict.others["fiqa"]
     cut = dataclasses.replace(facts.verdict, short={"16": other, "8": other, "4": other})
     _, text = parts(finetuned_card.card(dataclasses.replace(facts, verdict=cut)))
-    assert "The first 8 and 4 components were trained to be vectors, too" in text
-    assert "| components | queries | untouched | finetuned | difference |" in text
+    assert "Vectors can be truncated to their first 8 and 4 dimensions" in text
+    assert "| dimensions | queries | untouched | finetuned | difference |" in text
     assert text.count("\n| 4 |") == 1
-    assert "# for vectors of 4 components: (..., truncate_dim=4)" in text
+    assert "of 4 dimensions: truncate_dim=4 here, normalize_embeddings=True below" in text
+    untrained = dataclasses.replace(cut, interpolation=0.0)
+    _, text = parts(finetuned_card.card(dataclasses.replace(facts, verdict=untrained)))
+    assert "Shorter vectors" not in text and "truncate_dim" not in text
 
 
 def test_the_card_of_a_reranker(facts):

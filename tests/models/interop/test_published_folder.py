@@ -46,6 +46,8 @@ def test_headers_are_compared_with_config_json_before_weights_are_read(tmp_path:
     tensors = official()
     write(tmp_path, tensors)
     import_hf.HuggingFace.check_arguments(str(tmp_path))
+    with pytest.raises(import_hf.WeightsError, match="expected that of a re-ranker.* found none"):
+        import_hf.HuggingFace.check_arguments(str(tmp_path), reranker=True)
     write(
         tmp_path,
         {n: a for n, a in tensors.items() if n != "bert.encoder.layer.1.output.dense.bias"},

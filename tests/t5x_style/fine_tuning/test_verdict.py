@@ -152,7 +152,7 @@ def test_shorter_vectors_are_on_the_page(tmp_path):
     found, page = judged(tmp_path, HIGH, LOW, short=short)
     assert list(found["short"]) == ["384", "64"]
     assert found["short"]["64"]["difference"] == pytest.approx(0.15)
-    assert "| nDCG@10 with so many components of a vector | untouched | finetuned |" in page
+    assert "| nDCG@10 by number of dimensions kept | untouched | finetuned |" in page
     assert "| 64 (400 queries) | 0.3000 | 0.4500 | +0.1500" in page
     assert "short" not in judged(tmp_path / "none", HIGH, LOW)[0]
 
@@ -160,11 +160,17 @@ def test_shorter_vectors_are_on_the_page(tmp_path):
 def test_collections_measured_for_other_systems_or_by_another_metric_are_refused(tmp_path):
     given = inputs(tmp_path, HIGH, LOW)
     one = elsewhere(tmp_path, "one.json", HIGH)
-    with pytest.raises(ValueError, match=r"expected files of .*\['finetuned'\]"):
+    with pytest.raises(ValueError, match=r"verdict.others: expected files of .*\['finetuned'\]"):
         verdict.verdict(**given, others={"finetuned": one})
-    other = write(tmp_path, "other.json", {"cacm": {"metrics": {"MRR@10": [1.0]}}})
+    rr = {"metrics": {"MRR@10": [1.0]}}
+    other = write(tmp_path, "other.json", {"cacm": rr, "cisi": rr})
     with pytest.raises(ValueError, match=r"cacm, .*: expected 'nDCG@10' .* found \['MRR@10'\]"):
         verdict.verdict(**given, others={"finetuned": other, "untouched": one})
+    few = write(tmp_path, "few.json", {"cacm": rr})
+    with pytest.raises(
+        ValueError, match="expected both systems measured on the same, found .*cisi"
+    ):
+        verdict.verdict(**given, others={"finetuned": one, "untouched": few})
 
 
 @pytest.mark.parametrize(("count", "much"), [(0, False), (50, False), (500, True)])
