@@ -16,6 +16,7 @@ from input_pipelines.tokenizers import import_tokenizer, question_tokens
 from models.interop import finetuned_folder, front_matter, import_hf
 from models.interop.export_hf import ExportError
 from models.interop.licences import LicenceError
+from t5x_style import evaluate_short_vectors
 from t5x_style.interfaces import objective
 from t5x_style.interfaces.contract import Contract, Vocabulary
 from t5x_style.interfaces.verdict_record import NOTICE, VerdictError
@@ -155,6 +156,18 @@ def assert_same_vectors(made: Finetuned, encoder: Path) -> float:
 @needs_interop
 def test_both_libraries_have_our_vectors(made, exported):
     assert_same_vectors(made, exported)
+
+
+@needs_interop
+def test_truncated_vectors_are_those_that_are_measured(made, exported):
+    """As the card of a Matryoshka model says to make them."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(exported), device="cpu", truncate_dim=6)
+    unit = made.contract.normalise
+    for encode, side in ((model.encode_query, "query"), (model.encode_document, "passage")):
+        expected = evaluate_short_vectors.cut(made.vectors(side), 6, made.contract)
+        assert worst_of(encode(TEXTS, normalize_embeddings=unit), expected) < 1e-5
 
 
 @needs_interop
