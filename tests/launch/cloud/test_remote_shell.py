@@ -18,7 +18,8 @@ from launch.cloud.remote_shell import RemoteShellError, command_text
 # Prints its environment and its arguments, each followed by NUL.
 PRINT = ("sh", "-c", 'env -0; printf "%s\\0" -- "$@"', "print")
 NASTY = "'\"$%\\\n\r\t `!#*?~;&|<>(){}[]=日本語ß\u200b😀" + string.ascii_letters
-WORDS = st.text(st.sampled_from(NASTY) | st.characters(exclude_characters="\0"), max_size=30)
+CHARACTERS = st.characters(codec="utf-8", exclude_characters="\0")  # no half of a pair
+WORDS = st.text(st.sampled_from(NASTY) | CHARACTERS, max_size=30)
 NAMES = st.from_regex(r"KENNEL_[A-Z0-9_]{1,9}", fullmatch=True)
 
 # What `gcloud compute tpus tpu-vm ssh` does with texts: its own classes call the `ssh` of a folder.
