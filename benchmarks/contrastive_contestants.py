@@ -89,6 +89,23 @@ def sentence_transformer(folder: str) -> Any:
     ).train()  # fmt: skip
 
 
+def columns_of(model: Any, texts: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[dict[str, Any]]:
+    """What a loss of sentence-transformers takes, on the model's device.
+
+    Args:
+        model: of `sentence_transformer`.
+        texts: tokens [B, width] int64 and sizes [B] of each column.
+    """
+    import torch
+
+    made = []
+    for tokens, sizes in texts:
+        mask = (np.arange(tokens.shape[1]) < sizes[:, None]).astype(np.int64)
+        arrays = {"input_ids": tokens, "attention_mask": mask}
+        made.append({name: torch.from_numpy(a).to(model.device) for name, a in arrays.items()})
+    return made
+
+
 def sentence_transformers(
     model: Any,
     loss_of: Any,
@@ -115,12 +132,7 @@ def sentence_transformers(
     )
 
     def batch(number: int) -> list[dict[str, Any]]:
-        made = []
-        for tokens, sizes in texts(number):
-            mask = (np.arange(tokens.shape[1]) < sizes[:, None]).astype(np.int64)
-            arrays = {"input_ids": tokens, "attention_mask": mask}
-            made.append({name: torch.from_numpy(a).to(model.device) for name, a in arrays.items()})
-        return made
+        return columns_of(model, texts(number))
 
     def step(one: list[dict[str, Any]]) -> tuple[Any, Any]:
         optimizer.zero_grad(set_to_none=True)

@@ -1,4 +1,4 @@
-"""How good a fine-tuned encoder is beside the one that sentence-transformers makes of the triplets.
+"""Quality of a fine-tuned encoder next to one that sentence-transformers trained on the triplets.
 
     python -m benchmarks.finetune_quality --run=runs/finetune --model=path/to/encoder
 
@@ -76,13 +76,10 @@ def tuned(steps: int) -> Any:
     texts = triplets()
     pairs, twice = texts.unpacked(), 0
     for number in range(steps):
-        columns, sides = [], texts.chosen(pairs, number)
+        sides = texts.chosen(pairs, number)
         twice += len(sides[1][1]) - len(np.unique(sides[1][1]))
-        for store, rows in sides:
-            tokens, sizes = torch_retromae.padded(store, rows, _LENGTH.value)
-            mask = (np.arange(tokens.shape[1]) < sizes[:, None]).astype(np.int64)
-            arrays = {"input_ids": tokens, "attention_mask": mask}
-            columns.append({n: torch.from_numpy(a).to(model.device) for n, a in arrays.items()})
+        padded = [torch_retromae.padded(store, rows, _LENGTH.value) for store, rows in sides]
+        columns = contrastive_contestants.columns_of(model, padded)
         loss = loss_of(columns, None)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -95,8 +92,8 @@ def tuned(steps: int) -> Any:
     return model.eval()
 
 
-def searched(model: Any, corpus: str) -> ranking.Run:
-    """The peer's hits of the test queries, by exact search."""
+def scored(model: Any, corpus: str, queries: Sequence[str]) -> ranking.Scores:
+    """The peer's metric on the test queries, by exact search; `queries` are those of the run."""
     passages, known = beir_collection.Passages(corpus), beir_collection.read_queries(corpus)
     qrels = beir_collection.read_qrels(corpus, "test", known, passages)
     model.max_seq_length = _LENGTH.value
@@ -106,15 +103,9 @@ def searched(model: Any, corpus: str) -> ranking.Run:
         found = encode(list(texts), batch_size=32, normalize_embeddings=True)
         return np.asarray(found, np.float32)
 
-    queries = vectors(model.encode_query, [known[query] for query in qrels])
-    found = exact_index.top_k(queries, vectors(model.encode_document, contents), DEPTH)
-    return ranking.make_run(list(qrels), passages.ids, *found)
-
-
-def scored(run: ranking.Run, corpus: str, queries: Sequence[str]) -> ranking.Scores:
-    """The metric of each query, in the order of the run's file."""
-    passages, known = beir_collection.Passages(corpus), beir_collection.read_queries(corpus)
-    qrels = beir_collection.read_qrels(corpus, "test", known, passages)
+    asked = vectors(model.encode_query, [known[query] for query in qrels])
+    found = exact_index.top_k(asked, vectors(model.encode_document, contents), DEPTH)
+    run = ranking.make_run(list(qrels), passages.ids, *found)
     scores = ranking.score_run(run, qrels, [_METRIC.value])
     if list(scores.queries) != list(queries):
         raise SystemExit("the run's test queries are not those of its collection: run it again")
@@ -130,7 +121,7 @@ def main(_: list[str]) -> None:
     started = time.perf_counter()
     model = tuned(steps)
     trained = time.perf_counter()
-    peer = scored(searched(model, corpus), corpus, before["queries"])
+    peer = scored(model, corpus, before["queries"])
     scores = {
         name: ranking.Scores(
             tuple(before["queries"]), {_METRIC.value: np.array(values[_METRIC.value])}

@@ -18,7 +18,7 @@ from jax.experimental import multihost_utils
 from t5x_style.checkpoints import restored_model
 from t5x_style.distributed import startup
 from t5x_style.interfaces.joint_texts import JointTexts
-from t5x_style.mining import pair_scoring, provenance
+from t5x_style.mining import judged_negatives, pair_scoring, provenance
 from t5x_style.retrieval import resumable_parts, versioned_folder
 from t5x_style.workflow import fingerprints
 
@@ -140,7 +140,7 @@ def _tell(scored: Path, searched: Mapping[str, Mapping[str, float]]) -> None:
             before = searched.get(record["query_id"])
             if record["negative_ids"] and before:
                 orders = (record["teacher_scores"], before)
-                places.append([_positive_first(record, order) for order in orders])
+                places.append([judged_negatives.positive_first(record, order) for order in orders])
     if not places:
         return
     ours, theirs = (sum(side) / len(places) for side in zip(*places, strict=True))
@@ -156,11 +156,6 @@ def _tell(scored: Path, searched: Mapping[str, Mapping[str, float]]) -> None:
             "you distill from it.",
             file=sys.stderr,
         )
-
-
-def _positive_first(record: Mapping[str, Any], scores: Mapping[str, float]) -> bool:
-    best = max(scores[name] for name in record["positive_ids"])
-    return best > max(scores[name] for name in record["negative_ids"])
 
 
 def _write_origin(negatives: Path, scored: Path, teacher: str, depth: int) -> None:

@@ -1,6 +1,6 @@
 """Prompts of published encoders, such as 'passage: ', in pairs that are cut from passages.
 
-A store has the prompt of its texts after each [CLS]. What is cut from a passage begins behind it,
+In a store the prompt of the texts follows each [CLS]. A crop of a passage begins after this prompt,
 and gets the prompt of queries.
 """
 

@@ -187,9 +187,9 @@ class HuggingFace:
             return []
         if not found:
             return [
-                "classifier: expected that of a re-ranker, BERT's with one label, behind a pooler; "
-                "found none: this is an encoder, which has to be trained before it can judge or "
-                "put in order (kennel finetune --kind=reranker)"
+                "classifier: expected BERT's pooler and a classifier with one label, which make a "
+                "re-ranker; found none: this is an encoder, which has to be trained before it can "
+                "judge or put in order (kennel finetune --kind=reranker)"
             ]
         return [
             "classifier: expected that of a re-ranker, BERT's with one label, behind a pooler; "

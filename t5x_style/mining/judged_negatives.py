@@ -52,7 +52,7 @@ def judged_negatives(scored: str, margin: float, model_dir: str) -> dict[str, st
     check(margin)
     before = list(_lines(scored))
     after = [_judged(line, margin) for line in before]
-    first = sum(_positive_first(line) for line in before)
+    first = sum(positive_first(line, line["teacher_scores"]) for line in before)
     counts = [sum(len(line["negative_ids"]) for line in lines) for lines in (before, after)]
     bare = sum(not line["negative_ids"] for line in after)
     if not counts[1]:
@@ -83,6 +83,12 @@ def check(margin: float) -> None:
         raise ValueError(f"judged_negatives.margin: expected a number, found {margin}")
 
 
+def positive_first(line: Line, scores: Mapping[str, float]) -> bool:
+    """Whether a positive of a line scores above all of its negatives."""
+    best = max(scores[name] for name in line["positive_ids"])
+    return all(scores[name] < best for name in line["negative_ids"])
+
+
 def _lines(scored: str) -> Iterator[Line]:
     with open(scored, encoding="utf-8") as file:
         for number, text in enumerate(file, 1):
@@ -96,12 +102,6 @@ def _lines(scored: str) -> Iterator[Line]:
                     "t5x_style.score on the file of negatives"
                 )
             yield line
-
-
-def _positive_first(line: Line) -> bool:
-    scores = line["teacher_scores"]
-    best = max(scores[name] for name in line["positive_ids"])
-    return all(scores[name] < best for name in line["negative_ids"])
 
 
 def _judged(line: Line, margin: float) -> Line:
