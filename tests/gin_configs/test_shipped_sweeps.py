@@ -9,12 +9,18 @@ from t5x_style.sweeps.planning import Planner
 from tests.kits import published_folders
 
 # What a user has to set, or sets to keep it short.
-SETTINGS = {"rates": {"CORPUS": "corpus"}, "quickstart": {"sweep.run.trials": "3"}}
+SETTINGS = {
+    "finetune": {"CORPUS": "corpus", "PUBLISHED": "encoder/tokenizer"},
+    "rates": {"CORPUS": "corpus"},
+    "quickstart": {"sweep.run.trials": "3"},
+}
 
 
 def planner(name, tmp_path, monkeypatch, *more):
     monkeypatch.chdir(tmp_path)
     published_folders.corpus(tmp_path / "corpus")
+    if "PUBLISHED" in SETTINGS[name]:
+        published_folders.published(tmp_path / "encoder")
     overrides = (*SETTINGS[name].items(), *more)
     flags = gin_checks.Flags((f"gin_configs/sweeps/{name}.gin",), overrides)
     return Planner(sweep_reader.load(flags), flags)
