@@ -111,7 +111,10 @@ class HuggingFace:
         """config.json; our path -> shape, and -> names of tensors, as it describes them."""
         fields = hf_config.read_fields(self._folder)
         config = hf_config.config_from_hf(str(self._folder), "float32", "none", vocab_multiple=1)
-        shapes = self._held(self.layout.shapes(config, fields.get("retriever_proj_size", 128)))
+        projection = fields.get("retriever_proj_size", 128)
+        vector = self._where.get("colbert_linear.weight")  # its size is in no config.json
+        shapes = self.layout.shapes(config, projection, vector and vector.shape[0])
+        shapes = self._held(shapes)
         names = {path: self.layout.by_path[path].names(shape[0]) for path, shape in shapes.items()}
         return fields, shapes, names
 

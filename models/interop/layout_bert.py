@@ -56,6 +56,8 @@ _TABLE: tuple[Entry, ...] = (
     *_layer("decoder", "c_head"),
     *linear("project", "project", LINEAR_IN),
     *norm("norm", "project_norm"),
+    *linear("sparse/dense", "sparse_linear", LINEAR_IN),  # M3's heads
+    *linear("multi_vector/dense", "colbert_linear", LINEAR_IN),
 )
 
 # Tensors that may be left in a file: copies of tied parameters, buffers, and the discriminator that

@@ -158,7 +158,7 @@ class PublishedLayout:
             if found not in allowed:
                 raise ValueError(f"{file}: expected {name} in {allowed}, found {found!r}.")
 
-    def parts(self, config: TokenEncoderConfig, projection: int) -> nnx.Module:
+    def parts(self, config: TokenEncoderConfig, projection: int, vector: int) -> nnx.Module:
         """Every part that a file may hold, with fresh parameters."""
         rngs = nnx.Rngs(0)
         return nnx.Dict(
@@ -172,18 +172,21 @@ class PublishedLayout:
             ),
             project=heads.projection(config, projection, rngs),
             norm=layers.layer_norm(projection, 1e-12, config.dtype, rngs),
+            sparse=nnx.Dict(dense=heads.score_head(config, rngs=rngs)),
+            multi_vector=nnx.Dict(dense=heads.projection(config, vector, rngs)),
         )
 
     def shapes(
-        self, config: TokenEncoderConfig, projection: int = 128
+        self, config: TokenEncoderConfig, projection: int = 128, vector: int | None = None
     ) -> dict[str, tuple[int, ...]]:
         """Our path -> shape of every parameter that the table knows, at these sizes.
 
         Args:
             config: of the encoder.
             projection: size of REALM's vectors.
+            vector: size of M3's vectors of tokens; None: the encoder's width.
         """
-        made = nnx.eval_shape(lambda: self.parts(config, projection))
+        made = nnx.eval_shape(lambda: self.parts(config, projection, vector or config.hidden))
         flat = nnx.to_flat_state(nnx.state(made, nnx.Param))
         shapes = {"/".join(map(str, path)): tuple(variable.shape) for path, variable in flat}
         return {path: shape for path, shape in shapes.items() if path in self.by_path}

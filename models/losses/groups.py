@@ -11,6 +11,7 @@ def own_rows(
     relevant: jax.Array,
     valid: jax.Array,
     count: int,
+    order: jax.Array | None = None,
 ) -> jax.Array:
     """The passages that came with each query, those that answer it first, else in their order.
 
@@ -21,6 +22,7 @@ def own_rows(
         relevant: [P] bool, whether it answers that query.
         valid: [P] bool.
         count: how many, at most.
+        order: [P] int32, what they are sorted by in place of their places, which packing changes.
 
     Returns:
         [Q, count] int32, places among the passages; P, which is none of them, where there are
@@ -29,7 +31,8 @@ def own_rows(
     size = owner.shape[0]
     last = jnp.iinfo(jnp.int32).max  # an owner behind all others
     owner = jnp.where(valid, owner, last)
-    order = jnp.lexsort((~relevant, owner))
+    keys = (~relevant, owner) if order is None else (order, ~relevant, owner)
+    order = jnp.lexsort(keys)
     owner = owner[order]
     at = jnp.searchsorted(owner, ids)[:, None] + jnp.arange(count)
     belongs = jnp.take(owner, at, mode="fill", fill_value=last) == ids[:, None]

@@ -22,8 +22,15 @@ def pooled(
     """[B, S, D] float32 of an encoder with a state for each token, see `Encoder.pool`."""
     text = (group["tokens"], group["positions"], group["segment_ids"], group.get("token_types"))
     if pooling == "mean":
-        return pool_mean(encoder(*text, key), group["segment_ids"], group["cls_at"].shape[1])
+        return of_states(encoder(*text, key), group, pooling)
     return encoder.states_at(group["cls_at"], *text, key).astype(jnp.float32)
+
+
+def of_states(hidden: jax.Array, group: Mapping[str, jax.Array], pooling: str) -> jax.Array:
+    """[B, S, D] float32 from the states [B, L, D]; `pooling` is one of POOLINGS."""
+    if pooling == "mean":
+        return pool_mean(hidden, group["segment_ids"], group["cls_at"].shape[1])
+    return pool_cls(hidden, group["cls_at"]).astype(jnp.float32)
 
 
 def pool_cls(hidden: jax.Array, cls_at: jax.Array) -> jax.Array:

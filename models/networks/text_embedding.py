@@ -5,8 +5,8 @@ Letters: B rows, L row length, S segments per row, D hidden width.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,9 @@ from t5x_style.interfaces.objective import GroupShape, ModelFunction, dense_func
 POOLINGS = ("cls", "mean", "pooler", "weighted_mean")
 SIMILARITIES = ("dot", "cosine")
 LAYOUTS = (TEXT, TITLE_AND_BODY)
+
+M = TypeVar("M")  # a module
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,8 +157,14 @@ def embed(
         ValueError: an encoder that does not give this pooling.
     """
     require_pooling(encoder, config.pooling)
-    vectors = encoder.pool(group, config.pooling, key)
-    vectors = jnp.where(group["segment_valid"][:, :, None], vectors, 0.0)
+    return finished(encoder.pool(group, config.pooling, key), group, config)
+
+
+def finished(
+    pooled: jax.Array, group: Mapping[str, jax.Array], config: EmbeddingConfig
+) -> jax.Array:
+    """What is searched, from pooled states [B, S, D]; zeros where `segment_valid` is False."""
+    vectors = jnp.where(group["segment_valid"][:, :, None], pooled, 0.0)
     return unit(vectors) if config.normalise else vectors
 
 
@@ -166,15 +175,11 @@ def embed_in_chunks(
     chunks: int,
     key: jax.Array | None = None,
 ) -> jax.Array:
-    """`embed`, with the activations of one chunk of rows at a time; GradCache (arXiv:2101.06983).
-
-    Only the vectors are kept. A loss may then compare all of them; going back, each chunk is
-    encoded again, with the same dropout, and gets the gradient of its vectors. Without dropout the
-    numbers are those of `embed`; with it, each chunk draws from a key of its own.
+    """`embed`, with the activations of one chunk of rows at a time: see `in_chunks`.
 
     Args:
-        chunks: number of them; rows have to divide by chunks times devices.
         encoder, group, config, key: see `embed`.
+        chunks: see `in_chunks`.
 
     Returns:
         [B, S, D] float32, as `embed`.
@@ -182,18 +187,48 @@ def embed_in_chunks(
     Raises:
         ValueError: rows that do not divide.
     """
+
+    def one(encoder: Encoder, part: Mapping[str, jax.Array], key: jax.Array | None) -> jax.Array:
+        return embed(encoder, part, config, key)
+
+    return in_chunks(one, encoder, group, chunks, key)
+
+
+def in_chunks(
+    represent: Callable[[M, Mapping[str, jax.Array], jax.Array | None], T],
+    module: M,
+    group: Mapping[str, jax.Array],
+    chunks: int,
+    key: jax.Array | None = None,
+) -> T:
+    """What `represent` makes of a group, a chunk of rows at a time; GradCache (arXiv:2101.06983).
+
+    Only its results are kept. A loss may then compare all of them; going back, each chunk is
+    encoded again, with the same dropout, and gets the gradient of its results. Without dropout the
+    numbers are those of one chunk; with it, each chunk draws from a key of its own.
+
+    Args:
+        represent: (module, rows of the group, key) -> pytree of arrays [rows, ...].
+        module: with the parameters.
+        group: a token group of B rows.
+        chunks: number of them; rows have to divide by chunks times devices.
+        key: for dropout; None turns it off.
+
+    Raises:
+        ValueError: rows that do not divide.
+    """
     if chunks == 1:
-        return embed(encoder, group, config, key)
-    graph, state = nnx.split(encoder)
+        return represent(module, group, key)
+    graph, state = nnx.split(module)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)  # a loop shares nothing with its outside
-    def one(state: nnx.State, part: Any, key: jax.Array | None) -> jax.Array:
-        return embed(nnx.merge(graph, state), part, config, key)
+    def one(state: nnx.State, part: Any, key: jax.Array | None) -> T:
+        return represent(nnx.merge(graph, state), part, key)
 
     parts = {name: collectives.strided(array, chunks) for name, array in group.items()}
     keys = None if key is None else jax.random.split(key, chunks)
-    vectors = jax.lax.map(lambda part: one(state, *part), (parts, keys))
-    return collectives.joined(vectors)
+    found = jax.lax.map(lambda part: one(state, *part), (parts, keys))
+    return jax.tree.map(collectives.joined, found)
 
 
 def functions(

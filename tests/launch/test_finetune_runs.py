@@ -58,17 +58,19 @@ def write(folder: Path, wrong: float = 0.0) -> Path:
 
 @pytest.fixture(scope="module", name="place")
 def make_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an encoder and three kinds of data."""
+    """A folder with two encoders, one of them with prompts, and three kinds of data."""
     place = tmp_path_factory.mktemp("finetune")
     published_folders.published(place / "st").rename(place / "encoder")
+    prompts = {"prompts": {"query": "list: ", "passage": "file: "}}
+    published_folders.published(place / "st_prompts", settings=prompts).rename(place / "prompted")
     write(place / "right")
     write(place / "fifth", wrong=0.2)
     write(place / "wrong", wrong=1.0)
     return place
 
 
-def start(place: Path, data: str, run: str) -> subprocess.Popen:
-    words = [f"--model={place}/encoder", f"--data={place}/{data}", f"--run_dir={place}/{run}/run"]
+def start(place: Path, data: str, run: str, encoder: str = "encoder") -> subprocess.Popen:
+    words = [f"--model={place}/{encoder}", f"--data={place}/{data}", f"--run_dir={place}/{run}/run"]
     return subprocess.Popen(
         [sys.executable, "-u", "-m", "launch.cli", "finetune", *words, *SETTINGS],
         env=os.environ | {"XLA_FLAGS": virtual_devices.flags(), "COLUMNS": "120"},
@@ -99,14 +101,22 @@ def verdict(place: Path, run: str) -> dict:
 
 
 @pytest.mark.slow
-def test_pairs_that_can_be_learned_make_it_better(place: Path) -> None:
-    finished(start(place, "right", "right_run"))
-    found = verdict(place, "right_run")
+@pytest.mark.parametrize("encoder", ["encoder", "prompted"])
+def test_pairs_that_can_be_learned_make_it_better(place: Path, encoder: str) -> None:
+    run = f"right_{encoder}"
+    finished(start(place, "right", run, encoder))
+    found = verdict(place, run)
     assert found["verdict"] == "better" and found["interpolation"] > 0, found["line"]
     assert found["queries"] == {"train": 1000, "dev": 220, "test": 300}
-    log = (place / "right_run/run/retriever/metrics.jsonl").read_text().splitlines()
+    log = (place / run / "run/retriever/metrics.jsonl").read_text().splitlines()
     evaluated = [one for one in map(json.loads, log) if "eval/dev/nDCG@10" in one]
     assert len(evaluated) >= 9  # eight, and the start
+    settings = "config_sentence_transformers.json"
+    prompts = [
+        json.loads((folder / settings).read_text()).get("prompts", {})
+        for folder in (place / encoder, place / run / "run/export")
+    ]
+    assert prompts[0].items() <= prompts[1].items()
 
 
 @pytest.mark.slow

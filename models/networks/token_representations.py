@@ -1,0 +1,117 @@
+"""From the states of tokens to weights of words and to several vectors: M3's heads.
+
+Chen et al. 2024, arXiv:2402.03216, section 3.2. Letters: B rows, L row length, D hidden width, E
+entries of a row, d size of the vectors.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from models.networks import heads, text_embedding
+from t5x_style.interfaces.contract import Vocabulary
+from t5x_style.interfaces.encoder import TokenEncoderConfig
+from t5x_style.interfaces.representation import SEGMENTS
+
+Group = Mapping[str, jax.Array]
+
+
+class WordWeights(nnx.Module):
+    """A weight for each token of a text: relu(w . state + b), the largest where a token repeats.
+
+    Args:
+        config: of the encoder.
+        vocabulary: of the tokenizer; [CLS], [SEP], [PAD] and [UNK] have no weight.
+        rngs: stream `params`.
+    """
+
+    def __init__(
+        self, config: TokenEncoderConfig, vocabulary: Vocabulary, *, rngs: nnx.Rngs
+    ) -> None:
+        self.dense = heads.score_head(config, rngs=rngs)
+        self.without = (vocabulary.cls, vocabulary.sep, vocabulary.pad, vocabulary.unk)
+
+    def __call__(self, hidden: jax.Array, group: Group) -> dict[str, jax.Array]:
+        """The sparse representation, see `interfaces.representation`; E = L.
+
+        No array over the vocabulary is made. Entries are sorted by text and token; those that
+        repeat an entry, have no weight, or are without one by their id belong to no text.
+
+        Args:
+            hidden: [B, L, D].
+            group: `tokens` and `segment_ids` [B, L] count.
+        """
+        weights = jax.nn.relu(self.dense(hidden)[..., 0].astype(jnp.float32))
+        return largest_of_each(group["tokens"], group["segment_ids"], weights, self.without)
+
+
+def largest_of_each(
+    tokens: jax.Array, segment_ids: jax.Array, weights: jax.Array, without: tuple[int, ...]
+) -> dict[str, jax.Array]:
+    """A sparse representation: each token of a text once, with the largest of its weights.
+
+    The gradient reaches that one alone. All arrays are [B, L]; `without` are ids that have none.
+    """
+    excluded = jnp.isin(tokens, jnp.asarray(without, tokens.dtype))
+    segments = jnp.where(excluded, 0, segment_ids)
+    places = jax.lax.broadcasted_iota(jnp.int32, tokens.shape, 1)
+    # The largest of a run of equal (segment, token) is its last.
+    fixed = jax.lax.stop_gradient(weights)
+    segments, tokens, _, order = jax.lax.sort(
+        (segments, tokens, fixed, places), dimension=1, num_keys=3
+    )
+    weights = jnp.take_along_axis(weights, order, axis=1)
+    follows = jnp.concatenate(
+        [
+            (segments[:, 1:] == segments[:, :-1]) & (tokens[:, 1:] == tokens[:, :-1]),
+            jnp.zeros((len(tokens), 1), bool),
+        ],
+        axis=1,
+    )
+    kept = ~follows & (segments > 0) & (weights > 0)
+    return {
+        SEGMENTS: jnp.where(kept, segments, 0),
+        "tokens": tokens,
+        "weights": jnp.where(kept, weights, 0.0),
+    }
+
+
+class TokenVectors(nnx.Module):
+    """A vector of unit length for each token of a text but the first, [CLS].
+
+    Args:
+        config: of the encoder.
+        size: d; D in the official code.
+        rngs: stream `params`.
+    """
+
+    def __init__(self, config: TokenEncoderConfig, size: int, *, rngs: nnx.Rngs) -> None:
+        if size < 1:
+            raise ValueError(f"TokenVectors.size: expected at least 1, found {size}")
+        self.dense = heads.projection(config, size, rngs)
+
+    def __call__(self, hidden: jax.Array, group: Group) -> dict[str, jax.Array]:
+        """The multi_vector representation, see `interfaces.representation`; E = L.
+
+        Args:
+            hidden: [B, L, D].
+            group: `positions` and `segment_ids` [B, L] count.
+        """
+        segments = jnp.where(group["positions"] == 0, 0, group["segment_ids"])
+        vectors = text_embedding.unit(self.dense(hidden).astype(jnp.float32))
+        return {SEGMENTS: segments, "vectors": jnp.where(segments[..., None] > 0, vectors, 0.0)}
+
+
+def per_query_mean(vectors: Mapping[str, jax.Array], texts: int) -> dict[str, jax.Array]:
+    """A multi_vector representation of queries whose MaxSim is a mean over its vectors, not a sum.
+
+    Args:
+        vectors: of B rows.
+        texts: S, of a row.
+    """
+    numbers = vectors[SEGMENTS]
+    of_text = (numbers[:, :, None] == jnp.arange(texts + 1)).astype(jnp.float32)  # [B, E, S + 1]
+    counts = jnp.einsum("bes,bs->be", of_text, jnp.sum(of_text, axis=1))
+    return {**vectors, "vectors": vectors["vectors"] / jnp.maximum(counts, 1.0)[..., None]}

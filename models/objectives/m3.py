@@ -1,0 +1,291 @@
+"""M3: a vector, weights of words and a vector for each token, all from one pass of one encoder.
+
+Chen et al. 2024, arXiv:2402.03216, with the facts of the official code. Each kind of representation
+learns to tell a query's positive from the other passages of the global batch, and so does the
+weighted sum of their scores; from some step on, each kind learns from that sum, too. Facts and
+pitfalls are in docs/m3.md.
+
+Pairs are matched by `example_id`, so that rows may be packed and in any order.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from models.losses import groups, joint_scores, self_distillation
+from models.losses.self_distillation import JointLossConfig
+from models.networks import layers, pooling, text_embedding, token_representations
+from t5x_style.interfaces import representation
+from t5x_style.interfaces.contract import Contract, Vocabulary
+from t5x_style.interfaces.encoder import TokenEncoderConfig
+from t5x_style.interfaces.metrics import MetricSum
+from t5x_style.interfaces.objective import EMBED, Batch, Group, GroupShape, ModelFunction, Objective
+from t5x_style.interfaces.representation import (
+    DENSE,
+    MULTI_VECTOR,
+    PASSAGE,
+    QUERY,
+    SEGMENTS,
+    SPARSE,
+    Representations,
+)
+
+ALL = "all"  # the weighted sum of the scores of all kinds
+
+
+class Updates(nnx.Variable):
+    """How often the parameters were updated."""
+
+
+class M3(Objective):
+    """See the module's docstring.
+
+    Args:
+        config: the encoder.
+        embedding_config: pooling of the vector, temperature, lengths.
+        vocabulary: of the tokenizer.
+        query, passage: sizes of the two token groups of a global batch.
+        loss_config: which kinds there are, and what they learn.
+        group_size: G, the most passages that come with a query.
+        vector_size: d, of the vectors of tokens; None: the encoder's width.
+        distil_after: steps without self-distillation; None: there is none. The official code begins
+            at once, the paper after some 6,000 steps.
+        exchange: 'gather' or 'ring', how devices see the passages of all; see docs/contrastive.md.
+        cells: numbers of a tile of scores on a device, at most; see `joint_scores`.
+        encode_chunks: pieces in which a batch is encoded, see `BiEncoder`.
+        rngs: stream `params`.
+
+    Raises:
+        ValueError: sizes that do not fit each other.
+    """
+
+    requires_full_batch = True
+
+    def __init__(
+        self,
+        config: TokenEncoderConfig,
+        embedding_config: text_embedding.EmbeddingConfig,
+        vocabulary: Vocabulary,
+        query: GroupShape,
+        passage: GroupShape,
+        loss_config: JointLossConfig,
+        group_size: int,
+        vector_size: int | None = None,
+        distil_after: int | None = None,
+        exchange: str = "gather",
+        cells: int = 1 << 24,
+        encode_chunks: int = 1,
+        *,
+        rngs: nnx.Rngs,
+    ) -> None:
+        text_embedding.require_token_states(config, "M3")
+        text_embedding.require_fit(config, embedding_config, vocabulary)
+        kinds = tuple(loss_config.weights)
+        representation.require_kinds(kinds, representation.KINDS, "M3: JointLossConfig.weights")
+        if min(group_size, cells, encode_chunks) < 1 or (distil_after or 0) < 0:
+            raise ValueError(
+                "M3: expected group_size, cells and encode_chunks of at least 1, and distil_after "
+                f"of at least 0 or None, found {group_size}, {cells}, {encode_chunks} and "
+                f"{distil_after}"
+            )
+        if len(kinds) == 1 and distil_after is not None:
+            raise ValueError(
+                f"M3.distil_after: of {kinds[0]!r} alone there is nothing to learn from: expected "
+                f"None, found {distil_after}"
+            )
+        if embedding_config.similarity == "cosine" and not embedding_config.normalise:
+            raise ValueError(
+                "M3: similarity 'cosine' compares vectors of unit length: expected "
+                "EmbeddingConfig.normalise True, found False"
+            )
+        self.config, self.embedding_config = config, embedding_config
+        self.vocabulary = vocabulary
+        self.query, self.passage = query, passage
+        self.loss_config = loss_config
+        self.kinds = kinds
+        self.group_size = group_size
+        self.distil_after = distil_after
+        self.exchange, self.cells = exchange, cells
+        self.encode_chunks = encode_chunks
+        self.encoder = config.build(rngs)
+        if SPARSE in kinds:
+            self.sparse = token_representations.WordWeights(config, vocabulary, rngs=rngs)
+        if MULTI_VECTOR in kinds:
+            size = vector_size or config.hidden
+            self.multi_vector = token_representations.TokenVectors(config, size, rngs=rngs)
+        if distil_after is not None:
+            self.updates = Updates(jnp.zeros((), jnp.int32))
+
+    def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
+        """See `Objective`."""
+        per_segment = (self.passage.rows, self.passage.segments)
+        extra = {
+            name: jax.ShapeDtypeStruct(per_segment, jnp.int32)
+            for name in ("relevance", "document_id")
+        }
+        if self.loss_config.teacher is not None:
+            extra["teacher_score"] = jax.ShapeDtypeStruct(per_segment, jnp.float32)
+        return [{"query": self.query.spec(), "passage": {**self.passage.spec(), **extra}}]
+
+    def contract(self) -> Contract:
+        """See `Objective`; it speaks of the vector."""
+        return self.embedding_config.contract(self.config.hidden, self.vocabulary)
+
+    def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
+        """Mean over queries whose positive is in the batch, see `self_distillation.combined`.
+
+        Metrics: `loss_<kind>` of each kind and of their sum, 'all'; `distilled_<kind>`; of sparse
+        `empty_<side>`, the share of texts without any weight, and `terms_<side>`, the mean number
+        of weights of a text.
+        """
+        made = self.represent_batch(batch, key)
+        scores, has = self._compared(batch, made)
+        losses = self_distillation.by_kind(scores, self.loss_config)
+        each = self_distillation.combined(losses, self._weights(), self._distilling())
+        names = [*self.kinds, ALL][: losses.contrastive.shape[1]]
+        metrics = {}
+        for n, name in enumerate(names):
+            metrics[f"loss_{name}"] = MetricSum.of(losses.contrastive[:, n], has)
+        if self.distil_after is not None:
+            for n, kind in enumerate(self.kinds):
+                metrics[f"distilled_{kind}"] = MetricSum.of(losses.distilled[:, n], has)
+        return MetricSum.of(each, has), metrics | self._density(batch, made)
+
+    def represent_batch(
+        self, batch: Batch, key: jax.Array | None = None
+    ) -> dict[str, Representations]:
+        """Side -> its representations, of all kinds."""
+
+        def one(side: str, key: jax.Array | None) -> Representations:
+            def run(module: M3, part: Group, key: jax.Array | None) -> Representations:
+                return module.represent(side, part, module.kinds, key)
+
+            return text_embedding.in_chunks(run, self, batch[side], self.encode_chunks, key)
+
+        keys = layers.split_key(key, 2)
+        return {side: one(side, key) for side, key in zip((QUERY, PASSAGE), keys, strict=True)}
+
+    def represent(
+        self, side: str, group: Group, kinds: Sequence[str], key: jax.Array | None = None
+    ) -> Representations:
+        """Of one pass of the encoder, see `interfaces.representation`.
+
+        A query's vectors of tokens are divided by their number, so that their score is a mean.
+        """
+        if tuple(kinds) == (DENSE,):
+            return {DENSE: text_embedding.embed(self.encoder, group, self.embedding_config, key)}
+        hidden = self.encoder(
+            group["tokens"], group["positions"], group["segment_ids"], group.get("token_types"), key
+        )
+        return self.of_states(side, hidden, group, kinds)
+
+    def of_states(
+        self, side: str, hidden: jax.Array, group: Group, kinds: Sequence[str]
+    ) -> Representations:
+        """As `represent`, from the states [B, L, D]."""
+        made: dict[str, Any] = {}
+        if DENSE in kinds:
+            made[DENSE] = self._dense(hidden, group)
+        if SPARSE in kinds:
+            made[SPARSE] = self.sparse(hidden, group)
+        if MULTI_VECTOR in kinds:
+            vectors = self.multi_vector(hidden, group)
+            texts = group["cls_at"].shape[1]
+            by_query = token_representations.per_query_mean
+            made[MULTI_VECTOR] = by_query(vectors, texts) if side == QUERY else vectors
+        return made
+
+    def _dense(self, hidden: jax.Array, group: Group) -> jax.Array:
+        config = self.embedding_config
+        vectors = pooling.of_states(hidden, group, config.pooling)
+        return text_embedding.finished(vectors, group, config)
+
+    def _compared(
+        self, batch: Batch, made: Mapping[str, Representations]
+    ) -> tuple[self_distillation.Scores, jax.Array]:
+        """(scores of Q queries, [Q] whether a query's positive is in the batch)."""
+        query, passage = batch[QUERY], batch[PASSAGE]
+        flat = {name: passage[name].reshape(-1) for name in passage if name in _OF_TEXTS}
+        relevant = flat["relevance"] == 1
+        own = groups.own_rows(
+            query["example_id"].reshape(-1),
+            query["segment_valid"].reshape(-1),
+            flat["example_id"],
+            relevant,
+            flat["segment_valid"],
+            self.group_size,
+            flat["document_id"],  # an order that packing does not change; 'm3_kd' depends on it
+        )
+        there = own < relevant.size
+        answers = jnp.take(relevant, own, mode="fill", fill_value=False)
+        has = answers[:, 0]
+        columns = joint_scores.Columns(
+            made[PASSAGE],
+            passage["example_id"],
+            passage["document_id"],
+            joint_scores.numbers(passage["segment_valid"]),
+            passage["segment_valid"],
+        )
+        own_by_row = own.reshape(*query["example_id"].shape, -1)
+        rows = joint_scores.Rows(
+            made[QUERY],
+            query["example_id"],
+            joint_scores.excluded(own_by_row, columns, None),
+            own_by_row,
+            has.reshape(query["example_id"].shape),
+        )
+        found = joint_scores.sums(
+            rows, columns, {kind: self.loss_config.in_sum[kind] for kind in self.kinds},
+            scale=1 / self.embedding_config.temperature,
+            exchange=self.exchange, cells=self.cells,
+        )  # fmt: skip
+        found = jax.tree.map(lambda x: x.reshape(own.shape[0], *x.shape[2:]), found)
+        kept = there & (~answers | (jnp.arange(self.group_size) == 0))
+        teacher = None
+        if self.loss_config.teacher is not None:
+            teacher = jnp.take(flat["teacher_score"], own, mode="fill", fill_value=-jnp.inf)
+        in_sum = tuple(self.loss_config.in_sum[kind] for kind in self.kinds)
+        return self_distillation.scores_of(found, kept, teacher, in_sum), has
+
+    def _weights(self) -> jax.Array:
+        return jnp.asarray([self.loss_config.weights[kind] for kind in self.kinds])
+
+    def _distilling(self) -> jax.Array | bool:
+        return False if self.distil_after is None else self.updates[...] >= self.distil_after
+
+    def _density(self, batch: Batch, made: Mapping[str, Representations]) -> dict[str, MetricSum]:
+        if SPARSE not in self.kinds:
+            return {}
+        metrics = {}
+        for side in (QUERY, PASSAGE):
+            numbers, valid = made[side][SPARSE][SEGMENTS], batch[side]["segment_valid"]
+            texts = jnp.arange(1, valid.shape[1] + 1)
+            terms = jnp.sum(numbers[:, :, None] == texts, axis=1)  # [B, S]
+            metrics[f"empty_{side}"] = MetricSum.of(terms == 0, valid)
+            metrics[f"terms_{side}"] = MetricSum.of(terms, valid)
+        return metrics
+
+    def after_update(self, step: jax.Array, key: jax.Array) -> None:
+        """Counts the steps before self-distillation begins."""
+        if self.distil_after is not None:
+            self.updates[...] = jnp.asarray(step, jnp.int32)
+
+    def functions(self) -> dict[str, ModelFunction]:
+        """See `Objective`."""
+        return {
+            representation.function_name(side): ModelFunction(
+                lambda group, kinds, side=side: self.represent(side, group, kinds),
+                shape.spec(),
+                "representations of the kinds that are asked for",
+                EMBED,
+                side=side,
+                representations=self.kinds,
+            )
+            for side, shape in ((QUERY, self.query), (PASSAGE, self.passage))
+        }
+
+
+_OF_TEXTS = ("example_id", "document_id", "relevance", "segment_valid", "teacher_score")
