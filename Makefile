@@ -59,7 +59,7 @@ smoke: $(STAMP)
 	$(BIN)/python -m launch.recipe --gin_file=gin_configs/recipes/smoke.gin
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -q -rs -m "not slow"
+	$(BIN)/python -m pytest -n 2 -q -rs --durations=40 -m "not slow"
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -q -rs
