@@ -45,14 +45,18 @@ class Trained:
 
     def encode(self, side: str, source: EncodeSource, kind: str = DENSE) -> Representation:
         """As `text_encoder.TextEncoder.encode`."""
-        represent = self._represent(side, source, (kind,))
+        return self.represent(side, source, (kind,))[kind]
+
+    def represent(self, side: str, source: EncodeSource, kinds: Sequence[str]) -> Representations:
+        """As `text_encoder.TextEncoder.represent`."""
+        represent = self._represent(side, source, kinds)
         if not source.ids:
-            return none_of(kind)
+            return {kind: none_of(kind) for kind in kinds}
         count, name = len(source.ids), function_name(side)
         (found,) = encoding.represent_parts(
             represent, [source], count, self.partitioner, name, report=True
         )
-        return found[kind]
+        return found
 
     def encode_parts(
         self, side: str, source: EncodeSource, bounds: Sequence[tuple[int, int]]

@@ -1,9 +1,10 @@
 """A trained model that turns texts into representations."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from t5x_style.interfaces.contract import Contract
-from t5x_style.interfaces.representation import DENSE, Representation
+from t5x_style.interfaces.representation import DENSE, Representation, Representations
 from t5x_style.interfaces.texts import EncodeSource
 
 
@@ -34,5 +35,17 @@ class TextEncoder(Protocol):
         Raises:
           ContractError: its texts were tokenized otherwise than the model's contract says.
           RepresentationError: the model does not offer the kind for this side.
+        """
+        ...
+
+    def represent(self, side: str, source: EncodeSource, kinds: Sequence[str]) -> Representations:
+        """Kind -> what `encode` gives, of several kinds and one pass of the model.
+
+        Args:
+          side, source: as for `encode`.
+          kinds: of the representations, each once.
+
+        Raises:
+          ContractError, RepresentationError: as `encode`.
         """
         ...

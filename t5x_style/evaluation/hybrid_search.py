@@ -1,0 +1,177 @@
+"""What is evaluated: a model whose kinds of representations are searched as one.
+
+See `retrieval.hybrid`. Weights are never chosen on the queries of a test.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from t5x_style.evaluation import fusion, ranking
+from t5x_style.evaluation.evaluation_suite import EvaluationSuite
+from t5x_style.evaluation.ranking import Run
+from t5x_style.interfaces.representation import QUERY, Representations, joined
+from t5x_style.interfaces.text_encoder import TextEncoder
+from t5x_style.interfaces.texts import EncodeSource
+from t5x_style.retrieval import hybrid
+from t5x_style.retrieval.beir_collection import Qrels
+
+Weights = Mapping[str, float]
+
+
+class HybridSearch:
+    """A weighted sum of the scores of several kinds, or their reciprocal ranks.
+
+    Weights are those that are given; else the best ones on development queries, moved towards
+    `prior` where these are few.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: TextEncoder,
+        searched: hybrid.Hybrid,
+        queries: Sequence[EncodeSource],
+        method: Literal["weighted", "reciprocal_rank"],
+        prior: Weights,
+        weights: Weights | None = None,
+        tune_split: str = "dev",
+        metric: str = "nDCG@10",
+    ):
+        """Args:
+        name: of the system.
+        model: embeds the queries, in one pass for all kinds.
+        searched: indexes and representations of the passages.
+        queries: sources that together hold the queries of every split that is asked for.
+        method: 'weighted' or 'reciprocal_rank', which has no weights.
+        prior: weights where little is known; the kinds that take part.
+        weights: in place of a choice.
+        tune_split: judgements that weights are chosen on.
+        metric: that they maximise.
+
+        Raises:
+          ContractError: model and indexes do not belong together.
+          HybridError: weights of kinds that are not there.
+        """
+        self.check_arguments(name, method, metric)
+        searched.contract.require(model.contract, f"the model of system {name!r}")
+        for given in filter(None, (prior, weights)):
+            hybrid.check_weights(given, searched.kinds)
+        self.name = name
+        self._model, self._hybrid, self._sources = model, searched, queries
+        self._method, self._prior, self._weights = method, prior, weights
+        self._tune_split, self._metric = tune_split, metric
+        self._facts: dict[str, Any] = {}
+        self._known: tuple[dict[str, int], Representations] | None = None
+
+    @staticmethod
+    def check_arguments(name: str, method: str, metric: str) -> None:
+        """Raises ValueError, MetricError for settings that no model would make right."""
+        ranking.measure(metric)
+        if method not in ("weighted", "reciprocal_rank"):
+            raise ValueError(
+                f"{name}: method: expected 'weighted' or 'reciprocal_rank', found {method!r}"
+            )
+
+    def run(self, suite: EvaluationSuite, split: str) -> Run:
+        """As `System.run`."""
+        if suite.changed:
+            raise ValueError(
+                f"{self.name}: a hybrid cannot be asked pseudo-queries. Give the collection "
+                "development queries (gin_configs/runs/collections/split_queries.gin)"
+            )
+        wanted = list(suite.texts(split))
+        rows, scores = self._scored(wanted, split, suite.depth)
+        if self._method == "reciprocal_rank":
+            total = hybrid.reciprocal_ranks(scores)
+        else:
+            total = hybrid.weighted(scores, self._chosen(suite, split))
+        found = hybrid.best(total, rows, suite.depth)
+        return ranking.make_run(wanted, self._hybrid.ids, *found)
+
+    def _scored(
+        self, wanted: Sequence[str], split: str, depth: int
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Candidates [Q, C] of queries, and their scores by kind."""
+        queries = self._embedded(wanted, split)
+        rows = self._hybrid.propose(queries, depth)
+        return rows, self._hybrid.scores({kind: queries[kind] for kind in self._prior}, rows)
+
+    def _chosen(self, suite: EvaluationSuite, split: str) -> Weights:
+        if self._weights is None:
+            if split == self._tune_split or not suite.has_qrels(self._tune_split):
+                raise ValueError(
+                    f"{self.name}: weights are chosen on split {self._tune_split!r}, which has to "
+                    f"be another than the one that is evaluated, {split!r}, and judged. Bind "
+                    "weights, or 'reciprocal_rank' as method"
+                )
+            self._weights = self._tuned(suite)
+        return self._weights
+
+    def _tuned(self, suite: EvaluationSuite) -> Weights:
+        wanted = list(suite.texts(self._tune_split))
+        rows, scores = self._scored(wanted, self._tune_split, suite.depth)
+        qrels = suite.qrels(self._tune_split)
+        depth = min(suite.depth, ranking.measure(self._metric)[1])
+        prior = _scaled(self._prior)
+
+        def value(weights: Weights) -> float:
+            found = hybrid.best(hybrid.weighted(scores, weights), rows, depth)
+            run = ranking.make_run(wanted, self._hybrid.ids, *found)
+            return _mean(run, qrels, self._metric)
+
+        def distance(weights: Weights) -> float:
+            return sum(abs(weights[kind] - prior[kind]) for kind in prior)
+
+        tried = {tuple(one.values()): value(one) for one in hybrid.grid(list(prior))}
+        best = max(
+            hybrid.grid(list(prior)),
+            key=lambda one: (round(tried[tuple(one.values())], 12), -distance(one)),
+        )
+        self._facts = {"tuned_on": self._tune_split, "queries": len(wanted), "best_there": best}
+        return {kind: fusion.shrink(best[kind], len(wanted), prior[kind]) for kind in prior}
+
+    def _embedded(self, wanted: Sequence[str], split: str) -> Representations:
+        """Of all kinds that take part, or propose candidates."""
+        place, known = self._of_sources()
+        missing = [query for query in wanted if query not in place]
+        if missing:
+            raise ValueError(
+                f"{self.name}: {len(missing)} queries of split {split!r} are in none of the query "
+                f"sources, the first is {missing[0]!r}; add the store of that split"
+            )
+        at = np.array([place[query] for query in wanted], np.int64)
+        return {kind: one[at] for kind, one in known.items()}
+
+    def _of_sources(self) -> tuple[dict[str, int], Representations]:
+        if self._known is None:
+            proposing = [index.kind for index in self._hybrid.indexes]
+            kinds = list(dict.fromkeys([*self._prior, *proposing]))
+            ids = [query for source in self._sources for query in source.ids]
+            parts = [self._model.represent(QUERY, source, kinds) for source in self._sources]
+            known = {kind: joined(kind, [part[kind] for part in parts]) for kind in kinds}
+            self._known = {query: place for place, query in enumerate(ids)}, known
+        return self._known
+
+    def facts(self) -> dict[str, Any]:
+        """As `System.facts`."""
+        return {
+            "kinds": list(self._prior),
+            "candidates_by": [index.kind for index in self._hybrid.indexes],
+            "candidates": self._hybrid.candidates,
+            "method": self._method,
+            **({"weights": self._weights, **self._facts} if self._method == "weighted" else {}),
+            "contract": dataclasses.asdict(self._model.contract),
+        }
+
+
+def _scaled(weights: Weights) -> Weights:
+    """The same ranking with weights that sum to 1."""
+    total = sum(weights.values())
+    return {kind: weight / total for kind, weight in weights.items()}
+
+
+def _mean(run: Run, qrels: Qrels, metric: str) -> float:
+    return float(ranking.score_run(run, qrels, [metric]).means()[metric])

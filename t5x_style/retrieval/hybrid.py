@@ -1,0 +1,186 @@
+"""Several kinds of representations of the same passages, searched as one.
+
+Indexes of some kinds propose candidates; each candidate is scored exactly by every kind, so that a
+kind without an index, or one whose exact search is slow, takes part as well. What a query is
+answered with is a weighted sum of these scores (M3, arXiv:2402.03216, section 3.2), or reciprocal
+ranks (Cormack, Clarke and Buettcher 2009).
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from t5x_style.interfaces import index as index_lib
+from t5x_style.interfaces.contract import Contract
+from t5x_style.interfaces.index import NO_ROW, Index
+from t5x_style.interfaces.representation import KINDS, Representation, Representations
+from t5x_style.retrieval import candidate_scores
+from t5x_style.retrieval.encoding import load_embeddings
+
+RRF_K = 60
+
+
+class HybridError(ValueError):
+    """Kinds, weights or indexes that do not belong together."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Hybrid:
+    """See the module's docstring. Made by `load`.
+
+    Attributes:
+      indexes: that propose candidates, of different kinds.
+      passages: kind -> representation of all passages, in the rows of the indexes.
+      ids: passage ids, by row.
+      contract: of the model that made all of them.
+      checkpoint: its fingerprint.
+      candidates: that each index proposes for a query, at least as many as are asked for.
+    """
+
+    indexes: Sequence[Index]
+    passages: Mapping[str, Representation]
+    ids: Sequence[str]
+    contract: Contract
+    checkpoint: str
+    candidates: int
+
+    def __post_init__(self) -> None:
+        kinds = [index.kind for index in self.indexes]
+        if not kinds or len(set(kinds)) < len(kinds) or not set(kinds) <= set(self.passages):
+            raise HybridError(
+                "expected indexes of different kinds, at least one, and each kind among the "
+                f"embeddings, found indexes of {kinds} and embeddings of {list(self.passages)}"
+            )
+        if self.candidates < 1:
+            raise HybridError(f"candidates: expected at least 1, found {self.candidates}")
+        for index in self.indexes:
+            where = f"the {index.kind} index"
+            index_lib.check_contract(index, self.contract, where, index.kind)
+            index_lib.check_checkpoint(index, self.checkpoint, where)
+            if list(index.ids) != list(self.ids):
+                raise HybridError(
+                    f"{where} holds {len(index.ids)} passages, the embeddings {len(self.ids)}, and "
+                    "they are not the same in the same order. Build it from these embeddings."
+                )
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """That passages are scored by."""
+        return tuple(self.passages)
+
+    def propose(self, queries: Representations, k: int) -> np.ndarray:
+        """Candidates of each query, every passage at most once.
+
+        Args:
+          queries: kind -> representations of Q queries; those of the indexes' kinds are there.
+          k: how many are asked for.
+
+        Returns:
+          [Q, C] int32, ascending, NO_ROW at the end.
+        """
+        width = min(max(k, self.candidates), len(self.ids))
+        found = [index.search(queries[index.kind], width)[1] for index in self.indexes]
+        rows = np.sort(np.concatenate(found, axis=1), axis=1)
+        repeated = np.concatenate(
+            [np.zeros((len(rows), 1), bool), rows[:, 1:] == rows[:, :-1]], axis=1
+        )
+        last = np.iinfo(rows.dtype).max
+        rows = np.sort(np.where(repeated | (rows == NO_ROW), last, rows), axis=1)
+        rows = np.where(rows == last, NO_ROW, rows)
+        return rows[:, : max(1, int((rows != NO_ROW).sum(axis=1).max(initial=0)))]
+
+    def scores(self, queries: Representations, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Kind -> scores [Q, C] of candidates, -inf at NO_ROW; of the kinds of the queries."""
+        return {
+            kind: candidate_scores.scores(kind, one, self.passages[kind], rows)
+            for kind, one in queries.items()
+        }
+
+    def search(
+        self, queries: Representations, k: int, weights: Mapping[str, float]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As `Index.search`, by the weighted sum of the scores of the kinds.
+
+        Args:
+          queries: kind -> representations of Q queries, of the indexes' kinds and the weights'.
+          k: at least 1.
+          weights: kind -> weight, at least 0 and one above it.
+
+        Raises:
+          HybridError: a weight for a kind that the queries or the embeddings lack.
+        """
+        check_weights(weights, [kind for kind in self.kinds if kind in queries])
+        rows = self.propose(queries, k)
+        scores = self.scores({kind: queries[kind] for kind in weights}, rows)
+        return best(weighted(scores, weights), rows, k)
+
+
+def load(
+    embeddings: str, indexes: Sequence[Index], kinds: Sequence[str], candidates: int = 1000
+) -> Hybrid:
+    """Indexes over what `encode_corpus` wrote.
+
+    Args:
+      embeddings: folder that holds all kinds; they stay on disk.
+      indexes: that propose candidates.
+      kinds: that passages are scored by, those of the indexes among them.
+      candidates: see `Hybrid`.
+
+    Raises:
+      HybridError: they do not belong together.
+      RepresentationError: the folder lacks a kind.
+      ContractError: an index is of another model.
+    """
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown or not kinds:
+        raise HybridError(f"kinds: expected some of {list(KINDS)}, found {list(kinds)}")
+    stored = {kind: load_embeddings(embeddings, kind) for kind in kinds}
+    one = next(iter(stored.values()))
+    passages = {kind: found.passages for kind, found in stored.items()}
+    return Hybrid(indexes, passages, one.ids, one.contract, one.checkpoint, candidates)
+
+
+def check_weights(weights: Mapping[str, float], kinds: Sequence[str]) -> None:
+    """Raises HybridError unless weights are of these kinds, at least 0, and one above it."""
+    missing = [kind for kind in weights if kind not in kinds]
+    wrong = [weight for weight in weights.values() if not 0 <= weight < np.inf]
+    if missing or wrong or not any(weights.values()):
+        raise HybridError(
+            f"weights: expected numbers of at least 0, one of them above it, of the kinds "
+            f"{list(kinds)}, found {dict(weights)}"
+        )
+
+
+def weighted(scores: Mapping[str, np.ndarray], weights: Mapping[str, float]) -> np.ndarray:
+    """[Q, C] float32: the sum over kinds of weight x score, -inf where a score is."""
+    used = [(kind, weight) for kind, weight in weights.items() if weight]
+    total = sum(weight * scores[kind].astype(np.float64) for kind, weight in used)
+    return np.asarray(total, np.float32)
+
+
+def reciprocal_ranks(scores: Mapping[str, np.ndarray]) -> np.ndarray:
+    """[Q, C] float32: the sum over kinds of 1 / (60 + rank among the candidates), ties by place.
+
+    -inf where a score is -inf.
+    """
+    total: np.ndarray | float = 0.0
+    for found in scores.values():
+        order = np.argsort(-found, axis=1, kind="stable")
+        ranks = np.empty_like(order)
+        np.put_along_axis(ranks, order, np.arange(1, order.shape[1] + 1)[None], axis=1)
+        total = total + np.where(np.isfinite(found), 1 / (RRF_K + ranks), -np.inf)
+    return np.asarray(total, np.float32)
+
+
+def best(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """(scores [Q, k], rows [Q, k]) of the best candidates, ties by row; see `Index.search`."""
+    return index_lib.padded(scores, rows, k)
+
+
+def grid(kinds: Sequence[str], steps: int = 10) -> Iterator[dict[str, float]]:
+    """Weights that sum to 1, in steps of 1 / `steps`, of all kinds together."""
+    for parts in itertools.product(range(steps + 1), repeat=len(kinds)):
+        if sum(parts) == steps:
+            yield {kind: part / steps for kind, part in zip(kinds, parts, strict=True)}
