@@ -50,6 +50,7 @@ class M3(Objective):
         query, passage: sizes of the two token groups of a global batch.
         loss_config: which kinds there are, and what they learn.
         group_size: G, the most passages that come with a query.
+        known_positives: K, how many documents known to answer it a query names, see `BiEncoder`.
         vector_size: d, of the vectors of tokens; None: the encoder's width.
         distil_after: steps without self-distillation; None: there is none. The official code begins
             at once, the paper after some 6,000 steps.
@@ -73,6 +74,7 @@ class M3(Objective):
         passage: GroupShape,
         loss_config: JointLossConfig,
         group_size: int,
+        known_positives: int = 0,
         vector_size: int | None = None,
         distil_after: int | None = None,
         exchange: str = "gather",
@@ -107,6 +109,7 @@ class M3(Objective):
         self.loss_config = loss_config
         self.kinds = kinds
         self.group_size = group_size
+        self.known_positives = known_positives
         self.distil_after = distil_after
         self.exchange, self.cells = exchange, cells
         self.encode_chunks = encode_chunks
@@ -128,7 +131,11 @@ class M3(Objective):
         }
         if self.loss_config.teacher is not None:
             extra["teacher_score"] = jax.ShapeDtypeStruct(per_segment, jnp.float32)
-        return [{"query": self.query.spec(), "passage": {**self.passage.spec(), **extra}}]
+        query = self.query.spec()
+        if self.known_positives:
+            shape = (self.query.rows, self.query.segments, self.known_positives)
+            query["known"] = jax.ShapeDtypeStruct(shape, jnp.int32)
+        return [{"query": query, "passage": {**self.passage.spec(), **extra}}]
 
     def contract(self) -> Contract:
         """See `Objective`; it speaks of the vector."""
@@ -233,7 +240,9 @@ class M3(Objective):
         rows = joint_scores.Rows(
             made[QUERY],
             query["example_id"],
-            joint_scores.excluded(own_by_row, columns, None),
+            joint_scores.excluded(
+                own_by_row, columns, query["known"] if self.known_positives else None
+            ),
             own_by_row,
             has.reshape(query["example_id"].shape),
         )

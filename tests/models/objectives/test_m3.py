@@ -92,6 +92,35 @@ def test_any_kinds_alone(kinds: tuple[str, ...]) -> None:
     assert hasattr(model, "sparse") == ("sparse" in kinds)
 
 
+def test_documents_known_to_answer_a_query_are_no_negatives() -> None:
+    """They are left out of the batch in the same way as passages that are not there."""
+    batch = without_teacher(PLAIN)
+    documents = batch["passage"]["document_id"][:, 0]
+    other = int(documents[GROUP * 5])
+    known = jnp.full((*batch["query"]["example_id"].shape, 2), -1, jnp.int32)
+    names = {**batch["query"], "known": known.at[:, 0, 1].set(other)}
+    gone = {
+        **batch["passage"],
+        "segment_valid": batch["passage"]["segment_valid"] & (documents != other)[:, None],
+    }
+    of_first = {**batch, "query": _only_first(names)}
+    expected = {"query": _only_first(batch["query"]), "passage": gone}
+    values = [
+        float(objective(batch, known_positives=count).loss(given, None)[0].value())
+        for count, given in ((2, of_first), (0, expected))
+    ]
+    without = float(
+        objective(batch).loss({**expected, "passage": batch["passage"]}, None)[0].value()
+    )
+    assert values[0] == pytest.approx(values[1], rel=1e-5) != pytest.approx(without, rel=1e-4)
+
+
+def _only_first(query: Any) -> Any:
+    """Query 0 alone asks; the passages of others stay."""
+    valid = query["segment_valid"] & (jnp.arange(len(query["tokens"])) == 0)[:, None]
+    return {**query, "segment_valid": valid}
+
+
 def test_self_distillation_begins_when_it_is_asked_to() -> None:
     batch = without_teacher(PLAIN)
     model = objective(batch, distil_after=2)
