@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.networks import heads, text_embedding
+from models.networks import heads, layers, text_embedding
 from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.representation import SEGMENTS
@@ -24,13 +24,18 @@ class WordWeights(nnx.Module):
     Args:
         config: of the encoder.
         vocabulary: of the tokenizer; [CLS], [SEP], [PAD] and [UNK] have no weight.
+        start: every token's weight before the first step, above 0. With a random projection in
+            place of zeros, all tokens may begin below 0, where no gradient brings them back.
         rngs: stream `params`.
     """
 
     def __init__(
-        self, config: TokenEncoderConfig, vocabulary: Vocabulary, *, rngs: nnx.Rngs
+        self, config: TokenEncoderConfig, vocabulary: Vocabulary, start: float, *, rngs: nnx.Rngs
     ) -> None:
-        self.dense = heads.score_head(config, rngs=rngs)
+        self.dense = layers.Dense(
+            {"embed": config.hidden}, {"score": 1}, stddev=0.0, dtype="float32", rngs=rngs
+        )
+        self.dense.bias[...] += start
         self.without = (vocabulary.cls, vocabulary.sep, vocabulary.pad, vocabulary.unk)
 
     def __call__(self, hidden: jax.Array, group: Group) -> dict[str, jax.Array]:

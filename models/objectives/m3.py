@@ -8,6 +8,7 @@ pitfalls are in docs/m3.md.
 Pairs are matched by `example_id`, so that rows may be packed and in any order.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from models.networks import layers, pooling, text_embedding, token_representatio
 from t5x_style.interfaces import representation
 from t5x_style.interfaces.contract import Contract, Vocabulary
 from t5x_style.interfaces.encoder import TokenEncoderConfig
-from t5x_style.interfaces.metrics import MetricSum
+from t5x_style.interfaces.metrics import MetricLimit, MetricSum
 from t5x_style.interfaces.objective import EMBED, Batch, Group, GroupShape, ModelFunction, Objective
 from t5x_style.interfaces.representation import (
     DENSE,
@@ -115,12 +116,31 @@ class M3(Objective):
         self.encode_chunks = encode_chunks
         self.encoder = config.build(rngs)
         if SPARSE in kinds:
-            self.sparse = token_representations.WordWeights(config, vocabulary, rngs=rngs)
+            # A shared word scores 1 after the temperature.
+            start = math.sqrt(embedding_config.temperature)
+            self.sparse = token_representations.WordWeights(config, vocabulary, start, rngs=rngs)
         if MULTI_VECTOR in kinds:
             size = vector_size or config.hidden
             self.multi_vector = token_representations.TokenVectors(config, size, rngs=rngs)
         if distil_after is not None:
             self.updates = Updates(jnp.zeros((), jnp.int32))
+
+    @property
+    def limits(self) -> tuple[MetricLimit, ...]:
+        """Texts without any sparse weight find nothing, and are not found."""
+        if SPARSE not in self.kinds:
+            return ()
+        advice = (
+            "Tokens whose weight is 0 get no gradient. Lower the learning rate, raise the weight "
+            "of sparse in KIND_WEIGHTS, begin self-distillation later (DISTIL_AFTER), or leave "
+            "sparse out of KIND_WEIGHTS and KINDS_IN_SUM."
+        )
+        return tuple(
+            MetricLimit(
+                f"empty_{side}", 0.05, 0.5, f"the share of {what} without any sparse weight", advice
+            )
+            for side, what in ((QUERY, "queries"), (PASSAGE, "passages"))
+        )
 
     def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
         """See `Objective`."""

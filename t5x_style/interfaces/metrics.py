@@ -1,10 +1,29 @@
 """Averages that stay exact when they are computed in pieces."""
 
+import dataclasses
 from collections.abc import Mapping
 
 import flax.struct
 import jax
 import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True)
+class MetricLimit:
+    """What a metric of a training may not exceed, since the model would be of no use.
+
+    Attributes:
+      metric: as `Objective.loss` names it.
+      warn_above, stop_above: above the first a training warns, above the second it stops.
+      meaning: what the metric is, as the subject of a sentence.
+      advice: what to do.
+    """
+
+    metric: str
+    warn_above: float
+    stop_above: float
+    meaning: str
+    advice: str
 
 
 @flax.struct.dataclass

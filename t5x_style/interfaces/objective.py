@@ -15,7 +15,7 @@ from flax import nnx
 
 from t5x_style.interfaces import representation
 from t5x_style.interfaces.contract import Contract
-from t5x_style.interfaces.metrics import MetricSum
+from t5x_style.interfaces.metrics import MetricLimit, MetricSum
 
 Batch = dict[str, dict[str, jax.Array]]
 Group = Mapping[str, Any]  # a token group: feature -> array, see `GroupShape.spec`
@@ -215,6 +215,11 @@ class Objective(nnx.Module):
 
         The loss gives them no gradient, and weight decay alone would wear them down.
         """
+        return ()
+
+    @property
+    def limits(self) -> tuple[MetricLimit, ...]:
+        """What metrics of `loss` may not exceed; looked at whenever they are logged."""
         return ()
 
     def table_sources(self) -> dict[str, TableSource]:

@@ -25,6 +25,7 @@ from t5x_style.step.optimizers import AdamW
 from t5x_style.step.train_state import MakeObjective, TrainState
 from t5x_style.training import divergence, hooks, warm_start
 from t5x_style.training.device_watch import DeviceWatch
+from t5x_style.training.limits import WatchLimits
 from t5x_style.training.metric_writer import MetricLog
 from t5x_style.training.model_view import TrainingView
 from t5x_style.training.progress import TrainingProgress
@@ -256,6 +257,7 @@ class Trainer:
 
         Raises:
           NonFiniteError: a loss or gradient was NaN or Inf; names step and rows.
+          LimitError: a metric is above what the objective allows.
         """
         preemption = hooks.Preemption()
         log_hook = hooks.Log(self.cadence.log_every, log, progress.show)
@@ -278,6 +280,7 @@ class Trainer:
             hooks.StopWhenNotFinite(self._explain_non_finite, log),
             *self._comparisons(),
             log_hook,
+            WatchLimits(self.cadence.log_every, self.abstract_module().limits, progress.warn),
             diagnose,
             evaluate,
             # After evaluation, which decides whether this step is the best so far.

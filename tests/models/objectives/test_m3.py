@@ -16,6 +16,8 @@ from models.networks import token_representations
 from models.objectives import m3
 from t5x_style.interfaces.objective import Batch, GroupShape
 from t5x_style.interfaces.representation import KINDS, RepresentationError
+from t5x_style.training.hooks import StepContext
+from t5x_style.training.limits import LimitError, WatchLimits
 from tests.kits import tiny_models
 from tests.models.losses.contrastive_batches import (
     GROUP,
@@ -158,6 +160,39 @@ def test_a_text_of_special_tokens_only_has_no_weight_and_is_counted() -> None:
     assert not empty["segments"][0].any() and empty["segments"][1:].any()
     fewest = 1 / len(query["tokens"])
     assert float(metrics["empty_query"].value()) >= fewest * (1 - 1e-6)
+
+
+def test_every_word_begins_with_the_same_weight() -> None:
+    model = objective(PLAIN)
+    made = model.represent("passage", PLAIN["passage"], ("sparse",))["sparse"]
+    weights = np.asarray(made["weights"])[np.asarray(made["segments"]) > 0]
+    np.testing.assert_allclose(weights, EMBEDDING.temperature**0.5, rtol=1e-6)
+
+
+def test_a_collapse_of_the_sparse_weights_stops_the_training() -> None:
+    """One update that is too large sets all weights to 0, where no gradient brings them back."""
+    batch = without_teacher(PLAIN)
+    model = objective(batch, losses("sparse"))
+    graph, params, rest = nnx.split(model, nnx.Param, ...)
+
+    @jax.jit
+    def step(params: Any, rate: float) -> Any:
+        def total(params: Any) -> Any:
+            loss, metrics = nnx.merge(graph, params, rest).loss(batch, None)
+            return loss.value(), metrics
+
+        gradient, metrics = jax.grad(total, has_aux=True)(params)
+        return jax.tree.map(lambda p, g: p - rate * g, params, gradient), gradient, metrics
+
+    watch = WatchLimits(1, model.limits, pytest.fail)
+    for number, rate in enumerate((0.001, 100.0), 1):
+        params, _, metrics = step(params, rate)
+        watch(StepContext(number, None, metrics, 0.0, last=False))  # type: ignore[arg-type]
+    for _ in range(3):
+        params, gradient, metrics = step(params, 0.001)
+    assert not any(leaf.any() for leaf in jax.tree.leaves(gradient))
+    with pytest.raises(LimitError, match=r"queries without any sparse weight is 100\.0%.*DISTIL"):
+        watch(StepContext(3, None, metrics, 0.0, last=False))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", range(5))
