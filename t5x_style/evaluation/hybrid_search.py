@@ -11,8 +11,8 @@ import numpy as np
 
 from t5x_style.evaluation import fusion, ranking
 from t5x_style.evaluation.evaluation_suite import EvaluationSuite
+from t5x_style.evaluation.query_embedder import MakeSource, QueryEmbedder
 from t5x_style.evaluation.ranking import Run
-from t5x_style.interfaces.representation import QUERY, Representations, joined
 from t5x_style.interfaces.text_encoder import TextEncoder
 from t5x_style.interfaces.texts import EncodeSource
 from t5x_style.retrieval import hybrid
@@ -39,6 +39,7 @@ class HybridSearch:
         weights: Weights | None = None,
         tune_split: str = "dev",
         metric: str = "nDCG@10",
+        texts: MakeSource | None = None,
     ):
         """Args:
         name: of the system.
@@ -50,6 +51,7 @@ class HybridSearch:
         weights: in place of a choice.
         tune_split: judgements that weights are chosen on.
         metric: that they maximise.
+        texts: makes sources of queries that `queries` do not hold.
 
         Raises:
           ContractError: model and indexes do not belong together.
@@ -60,11 +62,12 @@ class HybridSearch:
         for given in filter(None, (prior, weights)):
             hybrid.check_weights(given, searched.kinds)
         self.name = name
-        self._model, self._hybrid, self._sources = model, searched, queries
+        self._model, self._hybrid = model, searched
+        kinds = dict.fromkeys([*prior, *(index.kind for index in searched.indexes)])
+        self._queries = QueryEmbedder(name, model, queries, list(kinds), texts)
         self._method, self._prior, self._weights = method, prior, weights
         self._tune_split, self._metric = tune_split, metric
         self._facts: dict[str, Any] = {}
-        self._known: tuple[dict[str, int], Representations] | None = None
 
     @staticmethod
     def check_arguments(name: str, method: str, metric: str) -> None:
@@ -83,7 +86,7 @@ class HybridSearch:
                 "development queries (gin_configs/runs/collections/split_queries.gin)"
             )
         wanted = list(suite.texts(split))
-        rows, scores = self._scored(wanted, split, suite.depth)
+        rows, scores = self._scored(suite, split)
         if self._method == "reciprocal_rank":
             total = hybrid.reciprocal_ranks(scores)
         else:
@@ -92,11 +95,11 @@ class HybridSearch:
         return ranking.make_run(wanted, self._hybrid.ids, *found)
 
     def _scored(
-        self, wanted: Sequence[str], split: str, depth: int
+        self, suite: EvaluationSuite, split: str
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Candidates [Q, C] of queries, and their scores by kind."""
-        queries = self._embedded(wanted, split)
-        rows = self._hybrid.propose(queries, depth)
+        """Candidates [Q, C] of a split's queries, and their scores by kind."""
+        queries = self._queries.embed(suite.texts(split), split)
+        rows = self._hybrid.propose(queries, suite.depth)
         return rows, self._hybrid.scores({kind: queries[kind] for kind in self._prior}, rows)
 
     def _chosen(self, suite: EvaluationSuite, split: str) -> Weights:
@@ -112,7 +115,7 @@ class HybridSearch:
 
     def _tuned(self, suite: EvaluationSuite) -> Weights:
         wanted = list(suite.texts(self._tune_split))
-        rows, scores = self._scored(wanted, self._tune_split, suite.depth)
+        rows, scores = self._scored(suite, self._tune_split)
         qrels = suite.qrels(self._tune_split)
         depth = min(suite.depth, ranking.measure(self._metric)[1])
         prior = _scaled(self._prior)
@@ -132,28 +135,6 @@ class HybridSearch:
         )
         self._facts = {"tuned_on": self._tune_split, "queries": len(wanted), "best_there": best}
         return {kind: fusion.shrink(best[kind], len(wanted), prior[kind]) for kind in prior}
-
-    def _embedded(self, wanted: Sequence[str], split: str) -> Representations:
-        """Of all kinds that take part, or propose candidates."""
-        place, known = self._of_sources()
-        missing = [query for query in wanted if query not in place]
-        if missing:
-            raise ValueError(
-                f"{self.name}: {len(missing)} queries of split {split!r} are in none of the query "
-                f"sources, the first is {missing[0]!r}; add the store of that split"
-            )
-        at = np.array([place[query] for query in wanted], np.int64)
-        return {kind: one[at] for kind, one in known.items()}
-
-    def _of_sources(self) -> tuple[dict[str, int], Representations]:
-        if self._known is None:
-            proposing = [index.kind for index in self._hybrid.indexes]
-            kinds = list(dict.fromkeys([*self._prior, *proposing]))
-            ids = [query for source in self._sources for query in source.ids]
-            parts = [self._model.represent(QUERY, source, kinds) for source in self._sources]
-            known = {kind: joined(kind, [part[kind] for part in parts]) for kind in kinds}
-            self._known = {query: place for place, query in enumerate(ids)}, known
-        return self._known
 
     def facts(self) -> dict[str, Any]:
         """As `System.facts`."""

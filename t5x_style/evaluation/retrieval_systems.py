@@ -11,11 +11,12 @@ import numpy as np
 from t5x_style.evaluation import fusion, pseudo_queries, ranking
 from t5x_style.evaluation.evaluation_suite import EvaluationSuite as EvaluationSuite
 from t5x_style.evaluation.evaluation_suite import System as System
+from t5x_style.evaluation.query_embedder import MakeSource, QueryEmbedder
 from t5x_style.evaluation.ranking import Run
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.contract import TEXT, Contract
 from t5x_style.interfaces.joint_texts import JointTexts
-from t5x_style.interfaces.representation import PASSAGE, QUERY, Representation, joined
+from t5x_style.interfaces.representation import PASSAGE, Representation
 from t5x_style.interfaces.text_encoder import TextEncoder
 from t5x_style.interfaces.texts import EncodeSource
 from t5x_style.mining import pair_scoring
@@ -48,23 +49,6 @@ def _bm25_of(suite: EvaluationSuite) -> bm25.Bm25Index:
     return bm25.Bm25Index(suite.contents(), suite.passages.ids)
 
 
-class MakeSource(Protocol):
-    """Turns texts that are in no token store into a source that can be embedded."""
-
-    def __call__(
-        self, ids: Sequence[str], texts: Sequence[str], length: int, prefix: str
-    ) -> EncodeSource:
-        """The source.
-
-        Args:
-          ids: one for each text.
-          texts: without prefix; a passage is its title, a space and its body.
-          length: tokens at which texts are cut.
-          prefix: text that is put before each.
-        """
-        ...
-
-
 class IndexSearch:
     """A trained model's queries against an index of its passages, of any kind."""
 
@@ -92,44 +76,19 @@ class IndexSearch:
         index_lib.check_contract(index, model.contract, where, index.kind)
         index_lib.check_checkpoint(index, model.fingerprint, where)
         self.name = name
-        self._model, self._index, self._sources = model, index, queries
+        self._model, self._index, self._texts = model, index, texts
+        self._queries = QueryEmbedder(name, model, queries, (index.kind,), texts)
         self._documents = Documents(index.ids) if of_blocks else None
-        self._texts = texts
 
     def run(self, suite: EvaluationSuite, split: str) -> Run:
         """As `System.run`."""
         wanted = suite.texts(split)
-        queries = self._embedded(wanted, split)
+        queries = self._queries.embed(wanted, split)[self._index.kind]
         search = functools.partial(self._index.search, queries)
         if suite.changed:
             search = functools.partial(self._search_changed, queries, suite.changed)
         found = max_passage.search(search, self._index.ids, self._documents, suite.depth)
         return ranking.make_run(list(wanted), *found)
-
-    def _embedded(self, wanted: Mapping[str, str], split: str) -> Representation:
-        """The representations of queries, by id -> text."""
-        place, known = self._known
-        missing = [query for query in wanted if query not in place]
-        if missing and self._texts is None:
-            raise ValueError(
-                f"{self.name}: {len(missing)} queries of split {split!r} are in none of the query "
-                f"sources, the first is {missing[0]!r}; add the store of that split, or bind "
-                "retrieval_systems.IndexSearch.texts"
-            )
-        if missing:
-            texts = [wanted[query] for query in missing]
-            place = {**place, **{query: len(known) + n for n, query in enumerate(missing)}}
-            known = joined(self._index.kind, [known, self._embed(QUERY, missing, texts)])
-        return known[np.array([place[query] for query in wanted], np.int64)]
-
-    def _embed(self, side: str, ids: Sequence[str], texts: Sequence[str]) -> Representation:
-        assert self._texts is not None
-        contract = self._model.contract
-        length, prefix = contract.query_length, contract.query_prefix
-        if side == PASSAGE:
-            length, prefix = contract.passage_length, contract.passage_prefix
-        source = self._texts(ids, texts, length, prefix)
-        return self._model.encode(side, source, self._index.kind)
 
     def _search_changed(
         self, queries: Representation, changed: Mapping[str, Passage], k: int
@@ -148,23 +107,15 @@ class IndexSearch:
         texts = [" ".join(filter(None, (changed[n].title, changed[n].text))) for n in kept]
         if not kept:
             return self._index.search(queries, k)
-        embedded = self._embed(PASSAGE, kept, texts)
+        assert self._texts is not None  # who asks pseudo-queries makes sources of them
+        contract = self._model.contract
+        source = self._texts(kept, texts, contract.passage_length, contract.passage_prefix)
+        embedded = self._model.encode(PASSAGE, source, self._index.kind)
         changed_scores = similarity.hits(self._index.kind, queries, embedded)  # [Q, C]
         scores, found = self._index.search(queries, min(len(row_of), k + len(kept)))
         scores = np.where(np.isin(found, rows), -np.inf, scores)
         all_rows = np.concatenate([found, np.broadcast_to(rows, changed_scores.shape)], axis=1)
         return index_lib.padded(np.concatenate([scores, changed_scores], axis=1), all_rows, k)
-
-    @functools.cached_property
-    def _known(self) -> tuple[Mapping[str, int], Representation]:
-        """Query -> its row, and the representations of all sources' queries.
-
-        Of a query that several sources hold, the last one counts.
-        """
-        kind = self._index.kind
-        ids = [query for source in self._sources for query in source.ids]
-        parts = [self._model.encode(QUERY, source, kind) for source in self._sources]
-        return {query: place for place, query in enumerate(ids)}, joined(kind, parts)
 
     def facts(self) -> dict[str, Any]:
         """As `System.facts`."""

@@ -142,3 +142,10 @@ def write_embeddings(
             start, end = storage.bounds(len(ids))[number]
             writer.write(number, {"dense": vectors[start:end]})
         writer.finish(CONTRACT, checkpoint)
+
+
+class EncodesOneKind:
+    """A toy `TextEncoder` that defines `encode` alone."""
+
+    def represent(self, side, source, kinds):
+        return {kind: self.encode(side, source, kind) for kind in kinds}

@@ -97,7 +97,7 @@ class Texts:
         self.ids, self.texts, self.length, self.prefix = list(ids), texts, length, prefix
 
 
-class WordVectors:
+class WordVectors(helpers.EncodesOneKind):
     """Texts as sums of random vectors of their words; or as noise."""
 
     contract, fingerprint = helpers.CONTRACT, "checkpoint"

@@ -133,7 +133,7 @@ def test_an_objective_that_cannot_embed_is_refused(corpus):
         evaluator.evaluate({"score": ModelFunction(lambda group: group, {}, "", "score")}, 0)
 
 
-class Model:
+class Model(helpers.EncodesOneKind):
     """A trained model that knows the answers to `known` queries."""
 
     fingerprint = "checkpoint"
