@@ -23,11 +23,13 @@ from models.interop import (
     published_folder,
     published_layout,
     sentence_modules,
+    torch_pickle,
 )
 from models.interop.published_folder import WeightsError as WeightsError
 
 Shape = tuple[int, ...]
 
+M3_HEADS = ("sparse_linear", "colbert_linear")
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -46,6 +48,17 @@ class Stored:
             return handle.get_tensor(self.name)
 
 
+@dataclasses.dataclass(frozen=True)
+class InMemory(Stored):
+    """A tensor of a file that was read whole."""
+
+    array: np.ndarray = dataclasses.field(repr=False)
+
+    def read(self) -> np.ndarray:
+        """See `Stored`."""
+        return self.array
+
+
 class HuggingFace:
     """Weights in a folder (`model.safetensors`, or shards and their index) or in one file.
 
@@ -56,6 +69,8 @@ class HuggingFace:
         ignore: glob patterns of canonical tensor names that stay in the file (`classifier.*`),
             besides those that a layout lets stay.
         reranker: whether it has to be a re-ranker: BERT's pooler and a classifier of one label.
+        m3_heads: whether M3's heads are read, too, from the pickles next to the weights, without
+            running code; see `torch_pickle`.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -63,7 +78,12 @@ class HuggingFace:
     """
 
     def __init__(
-        self, path: str, vocab_size: int, ignore: tuple[str, ...] = (), reranker: bool = False
+        self,
+        path: str,
+        vocab_size: int,
+        ignore: tuple[str, ...] = (),
+        reranker: bool = False,
+        m3_heads: bool = False,
     ) -> None:
         self.path = Path(path)
         self.vocab_size = vocab_size
@@ -72,15 +92,19 @@ class HuggingFace:
         self.ignore = (*self.layout.may_stay, *ignore)
         self.reranker = reranker
         self._where = _locate(self.path, self.layout)
+        if m3_heads:
+            self._where |= _m3_heads(self._folder)
 
     @staticmethod
-    def check_arguments(path: str, ignore: tuple[str, ...] = (), reranker: bool = False) -> None:
+    def check_arguments(
+        path: str, ignore: tuple[str, ...] = (), reranker: bool = False, m3_heads: bool = False
+    ) -> None:
         """What can be known to be wrong before weights are read, of files' headers alone.
 
         Raises:
             FileNotFoundError, ValueError: see `HuggingFace` and `arrays`.
         """
-        source = HuggingFace(path, 0, ignore, reranker)
+        source = HuggingFace(path, 0, ignore, reranker, m3_heads)
         source._require_fit(*source._expected(), [])
 
     def __str__(self) -> str:
@@ -265,6 +289,19 @@ def _locate(path: Path, layout: published_layout.PublishedLayout) -> dict[str, S
         for stored in _header(pooler):
             where[sentence_modules.POOLER.get(stored.name, stored.name)] = stored
     return where
+
+
+def _m3_heads(folder: Path) -> dict[str, Stored]:
+    """Canonical name -> tensor, of the heads in FlagEmbedding's layout that are there.
+
+    Raises WeightsError for a file that holds anything but tensors.
+    """
+    found: dict[str, Stored] = {}
+    for head in M3_HEADS:
+        file = folder / f"{head}.pt"
+        for name, array in (torch_pickle.read(file) if file.is_file() else {}).items():
+            found[f"{head}.{name}"] = InMemory(file, name, array.shape, "F32", array)
+    return found
 
 
 def _header(file: Path) -> list[Stored]:

@@ -265,6 +265,7 @@ ADDED: Mapping[str, str] = {
     "bi_encoder.BiEncoder.matryoshka": "[]",
     "pair_mixture.PairMixture.query_prefix": "None",
     "import_hf.HuggingFace.reranker": "False",
+    "import_hf.HuggingFace.m3_heads": "False",
 }
 
 

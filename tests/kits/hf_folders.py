@@ -18,7 +18,7 @@ CONFIGS = {
     "electra": dataclasses.replace(CONFIG, embedding_size=8),
 }
 PADS = {"bert": 0, "roberta": 1, "electra": 0}
-UNUSED = ("pooler", "classifier", "next_sentence")
+UNUSED = ("pooler", "classifier", "next_sentence", "sparse", "multi_vector")
 
 
 def random_arrays(family: str = "bert", seed: int = 0) -> dict[str, np.ndarray]:
