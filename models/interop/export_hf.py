@@ -3,7 +3,7 @@
 From the checkpoint of a training stage: `encoder/`; `masked_lm/` where it has an MLM head;
 `pretraining/`, RetroMAE's whole state under the official names (`lm.*`, `c_head.*`), where it has a
 decoder.  Of a re-ranker, `cross_encoder/` alone.  All four can be read again by `import_hf`, so
-that anyone can continue.
+that anyone can continue.  M3's heads lie in `encoder/`, a file each, as FlagEmbedding has them.
 """
 
 import json
@@ -17,13 +17,26 @@ import numpy as np
 import tokenizers
 from safetensors.numpy import save_file
 
-from models.interop import hf_config, model_cards, published_layout, sentence_modules
+from models.interop import (
+    hf_config,
+    layout_bert,
+    model_cards,
+    published_layout,
+    sentence_modules,
+    torch_pickle,
+)
 from t5x_style.interfaces.contract import Contract, Vocabulary
 from t5x_style.interfaces.encoder import TokenEncoderConfig
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocabulary.json")
 # What is written of a model: part -> whether it must be there.
-_RETRIEVER = {"encoder": True, "head": False, "decoder": False}
+_RETRIEVER = {
+    "encoder": True,
+    "head": False,
+    "decoder": False,
+    "sparse": False,
+    "multi_vector": False,
+}
 _POOLED = {"encoder": True, "pooler": True}
 _RERANKER = {"encoder": True, "pooler": True, "classifier": True}
 
@@ -91,6 +104,7 @@ def export(
         writer.cross_encoder(folder / "cross_encoder", arrays)
         return {"cross_encoder": "cross_encoder"}
     writer.encoder(folder / "encoder", _parts(arrays, "encoder", "pooler"))
+    writer.m3_heads(folder / "encoder", _parts(arrays, "sparse", "multi_vector"))
     written = {"encoder": "encoder"}
     if "head" in parts:
         writer.masked_lm(folder / "masked_lm", _parts(arrays, "encoder", "head"))
@@ -133,7 +147,9 @@ def _require_fit(
     vocabulary: Vocabulary,
 ) -> None:
     """Raises ExportError unless weights, sizes, contract and tokenizer belong together."""
-    shapes = published_layout.of_config(config).shapes(config)
+    several = arrays.get("multi_vector/dense/kernel")
+    vector = None if several is None else several.shape[1]  # as the training chose
+    shapes = published_layout.of_config(config).shapes(config, vector=vector)
     kind, parts = "retriever", _RETRIEVER
     if is_reranker(contract):
         kind, parts = "re-ranker", _RERANKER
@@ -242,6 +258,15 @@ class _Writer:
         sentence_modules.write(folder, self.contract, self.max_tokens, arguments, pooler)
         card = model_cards.retriever(self.contract, self.max_tokens)
         (folder / "README.md").write_text(card, encoding="utf-8")
+
+    def m3_heads(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
+        """Each head that there is as a dict of tensors, which FlagEmbedding opens by torch.load."""
+        named = self._named(arrays)
+        for head in layout_bert.M3_HEADS:
+            start = f"{head}."
+            tensors = {n.removeprefix(start): a for n, a in named.items() if n.startswith(start)}
+            if tensors:
+                torch_pickle.write(folder / f"{head}.pt", tensors)
 
     def masked_lm(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
         """A folder that transformers opens with its MLM head, tied to the word table."""

@@ -29,7 +29,6 @@ from models.interop.published_folder import WeightsError as WeightsError
 
 Shape = tuple[int, ...]
 
-M3_HEADS = ("sparse_linear", "colbert_linear")
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -297,7 +296,7 @@ def _m3_heads(folder: Path) -> dict[str, Stored]:
     Raises WeightsError for a file that holds anything but tensors.
     """
     found: dict[str, Stored] = {}
-    for head in M3_HEADS:
+    for head in layout_bert.M3_HEADS:
         file = folder / f"{head}.pt"
         for name, array in (torch_pickle.read(file) if file.is_file() else {}).items():
             found[f"{head}.{name}"] = InMemory(file, name, array.shape, "F32", array)

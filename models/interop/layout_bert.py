@@ -14,6 +14,7 @@ from models.interop import published_layout
 from models.interop.hf_names import AS_IS, LINEAR_IN, LINEAR_OUT, VOCAB, Entry, linear, norm
 from models.networks import bert
 
+M3_HEADS = ("sparse_linear", "colbert_linear")  # as FlagEmbedding names them
 _OWN_FIELD = {"roberta": "pad_token_id", "electra": "embedding_size"}  # by variant
 _ROBERTA_PAD = 1  # transformers' default, where config.json does not say
 _WITHOUT_PREFIX = re.compile(r"^(embeddings|embeddings_project|encoder|pooler)\.")
@@ -56,8 +57,8 @@ _TABLE: tuple[Entry, ...] = (
     *_layer("decoder", "c_head"),
     *linear("project", "project", LINEAR_IN),
     *norm("norm", "project_norm"),
-    *linear("sparse/dense", "sparse_linear", LINEAR_IN),  # M3's heads
-    *linear("multi_vector/dense", "colbert_linear", LINEAR_IN),
+    *linear("sparse/dense", M3_HEADS[0], LINEAR_IN),
+    *linear("multi_vector/dense", M3_HEADS[1], LINEAR_IN),
 )
 
 # Tensors that may be left in a file: copies of tied parameters, buffers, and the discriminator that

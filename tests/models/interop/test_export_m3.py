@@ -1,0 +1,123 @@
+"""A trained M3 as a folder: read again, and computed by PyTorch as FlagEmbedding computes it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from input_pipelines.sources import beir
+from input_pipelines.tokenizers import tokenization
+from models.interop import export_hf, import_hf
+from models.losses.self_distillation import JointLossConfig
+from models.networks import bert, text_embedding
+from models.objectives import m3
+from t5x_style.interfaces.contract import Vocabulary
+from t5x_style.interfaces.objective import GroupShape
+from t5x_style.interfaces.representation import DENSE, KINDS, MULTI_VECTOR, SPARSE
+from tests.kits.interop import needs_interop
+from tests.parity import parity_kit
+
+TEXTS = ["Sort words, then words again.", "A word", "join them with a slash, and sort"]
+LENGTH = 16
+WEIGHTS = dict.fromkeys(KINDS, 1.0)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    lines = [{"_id": str(i), "title": "", "text": text} for i, text in enumerate(TEXTS)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    source = beir.BeirCorpus(str(folder), 1000)
+    tokenization.train_tokenizer(str(folder), source, 120, 64, 1, True, True, 0, 0, 0)
+    return str(folder / "tokenizer")
+
+
+@pytest.fixture(scope="module")
+def module(tokenizer: str) -> m3.M3:
+    vocabulary = Vocabulary.load(tokenizer)
+    config = bert.BertConfig(
+        vocabulary.size, 16, 2, 2, 32, 32, dropout=0.0, attention_dropout=0.0,
+        initializer_range=0.3, position_offset=vocabulary.pad + 1, type_vocab=1,
+    )  # fmt: skip
+    embedding = text_embedding.EmbeddingConfig("cls", True, "cosine", 0.02, LENGTH, LENGTH, "", "")
+    shape = GroupShape(len(TEXTS), LENGTH, 1)
+    made = m3.M3(
+        config, embedding, vocabulary, shape, shape, JointLossConfig(WEIGHTS, WEIGHTS),
+        group_size=1, vector_size=6, rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    kernel = np.random.default_rng(0).normal(size=(16, 1))
+    made.sparse.dense.kernel[...] = jnp.asarray(kernel, jnp.float32)  # it begins with zeros
+    return made
+
+
+class Trained:
+    """A source of weights."""
+
+    def __init__(self, module: m3.M3):
+        self.module = module
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        flat = parity_kit.parameters(self.module)
+        return {path: np.asarray(variable[...]) for path, variable in flat.items()}
+
+
+@pytest.fixture(scope="module")
+def folder(module: m3.M3, tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    stage, made = tmp_path_factory.mktemp("train"), tmp_path_factory.mktemp("export")
+    module.contract().save(stage)
+    written = export_hf.export(
+        str(made), str(stage), Trained(module), module.config, module.vocabulary, tokenizer
+    )
+    assert written == {"encoder": "encoder"}
+    return made / "encoder"
+
+
+def test_it_is_read_again(module: m3.M3, folder: Path) -> None:
+    size = module.config.vocab_size
+    found = import_hf.HuggingFace(str(folder), size, m3_heads=True).arrays()
+    expected = Trained(module).arrays()
+    assert found.keys() == expected.keys()
+    for path, array in found.items():
+        np.testing.assert_array_equal(array, expected[path][: len(array)], err_msg=path)
+
+
+@needs_interop
+def test_pytorch_computes_the_same(module: m3.M3, folder: Path) -> None:
+    """All three kinds, from the folder's files and the published formulas alone."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    tokens = AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden = AutoModel.from_pretrained(folder)(**tokens).last_hidden_state
+        heads = {}
+        for name, size in (("sparse_linear", 1), ("colbert_linear", 6)):
+            heads[name] = torch.nn.Linear(16, size)
+            heads[name].load_state_dict(torch.load(folder / f"{name}.pt", weights_only=True))
+        weights = torch.relu(heads["sparse_linear"](hidden))[..., 0]
+        vectors = torch.nn.functional.normalize(heads["colbert_linear"](hidden[:, 1:]), dim=-1)
+        dense = torch.nn.functional.normalize(hidden[:, 0], dim=-1)
+
+    group = parity_kit.token_group(tokens["input_ids"].numpy(), tokens["attention_mask"].numpy())
+    found: Any = module.represent("passage", group, KINDS)
+    np.testing.assert_allclose(found[DENSE][:, 0], dense, atol=1e-4)
+    excluded = {module.vocabulary.cls, module.vocabulary.sep, module.vocabulary.unk}
+    for row, (text, mask) in enumerate(
+        zip(tokens["input_ids"].tolist(), tokens["attention_mask"].numpy(), strict=True)
+    ):
+        expected: dict[int, float] = {}
+        for at in np.flatnonzero(mask):
+            if text[at] not in excluded and weights[row, at] > 0:
+                expected[text[at]] = max(expected.get(text[at], 0), float(weights[row, at]))
+        sparse = {name: np.asarray(array[row]) for name, array in found[SPARSE].items()}
+        kept = sparse["segments"] > 0
+        entries = zip(sparse["tokens"][kept].tolist(), sparse["weights"][kept], strict=True)
+        assert dict(entries) == pytest.approx(expected, abs=1e-4) and expected
+        several = {name: np.asarray(array[row]) for name, array in found[MULTI_VECTOR].items()}
+        real = np.flatnonzero(mask)[1:]
+        assert np.flatnonzero(several["segments"]).tolist() == real.tolist()
+        np.testing.assert_allclose(several["vectors"][real], vectors[row, real - 1], atol=1e-4)
