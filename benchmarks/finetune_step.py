@@ -35,6 +35,7 @@ _MODEL = flags.DEFINE_string("model", None, "The encoder that it started from.",
 _QUERIES = flags.DEFINE_integer("queries", 32, "Queries in a batch.")
 _GROUP = flags.DEFINE_integer("group_size", 2, "Passages of a query: one answers, the rest do not.")
 _LENGTH = flags.DEFINE_integer("length", 256, "Tokens at which texts are cut, and of a row.")
+_ROW_LENGTH = flags.DEFINE_integer("row_length", None, "Tokens of a row of passages of ours.")
 _CHUNKS = flags.DEFINE_integer("chunks", 1, "Parts in which ours encodes a batch (GradCache).")
 _DEVICES = flags.DEFINE_integer("devices", 4, "As which a CPU counts at most; see CPU_DEVICES.")
 _STEPS = flags.DEFINE_integer("steps", 1, "Steps in a round.")
@@ -49,7 +50,7 @@ NAMES = {"ours": "kennel", "peer": "sentence-transformers"}
 
 def triplets() -> Triplets:
     """What both train on."""
-    return Triplets(_RUN.value, _QUERIES.value, _GROUP.value, _LENGTH.value)
+    return Triplets(_RUN.value, _QUERIES.value, _GROUP.value, _LENGTH.value, _ROW_LENGTH.value)
 
 
 def ours() -> turns.Contestant:

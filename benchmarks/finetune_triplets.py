@@ -20,7 +20,8 @@ class Triplets:
         run: folder of the run.
         queries: in a batch.
         group_size: passages of a query: one answers, the rest do not.
-        length: tokens at which texts are cut, and of a row.
+        length: tokens at which texts are cut, and of a row of queries.
+        row_length: tokens of a row of passages; None: as of queries.
         negatives: the file, relative to the run.
         seed: of the order.
     """
@@ -29,6 +30,7 @@ class Triplets:
     queries: int
     group_size: int
     length: int
+    row_length: int | None = None
     negatives: str = "negatives/negatives.jsonl"
     seed: int = 0
 
@@ -57,6 +59,7 @@ class Triplets:
     def fitting_rows(self, multiple: int) -> tuple[token_groups.Rows, token_groups.Rows]:
         """Rows of queries and of passages that take the first steps, as the recipe chooses them."""
         pairs, needed = self.unpacked(), [0, 0]
+        row_lengths = (self.length, self.row_length or self.length)
         for step in range(pair_packing.PROBE):
             (_, queries), *passages = self.chosen(pairs, step)
             sides = (pairs.query_store.lengths[queries], np.concatenate(
@@ -64,11 +67,11 @@ class Triplets:
             ))  # fmt: skip
             for side, lengths in enumerate(sides):
                 cut = np.minimum(lengths, self.length)
-                packed = packing_plan.pack_rows(cut, self.length, SEGMENTS)
+                packed = packing_plan.pack_rows(cut, row_lengths[side], SEGMENTS)
                 needed[side] = max(needed[side], len(packed))
         queries = -(-needed[0] // multiple) * multiple
         passages = -(-pair_packing.with_room(needed[1]) // queries) * queries
         return (
-            token_groups.Rows(queries, self.length, SEGMENTS),
-            token_groups.Rows(passages, self.length, SEGMENTS),
+            token_groups.Rows(queries, row_lengths[0], SEGMENTS),
+            token_groups.Rows(passages, row_lengths[1], SEGMENTS),
         )
