@@ -334,8 +334,12 @@ def flags_of(tree):
 
 def test_no_pickle_and_no_eval():
     forbidden_modules = {"pickle", "cloudpickle", "dill", "shelve", "joblib"}
+    # Reads tensors of PyTorch's files, and refuses what names anything else; see its tests.
+    restricted = REPOSITORY / "models/interop/torch_pickle.py"
     problems = []
     for path in sources(*PACKAGES, "benchmarks"):
+        if path == restricted:
+            continue
         for node in ast.walk(ast.parse(path.read_text())):
             names = set()
             if isinstance(node, ast.Import):

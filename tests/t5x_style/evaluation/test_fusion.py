@@ -225,9 +225,7 @@ def test_what_cannot_be_asked_is_said(tmp_path):
     with pytest.raises(FileNotFoundError, match="dev.tsv"):
         made.run("fusion", "test")
     made, _ = fused(corpus, texts=None)
-    with pytest.raises(
-        ValueError, match="dense: 1 queries.*bind retrieval_systems.IndexSearch.texts"
-    ):
+    with pytest.raises(ValueError, match="dense: 1 queries.*bind the parameter texts"):
         made.run("fusion", "test")
     with pytest.raises(ValueError, match="prior in .0, 1. and a list_depth of at least 1"):
         fused(corpus, list_depth=0)

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from t5x_style.evaluate import evaluate
-from t5x_style.evaluation import query_groups, ranking, retrieval_systems
+from t5x_style.evaluation import query_embedder, query_groups, ranking, retrieval_systems
 from t5x_style.evaluation.comparison import table
 from t5x_style.evaluation.retrieval_evaluator import RetrievalEvaluator
 from t5x_style.interfaces.contract import ContractError
@@ -177,17 +177,16 @@ def test_the_stage_evaluates_an_index_of_any_type(corpus, tmp_path):
     assert "Int8Index" in json.dumps(report)
 
 
-def test_queries_may_be_in_two_sources(corpus):
+def test_queries_may_be_in_two_sources():
     """And others in none: each gets its vector."""
 
     def texts(ids, given, length, prefix):
         return helpers.Source(ids)
 
-    index = exact_index.ExactIndex(PASSAGE_TABLE, PASSAGE_IDS, helpers.CONTRACT)
     sources = [helpers.Source(QUERY_IDS[:2]), helpers.Source(QUERY_IDS[1:3])]
-    system = retrieval_systems.IndexSearch("dense", Model(), index, sources, texts=texts)
-    found = system._embedded(dict.fromkeys(QUERY_IDS, ""), "test")
-    np.testing.assert_array_equal(found, QUERY_TABLE[: len(QUERY_IDS)])
+    embedder = query_embedder.QueryEmbedder("dense", Model(), sources, ["dense"], texts)
+    found = embedder.embed(dict.fromkeys(QUERY_IDS, ""), "test")
+    np.testing.assert_array_equal(found["dense"], QUERY_TABLE[: len(QUERY_IDS)])
 
 
 def test_the_stage_compares_systems(corpus, tmp_path):
