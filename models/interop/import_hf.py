@@ -135,9 +135,9 @@ class HuggingFace:
         fields = hf_config.read_fields(self._folder)
         config = hf_config.config_from_hf(str(self._folder), "float32", "none", vocab_multiple=1)
         projection = fields.get("retriever_proj_size", 128)
-        vector = self._where.get("colbert_linear.weight")  # its size is in no config.json
-        shapes = self.layout.shapes(config, projection, vector and vector.shape[0])
-        shapes = self._held(shapes)
+        several = self._where.get(f"{layout_bert.M3_HEADS[1]}.weight")
+        vector = None if several is None else several.shape[0]  # which no config.json says
+        shapes = self._held(self.layout.shapes(config, projection, vector))
         names = {path: self.layout.by_path[path].names(shape[0]) for path, shape in shapes.items()}
         return fields, shapes, names
 

@@ -27,8 +27,14 @@ _DTYPES = {
 }
 # What reading a damaged archive or pickle raises
 _DAMAGED = (
-    *(zipfile.BadZipFile, pickle.UnpicklingError, EOFError),
-    *(KeyError, IndexError, TypeError, ValueError, AttributeError),
+    zipfile.BadZipFile,
+    pickle.UnpicklingError,
+    EOFError,
+    KeyError,
+    IndexError,
+    TypeError,
+    ValueError,
+    AttributeError,
 )
 _MOST = 1 << 30  # bytes of a tensor; a head has some million
 

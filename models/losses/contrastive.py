@@ -98,6 +98,27 @@ class Passages(NamedTuple):
         return cls(vectors, owner, group["document_id"].reshape(-1), relevant, valid)
 
 
+def batch_spec(
+    query: GroupShape, passage: GroupShape, known: int, taught: bool
+) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
+    """What a batch of queries with their passages holds; `Queries.of` and `Passages.of` read it.
+
+    Args:
+        query, passage: shapes of the two token groups, [B, L] with S segments each.
+        known: K; 0 leaves `known` [B, S, K] int32 out.
+        taught: whether passages carry a `teacher_score` [B, S] float32.
+    """
+    per_query, per_passage = (query.rows, query.segments), (passage.rows, passage.segments)
+    asked, given = query.spec(), passage.spec()
+    for name in ("relevance", "document_id"):
+        given[name] = jax.ShapeDtypeStruct(per_passage, jnp.int32)
+    if taught:
+        given["teacher_score"] = jax.ShapeDtypeStruct(per_passage, jnp.float32)
+    if known:
+        asked["known"] = jax.ShapeDtypeStruct((*per_query, known), jnp.int32)
+    return {"query": asked, "passage": given}
+
+
 @dataclasses.dataclass(frozen=True)
 class ContrastiveConfig:
     """How the loss is made.

@@ -41,9 +41,8 @@ def members(numbers: jax.Array, segments: int) -> jax.Array:
 
 def cells(kind: str, queries: Any, passages: Any) -> int:
     """Numbers that one row of queries against one of passages makes."""
-    at = None if kind == DENSE else SEGMENTS
-    q, p = (one if at is None else one[at] for one in (queries, passages))
-    return int(q.shape[1] * p.shape[1])
+    rows = [one if kind == DENSE else one[SEGMENTS] for one in (queries, passages)]
+    return int(rows[0].shape[1] * rows[1].shape[1])
 
 
 def _shared_weights(

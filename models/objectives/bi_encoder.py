@@ -76,18 +76,9 @@ class BiEncoder(Objective):
 
     def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
         """See `Objective`."""
-        per_segment = (self.passage.rows, self.passage.segments)
-        extra = {
-            name: jax.ShapeDtypeStruct(per_segment, jnp.int32)
-            for name in ("relevance", "document_id")
-        }
-        if self.distillation_config is not None:
-            extra["teacher_score"] = jax.ShapeDtypeStruct(per_segment, jnp.float32)
-        query = self.query.spec()
-        if self.known_positives:
-            shape = (self.query.rows, self.query.segments, self.known_positives)
-            query["known"] = jax.ShapeDtypeStruct(shape, jnp.int32)
-        return [{"query": query, "passage": {**self.passage.spec(), **extra}}]
+        taught = self.distillation_config is not None
+        spec = contrastive.batch_spec(self.query, self.passage, self.known_positives, taught)
+        return [spec]
 
     def contract(self) -> Contract:
         """See `Objective`."""

@@ -16,9 +16,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.losses import groups, joint_scores, self_distillation
-from models.losses.self_distillation import JointLossConfig
+from models.losses import contrastive, groups, joint_losses, joint_scores
+from models.losses.joint_losses import JointLossConfig
 from models.networks import layers, pooling, text_embedding, token_representations
+from t5x_style.distributed import collectives
 from t5x_style.interfaces import representation
 from t5x_style.interfaces.contract import Contract, Vocabulary
 from t5x_style.interfaces.encoder import TokenEncoderConfig
@@ -99,6 +100,10 @@ class M3(Objective):
                 f"M3.distil_after: of {kinds[0]!r} alone there is nothing to learn from: expected "
                 f"None, found {distil_after}"
             )
+        if exchange not in collectives.EXCHANGES:
+            raise ValueError(
+                f"M3.exchange: expected one of {collectives.EXCHANGES}, found {exchange!r}"
+            )
         if embedding_config.similarity == "cosine" and not embedding_config.normalise:
             raise ValueError(
                 "M3: similarity 'cosine' compares vectors of unit length: expected "
@@ -144,25 +149,16 @@ class M3(Objective):
 
     def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
         """See `Objective`."""
-        per_segment = (self.passage.rows, self.passage.segments)
-        extra = {
-            name: jax.ShapeDtypeStruct(per_segment, jnp.int32)
-            for name in ("relevance", "document_id")
-        }
-        if self.loss_config.teacher is not None:
-            extra["teacher_score"] = jax.ShapeDtypeStruct(per_segment, jnp.float32)
-        query = self.query.spec()
-        if self.known_positives:
-            shape = (self.query.rows, self.query.segments, self.known_positives)
-            query["known"] = jax.ShapeDtypeStruct(shape, jnp.int32)
-        return [{"query": query, "passage": {**self.passage.spec(), **extra}}]
+        taught = self.loss_config.teacher is not None
+        spec = contrastive.batch_spec(self.query, self.passage, self.known_positives, taught)
+        return [spec]
 
     def contract(self) -> Contract:
         """See `Objective`; it speaks of the vector."""
         return self.embedding_config.contract(self.config.hidden, self.vocabulary)
 
     def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
-        """Mean over queries whose positive is in the batch, see `self_distillation.combined`.
+        """Mean over queries whose positive is in the batch, see `joint_losses.combined`.
 
         Metrics: `loss_<kind>` of each kind and of their sum, 'all'; `distilled_<kind>`; of sparse
         `empty_<side>`, the share of texts without any weight, and `terms_<side>`, the mean number
@@ -170,8 +166,8 @@ class M3(Objective):
         """
         made = self.represent_batch(batch, key)
         scores, has = self._compared(batch, made)
-        losses = self_distillation.by_kind(scores, self.loss_config)
-        each = self_distillation.combined(losses, self._weights(), self._distilling())
+        losses = joint_losses.by_kind(scores, self.loss_config)
+        each = joint_losses.combined(losses, self._weights(), self._distilling())
         names = [*self.kinds, ALL][: losses.contrastive.shape[1]]
         metrics = {}
         for n, name in enumerate(names):
@@ -232,21 +228,11 @@ class M3(Objective):
 
     def _compared(
         self, batch: Batch, made: Mapping[str, Representations]
-    ) -> tuple[self_distillation.Scores, jax.Array]:
+    ) -> tuple[joint_losses.Scores, jax.Array]:
         """(scores of Q queries, [Q] whether a query's positive is in the batch)."""
         query, passage = batch[QUERY], batch[PASSAGE]
-        flat = {name: passage[name].reshape(-1) for name in passage if name in _OF_TEXTS}
-        relevant = flat["relevance"] == 1
-        own = groups.own_rows(
-            query["example_id"].reshape(-1),
-            query["segment_valid"].reshape(-1),
-            flat["example_id"],
-            relevant,
-            flat["segment_valid"],
-            self.group_size,
-            flat["document_id"],  # an order that packing does not change; 'm3_kd' depends on it
-        )
-        there = own < relevant.size
+        relevant = passage["relevance"].reshape(-1) == 1
+        own = self._own_passages(query, passage, relevant)  # [Q, G]
         answers = jnp.take(relevant, own, mode="fill", fill_value=False)
         has = answers[:, 0]
         columns = joint_scores.Columns(
@@ -256,28 +242,41 @@ class M3(Objective):
             joint_scores.numbers(passage["segment_valid"]),
             passage["segment_valid"],
         )
-        own_by_row = own.reshape(*query["example_id"].shape, -1)
+        shape = query["example_id"].shape
+        by_row = own.reshape(*shape, -1)
+        known = query["known"] if self.known_positives else None
+        excluded = joint_scores.excluded(by_row, columns, known)
         rows = joint_scores.Rows(
-            made[QUERY],
-            query["example_id"],
-            joint_scores.excluded(
-                own_by_row, columns, query["known"] if self.known_positives else None
-            ),
-            own_by_row,
-            has.reshape(query["example_id"].shape),
+            made[QUERY], query["example_id"], excluded, by_row, has.reshape(shape)
         )
+        in_sum = {kind: self.loss_config.in_sum[kind] for kind in self.kinds}
         found = joint_scores.sums(
-            rows, columns, {kind: self.loss_config.in_sum[kind] for kind in self.kinds},
-            scale=1 / self.embedding_config.temperature,
+            rows, columns, in_sum, scale=1 / self.embedding_config.temperature,
             exchange=self.exchange, cells=self.cells,
         )  # fmt: skip
-        found = jax.tree.map(lambda x: x.reshape(own.shape[0], *x.shape[2:]), found)
-        kept = there & (~answers | (jnp.arange(self.group_size) == 0))
+        found = jax.tree.map(lambda x: x.reshape(len(own), *x.shape[2:]), found)
+        positive = jnp.arange(self.group_size) == 0
+        kept = (own < relevant.size) & (~answers | positive)
         teacher = None
         if self.loss_config.teacher is not None:
-            teacher = jnp.take(flat["teacher_score"], own, mode="fill", fill_value=-jnp.inf)
-        in_sum = tuple(self.loss_config.in_sum[kind] for kind in self.kinds)
-        return self_distillation.scores_of(found, kept, teacher, in_sum), has
+            scores = passage["teacher_score"].reshape(-1)
+            teacher = jnp.take(scores, own, mode="fill", fill_value=-jnp.inf)
+        return joint_losses.scores_of(found, kept, teacher, tuple(in_sum.values())), has
+
+    def _own_passages(self, query: Group, passage: Group, relevant: jax.Array) -> jax.Array:
+        """[Q, G] int32, see `groups.own_rows`; by document, an order that packing does not change.
+
+        The teacher 'm3_kd' depends on the order.
+        """
+        return groups.own_rows(
+            query["example_id"].reshape(-1),
+            query["segment_valid"].reshape(-1),
+            passage["example_id"].reshape(-1),
+            relevant,
+            passage["segment_valid"].reshape(-1),
+            self.group_size,
+            passage["document_id"].reshape(-1),
+        )
 
     def _weights(self) -> jax.Array:
         return jnp.asarray([self.loss_config.weights[kind] for kind in self.kinds])
@@ -315,6 +314,3 @@ class M3(Objective):
             )
             for side, shape in ((QUERY, self.query), (PASSAGE, self.passage))
         }
-
-
-_OF_TEXTS = ("example_id", "document_id", "relevance", "segment_valid", "teacher_score")

@@ -7,9 +7,9 @@ import numpy as np
 
 from t5x_style.evaluation import ranking
 from t5x_style.evaluation.ranking import Run
+from t5x_style.retrieval import hybrid
 from t5x_style.retrieval.beir_collection import Qrels
 
-RRF_K = 60  # Cormack, Clarke and Buettcher 2009
 WEIGHTS = tuple(round(float(w), 2) for w in np.linspace(0, 1, 21))
 # Weight of a dense system next to BM25 before anything is known of it. Of small models the best one
 # was between 0.2 and 0.4 on six collections. Half of that keeps most of the gain, and keeps a poor
@@ -21,7 +21,7 @@ def reciprocal_rank(runs: Sequence[Run], depth: int) -> Run:
     """Sum over runs of 1 / (60 + rank); needs no scores and no tuning."""
 
     def to_scores(hits: list[tuple[str, float]]) -> dict[str, float]:
-        return {name: 1 / (RRF_K + rank) for rank, (name, _) in enumerate(hits, 1)}
+        return {name: 1 / (hybrid.RRF_K + rank) for rank, (name, _) in enumerate(hits, 1)}
 
     return _combine(runs, to_scores, depth)
 

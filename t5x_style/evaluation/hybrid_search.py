@@ -13,6 +13,8 @@ from t5x_style.evaluation import fusion, ranking
 from t5x_style.evaluation.evaluation_suite import EvaluationSuite
 from t5x_style.evaluation.query_embedder import MakeSource, QueryEmbedder
 from t5x_style.evaluation.ranking import Run
+from t5x_style.interfaces import index as index_lib
+from t5x_style.interfaces.representation import KINDS
 from t5x_style.interfaces.text_encoder import TextEncoder
 from t5x_style.interfaces.texts import EncodeSource
 from t5x_style.retrieval import hybrid
@@ -57,7 +59,7 @@ class HybridSearch:
           ContractError: model and indexes do not belong together.
           HybridError: weights of kinds that are not there.
         """
-        self.check_arguments(name, method, metric)
+        self.check_arguments(name, method, prior, weights, metric)
         searched.contract.require(model.contract, f"the model of system {name!r}")
         for given in filter(None, (prior, weights)):
             hybrid.check_weights(given, searched.kinds)
@@ -70,8 +72,12 @@ class HybridSearch:
         self._facts: dict[str, Any] = {}
 
     @staticmethod
-    def check_arguments(name: str, method: str, metric: str) -> None:
+    def check_arguments(
+        name: str, method: str, prior: Weights, weights: Weights | None, metric: str
+    ) -> None:
         """Raises ValueError, MetricError for settings that no model would make right."""
+        for given in filter(None, (prior, weights)):
+            hybrid.check_weights(given, KINDS)
         ranking.measure(metric)
         if method not in ("weighted", "reciprocal_rank"):
             raise ValueError(
@@ -91,7 +97,7 @@ class HybridSearch:
             total = hybrid.reciprocal_ranks(scores)
         else:
             total = hybrid.weighted(scores, self._chosen(suite, split))
-        found = hybrid.best(total, rows, suite.depth)
+        found = index_lib.padded(total, rows, suite.depth)
         return ranking.make_run(wanted, self._hybrid.ids, *found)
 
     def _scored(
@@ -121,17 +127,15 @@ class HybridSearch:
         prior = _scaled(self._prior)
 
         def value(weights: Weights) -> float:
-            found = hybrid.best(hybrid.weighted(scores, weights), rows, depth)
+            found = index_lib.padded(hybrid.weighted(scores, weights), rows, depth)
             run = ranking.make_run(wanted, self._hybrid.ids, *found)
             return _mean(run, qrels, self._metric)
 
         def distance(weights: Weights) -> float:
             return sum(abs(weights[kind] - prior[kind]) for kind in prior)
 
-        tried = {tuple(one.values()): value(one) for one in hybrid.grid(list(prior))}
         best = max(
-            hybrid.grid(list(prior)),
-            key=lambda one: (round(tried[tuple(one.values())], 12), -distance(one)),
+            hybrid.grid(list(prior)), key=lambda one: (round(value(one), 12), -distance(one))
         )
         self._facts = {"tuned_on": self._tune_split, "queries": len(wanted), "best_there": best}
         return {kind: fusion.shrink(best[kind], len(wanted), prior[kind]) for kind in prior}

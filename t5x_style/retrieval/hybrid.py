@@ -19,7 +19,7 @@ from t5x_style.interfaces.representation import KINDS, Representation, Represent
 from t5x_style.retrieval import candidate_scores
 from t5x_style.retrieval.encoding import load_embeddings
 
-RRF_K = 60
+RRF_K = 60  # Cormack, Clarke and Buettcher 2009
 
 
 class HybridError(ValueError):
@@ -114,7 +114,7 @@ class Hybrid:
         check_weights(weights, [kind for kind in self.kinds if kind in queries])
         rows = self.propose(queries, k)
         scores = self.scores({kind: queries[kind] for kind in weights}, rows)
-        return best(weighted(scores, weights), rows, k)
+        return index_lib.padded(weighted(scores, weights), rows, k)
 
 
 def load(
@@ -172,11 +172,6 @@ def reciprocal_ranks(scores: Mapping[str, np.ndarray]) -> np.ndarray:
         np.put_along_axis(ranks, order, np.arange(1, order.shape[1] + 1)[None], axis=1)
         total = total + np.where(np.isfinite(found), 1 / (RRF_K + ranks), -np.inf)
     return np.asarray(total, np.float32)
-
-
-def best(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """(scores [Q, k], rows [Q, k]) of the best candidates, ties by row; see `Index.search`."""
-    return index_lib.padded(scores, rows, k)
 
 
 def grid(kinds: Sequence[str], steps: int = 10) -> Iterator[dict[str, float]]:

@@ -1,6 +1,5 @@
 """A trained M3 as a folder: read again, and computed by PyTorch as FlagEmbedding computes it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,31 +8,25 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from input_pipelines.sources import beir
-from input_pipelines.tokenizers import tokenization
 from models.interop import export_hf, import_hf
-from models.losses.self_distillation import JointLossConfig
+from models.losses.joint_losses import JointLossConfig
 from models.networks import bert, text_embedding
 from models.objectives import m3
 from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.interfaces.objective import GroupShape
 from t5x_style.interfaces.representation import DENSE, KINDS, MULTI_VECTOR, SPARSE
+from tests.kits import published_folders
 from tests.kits.interop import needs_interop
 from tests.parity import parity_kit
 
-TEXTS = ["Sort words, then words again.", "A word", "join them with a slash, and sort"]
+TEXTS = published_folders.TEXTS[1:4]
 LENGTH = 16
 WEIGHTS = dict.fromkeys(KINDS, 1.0)
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    lines = [{"_id": str(i), "title": "", "text": text} for i, text in enumerate(TEXTS)]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    source = beir.BeirCorpus(str(folder), 1000)
-    tokenization.train_tokenizer(str(folder), source, 120, 64, 1, True, True, 0, 0, 0)
-    return str(folder / "tokenizer")
+    return str(published_folders.encoder(tmp_path_factory.mktemp("tokenizer")))
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models.losses.self_distillation import JointLossConfig
+from models.losses.joint_losses import JointLossConfig
 from models.networks import token_representations
 from models.objectives import m3
 from t5x_style.interfaces.objective import Batch, GroupShape
@@ -184,15 +184,15 @@ def test_a_collapse_of_the_sparse_weights_stops_the_training() -> None:
         gradient, metrics = jax.grad(total, has_aux=True)(params)
         return jax.tree.map(lambda p, g: p - rate * g, params, gradient), gradient, metrics
 
-    watch = WatchLimits(1, model.limits, pytest.fail)
+    watch, no_state = WatchLimits(1, model.limits, pytest.fail), cast(Any, None)
     for number, rate in enumerate((0.001, 100.0), 1):
         params, _, metrics = step(params, rate)
-        watch(StepContext(number, None, metrics, 0.0, last=False))  # type: ignore[arg-type]
+        watch(StepContext(number, no_state, metrics, 0.0, last=False))
     for _ in range(3):
         params, gradient, metrics = step(params, 0.001)
     assert not any(leaf.any() for leaf in jax.tree.leaves(gradient))
     with pytest.raises(LimitError, match=r"queries without any sparse weight is 100\.0%.*DISTIL"):
-        watch(StepContext(3, None, metrics, 0.0, last=False))  # type: ignore[arg-type]
+        watch(StepContext(3, no_state, metrics, 0.0, last=False))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -224,6 +224,7 @@ def test_each_token_of_a_text_once_with_its_largest_weight(seed: int) -> None:
         ({"group_size": 0}, "group_size"),
         ({"distil_after": -1}, "distil_after"),
         ({"cells": 0}, "cells"),
+        ({"exchange": "star"}, "M3.exchange: expected one of .*'star'"),
         ({"config": losses("dense"), "distil_after": 3}, "nothing to learn from"),
         ({"config": JointLossConfig({"thick": 1.0}, {"thick": 1.0})}, "thick"),
         ({"vector_size": -1}, "TokenVectors.size"),

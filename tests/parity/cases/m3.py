@@ -26,36 +26,36 @@ from t5x_style.interfaces.representation import (
 )
 from tests.parity import parity_kit
 from tests.parity.cases import bert as bert_case
-from tests.parity.cases import simlm_finetune
+from tests.parity.cases import gradcache, simlm_finetune
 from tests.parity.parity_kit import Case, Quantity
 
 ARCHITECTURES = ("XLMRobertaModel(no pooler)+colbert_linear+sparse_linear",)
 
 # Variant -> bindings; of all kinds, unless it says another.
 DENSE_ALONE = [
-    "self_distillation.JointLossConfig.weights = {'dense': 1.0}",
-    "self_distillation.JointLossConfig.in_sum = {'dense': 1.0}",
+    "joint_losses.JointLossConfig.weights = {'dense': 1.0}",
+    "joint_losses.JointLossConfig.in_sum = {'dense': 1.0}",
 ]
 VARIANTS: dict[str, list[str]] = {
     "no_teacher": [],
     "no_teacher_self_distill": ["m3.WithPadding.distil_after = 0"],
     "teacher_m3_kd_self_distill": [
         "m3.WithPadding.distil_after = 0",
-        "self_distillation.JointLossConfig.teacher = 'm3_kd'",
+        "joint_losses.JointLossConfig.teacher = 'm3_kd'",
     ],
     "teacher_kl_div_self_distill": [
         "m3.WithPadding.distil_after = 0",
-        "self_distillation.JointLossConfig.teacher = 'kl'",
+        "joint_losses.JointLossConfig.teacher = 'kl'",
     ],
     "dense_only": DENSE_ALONE,
     "dense_only_teacher_m3_kd": [
         *DENSE_ALONE,
-        "self_distillation.JointLossConfig.teacher = 'm3_kd'",
+        "joint_losses.JointLossConfig.teacher = 'm3_kd'",
     ],
     "dense_only_teacher_kl_div_no_in_batch": [
         *DENSE_ALONE,
-        "self_distillation.JointLossConfig.teacher = 'kl'",
-        "self_distillation.JointLossConfig.batch_negatives = False",
+        "joint_losses.JointLossConfig.teacher = 'kl'",
+        "joint_losses.JointLossConfig.batch_negatives = False",
     ],
 }
 WITH_WEIGHTS = "no_teacher_self_distill"  # whose gradients of parameters the case holds
@@ -72,7 +72,7 @@ METRICS = {
 WEIGHTS = {"dense": 1.0, "sparse": 0.1, "multi_vector": 1.0}
 IN_SUM = {"dense": 1.0, "sparse": 0.3, "multi_vector": 1.0}
 GIN = f"""
-from models.losses import self_distillation
+from models.losses import joint_losses
 from t5x_style.interfaces import objective
 from tests.parity.cases import m3
 parity_kit.build.objective = @m3.WithPadding
@@ -81,10 +81,10 @@ m3.WithPadding.embedding_config = @text_embedding.EmbeddingConfig()
 m3.WithPadding.vocabulary = @contract.Vocabulary()
 m3.WithPadding.query = @query/objective.GroupShape()
 m3.WithPadding.passage = @passage/objective.GroupShape()
-m3.WithPadding.loss_config = @self_distillation.JointLossConfig()
+m3.WithPadding.loss_config = @joint_losses.JointLossConfig()
 m3.WithPadding.cells = 1000  # several tiles
-self_distillation.JointLossConfig.weights = {WEIGHTS}
-self_distillation.JointLossConfig.in_sum = {IN_SUM}
+joint_losses.JointLossConfig.weights = {WEIGHTS}
+joint_losses.JointLossConfig.in_sum = {IN_SUM}
 text_embedding.EmbeddingConfig.normalise = True
 query/objective.GroupShape.segments = 1
 passage/objective.GroupShape.segments = 1
@@ -139,21 +139,9 @@ def _model(case: Case, overrides: list[str]) -> WithPadding:
 
 def groups(case: Case) -> Batch:
     """Query i's positive is passage i * group_size, and its teacher's scores are in its row."""
-    query, passage = (
-        parity_kit.token_group(
-            case.batch[f"{side}_input_ids"], case.batch[f"{side}_attention_mask"]
-        )
-        for side in ("query", "passage")
-    )
-    given = jnp.arange(passage["tokens"].shape[0], dtype=jnp.int32)[:, None]
-    size = case.config["group_size"]
-    facts = {
-        "example_id": given // size,
-        "document_id": given,
-        "relevance": (given % size == 0).astype(jnp.int32),
-        "teacher_score": jnp.asarray(case.batch["teacher_scores"]).reshape(-1, 1),
-    }
-    return {"query": query, "passage": {**passage, **facts}}
+    batch = gradcache.groups(case)
+    taught = jnp.asarray(case.batch["teacher_scores"]).reshape(-1, 1)
+    return {**batch, "passage": {**batch["passage"], "teacher_score": taught}}
 
 
 def _from_states(case: Case, variant: str, model: WithPadding) -> list[Quantity]:

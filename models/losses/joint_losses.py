@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from models.losses import joint_scores
 
-LOWEST = jnp.finfo(jnp.float32).min / 2
+_NONE = jnp.finfo(jnp.float32).min / 2  # a score of nothing; twice as low is finite, too
 TEACHERS = ("kl", "m3_kd")
 
 
@@ -113,8 +113,8 @@ def by_kind(scores: Scores, config: JointLossConfig) -> ByKind:
     softmax of the sum's scores without gradient. A query without passages has none: NaN-free
     numbers that the caller leaves out.
     """
-    own = jnp.where(scores.kept[:, None], scores.own, LOWEST)
-    others = scores.others if config.batch_negatives else jnp.full_like(scores.others, 2 * LOWEST)
+    own = jnp.where(scores.kept[:, None], scores.own, _NONE)
+    others = scores.others if config.batch_negatives else jnp.full_like(scores.others, 2 * _NONE)
     alone = scores.own.shape[1] == scores.means.shape[1]
     contrastive = _contrastive(own, others, scores, config)
     distilled = jnp.zeros_like(scores.means) if alone else _distilled(own, others, scores)
@@ -175,7 +175,7 @@ def _distilled(own: jax.Array, others: jax.Array, scores: Scores) -> jax.Array:
 
 def _shares(teacher: jax.Array, seen: jax.Array) -> jax.Array:
     """[Q, G]: the teacher's softmax over the passages that it has seen, 0 of others."""
-    masked = jnp.where(seen, jax.lax.stop_gradient(teacher), LOWEST)
+    masked = jnp.where(seen, jax.lax.stop_gradient(teacher), _NONE)
     return jnp.where(seen, jax.nn.softmax(masked, axis=-1), 0.0)
 
 
