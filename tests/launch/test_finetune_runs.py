@@ -118,7 +118,7 @@ def test_pairs_that_can_be_learned_make_it_better(place: Path, encoder: str) -> 
     settings = "config_sentence_transformers.json"
     prompts = [
         json.loads((folder / settings).read_text()).get("prompts", {})
-        for folder in (place / encoder, place / run / "run/export")
+        for folder in (place / encoder, place / run / "run/export/encoder")
     ]
     assert prompts[0].items() <= prompts[1].items()
 
