@@ -54,6 +54,8 @@ EXTRAS = {
     "interop": ["torch==2.13.0", "sentence-transformers==6.2.0", "faiss-cpu==1.15.1"],
     "beam": ["apache-beam==2.77.0"],
     "cloud": ["google-cloud-storage==3.17.1"],  # paths on gs://
+    # Approximate search of sparse representations; exact search needs nothing. Linux on x86_64.
+    "sparse": ["pyseismic-lsr==0.5.4"],
     "sweeps": ["optuna==5.0.0"],  # samplers and pruners; grids and quasi-random points need none
     "test": [
         "google-cloud-storage==3.17.1",
@@ -65,6 +67,7 @@ EXTRAS = {
         "hypothesis==6.170.15",
         "jsonschema==4.26.0",  # against the definition of JobSets, where there is one
         "optuna==5.0.0",
+        "pyseismic-lsr==0.5.4; sys_platform == 'linux' and platform_machine == 'x86_64'",
         "ruff==0.17.5",
         "mypy==2.4.1",
         # Compiles for TPUs on any x86 Linux machine, which is all that it has wheels for.

@@ -9,17 +9,15 @@ Needs the extra `interop` (faiss).
 """
 
 import os
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 from absl import app, flags
 
-from benchmarks import code_hash
-from t5x_style.interfaces import index as index_lib
+from benchmarks import code_hash, index_table
+from benchmarks.index_table import K, Row, Setting
 from t5x_style.retrieval import encoding, exact_index, published_index, scann_index
 
 _EMBEDDINGS = flags.DEFINE_string("embeddings", None, "Vectors of passages.", required=True)
@@ -28,18 +26,6 @@ _COUNT = flags.DEFINE_integer("count", 2048, "Queries that are asked.")
 _BATCH = flags.DEFINE_integer("batch", 256, "Queries asked at a time.")
 _ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds; the median counts.")
 _PICTURE = flags.DEFINE_string("picture", "", "Where to draw recall against speed, as PNG.")
-
-K = 10
-Search = Callable[[np.ndarray], np.ndarray]  # [Q, D] -> rows [Q, K]
-
-
-class Setting(NamedTuple):
-    """One way to search one index; settings of a family share a line in the picture."""
-
-    family: str
-    name: str
-    build_seconds: float
-    search: Search
 
 
 def our_exact(embeddings: encoding.Embeddings) -> Iterator[Setting]:
@@ -103,15 +89,7 @@ def ivf_pq(embeddings: encoding.Embeddings) -> Iterator[Setting]:
         yield Setting("faiss IVF-PQ", f"faiss IVF-PQ, nprobe {probes}", seconds, search)
 
 
-def speed(search: Search, queries: np.ndarray) -> float:
-    """Queries a second, by batches."""
-    started = time.perf_counter()
-    for first in range(0, len(queries), _BATCH.value):
-        search(queries[first : first + _BATCH.value])
-    return len(queries) / (time.perf_counter() - started)
-
-
-def draw(rows: list[tuple[Setting, float, float]], png: str) -> None:
+def draw(rows: list[Row], png: str) -> None:
     """Recall against queries a second, a line a family."""
     import matplotlib
 
@@ -132,8 +110,7 @@ def main(_: list[str]) -> None:
     """Prints the table, draws the picture."""
     import faiss
 
-    cores = len(os.sched_getaffinity(0))
-    faiss.omp_set_num_threads(cores)
+    faiss.omp_set_num_threads(len(os.sched_getaffinity(0)))
     embeddings = encoding.load_embeddings(_EMBEDDINGS.value)
     embeddings = encoding.Embeddings(embeddings.passages[:], embeddings.ids, embeddings.contract)
     queries = np.ascontiguousarray(
@@ -147,23 +124,9 @@ def main(_: list[str]) -> None:
             *hnsw(embeddings),
             *ivf_pq(embeddings),
         ]
-        rates: list[list[float]] = [[] for _ in settings]
-        found = [setting.search(queries) for setting in settings]  # and warms up
-        for _ in range(_ROUNDS.value):
-            for setting, speeds in zip(settings, rates, strict=True):
-                speeds.append(speed(setting.search, queries))
-        rows = [
-            (setting, index_lib.recall_against(rows_found, truth), statistics.median(speeds))
-            for setting, rows_found, speeds in zip(settings, found, rates, strict=True)
-        ]
+        rows = index_table.measured(settings, queries, truth, _BATCH.value, _ROUNDS.value)
     count, dimension = embeddings.passages.shape
-    print(
-        f"{count:,} passages x {dimension}, {len(queries):,} queries by {_BATCH.value}, "
-        f"{cores} cores"
-    )
-    print(f"{'':<28}{'recall@10':>11}{'queries/s':>11}{'build s':>9}")
-    for setting, recall, rate in rows:
-        print(f"{setting.name:<28}{recall:>11.4f}{rate:>11,.0f}{setting.build_seconds:>9.1f}")
+    index_table.show(rows, f"{count:,} passages x {dimension}", len(queries), _BATCH.value)
     if _PICTURE.value:
         draw(rows, _PICTURE.value)
 

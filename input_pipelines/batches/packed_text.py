@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from input_pipelines.batches import packing_plan, prefetch, token_groups
+from input_pipelines.batches import packing_plan, prefetch, repeated_cls, token_groups
 from input_pipelines.batches.translation_rows import language_runs
 from input_pipelines.store.token_store import StoreError, TokenStore
 
@@ -209,6 +209,8 @@ class EncodeSource:
       rows: int64 [len(ids)], the row in the store of each of them.
     """
 
+    _cls_every: int | None = None
+
     def __init__(
         self,
         store: str | TokenStore,
@@ -221,6 +223,7 @@ class EncodeSource:
         always_include: Sequence[str] = (),
         seed: int = 0,
         tokenizer: str | None = None,
+        cls_every: int | None = None,
     ):
         """
         Args:
@@ -232,25 +235,37 @@ class EncodeSource:
           sample: this many passages, chosen by `seed`, instead of all.
           always_include: ids that belong to the sample whatever the seed.
           tokenizer: a tokenizer's folder that the store has to fit.
+          cls_every: tokens of a text after which a further [CLS] stands, for a model that pools
+            by 'mcls'; what is cut leaves room for these.
 
         Raises:
           ValueError: a size out of range, an id that the store does not have.
         """
-        self.check_arguments(length, segments, rows, segment_length, sample)
+        self.check_arguments(length, segments, rows, segment_length, sample, cls_every)
         (self.store,) = open_stores([store], tokenizer)
         self.rows = _sample(self.store, sample, always_include, seed)
         self.ids = [self.store.ids[row] for row in self.rows.tolist()]
         self._shape = (rows, length, segments)
         # What prepare cut shorter stays shorter: this is what a contract is compared with.
         self._segment_length = min(segment_length, int(self.store.manifest["max_length"]))
+        self._cls_every = cls_every
         self._slots = self._pack()
 
     @staticmethod
     def check_arguments(
-        length: int, segments: int, rows: int, segment_length: int, sample: int | None
+        length: int,
+        segments: int,
+        rows: int,
+        segment_length: int,
+        sample: int | None,
+        cls_every: int | None = None,
     ) -> None:
         """Raises ValueError for sizes that no store would make right."""
         packing_plan.check_sizes("EncodeSource", length=length, segments=segments, rows=rows)
+        if cls_every is not None and cls_every < 1:
+            raise ValueError(
+                f"EncodeSource.cls_every: expected 1 or more, or None, found {cls_every}"
+            )
         if not 2 <= segment_length <= length:
             raise ValueError(
                 f"EncodeSource.segment_length: expected 2 to {length}, the length of a row, found "
@@ -267,8 +282,14 @@ class EncodeSource:
         return np.concatenate([slots, spare])
 
     def _sizes(self) -> np.ndarray:
-        """Tokens of each passage, as it is cut."""
-        return np.minimum(self.store.lengths[self.rows], self._segment_length)
+        """Tokens of each passage, as it is encoded."""
+        lengths = np.minimum(self.store.lengths[self.rows], self._cut)
+        return repeated_cls.with_repeated(lengths, self._cls_every)
+
+    @property
+    def _cut(self) -> int:
+        """Tokens that are kept of a passage."""
+        return repeated_cls.longest(self._segment_length, self._cls_every)
 
     def part(self, start: int, end: int) -> "EncodeSource":
         """Passages start to end - 1 of `ids` alone, packed without regard to the others."""
@@ -291,7 +312,8 @@ class EncodeSource:
     def fingerprint(self) -> str:
         """Of the passages, where they are cut, and the shape of batches, as hexadecimal."""
         digest = hashlib.sha256(self.rows.astype(np.int64).tobytes())
-        digest.update(repr((self.store.fingerprint, self._shape, self._segment_length)).encode())
+        cut = self._segment_length if self._cls_every is None else (self._cut, self._cls_every)
+        digest.update(repr((self.store.fingerprint, self._shape, cut)).encode())
         return digest.hexdigest()
 
     def __len__(self) -> int:
@@ -336,7 +358,8 @@ class EncodeSource:
         count, length, _ = self._shape
         slots = self._slots[number * count : (number + 1) * count][prefetch.own_rows(rows, count)]
         passages = self._read(self.rows[slots[slots != token_groups.NONE]])
-        passages = token_groups.truncate(passages, self._segment_length)
+        passages = token_groups.truncate(passages, self._cut)
+        passages = repeated_cls.repeat(passages, self._cls_every)
         return token_groups.build_group(passages, slots, length)
 
     def _read(self, rows: np.ndarray) -> token_groups.Passages:

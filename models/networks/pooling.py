@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from t5x_style.interfaces.encoder import TokenEncoder
 
-POOLINGS = ("cls", "mean")  # what `pooled` gives
+MCLS = "mcls"  # the mean of the [CLS] of a text that has several
+POOLINGS = ("cls", "mean", MCLS)  # what `pooled` gives
 
 
 def pooled(
@@ -21,16 +22,26 @@ def pooled(
 ) -> jax.Array:
     """[B, S, D] float32 of an encoder with a state for each token, see `Encoder.pool`."""
     text = (group["tokens"], group["positions"], group["segment_ids"], group.get("token_types"))
-    if pooling == "mean":
+    if pooling != "cls":
         return of_states(encoder(*text, key), group, pooling)
     return encoder.states_at(group["cls_at"], *text, key).astype(jnp.float32)
 
 
 def of_states(hidden: jax.Array, group: Mapping[str, jax.Array], pooling: str) -> jax.Array:
     """[B, S, D] float32 from the states [B, L, D]; `pooling` is one of POOLINGS."""
+    segments = group["cls_at"].shape[1]
     if pooling == "mean":
-        return pool_mean(hidden, group["segment_ids"], group["cls_at"].shape[1])
+        return pool_mean(hidden, group["segment_ids"], segments)
+    if pooling == MCLS:
+        return pool_mean(hidden, jnp.where(_is_cls(group), group["segment_ids"], 0), segments)
     return pool_cls(hidden, group["cls_at"]).astype(jnp.float32)
+
+
+def _is_cls(group: Mapping[str, jax.Array]) -> jax.Array:
+    """[B, L]: whether a token is the one that its segment begins with, [CLS]."""
+    first = jnp.take_along_axis(group["tokens"], group["cls_at"], axis=1)  # [B, S]
+    segment = jnp.maximum(group["segment_ids"] - 1, 0)
+    return group["tokens"] == jnp.take_along_axis(first, segment, axis=1)
 
 
 def pool_cls(hidden: jax.Array, cls_at: jax.Array) -> jax.Array:

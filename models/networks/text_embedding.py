@@ -18,7 +18,7 @@ from t5x_style.interfaces.contract import TEXT, TITLE_AND_BODY, Contract, Vocabu
 from t5x_style.interfaces.encoder import Encoder, EncoderConfig, has_token_states
 from t5x_style.interfaces.objective import GroupShape, ModelFunction, dense_functions
 
-POOLINGS = ("cls", "mean", "pooler", "weighted_mean")
+POOLINGS = ("cls", "mean", "pooler", "weighted_mean", "mcls")
 SIMILARITIES = ("dot", "cosine")
 LAYOUTS = (TEXT, TITLE_AND_BODY)
 
@@ -32,7 +32,8 @@ class EmbeddingConfig:
 
     Attributes:
         pooling: `cls`; `mean` over all tokens of the segment, specials included; `pooler`, [CLS]
-            after BERT's pooler; or `weighted_mean`, which a bag of embeddings learns.
+            after BERT's pooler; `weighted_mean`, which a bag of embeddings learns; or `mcls`, the
+            mean over the [CLS] of a long text that was given several, see docs/m3.md.
         normalise: whether vectors are brought to unit length.
         similarity: `dot` or `cosine`.
         temperature: what scores are divided by in a contrastive loss.

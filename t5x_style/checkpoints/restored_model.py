@@ -28,6 +28,9 @@ from t5x_style.retrieval import encoding
 from t5x_style.step import jitted_functions, static_tables
 from t5x_style.step.train_state import MakeObjective
 
+# What was trained with one [CLS] may be used with the mean of several; none is trained with that.
+TRAINED_AND_POOLED = ("cls", "mcls")
+
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
@@ -168,7 +171,10 @@ def restore(
         raise FileNotFoundError(f"{checkpoint}: not found. Expected the folder of a training stage")
     abstract = nnx.eval_shape(lambda: objective(rngs=nnx.Rngs(0)))
     contract = abstract.contract()
-    contract.require(Contract.load(checkpoint), checkpoint)
+    saved = Contract.load(checkpoint)
+    if (saved.pooling, contract.pooling) == TRAINED_AND_POOLED:
+        saved = dataclasses.replace(saved, pooling=contract.pooling)
+    contract.require(saved, checkpoint)
     parts: Any = nnx.split(abstract, nnx.Param, ...)
     graphdef, *states = parts
     placed = [

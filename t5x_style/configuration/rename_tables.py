@@ -266,6 +266,7 @@ ADDED: Mapping[str, str] = {
     "pair_mixture.PairMixture.query_prefix": "None",
     "import_hf.HuggingFace.reranker": "False",
     "import_hf.HuggingFace.m3_heads": "False",
+    "packed_text.EncodeSource.cls_every": "None",
 }
 
 

@@ -82,12 +82,13 @@ def publish(
             "(ScaNN: raise searched_share or reorder)."
         )
     passages, kind = embeddings.passages, embeddings.kind
+    described = _described(index)
     manifest = {
-        "kind": _name_of(index),
+        "kind": described["kind"],
         "checkpoint": embeddings.checkpoint,
         "count": len(passages),
         **({"dimension": passages.shape[1]} if kind == DENSE else {}),
-        "settings": dataclasses.asdict(index),
+        "settings": described["settings"],
         "recall": {"at": _RECALL_AT, "sample": sample, "value": built.recall},
     }
     with versioned_folder.new_version(folder, manifest, keep) as version:
@@ -199,24 +200,33 @@ def _built(
     return built, sample
 
 
-def _name_of(index: index_lib.IndexType) -> str:
-    """What a manifest calls a type."""
+def _described(index: index_lib.IndexType) -> dict[str, Any]:
+    """What a manifest says of a type; of one that it is made of, the same in its place."""
     path = f"{type(index).__module__}.{type(index).__qualname__}"
-    return _SHORT_NAMES.get(path, path)
+    given = {field.name: getattr(index, field.name) for field in dataclasses.fields(index)}
+    settings = {
+        name: _described(value) if isinstance(value, index_lib.IndexType) else value
+        for name, value in given.items()
+    }
+    return {"kind": _SHORT_NAMES.get(path, path), "settings": settings}
 
 
-def _type_in(manifest: Mapping[str, Any], where: Path) -> index_lib.IndexType:
+def _type_in(described: Mapping[str, Any], where: Path) -> index_lib.IndexType:
     """The type that a manifest names, with the settings that it records.
 
     Raises:
       IndexTypeError: no such type, or it does not take these settings.
     """
-    found, settings = _type_named(manifest["kind"], where), manifest["settings"]
+    found = _type_named(described["kind"], where)
+    settings = {
+        name: _type_in(value, where) if isinstance(value, dict) and "kind" in value else value
+        for name, value in described["settings"].items()
+    }
     try:
         return found(**settings)
     except (TypeError, ValueError) as error:
         raise IndexTypeError(
-            f"{where}: an index of type {manifest['kind']!r} with the settings {settings}, which "
+            f"{where}: an index of type {described['kind']!r} with the settings {settings}, which "
             f"this checkout's {found.__name__} does not take ({error}). Check out the code that "
             "made it, or build it again."
         ) from error

@@ -13,7 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from input_pipelines.batches import repeated_cls, token_groups
+from input_pipelines.store.token_store import Passages
 from models.losses import tile_scores
+from models.networks import pooling, text_embedding
 from models.objectives import m3
 from t5x_style.interfaces.objective import Batch, Group
 from t5x_style.interfaces.representation import (
@@ -115,6 +118,7 @@ def quantities(case: Case, overrides: list[str]) -> list[Quantity]:
         found += _from_states(case, variant, model)
         if variant == WITH_WEIGHTS:
             found += [*_from_tokens(case, variant, model), *_inference(case, model)]
+            found += _several_cls(case, model)
     return found
 
 
@@ -227,6 +231,30 @@ def _inference(case: Case, model: WithPadding) -> list[Quantity]:
         "infer_sparse_plus_dense": mixed(0.4, 0.2),
     }
     return [parity_kit.activation(case, name, array) for name, array in found.items()]
+
+
+def _several_cls(case: Case, model: WithPadding) -> list[Quantity]:
+    """MCLS: our pipeline repeats [CLS] where the case has it, our pooling takes their mean."""
+    every, given = case.config["mcls_interval"], case.batch["mcls_input_ids"]
+    mask = case.batch["mcls_attention_mask"].astype(bool)
+    inserted = (np.arange(given.shape[1]) % (every + 1) == 0) & (np.arange(given.shape[1]) > 0)
+    plain = mask & ~(inserted & (given == case.config["cls_token_id"]))
+    passages = Passages(given[plain], np.ones(plain.sum(), bool), plain.sum(axis=1))
+    passages = repeated_cls.repeat(passages, every)
+    slots = np.arange(len(given))[:, None]
+    group = {
+        name: jnp.asarray(array)
+        for name, array in token_groups.build_group(passages, slots, given.shape[1]).items()
+    }
+    np.testing.assert_array_equal(np.asarray(group["tokens"])[mask], given[mask])
+    hidden = model.encoder(group["tokens"], group["positions"], group["segment_ids"])
+    mean = pooling.of_states(hidden, group, pooling.MCLS)
+    vectors = text_embedding.finished(mean, group, model.embedding_config)
+    return [
+        parity_kit.activation(case, "mcls_hidden", hidden, mask),
+        parity_kit.activation(case, "mcls_mean_of_cls", mean[:, 0]),
+        parity_kit.activation(case, "mcls_embedding", vectors[:, 0]),
+    ]
 
 
 def _over_vocabulary(sparse: dict[str, jax.Array], size: int) -> np.ndarray:

@@ -104,6 +104,15 @@ def test_another_objective_is_refused(stage_folder):
         restored_model.load(make_objective(hidden=32), str(folder), Partitioner())
 
 
+def test_several_cls_may_be_pooled_of_a_model_that_was_trained_with_one(stage_folder):
+    folder, expected = stage_folder
+    model = restored_model.load(make_objective(pooling="mcls"), str(folder), Partitioner())
+    assert model.contract.pooling == "mcls"
+    # Texts with one [CLS] are what they were.
+    found = model.encode("passage", helpers.Source(IDS))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 def test_a_folder_without_a_model_is_refused(stage_folder, tmp_path):
     with pytest.raises(checkpointing.CheckpointError, match=r"no checkpoint of step 7; .*\[0\]"):
         restored_model.load(make_objective(), str(stage_folder[0]), Partitioner(), step=7)

@@ -29,7 +29,9 @@ from t5x_style.retrieval import (
     embedding_shards,
     encoding,
     exact_index,
+    muvera_index,
     published_index,
+    seismic_index,
     versioned_folder,
 )
 from t5x_style.retrieval.beir_collection import Passages
@@ -37,12 +39,14 @@ from tests.kits import retrieval_helpers as helpers
 from tests.kits.toys import inverted_index, three_kinds
 from tests.kits.toys.random_entries import entries, plain_scores
 
+COUNT = 50
 TYPES = {
     "exact sparse": exact_index.ExactSparse(),
     "exact multi-vector": exact_index.ExactMultiVector(),
+    "seismic": seismic_index.Seismic(query_cut=100, reorder=COUNT),
+    "muvera": muvera_index.Muvera(candidates=COUNT),
     "of the tests": inverted_index.Inverted(),
 }
-COUNT = 50
 TEXTS = three_kinds.texts(COUNT)
 STORAGE = embedding_shards.Storage(shard_size=12, dtype="float32")
 
