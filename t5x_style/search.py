@@ -26,6 +26,7 @@ from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.objective import embedding_function
 from t5x_style.interfaces.reading import Reading
 from t5x_style.interfaces.representation import QUERY
+from t5x_style.retrieval import hybrid
 from t5x_style.retrieval.answer_reader import reader_of
 from t5x_style.retrieval.beir_collection import Passage, Passages
 from t5x_style.retrieval.text_collector import TextCollector
@@ -101,14 +102,14 @@ class Searcher:
     def __init__(
         self,
         model: restored_model.Trained,
-        index: index_lib.Index,
+        index: index_lib.Index | hybrid.Combined,
         questions: QuestionEncoder,
         passages: Passages,
         reading: Reading | None = None,
     ):
         """Args:
         model: embeds questions; reads, where `reading` is given.
-        index: of what it made of the passages; questions are embedded as its kind.
+        index: of what it made of the passages; questions are embedded as its kind, or kinds.
         questions: tokenizes them.
         passages: those of the index.
         reading: makes the texts of the model's reader, for `answer`.
@@ -116,11 +117,12 @@ class Searcher:
         Raises:
         ContractError: model, index and tokenizer do not belong together.
         FunctionError: `reading` is given, and the model has no reader.
-        RepresentationError: the model does not embed queries as the kind of the index.
+        RepresentationError: the model does not embed queries as the kinds of the index.
         SearchError: the index holds a passage that the corpus does not.
         """
-        index_lib.check_contract(index, model.contract, "the index", index.kind)
-        index_lib.check_checkpoint(index, model.fingerprint, "the index")
+        for one in index.searched.indexes if isinstance(index, hybrid.Combined) else [index]:
+            index_lib.check_contract(one, model.contract, "the index", one.kind)
+            index_lib.check_checkpoint(one, model.fingerprint, "the index")
         found = dataclasses.replace(
             model.contract,
             tokenizer_fingerprint=questions.fingerprint,
@@ -134,8 +136,9 @@ class Searcher:
                 f"{passages.path}: the index holds passage {unknown!r}, which is not there; the "
                 "index was built from another corpus"
             )
-        represent = embedding_function(model.functions, QUERY, (index.kind,))
-        self._represent = functools.partial(represent, kinds=(index.kind,))
+        kinds = index.kinds if isinstance(index, hybrid.Combined) else (index.kind,)
+        represent = embedding_function(model.functions, QUERY, kinds)
+        self._represent = functools.partial(represent, kinds=kinds)
         self._index, self._questions, self._passages = index, questions, passages
         self._reader = None if reading is None else reader_of(model, reading)
 
@@ -161,7 +164,11 @@ class Searcher:
         group = self._questions([question])
         collected = TextCollector([question])
         collected.add(group, self._represent(group))
-        scores, rows = self._index.search(collected.finish()[self._index.kind], k)
+        asked = collected.finish()
+        if isinstance(self._index, hybrid.Combined):
+            scores, rows = self._index.search(asked, k)
+        else:
+            scores, rows = self._index.search(asked[self._index.kind], k)
         return [
             Hit(float(score), self._passages.passage(self._passages.row(self._index.ids[row])))
             for score, row in zip(scores[0], rows[0], strict=True)

@@ -28,6 +28,7 @@ _LENGTH_FILES = tuple(
 )
 _PASSAGE_PROMPTS = ("document", "passage", "corpus")  # as `encode_document` looks for them
 _POOLINGS = {"Pooling": "mean", "Pooling (mean)": "mean", "Pooling (cls)": "cls"}
+_COMPUTED = ("cls", "mean", "pooler", "weighted_mean")  # by an objective, unless it says otherwise
 # Field of EmbeddingConfig -> field here.
 _FIELDS = {
     "pooling": "pooling",
@@ -182,7 +183,7 @@ def checked(
     folder: str,
     bound: Sequence[Callable[..., Any]] = (),
     allow_other_pooling: bool = False,
-    poolings: Sequence[str] = text_embedding.POOLINGS,
+    poolings: Sequence[str] = _COMPUTED,
 ) -> text_embedding.EmbeddingConfig:
     """`config`, compared with the folder; prints what is from the folder and what is overridden.
 

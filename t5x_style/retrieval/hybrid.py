@@ -117,6 +117,42 @@ class Hybrid:
         return index_lib.padded(weighted(scores, weights), rows, k)
 
 
+@dataclasses.dataclass(frozen=True)
+class Combined:
+    """A hybrid with one way to combine scores; what answers questions.
+
+    Attributes:
+      searched: indexes and passages.
+      weights: kind -> weight, such as `hybrid_weights.load` reads; None: reciprocal ranks.
+    """
+
+    searched: Hybrid
+    weights: Mapping[str, float] | None
+
+    def __post_init__(self) -> None:
+        if self.weights is not None:
+            check_weights(self.weights, self.searched.kinds)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Of the representations of a query that are needed."""
+        scored = self.searched.kinds if self.weights is None else self.weights
+        return tuple(dict.fromkeys([*scored, *(index.kind for index in self.searched.indexes)]))
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Passage ids, by row."""
+        return self.searched.ids
+
+    def search(self, queries: Representations, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """As `Index.search`, given kind -> representations of Q queries."""
+        if self.weights is not None:
+            return self.searched.search(queries, k, self.weights)
+        rows = self.searched.propose(queries, k)
+        scores = self.searched.scores({kind: queries[kind] for kind in self.kinds}, rows)
+        return index_lib.padded(reciprocal_ranks(scores), rows, k)
+
+
 def load(
     embeddings: str, indexes: Sequence[Index], kinds: Sequence[str], candidates: int = 1000
 ) -> Hybrid:

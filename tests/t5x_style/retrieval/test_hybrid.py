@@ -1,6 +1,7 @@
 """Several kinds searched as one: candidates, exact scores, weights, reciprocal ranks, refusals."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from t5x_style.checkpoints.restored_model import Trained
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.encode_corpus import encode_corpus
+from t5x_style.evaluation import hybrid_weights
 from t5x_style.interfaces.contract import ContractError
 from t5x_style.interfaces.index import NO_ROW
 from t5x_style.interfaces.representation import DENSE, KINDS, MULTI_VECTOR, SPARSE
@@ -116,6 +118,38 @@ def test_reciprocal_ranks():
     found = hybrid.reciprocal_ranks(scores)
     np.testing.assert_allclose(found[0, :2], [1 / 62 + 1 / 61, 1 / 61 + 1 / 62], rtol=1e-6)
     assert np.isneginf(found[0, 2])
+
+
+def test_combined_by_weights_or_by_ranks(embedded, queries):
+    one = searched(embedded, DENSE, SPARSE)
+    by_weights = hybrid.Combined(one, {SPARSE: 0.4})
+    assert by_weights.kinds == (SPARSE, DENSE)  # the dense index proposes
+    for ours, plain in zip(
+        by_weights.search(queries, 5), one.search(queries, 5, {SPARSE: 0.4}), strict=True
+    ):
+        np.testing.assert_array_equal(ours, plain)
+    by_ranks = hybrid.Combined(one, None)
+    assert set(by_ranks.kinds) == set(KINDS)
+    rows = one.propose(queries, 5)
+    ranked = hybrid.reciprocal_ranks(one.scores(queries, rows))
+    best = np.take_along_axis(rows, np.argsort(-ranked, axis=1, kind="stable"), axis=1)[:, :5]
+    np.testing.assert_array_equal(by_ranks.search(queries, 5)[1], best)
+    with pytest.raises(hybrid.HybridError, match="of the kinds"):
+        hybrid.Combined(searched(embedded, DENSE), {"colbert": 1.0})
+
+
+def test_weights_are_those_that_an_evaluation_chose(tmp_path):
+    metrics = tmp_path / "metrics.json"
+    facts = {
+        "bm25": {},
+        "m3_all": {"candidates_by": ["dense"], "weights": {"dense": 0.7, "sparse": 0.3}},
+        "m3_ranks": {"candidates_by": ["dense"]},
+    }
+    metrics.write_text(json.dumps({"facts": facts}))
+    assert hybrid_weights.load(str(metrics), "m3_all") == {"dense": 0.7, "sparse": 0.3}
+    assert hybrid_weights.load(str(metrics), "m3_ranks") is None
+    with pytest.raises(hybrid.HybridError, match=r"found \['m3_all', 'm3_ranks'\].*HYBRID_SYSTEM"):
+        hybrid_weights.load(str(metrics), "bm25")
 
 
 def test_the_grid_sums_to_one():

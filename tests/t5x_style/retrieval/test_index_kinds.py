@@ -29,6 +29,7 @@ from t5x_style.retrieval import (
     embedding_shards,
     encoding,
     exact_index,
+    hybrid,
     muvera_index,
     published_index,
     seismic_index,
@@ -178,6 +179,24 @@ def test_questions_are_asked_of_it(small, model, collection):
         assert [hit.passage.id for hit in hits] == [f"p{row}" for row in found]
         np.testing.assert_allclose([hit.score for hit in hits], scores[0][: len(found)], rtol=1e-5)
         assert hits
+
+
+def test_questions_are_asked_of_several_kinds_at_once(model, collection, tmp_path):
+    source = three_kinds.Texts(TEXTS[:5])
+    encode_corpus(model, source, "embed_passage", STORAGE, str(tmp_path), KINDS)
+    indexes = [exact_index.load(str(tmp_path), kind) for kind in ("dense", "sparse")]
+    weights = {"dense": 0.2, "sparse": 0.3, "multi_vector": 0.5}
+    several = hybrid.Combined(hybrid.load(str(tmp_path), indexes, KINDS), weights)
+    searcher = search.Searcher(model, several, Questions(), Passages(collection))
+    for question, tokens in QUESTIONS.items():
+        query = model.represent("query", Sourced({question: tokens}), KINDS)
+        scores, rows = several.search(query, 3)
+        hits = searcher.search(question, 3)
+        assert [hit.passage.id for hit in hits] == [f"p{row}" for row in rows[0] if row >= 0]
+        np.testing.assert_allclose([hit.score for hit in hits], scores[0][: len(hits)], rtol=1e-4)
+    other = dataclasses.replace(model, fingerprint="another")
+    with pytest.raises(ContractError, match="embeds the queries"):
+        search.Searcher(other, several, Questions(), Passages(collection))
 
 
 def test_negatives_are_mined_from_it(name, small, model, collection):
