@@ -102,7 +102,7 @@ class Searcher:
     def __init__(
         self,
         model: restored_model.Trained,
-        index: index_lib.Index | hybrid.Combined,
+        index: hybrid.Searched,
         questions: QuestionEncoder,
         passages: Passages,
         reading: Reading | None = None,
@@ -120,7 +120,7 @@ class Searcher:
         RepresentationError: the model does not embed queries as the kinds of the index.
         SearchError: the index holds a passage that the corpus does not.
         """
-        for one in index.searched.indexes if isinstance(index, hybrid.Combined) else [index]:
+        for one in hybrid.indexes(index):
             index_lib.check_contract(one, model.contract, "the index", one.kind)
             index_lib.check_checkpoint(one, model.fingerprint, "the index")
         found = dataclasses.replace(
@@ -136,7 +136,7 @@ class Searcher:
                 f"{passages.path}: the index holds passage {unknown!r}, which is not there; the "
                 "index was built from another corpus"
             )
-        kinds = index.kinds if isinstance(index, hybrid.Combined) else (index.kind,)
+        kinds = hybrid.asked_kinds(index)
         represent = embedding_function(model.functions, QUERY, kinds)
         self._represent = functools.partial(represent, kinds=kinds)
         self._index, self._questions, self._passages = index, questions, passages
@@ -164,11 +164,7 @@ class Searcher:
         group = self._questions([question])
         collected = TextCollector([question])
         collected.add(group, self._represent(group))
-        asked = collected.finish()
-        if isinstance(self._index, hybrid.Combined):
-            scores, rows = self._index.search(asked, k)
-        else:
-            scores, rows = self._index.search(asked[self._index.kind], k)
+        scores, rows = hybrid.ask(self._index, collected.finish(), k)
         return [
             Hit(float(score), self._passages.passage(self._passages.row(self._index.ids[row])))
             for score, row in zip(scores[0], rows[0], strict=True)

@@ -3,7 +3,8 @@
 From the checkpoint of a training stage: `encoder/`; `masked_lm/` where it has an MLM head;
 `pretraining/`, RetroMAE's whole state under the official names (`lm.*`, `c_head.*`), where it has a
 decoder.  Of a re-ranker, `cross_encoder/` alone.  All four can be read again by `import_hf`, so
-that anyone can continue.  M3's heads lie in `encoder/`, a file each, as FlagEmbedding has them.
+that anyone can continue.  M3's heads lie in `encoder/`, a file each, as FlagEmbedding has them; its
+vectors of tokens are `multi_vector/` once more, a MultiVectorEncoder of sentence-transformers.
 """
 
 import json
@@ -23,6 +24,7 @@ from models.interop import (
     model_cards,
     published_layout,
     sentence_modules,
+    sentence_multi_vector,
     torch_pickle,
 )
 from t5x_style.interfaces.contract import Contract, Vocabulary
@@ -45,7 +47,7 @@ JOBS = {
     "export": {
         "name": "export_huggingface",
         "version": 1,
-        "outputs": ["encoder", "masked_lm", "pretraining", "cross_encoder"],
+        "outputs": ["encoder", "masked_lm", "pretraining", "cross_encoder", "multi_vector"],
     }
 }
 
@@ -81,8 +83,8 @@ def export(
         unused: regular expressions for paths of parameters that may be left out.
 
     Returns:
-        name -> folder in model_dir, of `encoder` and those of `masked_lm` and `pretraining` that
-        there are; of a re-ranker, of `cross_encoder`.
+        name -> folder in model_dir, of `encoder` and those of `masked_lm`, `pretraining` and
+        `multi_vector` that there are; of a re-ranker, of `cross_encoder`.
 
     Raises:
         ExportError: the weights have other shapes than config says, or parts that Hugging Face
@@ -106,6 +108,9 @@ def export(
     writer.encoder(folder / "encoder", _parts(arrays, "encoder", "pooler"))
     writer.m3_heads(folder / "encoder", _parts(arrays, "sparse", "multi_vector"))
     written = {"encoder": "encoder"}
+    if "multi_vector" in parts:
+        writer.multi_vector(folder / "multi_vector", _parts(arrays, "encoder", "multi_vector"))
+        written["multi_vector"] = "multi_vector"
     if "head" in parts:
         writer.masked_lm(folder / "masked_lm", _parts(arrays, "encoder", "head"))
         written["masked_lm"] = "masked_lm"
@@ -225,7 +230,7 @@ class _Writer:
         tokenizer: Path,
     ) -> None:
         self.config, self.contract, self.tokenizer = config, contract, tokenizer
-        self.pad = vocabulary.pad
+        self.vocabulary = vocabulary
         self.layout = published_layout.of_config(config)
         self.variant = self.layout.variant_of(config)
 
@@ -268,6 +273,21 @@ class _Writer:
             if tensors:
                 torch_pickle.write(folder / f"{head}.pt", tensors)
 
+    def multi_vector(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
+        """A folder that sentence-transformers opens as a MultiVectorEncoder."""
+        base, head = self._spelled("bert."), f"{layout_bert.M3_HEADS[1]}."
+        named = self._named(arrays)
+        tensors = {
+            name.removeprefix(base): a for name, a in named.items() if name[: len(base)] == base
+        }
+        self._model(folder, tensors, self.layout.base_models[self.variant])
+        backend = tokenizers.Tokenizer.from_file(str(self.tokenizer / "tokenizer.json"))
+        projection = {n.removeprefix(head): a for n, a in named.items() if n.startswith(head)}
+        cls_token = backend.id_to_token(self.vocabulary.cls)
+        sentence_multi_vector.write(folder, self.contract, cls_token, projection)
+        card = model_cards.multi_vector(self.contract, int(projection["weight"].shape[0]))
+        (folder / "README.md").write_text(card, encoding="utf-8")
+
     def masked_lm(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
         """A folder that transformers opens with its MLM head, tied to the word table."""
         self._model(folder, self._named(arrays), self.layout.masked_lms[self.variant])
@@ -307,7 +327,7 @@ class _Writer:
             name: np.ascontiguousarray(array, np.float32) for name, array in sorted(tensors.items())
         }
         save_file(whole, folder / "model.safetensors", {"format": "pt"})
-        fields = hf_config.config_to_hf(self.config, self.pad, architecture)
+        fields = hf_config.config_to_hf(self.config, self.vocabulary.pad, architecture)
         sentence_modules.write_json(folder / "config.json", fields | dict(more or {}))
         self._tokenizer(folder)
 

@@ -31,6 +31,29 @@ scores = model.similarity(queries, passages)
 """
 
 
+def multi_vector(contract: Contract, size: int) -> str:
+    """README.md of a folder with a vector for each token."""
+    return f"""---
+library_name: sentence-transformers
+tags: [sentence-transformers, multi-vector, late-interaction]
+---
+# A late-interaction retriever trained with Kennel
+
+A vector of {size} dimensions for each token but [CLS]; the score is the mean over the query's
+vectors of the largest inner product with one of the passage's. Queries have at most
+{contract.query_length} tokens, passages {contract.passage_length}.
+
+```python
+from sentence_transformers import MultiVectorEncoder  # 6.0 or later
+
+model = MultiVectorEncoder("path/to/this/folder")
+queries = model.encode_query(["..."])      # puts {contract.query_prefix!r} before each
+passages = model.encode_document(["..."])  # puts {contract.passage_prefix!r} before each
+scores = model.similarity(queries, passages)
+```
+"""
+
+
 def reranker(contract: Contract, max_tokens: int) -> str:
     """README.md of a re-ranker's folder."""
     return f"""---

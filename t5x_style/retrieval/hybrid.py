@@ -153,6 +153,26 @@ class Combined:
         return index_lib.padded(reciprocal_ranks(scores), rows, k)
 
 
+Searched = Index | Combined  # what a question is asked of
+
+
+def indexes(searched: Searched) -> Sequence[Index]:
+    """That are inside."""
+    return searched.searched.indexes if isinstance(searched, Combined) else [searched]
+
+
+def asked_kinds(searched: Searched) -> tuple[str, ...]:
+    """Of the representations of a query that it needs."""
+    return searched.kinds if isinstance(searched, Combined) else (searched.kind,)
+
+
+def ask(searched: Searched, queries: Representations, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """As `Index.search`, given kind -> representations of Q queries, of `asked_kinds`."""
+    if isinstance(searched, Combined):
+        return searched.search(queries, k)
+    return searched.search(queries[searched.kind], k)
+
+
 def load(
     embeddings: str, indexes: Sequence[Index], kinds: Sequence[str], candidates: int = 1000
 ) -> Hybrid:

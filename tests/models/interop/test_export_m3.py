@@ -14,7 +14,7 @@ from models.networks import bert, text_embedding
 from models.objectives import m3
 from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.interfaces.objective import GroupShape
-from t5x_style.interfaces.representation import DENSE, KINDS, MULTI_VECTOR, SPARSE
+from t5x_style.interfaces.representation import DENSE, KINDS, MULTI_VECTOR, SIDES, SPARSE
 from tests.kits import published_folders
 from tests.kits.interop import needs_interop
 from tests.parity import parity_kit
@@ -65,7 +65,7 @@ def folder(module: m3.M3, tokenizer: str, tmp_path_factory: pytest.TempPathFacto
     written = export_hf.export(
         str(made), str(stage), Trained(module), module.config, module.vocabulary, tokenizer
     )
-    assert written == {"encoder": "encoder"}
+    assert written == {"encoder": "encoder", "multi_vector": "multi_vector"}
     return made / "encoder"
 
 
@@ -114,3 +114,37 @@ def test_pytorch_computes_the_same(module: m3.M3, folder: Path) -> None:
         real = np.flatnonzero(mask)[1:]
         assert np.flatnonzero(several["segments"]).tolist() == real.tolist()
         np.testing.assert_allclose(several["vectors"][real], vectors[row, real - 1], atol=1e-4)
+
+
+@needs_interop
+def test_sentence_transformers_gives_the_same_vectors_of_tokens(
+    module: m3.M3, folder: Path
+) -> None:
+    from sentence_transformers import MultiVectorEncoder
+    from transformers import AutoTokenizer
+
+    model = MultiVectorEncoder(str(folder.parent / "multi_vector"), device="cpu")
+    tokens = AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, return_tensors="np")
+    group = parity_kit.token_group(tokens["input_ids"], tokens["attention_mask"])
+    lengths = tokens["attention_mask"].sum(axis=1)
+    ours: dict[str, Any] = {side: module.represent(side, group, KINDS) for side in SIDES}
+    encode = {"query": model.encode_query, "passage": model.encode_document}
+    theirs = {side: encode[side](TEXTS, convert_to_numpy=True) for side in SIDES}
+    for row, length in enumerate(lengths):
+        for side in SIDES:
+            found = np.asarray(ours[side][MULTI_VECTOR]["vectors"][row, 1:length])
+            scale = length - 1 if side == "query" else 1  # so that ours is a mean
+            np.testing.assert_allclose(found * scale, theirs[side][row], atol=1e-5)
+    scores = model.similarity(theirs["query"], theirs["passage"]).numpy()
+    expected = [
+        [
+            float(
+                (np.asarray(ours["query"][MULTI_VECTOR]["vectors"][q, 1:n]) @ passage.T)
+                .max(1)
+                .sum()
+            )
+            for passage in theirs["passage"]
+        ]
+        for q, n in enumerate(lengths)
+    ]
+    np.testing.assert_allclose(scores, expected, atol=1e-5)
