@@ -272,6 +272,14 @@ class _Writer:
             tensors = {n.removeprefix(start): a for n, a in named.items() if n.startswith(start)}
             if tensors:
                 torch_pickle.write(folder / f"{head}.pt", tensors)
+                self._name_eos(folder / "tokenizer_config.json")
+
+    def _name_eos(self, path: Path) -> None:
+        """FlagEmbedding gives no weight to the last token of a text if it is called so."""
+        settings = json.loads(path.read_text("utf-8"))
+        backend = tokenizers.Tokenizer.from_file(str(self.tokenizer / "tokenizer.json"))
+        settings.setdefault("eos_token", backend.id_to_token(self.vocabulary.sep))
+        sentence_modules.write_json(path, settings)
 
     def multi_vector(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
         """A folder that sentence-transformers opens as a MultiVectorEncoder."""

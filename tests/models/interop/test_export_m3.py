@@ -1,5 +1,8 @@
 """A trained M3 as a folder: read again, and computed by PyTorch as FlagEmbedding computes it."""
 
+import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,8 @@ from tests.parity import parity_kit
 TEXTS = published_folders.TEXTS[1:4]
 LENGTH = 16
 WEIGHTS = dict.fromkeys(KINDS, 1.0)
+# Of an environment of its own: pip install FlagEmbedding==1.4.2
+FLAG_PYTHON = os.environ.get("KENNEL_FLAG_PYTHON", "")
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +119,30 @@ def test_pytorch_computes_the_same(module: m3.M3, folder: Path) -> None:
         real = np.flatnonzero(mask)[1:]
         assert np.flatnonzero(several["segments"]).tolist() == real.tolist()
         np.testing.assert_allclose(several["vectors"][real], vectors[row, real - 1], atol=1e-4)
+
+
+@pytest.mark.skipif(not FLAG_PYTHON, reason="needs KENNEL_FLAG_PYTHON, a Python with FlagEmbedding")
+def test_flag_embedding_gives_the_same_of_all_kinds(module: m3.M3, folder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    client = Path(__file__).with_name("flag_embedding_client.py")
+    command = [FLAG_PYTHON, str(client), str(folder), "6", str(LENGTH)]
+    done = subprocess.run(
+        command, input=json.dumps(TEXTS), capture_output=True, text=True, check=True
+    )
+    theirs = json.loads(done.stdout.splitlines()[-1])
+    tokens = AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, return_tensors="np")
+    group = parity_kit.token_group(tokens["input_ids"], tokens["attention_mask"])
+    ours: Any = module.represent("passage", group, KINDS)
+    np.testing.assert_allclose(ours[DENSE][:, 0], theirs["dense"], atol=1e-4)
+    for row, length in enumerate(tokens["attention_mask"].sum(axis=1)):
+        vectors = ours[MULTI_VECTOR]["vectors"][row, 1:length]
+        np.testing.assert_allclose(vectors, theirs["multi_vector"][row], atol=1e-4)
+        sparse = {name: np.asarray(array[row]) for name, array in ours[SPARSE].items()}
+        kept = sparse["segments"] > 0
+        entries = zip(sparse["tokens"][kept].tolist(), sparse["weights"][kept], strict=True)
+        expected = {int(token): weight for token, weight in theirs["sparse"][row].items()}
+        assert dict(entries) == pytest.approx(expected, abs=1e-4)
 
 
 @needs_interop
