@@ -4,7 +4,8 @@ From the checkpoint of a training stage: `encoder/`; `masked_lm/` where it has a
 `pretraining/`, RetroMAE's whole state under the official names (`lm.*`, `c_head.*`), where it has a
 decoder.  Of a re-ranker, `cross_encoder/` alone.  All four can be read again by `import_hf`, so
 that anyone can continue.  M3's heads lie in `encoder/`, a file each, as FlagEmbedding has them; its
-vectors of tokens are `multi_vector/` once more, a MultiVectorEncoder of sentence-transformers.
+vectors of tokens are `multi_vector/` once more, a MultiVectorEncoder of sentence-transformers.  Of
+SPLADE, `sparse_encoder/` alone, a SparseEncoder.
 """
 
 import json
@@ -23,8 +24,8 @@ from models.interop import (
     layout_bert,
     model_cards,
     published_layout,
+    sentence_kinds,
     sentence_modules,
-    sentence_multi_vector,
     torch_pickle,
 )
 from t5x_style.interfaces.contract import Contract, Vocabulary
@@ -47,7 +48,14 @@ JOBS = {
     "export": {
         "name": "export_huggingface",
         "version": 1,
-        "outputs": ["encoder", "masked_lm", "pretraining", "cross_encoder", "multi_vector"],
+        "outputs": [
+            "encoder",
+            "masked_lm",
+            "pretraining",
+            "cross_encoder",
+            "multi_vector",
+            "sparse_encoder",
+        ],
     }
 }
 
@@ -84,7 +92,8 @@ def export(
 
     Returns:
         name -> folder in model_dir, of `encoder` and those of `masked_lm`, `pretraining` and
-        `multi_vector` that there are; of a re-ranker, of `cross_encoder`.
+        `multi_vector` that there are; of a re-ranker, of `cross_encoder`; of SPLADE, of
+        `sparse_encoder`.
 
     Raises:
         ExportError: the weights have other shapes than config says, or parts that Hugging Face
@@ -105,6 +114,9 @@ def export(
         _require_pairs(config, Path(tokenizer))
         writer.cross_encoder(folder / "cross_encoder", arrays)
         return {"cross_encoder": "cross_encoder"}
+    if contract.pooling == "splade":
+        writer.sparse_encoder(folder / "sparse_encoder", arrays)
+        return {"sparse_encoder": "sparse_encoder"}
     writer.encoder(folder / "encoder", _parts(arrays, "encoder", "pooler"))
     writer.m3_heads(folder / "encoder", _parts(arrays, "sparse", "multi_vector"))
     written = {"encoder": "encoder"}
@@ -292,13 +304,20 @@ class _Writer:
         backend = tokenizers.Tokenizer.from_file(str(self.tokenizer / "tokenizer.json"))
         projection = {n.removeprefix(head): a for n, a in named.items() if n.startswith(head)}
         cls_token = backend.id_to_token(self.vocabulary.cls)
-        sentence_multi_vector.write(folder, self.contract, cls_token, projection)
+        sentence_kinds.write_multi_vector(folder, self.contract, cls_token, projection)
         card = model_cards.multi_vector(self.contract, int(projection["weight"].shape[0]))
         (folder / "README.md").write_text(card, encoding="utf-8")
 
     def masked_lm(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
         """A folder that transformers opens with its MLM head, tied to the word table."""
         self._model(folder, self._named(arrays), self.layout.masked_lms[self.variant])
+
+    def sparse_encoder(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
+        """A folder that sentence-transformers opens as a SparseEncoder, transformers as an MLM."""
+        self.masked_lm(folder, arrays)
+        sentence_kinds.write_sparse(folder, self.contract, self.max_tokens)
+        card = model_cards.sparse(self.contract, self.max_tokens)
+        (folder / "README.md").write_text(card, encoding="utf-8")
 
     def pretraining(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
         """RetroMAE's state: encoder and head under `lm.`, the decoder as `c_head.`."""

@@ -54,6 +54,29 @@ scores = model.similarity(queries, passages)
 """
 
 
+def sparse(contract: Contract, max_tokens: int) -> str:
+    """README.md of a folder with weights of words."""
+    return f"""---
+library_name: sentence-transformers
+tags: [sentence-transformers, sparse-encoder, splade]
+---
+# A learned sparse retriever trained with Kennel
+
+A weight for each of {contract.vocabulary_size:,} words, most of them 0 (SPLADE); the score is the
+inner product. At most {max_tokens} tokens a text (training: queries {contract.query_length},
+passages {contract.passage_length}).
+
+```python
+from sentence_transformers import SparseEncoder
+
+model = SparseEncoder("path/to/this/folder")
+queries = model.encode_query(["..."])      # puts {contract.query_prefix!r} before each
+passages = model.encode_document(["..."])  # puts {contract.passage_prefix!r} before each
+scores = model.similarity(queries, passages)
+```
+"""
+
+
 def reranker(contract: Contract, max_tokens: int) -> str:
     """README.md of a re-ranker's folder."""
     return f"""---

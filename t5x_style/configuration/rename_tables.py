@@ -266,7 +266,8 @@ ADDED: Mapping[str, str] = {
     "pair_mixture.PairMixture.query_prefix": "None",
     "import_hf.HuggingFace.reranker": "False",
     "import_hf.HuggingFace.m3_heads": "False",
-    "packed_text.EncodeSource.cls_every": "None",
+    "pipeline.EncodeSource.cls_every": "None",
+    "evaluator.RetrievalEvaluator.kind": "'dense'",
 }
 
 

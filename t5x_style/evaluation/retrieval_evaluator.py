@@ -1,13 +1,21 @@
 """Retrieval metrics in the middle of training, on development queries and a sampled corpus."""
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.evaluation import ranking
-from t5x_style.interfaces.objective import ModelFunction, embedder
-from t5x_style.interfaces.representation import PASSAGE, QUERY, function_name
+from t5x_style.interfaces.objective import ModelFunction, embedding_function
+from t5x_style.interfaces.representation import (
+    KINDS,
+    PASSAGE,
+    QUERY,
+    Representation,
+    function_name,
+    require_kinds,
+)
 from t5x_style.interfaces.texts import EncodeSource
 from t5x_style.retrieval import beir_collection, encoding, exact_index, max_passage
 from t5x_style.retrieval.beir_collection import Qrels, has_judgements, read_qrels
@@ -32,6 +40,7 @@ class RetrievalEvaluator:
         partitioner: Partitioner | None = None,
         metrics: Sequence[str] = ranking.METRICS,
         of_blocks: bool = False,
+        kind: str = "dense",
     ):
         """Args:
         name: stands before the metrics' names.
@@ -43,19 +52,21 @@ class RetrievalEvaluator:
         partitioner: of the training, to spread batches over its mesh.
         metrics: names like 'MRR@10', 'Recall@5'; none may look further than `depth`.
         of_blocks: whether `passages` are blocks of the documents that are judged; see `documents`.
+        kind: of the representations that are compared.
 
         A split whose file holds no judgements has nothing to measure: `metrics` is empty, and so is
         what `evaluate` gives.
 
         Raises:
           MetricError: a metric that looks further.
+          RepresentationError: there is no such kind.
           CollectionError: a judgement names a query or passage that the sources do not hold.
         """
         self.name = name
-        self.check_arguments(metrics, depth, corpus, split)
+        self.check_arguments(metrics, depth, corpus, split, kind)
         self.metrics = tuple(metrics)  # known before the first evaluation
         self._queries, self._passages, self._depth = queries, passages, depth
-        self._partitioner = partitioner
+        self._partitioner, self._kind = partitioner, kind
         self._documents = Documents(passages.ids) if of_blocks else None
         judged = passages.ids if self._documents is None else self._documents.ids
         self._qrels: Qrels = {}
@@ -65,13 +76,17 @@ class RetrievalEvaluator:
             self.metrics = ()
 
     @staticmethod
-    def check_arguments(metrics: Sequence[str], depth: int, corpus: str, split: str) -> None:
+    def check_arguments(
+        metrics: Sequence[str], depth: int, corpus: str, split: str, kind: str = "dense"
+    ) -> None:
         """What can be known to be wrong before texts are read; reads names of files only.
 
         Raises:
           MetricError: a metric that looks further than `depth`.
+          RepresentationError: there is no such kind.
           FileNotFoundError: the collection has no such split.
         """
+        require_kinds([kind], KINDS, "RetrievalEvaluator.kind")
         ranking.require_depth(metrics, depth, "RetrievalEvaluator.depth")
         beir_collection.find_qrels(corpus, split)
 
@@ -88,24 +103,34 @@ class RetrievalEvaluator:
           step: shown next to the progress bar.
 
         Raises:
-          RepresentationError: the objective makes no dense vectors of one of the two.
+          RepresentationError: the objective does not make the kind of one of the two.
         """
         return self.score(functions, step).means() if self._qrels else {}
 
     def score(self, functions: Mapping[str, ModelFunction], step: int) -> ranking.Scores:
         """As `evaluate`, for each query."""
-        vectors = {}
-        for side, source in ((QUERY, self._queries), (PASSAGE, self._passages)):
-            vectors[side] = encoding.encode(
-                *(embedder(functions, side), source, self._partitioner),
-                f"step {step}: {function_name(side)}",
-            )
+        texts = {side: self._represented(functions, side, step) for side in (QUERY, PASSAGE)}
         queries = list(self._queries.ids)
-        keep = [row for row, name in enumerate(queries) if name in self._qrels]
+        keep = np.array([row for row, name in enumerate(queries) if name in self._qrels], np.int64)
 
         def search(k: int) -> tuple[np.ndarray, np.ndarray]:
-            return exact_index.top_k(vectors[QUERY][keep], vectors[PASSAGE], k)
+            return exact_index.top_k(texts[QUERY][keep], texts[PASSAGE], k, self._kind)
 
         found = max_passage.search(search, self._passages.ids, self._documents, self._depth)
         run = ranking.make_run([queries[row] for row in keep], *found)
         return ranking.score_run(run, self._qrels, self.metrics)
+
+    def _represented(
+        self, functions: Mapping[str, ModelFunction], side: str, step: int
+    ) -> Representation:
+        """What the texts of a side become now."""
+        source = self._queries if side == QUERY else self._passages
+        embed = embedding_function(functions, side, (self._kind,))
+        (found,) = encoding.represent_parts(
+            functools.partial(embed, kinds=(self._kind,)),
+            [source],
+            len(source.ids),
+            self._partitioner,
+            f"step {step}: {function_name(side)}",
+        )
+        return found[self._kind]

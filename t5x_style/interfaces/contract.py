@@ -61,7 +61,7 @@ class Contract:
     """How text becomes a vector.
 
     Attributes:
-      pooling: 'cls', 'mean', 'pooler', 'weighted_mean' or 'mcls'.
+      pooling: 'cls', 'mean', 'pooler', 'weighted_mean' or 'mcls'; 'splade' of weights of words.
       normalise: whether vectors have unit length.
       similarity: 'dot' or 'cosine'; of models without vectors 'score' for a re-ranker, 'class' for
         a classifier, 'span' for a reader.

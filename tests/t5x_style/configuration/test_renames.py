@@ -356,3 +356,17 @@ def test_gin_files_are_found_from_another_folder(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out/tokenizer").is_dir()
+
+
+def test_added_parameters_are_named_as_fingerprints_name_them() -> None:
+    """By the first name of their module: under a present one, finished runs would not count."""
+    present = {
+        new.rpartition(".")[2]: old.rpartition(".")[2] for old, new in rename_tables.NAMES.items()
+    }
+    first = {old.rpartition(".")[2] for old in rename_tables.NAMES}
+    wrong = [
+        name
+        for name in rename_tables.ADDED
+        if (module := name.partition(".")[0]) in present and module not in first
+    ]
+    assert not wrong
