@@ -268,6 +268,7 @@ ADDED: Mapping[str, str] = {
     "import_hf.HuggingFace.m3_heads": "False",
     "pipeline.EncodeSource.cls_every": "None",
     "evaluator.RetrievalEvaluator.kind": "'dense'",
+    "systems.Bm25.analyzer": "None",
 }
 
 

@@ -21,6 +21,7 @@ from t5x_style.interfaces.text_encoder import TextEncoder
 from t5x_style.interfaces.texts import EncodeSource
 from t5x_style.mining import pair_scoring
 from t5x_style.retrieval import bm25, exact_index, max_passage, similarity
+from t5x_style.retrieval.analysis import Analyzer, LanguageAnalyzer
 from t5x_style.retrieval.beir_collection import Passage
 from t5x_style.retrieval.max_passage import Documents
 
@@ -28,20 +29,34 @@ from t5x_style.retrieval.max_passage import Documents
 class Bm25:
     """BM25 over titles and bodies, see `retrieval.bm25`."""
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, analyzer: Analyzer | None = None):
+        """Args:
+        name: of the system.
+        analyzer: what its words are; English stems by default.
+        """
         self.name = name
+        self._analyzer = LanguageAnalyzer("en") if analyzer is None else analyzer
+        self._own = analyzer is not None
+        self._index: bm25.Bm25Index | None = None
 
     def run(self, suite: EvaluationSuite, split: str) -> Run:
         """As `System.run`."""
         texts = suite.texts(split)
-        index = _bm25_of(suite)
+        index = self._index_of(suite)
         return ranking.make_run(
             list(texts), index.ids, *index.search(list(texts.values()), suite.depth)
         )
 
+    def _index_of(self, suite: EvaluationSuite) -> bm25.Bm25Index:
+        if not self._own:
+            return _bm25_of(suite)
+        if self._index is None:
+            self._index = bm25.Bm25Index(suite.contents(), suite.passages.ids, self._analyzer)
+        return self._index
+
     def facts(self) -> dict[str, Any]:
         """As `System.facts`."""
-        return {"variant": "lucene", "k1": bm25.K1, "b": bm25.B, "stemmer": "english"}
+        return {"variant": "lucene", "k1": bm25.K1, "b": bm25.B, **self._analyzer.facts}
 
 
 @functools.lru_cache(maxsize=1)

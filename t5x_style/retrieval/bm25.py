@@ -1,6 +1,7 @@
 """BM25 over titles and bodies: the baseline, and the miner of hard negatives.
 
-Lucene's variant with k1 = 0.9 and b = 0.4 (Pyserini's values), Porter2 stems, English stop words.
+Lucene's variant with k1 = 0.9 and b = 0.4 (Pyserini's values); by default Porter2 stems, English
+stop words.
 """
 
 import logging
@@ -11,6 +12,7 @@ import numpy as np
 
 from t5x_style.distributed import startup
 from t5x_style.interfaces import index as index_lib
+from t5x_style.retrieval.analysis import Analyzer, LanguageAnalyzer
 from t5x_style.retrieval.beir_collection import Passages
 
 K1 = 0.9
@@ -22,17 +24,19 @@ class Bm25Index:
 
     recall = 1.0
 
-    def __init__(self, texts: Iterable[str], ids: Sequence[str]):
+    def __init__(self, texts: Iterable[str], ids: Sequence[str], analyzer: Analyzer | None = None):
         """Args:
         texts: one for each passage.
         ids: their ids.
+        analyzer: makes words of texts and queries; that of English by default.
         """
         startup.tolerate_absent_tpu()
         import bm25s  # it runs a JAX operation on import, so not before a distributed start
 
         logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG
         self.ids = list(ids)
-        self._stems = stem(texts)
+        self._words = LanguageAnalyzer("en") if analyzer is None else analyzer
+        self._stems = self._words(texts)
         if len(self._stems) != len(self.ids):
             raise ValueError(f"expected {len(self.ids)} texts, found {len(self._stems)}")
         if not any(self._stems):
@@ -46,14 +50,14 @@ class Bm25Index:
             raise index_lib.QueryError("expected a list of queries, found one string")
         if k < 1:
             raise index_lib.QueryError(f"expected k of at least 1, found {k}")
-        found = [best(self._score(stems), k) for stems in stem(queries)]
+        found = [best(self._score(stems), k) for stems in self._words(queries)]
         scores = np.stack([s for s, _ in found]) if found else np.zeros((0, k), np.float32)
         rows = np.stack([r for _, r in found]) if found else np.zeros((0, k), np.int32)
         return scores, rows
 
     def score(self, query: str) -> np.ndarray:
         """The score of every passage, [N] float32; 0 where no stem is shared."""
-        return self._score(stem([query])[0])
+        return self._score(self._words([query])[0])
 
     def stems(self, row: int) -> frozenset[str]:
         """The distinct stems of a passage."""
@@ -84,16 +88,5 @@ def build(passages: Passages) -> Bm25Index:
 
 
 def stem(texts: Iterable[str]) -> list[list[str]]:
-    """Lower-cased words of two characters or more, without stop words, stemmed."""
-    startup.tolerate_absent_tpu()
-    import bm25s
-    import Stemmer
-
-    tokens = bm25s.tokenize(
-        list(texts),
-        stopwords="english",
-        stemmer=Stemmer.Stemmer("english"),
-        return_ids=False,
-        show_progress=False,
-    )
-    return [[token for token in words if token] for words in tokens]
+    """Lower-cased English words of two characters or more, without stop words, stemmed."""
+    return LanguageAnalyzer("en")(texts)

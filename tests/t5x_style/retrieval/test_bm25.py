@@ -1,13 +1,16 @@
-"""BM25: scores against the formula, ties, queries without words."""
+"""BM25: scores against the formula, ties, queries without words, words of several kinds."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 
 from t5x_style.interfaces import index as index_lib
-from t5x_style.retrieval import bm25
+from t5x_style.retrieval import analysis, bm25
 from t5x_style.retrieval.beir_collection import Passages
+from tests.kits import published_folders
 from tests.kits import retrieval_helpers as helpers
 
 TEXTS = ["Read a CSV file", "Writing CSV files, reading CSV files", "the sockets", ""]
@@ -76,3 +79,32 @@ def test_bad_input_is_refused(index):
     with pytest.raises(ValueError, match="found none"):
         bm25.Bm25Index(["", "the"], ["x", "y"])
     assert index.search([], 3)[1].shape == (0, 3)
+
+
+def test_words_are_those_of_a_language():
+    assert analysis.LanguageAnalyzer("en")(["The reading of the books"]) == [["read", "book"]]
+    assert analysis.LanguageAnalyzer("en")(["The reading"]) == bm25.stem(["The reading"])
+    german = analysis.LanguageAnalyzer("de")
+    assert german(["Die Häuser und das Haus"]) == [["haus", "haus"]]
+    assert german.facts == {"stemmer": "german"}
+    assert analysis.LanguageAnalyzer("sw")(["Watu wengi"]) == [["watu", "wengi"]]  # no stemmer
+
+
+def test_languages_without_spaces_have_pairs_of_characters():
+    chinese = analysis.LanguageAnalyzer("zh")
+    assert chinese(["搜索引擎 BM25，字", ""]) == [["搜索", "索引", "引擎", "bm25", "字"], []]
+    index = bm25.Bm25Index(["搜索引擎很快", "今天天气很好"], ["a", "b"], chinese)
+    assert index.search(["引擎"], 1)[1].tolist() == [[0]]
+    assert analysis.LanguageAnalyzer("th")(["ภาษา"]) == [["ภา", "าษ", "ษา"]]
+
+
+def test_words_may_be_the_tokens_of_a_model(tmp_path):
+    folder = published_folders.encoder(tmp_path / "encoder")
+    by_tokens = analysis.TokenAnalyzer(str(folder))
+    tokenizer = tokenizers.Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
+    text = published_folders.TEXTS[1]
+    assert by_tokens([text]) == [tokenizer.encode(text, add_special_tokens=False).tokens]
+    index = bm25.Bm25Index(published_folders.TEXTS[1:4], ["a", "b", "c"], by_tokens)
+    assert index.search(published_folders.TEXTS[2:3], 1)[1].tolist() == [[1]]
+    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json: not found"):
+        analysis.TokenAnalyzer(str(tmp_path))

@@ -1,0 +1,140 @@
+"""Words that BM25 counts: stems of a language, pairs of characters, or the tokens of a model.
+
+Published tables compare models with two BM25s, which differ much (M3, arXiv:2402.03216, table 1):
+one whose words are the model's tokens, one with an analyzer of the language.
+"""
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from t5x_style.distributed import startup
+
+# Language code -> (name of its Snowball stemmer, name of bm25s's list of stop words), '' for none
+_LANGUAGES = {
+    "ar": ("arabic", ""),
+    "ca": ("catalan", ""),
+    "cs": ("czech", ""),
+    "da": ("danish", "danish"),
+    "de": ("german", "german"),
+    "el": ("greek", ""),
+    "en": ("english", "english"),
+    "es": ("spanish", "spanish"),
+    "et": ("estonian", ""),
+    "fa": ("persian", ""),
+    "fi": ("finnish", ""),
+    "fr": ("french", "french"),
+    "hi": ("hindi", ""),
+    "hu": ("hungarian", ""),
+    "id": ("indonesian", ""),
+    "it": ("italian", "italian"),
+    "nl": ("dutch", "dutch"),
+    "no": ("norwegian", "norwegian"),
+    "pl": ("polish", ""),
+    "pt": ("portuguese", "portuguese"),
+    "ro": ("romanian", ""),
+    "ru": ("russian", "russian"),
+    "sr": ("serbian", ""),
+    "sv": ("swedish", "swedish"),
+    "ta": ("tamil", ""),
+    "tr": ("turkish", "turkish"),
+}
+_BY_PAIRS = ("ja", "ko", "th", "zh")  # no spaces between words, or much behind a word
+# Hiragana to unified ideographs, Hangul, Thai; or a word
+_PAIRED = re.compile(
+    r"([\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f]+)|([^\W\u3040-\ud7af\u0e00-\u0e7f]+)"
+)
+
+
+class Analyzer(Protocol):
+    """Turns texts into words."""
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What words are, for the record of an evaluation."""
+        ...
+
+    def __call__(self, texts: Iterable[str]) -> list[list[str]]:
+        """The words of each text."""
+        ...
+
+
+class LanguageAnalyzer:
+    """Stems of two characters or more, without stop words; of Chinese, Japanese, Korean and Thai
+    neighbouring characters, as Lucene's analyzer for these has them. A language without stemmer
+    has its words, in lower case.
+    """
+
+    def __init__(self, language: str = "en"):
+        """Args:
+        language: code, such as 'en'.
+        """
+        self._language = language
+        self._stemmer, self._stop_words = _LANGUAGES.get(language, ("", ""))
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """As `Analyzer.facts`."""
+        if self._language in _BY_PAIRS:
+            return {"words": "pairs of characters"}
+        return {"stemmer": self._stemmer or "none"}
+
+    def __call__(self, texts: Iterable[str]) -> list[list[str]]:
+        """As `Analyzer.__call__`."""
+        if self._language in _BY_PAIRS:
+            return [[*_pairs(text.lower())] for text in texts]
+        startup.tolerate_absent_tpu()
+        import bm25s
+        import Stemmer
+
+        tokens = bm25s.tokenize(
+            list(texts),
+            stopwords=self._stop_words or [],
+            stemmer=Stemmer.Stemmer(self._stemmer) if self._stemmer else None,
+            return_ids=False,
+            show_progress=False,
+        )
+        return [[token for token in words if token] for words in tokens]
+
+
+def _pairs(text: str) -> Iterator[str]:
+    for characters, word in _PAIRED.findall(text):
+        if word:
+            yield word
+        elif len(characters) == 1:
+            yield characters
+        else:
+            yield from map("".join, itertools.pairwise(characters))
+
+
+class TokenAnalyzer:
+    """The tokens of a model's tokenizer, without special ones."""
+
+    def __init__(self, tokenizer: str):
+        """Args:
+        tokenizer: its folder, with tokenizer.json.
+        """
+        import tokenizers
+
+        path = Path(tokenizer) / "tokenizer.json"
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path}: not found. Expected the folder of a stage that trains or imports a "
+                "tokenizer"
+            )
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """As `Analyzer.facts`."""
+        return {"words": "tokens of the model"}
+
+    def __call__(self, texts: Iterable[str]) -> list[list[str]]:
+        """As `Analyzer.__call__`."""
+        given: Sequence[str] = list(texts)
+        found = self._tokenizer.encode_batch(given, add_special_tokens=False)
+        return [one.tokens for one in found]
