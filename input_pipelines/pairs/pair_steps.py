@@ -51,7 +51,11 @@ def fitting_steps(pairs: PairMixture, steps: int, passes: float) -> int:
 
 
 def epoch_steps(
-    pairs: PairMixture, epochs: float | None, budget: float, steps: int | None = None
+    pairs: PairMixture,
+    epochs: float | None,
+    budget: float,
+    steps: int | None = None,
+    of_thousands: float = 2.0,
 ) -> int:
     """The steps of a training on labelled queries, or on other pairs where there are none.
 
@@ -60,6 +64,7 @@ def epoch_steps(
       epochs: how often each query is seen; None: by their number, see `usual_epochs`.
       budget: of the full length; multiplies the epochs.
       steps: taken instead, times the budget; None: by the epochs.
+      of_thousands: see `usual_epochs`.
 
     Raises:
       ValueError: epochs below 0, or an error of `pairs`.
@@ -68,15 +73,22 @@ def epoch_steps(
     kinds = [name for name in opened.sizes if isinstance(pairs.kinds[name], LabelledPairs)]
     count = sum(opened.sizes[name] for name in kinds or opened.sizes)
     each = sum(opened.counts.get(name, 0) for name in kinds or opened.sizes)
-    return _steps(count, each, epochs, budget, steps)
+    return _steps(count, each, epochs, budget, steps, of_thousands)
 
 
-def _steps(count: int, each: int, epochs: float | None, budget: float, steps: int | None) -> int:
+def _steps(
+    count: int,
+    each: int,
+    epochs: float | None,
+    budget: float,
+    steps: int | None,
+    of_thousands: float = 2.0,
+) -> int:
     """Of `count` examples, `each` of them a step."""
     if steps is not None:
         return min(steps, max(1, round(budget * steps)))
     if epochs is None:
-        epochs = usual_epochs(count)
+        epochs = usual_epochs(count, of_thousands)
     if not epochs >= 0:
         raise ValueError(f"epoch_steps.epochs: expected 0 or more, or None, found {epochs}")
     found = math.ceil(budget * epochs * count / each)
@@ -109,9 +121,14 @@ def joint_epoch_steps(
     return _steps(len(pairs.queries), batch, epochs, budget, steps)
 
 
-def usual_epochs(pairs: int) -> float:
-    """How often few pairs are shown more than many; development queries choose the checkpoint."""
-    for least, epochs in ((50_000, 1.0), (5_000, 2.0), (1_000, 3.0)):
+def usual_epochs(pairs: int, of_thousands: float = 2.0) -> float:
+    """How often few pairs are shown more than many; development queries choose the checkpoint.
+
+    Args:
+      pairs: how many there are.
+      of_thousands: epochs of 5,000 to 50,000 pairs.
+    """
+    for least, epochs in ((50_000, 1.0), (5_000, of_thousands), (1_000, 3.0)):
         if pairs >= least:
             return epochs
     return 5.0
