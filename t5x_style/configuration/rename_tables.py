@@ -269,7 +269,6 @@ ADDED: Mapping[str, str] = {
     "pipeline.EncodeSource.cls_every": "None",
     "evaluator.RetrievalEvaluator.kind": "'dense'",
     "systems.Bm25.analyzer": "None",
-    "optim.fine_tuning_rate.narrow": "3e-05",
     "pair_steps.epoch_steps.of_thousands": "2.0",
 }
 

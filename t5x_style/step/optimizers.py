@@ -16,9 +16,9 @@ DECAYS = ("linear", "cosine", "constant", "warmup_stable_decay")
 NO_DECAY = (r"bias$", r"scale$")  # an encoder may have no biases, or no norms
 
 
-# Rates at which E5 was fine-tuned (https://arxiv.org/abs/2212.03533, A.2), up to a width of 768 and
-# above
-_BASE_RATE, _LARGE_RATE = 2e-5, 1e-5
+# Width of an encoder -> rate at which E5 was fine-tuned (https://arxiv.org/abs/2212.03533, A.2)
+_FINE_TUNING_RATES = {384: 3e-5, 768: 2e-5}
+_LARGE_RATE = 1e-5
 
 
 class PatternError(ValueError):
@@ -221,18 +221,14 @@ def _matches(patterns: tuple[str, ...], path: str) -> bool:
     return any(re.search(pattern, path) for pattern in patterns)
 
 
-def fine_tuning_rate(
-    config: EncoderConfig, rate: float | None = None, narrow: float = 3e-5
-) -> float:
+def fine_tuning_rate(config: EncoderConfig, rate: float | None = None) -> float:
     """A learning rate that suits the fine-tuning of an encoder: the wider it is, the lower.
 
     Args:
       config: of the encoder.
       rate: at the peak, taken as it is; None: by the width.
-      narrow: up to a width of 384; E5's by default.
     """
     if rate is not None:
         return rate
-    if config.hidden <= 384:
-        return narrow
-    return _BASE_RATE if config.hidden <= 768 else _LARGE_RATE
+    rates = (found for width, found in _FINE_TUNING_RATES.items() if config.hidden <= width)
+    return next(rates, _LARGE_RATE)
