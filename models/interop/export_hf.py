@@ -251,6 +251,12 @@ class _Writer:
         """`max_tokens` of the contract."""
         return max_tokens(self.contract)
 
+    @property
+    def _without_pooler(self) -> dict[str, Any]:
+        """For transformers' model, which would make a pooler up, with a warning."""
+        left = self.variant not in self.layout.with_pooler
+        return {} if left else {"add_pooling_layer": False}
+
     def encoder(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
         """A sentence-transformers folder, whose root is one of transformers.
 
@@ -270,8 +276,7 @@ class _Writer:
             if not (left and name.startswith(f"{base}pooler."))
         }
         self._model(folder, tensors, self.layout.base_models[self.variant])
-        # Or transformers would make one up, and sentence-transformers warn of it.
-        arguments = {} if left or pooler else {"add_pooling_layer": False}
+        arguments = {} if pooler else self._without_pooler
         sentence_modules.write(folder, self.contract, self.max_tokens, arguments, pooler)
         card = model_cards.retriever(self.contract, self.max_tokens)
         (folder / "README.md").write_text(card, encoding="utf-8")
@@ -304,7 +309,9 @@ class _Writer:
         backend = tokenizers.Tokenizer.from_file(str(self.tokenizer / "tokenizer.json"))
         projection = {n.removeprefix(head): a for n, a in named.items() if n.startswith(head)}
         cls_token = backend.id_to_token(self.vocabulary.cls)
-        sentence_kinds.write_multi_vector(folder, self.contract, cls_token, projection)
+        sentence_kinds.write_multi_vector(
+            folder, self.contract, cls_token, projection, self._without_pooler
+        )
         card = model_cards.multi_vector(self.contract, int(projection["weight"].shape[0]))
         (folder / "README.md").write_text(card, encoding="utf-8")
 

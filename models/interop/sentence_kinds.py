@@ -32,7 +32,11 @@ _TOKENS = {"module_input_name": "token_embeddings", "module_output_name": "token
 
 
 def write_multi_vector(
-    folder: Path, contract: Contract, cls_token: str, projection: Mapping[str, np.ndarray]
+    folder: Path,
+    contract: Contract,
+    cls_token: str,
+    projection: Mapping[str, np.ndarray],
+    model_args: Mapping[str, Any],
 ) -> None:
     """Adds what a MultiVectorEncoder needs to a folder with the encoder and its tokenizer.
 
@@ -41,6 +45,7 @@ def write_multi_vector(
         contract: prefixes and lengths.
         cls_token: how the tokenizer spells [CLS].
         projection: 'weight' [d, D] and 'bias' [d].
+        model_args: for the constructor of transformers' model.
     """
     size, width = projection["weight"].shape
     dense = {
@@ -57,7 +62,7 @@ def write_multi_vector(
     }
     encoder = {
         "transformer_task": "feature-extraction",
-        "model_args": {"add_pooling_layer": False},
+        "model_args": dict(model_args),
         "query_length": contract.query_length,
         "document_length": contract.passage_length,
     }

@@ -95,7 +95,7 @@ class Seismic(index_lib.IndexType):
       block_share: blocks of a token, as a share of its passages.
       summary_energy: share of a block's weight that its summary keeps, in (0, 1]. Its authors'
         0.4 is meant for passages expanded to hundreds of tokens (SPLADE); with the weights of a
-        text's own tokens alone (M3, BM25) it lost a third of the hits, docs/indexes.md.
+        text's own tokens alone (M3, BM25) it lost four hits of ten, docs/indexes.md.
       query_cut: of a query's tokens, so many of the largest weights choose blocks; all are scored.
       heap_factor: in (0, 1]; lower looks at more blocks, and finds more.
       reorder: how many candidates are scored again exactly; at least k are.
