@@ -93,8 +93,8 @@ def with_bm25() -> tuple[Entries, Entries, list[Setting]]:
 
     def search(given: Entries) -> np.ndarray:
         tokens = np.repeat(given.arrays["tokens"], given.arrays["weights"].astype(np.int64))
-        ends = np.cumsum(np.add.reduceat(given.arrays["weights"], given.offsets[:-1]))
-        lists = np.split(tokens, ends[:-1].astype(np.int64))
+        ends = np.concatenate([[0], np.cumsum(given.arrays["weights"])])[given.offsets[1:-1]]
+        lists = np.split(tokens, ends.astype(np.int64))
         found = peer.retrieve(
             [one.tolist() for one in lists], k=K, show_progress=False, n_threads=cores
         )

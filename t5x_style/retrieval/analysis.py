@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import regex
+
 from t5x_style.distributed import startup
 
 # Language code -> (name of its Snowball stemmer, name of bm25s's list of stop words), '' for none
@@ -41,7 +43,9 @@ _LANGUAGES = {
     "ta": ("tamil", ""),
     "tr": ("turkish", "turkish"),
 }
-_BY_PAIRS = ("ja", "ko", "th", "zh")  # no spaces between words, or much behind a word
+_WITHOUT_STEMMER = ("bg", "bn", "he", "hr", "ms", "sk", "sl", "sw", "te", "uk", "ur", "vi", "yo")
+_BY_PAIRS = ("ja", "ko", "th", "zh")  # no spaces between words, or endings joined to them
+_WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]{2,}")  # with the vowel signs of Indian scripts
 # Hiragana to unified ideographs, Hangul, Thai; or a word
 _PAIRED = re.compile(
     r"([\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f]+)|([^\W\u3040-\ud7af\u0e00-\u0e7f]+)"
@@ -62,15 +66,22 @@ class Analyzer(Protocol):
 
 
 class LanguageAnalyzer:
-    """Stems of two characters or more, without stop words; of Chinese, Japanese, Korean and Thai
-    neighbouring characters, as Lucene's analyzer for these has them. A language without stemmer
-    has its words, in lower case.
+    """Words of two characters or more, as stems and without stop words where the language has a
+    stemmer and a list; of Chinese, Japanese, Korean and Thai, pairs of neighbouring characters.
     """
 
     def __init__(self, language: str = "en"):
         """Args:
         language: code, such as 'en'.
+
+        Raises:
+          ValueError: a code that is not known here.
         """
+        known = sorted([*_LANGUAGES, *_WITHOUT_STEMMER, *_BY_PAIRS])
+        if language not in known:
+            raise ValueError(
+                f"LanguageAnalyzer.language: expected one of {known}, found {language!r}"
+            )
         self._language = language
         self._stemmer, self._stop_words = _LANGUAGES.get(language, ("", ""))
 
@@ -85,18 +96,37 @@ class LanguageAnalyzer:
         """As `Analyzer.__call__`."""
         if self._language in _BY_PAIRS:
             return [[*_pairs(text.lower())] for text in texts]
-        startup.tolerate_absent_tpu()
-        import bm25s
-        import Stemmer
+        if self._language == "en":
+            return _english(texts)
+        words = [_WORD.findall(text.lower()) for text in texts]
+        if self._stop_words:
+            startup.tolerate_absent_tpu()
+            from bm25s import stopwords
 
-        tokens = bm25s.tokenize(
-            list(texts),
-            stopwords=self._stop_words or [],
-            stemmer=Stemmer.Stemmer(self._stemmer) if self._stemmer else None,
-            return_ids=False,
-            show_progress=False,
-        )
-        return [[token for token in words if token] for words in tokens]
+            stops = {*getattr(stopwords, f"STOPWORDS_{self._stop_words.upper()}")}
+            words = [[word for word in one if word not in stops] for one in words]
+        if self._stemmer:
+            import Stemmer
+
+            stemmer = Stemmer.Stemmer(self._stemmer)
+            words = [stemmer.stemWords(one) for one in words]
+        return [[word for word in one if word] for one in words]
+
+
+def _english(texts: Iterable[str]) -> list[list[str]]:
+    """As bm25s has it, whose figures tables hold."""
+    startup.tolerate_absent_tpu()
+    import bm25s
+    import Stemmer
+
+    tokens = bm25s.tokenize(
+        list(texts),
+        stopwords="english",
+        stemmer=Stemmer.Stemmer("english"),
+        return_ids=False,
+        show_progress=False,
+    )
+    return [[token for token in words if token] for words in tokens]
 
 
 def _pairs(text: str) -> Iterator[str]:

@@ -123,21 +123,28 @@ class Combined:
 
     Attributes:
       searched: indexes and passages.
-      weights: kind -> weight, such as `hybrid_weights.load` reads; None: reciprocal ranks.
+      weights: kind -> weight, such as `hybrid_weights.combined` reads; None: reciprocal ranks.
+      ranked: the kinds whose ranks count, without weights; all that are stored by default.
     """
 
     searched: Hybrid
     weights: Mapping[str, float] | None
+    ranked: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_weights(dict.fromkeys(self._scored, 1.0), self.searched.kinds)
         if self.weights is not None:
             check_weights(self.weights, self.searched.kinds)
 
     @property
+    def _scored(self) -> tuple[str, ...]:
+        return tuple(self.weights or self.ranked or self.searched.kinds)
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """Of the representations of a query that are needed."""
-        scored = self.searched.kinds if self.weights is None else self.weights
-        return tuple(dict.fromkeys([*scored, *(index.kind for index in self.searched.indexes)]))
+        proposing = [index.kind for index in self.searched.indexes]
+        return tuple(dict.fromkeys([*self._scored, *proposing]))
 
     @property
     def ids(self) -> Sequence[str]:
@@ -149,7 +156,7 @@ class Combined:
         if self.weights is not None:
             return self.searched.search(queries, k, self.weights)
         rows = self.searched.propose(queries, k)
-        scores = self.searched.scores({kind: queries[kind] for kind in self.kinds}, rows)
+        scores = self.searched.scores({kind: queries[kind] for kind in self._scored}, rows)
         return index_lib.padded(reciprocal_ranks(scores), rows, k)
 
 

@@ -90,6 +90,18 @@ def test_words_are_those_of_a_language():
     assert analysis.LanguageAnalyzer("sw")(["Watu wengi"]) == [["watu", "wengi"]]  # no stemmer
 
 
+def test_vowel_signs_belong_to_words():
+    assert analysis.LanguageAnalyzer("bn")(["বাংলা ভাষা"]) == [["বাংলা", "ভাষা"]]
+    hindi = analysis.LanguageAnalyzer("hi")(["हिन्दी भाषा किताब"])
+    assert hindi == [["हिन्द", "भाष", "किताब"]]  # stems, of whole words
+
+
+@pytest.mark.parametrize("code", ["german", "DE", "zh-cn"])
+def test_an_unknown_language_is_refused(code):
+    with pytest.raises(ValueError, match=f"expected one of .*'sw'.*found '{code}'"):
+        analysis.LanguageAnalyzer(code)
+
+
 def test_languages_without_spaces_have_pairs_of_characters():
     chinese = analysis.LanguageAnalyzer("zh")
     assert chinese(["搜索引擎 BM25，字", ""]) == [["搜索", "索引", "引擎", "bm25", "字"], []]

@@ -138,18 +138,32 @@ def test_combined_by_weights_or_by_ranks(embedded, queries):
         hybrid.Combined(searched(embedded, DENSE), {"colbert": 1.0})
 
 
-def test_weights_are_those_that_an_evaluation_chose(tmp_path):
-    metrics = tmp_path / "metrics.json"
+def test_search_combines_as_the_evaluation_did(embedded, queries, tmp_path):
+    metrics, one = tmp_path / "metrics.json", searched(embedded, DENSE)
+    of_hybrid = {"candidates_by": ["dense"], "candidates": 1000}
+    weighted = {**of_hybrid, "method": "weighted"}
+    ranks = {**of_hybrid, "method": "reciprocal_rank", "kinds": ["dense", "sparse"]}
     facts = {
         "bm25": {},
-        "m3_all": {"candidates_by": ["dense"], "weights": {"dense": 0.7, "sparse": 0.3}},
-        "m3_ranks": {"candidates_by": ["dense"]},
+        "m3_all": {**weighted, "weights": {"dense": 0.7, "sparse": 0.3}},
+        "m3_ranks": ranks,
+        "m3_fewer": {**ranks, "candidates": 10},
+        "m3_broken": weighted,
     }
     metrics.write_text(json.dumps({"facts": facts}))
-    assert hybrid_weights.load(str(metrics), "m3_all") == {"dense": 0.7, "sparse": 0.3}
-    assert hybrid_weights.load(str(metrics), "m3_ranks") is None
-    with pytest.raises(hybrid.HybridError, match=r"found \['m3_all', 'm3_ranks'\].*HYBRID_SYSTEM"):
-        hybrid_weights.load(str(metrics), "bm25")
+    found = hybrid_weights.combined(one, str(metrics), "m3_all")
+    assert found.weights == {"dense": 0.7, "sparse": 0.3}
+    by_ranks = hybrid_weights.combined(one, str(metrics), "m3_ranks")
+    assert by_ranks.weights is None and by_ranks.kinds == (DENSE, SPARSE)
+    rows = one.propose(queries, 5)
+    scores = one.scores({kind: queries[kind] for kind in (DENSE, SPARSE)}, rows)
+    order = np.argsort(-hybrid.reciprocal_ranks(scores), axis=1, kind="stable")[:, :5]
+    best = np.take_along_axis(rows, order, axis=1)
+    np.testing.assert_array_equal(by_ranks.search(queries, 5)[1], best)
+    wrong = {"bm25": "HYBRID_SYSTEM", "m3_fewer": "Set CANDIDATES", "m3_broken": "not recorded"}
+    for name, message in wrong.items():
+        with pytest.raises(hybrid.HybridError, match=message):
+            hybrid_weights.combined(one, str(metrics), name)
 
 
 def test_the_grid_sums_to_one():
