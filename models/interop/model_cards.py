@@ -18,15 +18,7 @@ tags: [sentence-transformers, feature-extraction, sentence-similarity]
 most {max_tokens} tokens a text (training: queries {contract.query_length}, passages
 {contract.passage_length}).
 
-```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("path/to/this/folder")
-queries = model.encode_query(["..."])      # puts {contract.query_prefix!r} before each
-passages = model.encode_document(["..."])  # puts {contract.passage_prefix!r} before each
-scores = model.similarity(queries, passages)
-```
-
+{_usage(contract, "SentenceTransformer")}
 {pooler}
 """
 
@@ -41,17 +33,10 @@ tags: [sentence-transformers, multi-vector, late-interaction]
 
 A vector of {size} dimensions for each token but [CLS]; the score is the mean over the query's
 vectors of the largest inner product with one of the passage's. Queries have at most
-{contract.query_length} tokens, passages {contract.passage_length}.
+{contract.query_length} tokens, passages {contract.passage_length}. It needs sentence-transformers
+6 or later.
 
-```python
-from sentence_transformers import MultiVectorEncoder  # 6.0 or later
-
-model = MultiVectorEncoder("path/to/this/folder")
-queries = model.encode_query(["..."])      # puts {contract.query_prefix!r} before each
-passages = model.encode_document(["..."])  # puts {contract.passage_prefix!r} before each
-scores = model.similarity(queries, passages)
-```
-"""
+{_usage(contract, "MultiVectorEncoder")}"""
 
 
 def sparse(contract: Contract, max_tokens: int) -> str:
@@ -66,15 +51,7 @@ A weight for each of {contract.vocabulary_size:,} words, most of them 0 (SPLADE)
 inner product. At most {max_tokens} tokens a text (training: queries {contract.query_length},
 passages {contract.passage_length}).
 
-```python
-from sentence_transformers import SparseEncoder
-
-model = SparseEncoder("path/to/this/folder")
-queries = model.encode_query(["..."])      # puts {contract.query_prefix!r} before each
-passages = model.encode_document(["..."])  # puts {contract.passage_prefix!r} before each
-scores = model.similarity(queries, passages)
-```
-"""
+{_usage(contract, "SparseEncoder")}"""
 
 
 def reranker(contract: Contract, max_tokens: int) -> str:
@@ -101,4 +78,17 @@ In training, a query was cut to {contract.query_length} tokens and a passage (ti
 {contract.passage_length}, special tokens included, before they were joined. sentence-transformers
 cuts the pair as a whole, the longer text first, so scores can differ from those of the training
 library for pairs of which a text is longer than that.
+"""
+
+
+def _usage(contract: Contract, model: str) -> str:
+    """How sentence-transformers compares queries with passages, by a class of models."""
+    return f"""```python
+from sentence_transformers import {model}
+
+model = {model}("path/to/this/folder")
+queries = model.encode_query(["..."])      # puts {contract.query_prefix!r} before each
+passages = model.encode_document(["..."])  # puts {contract.passage_prefix!r} before each
+scores = model.similarity(queries, passages)
+```
 """

@@ -5,9 +5,10 @@ z the logits of the encoder's MLM head,
 
     w_v = max over the text's tokens of log(1 + relu(z_v))
 
-A query learns to tell its positive from the other passages of the global batch by the inner product
-of two such vectors, and the FLOPS regulariser (Paria et al. 2020, arXiv:2004.05665), the sum over
-words of the squared mean weight, keeps most of them at 0. Facts are in docs/splade.md.
+The score is the inner product of two such vectors. The loss is the cross-entropy of a query's
+positive among all passages of the global batch; the FLOPS regulariser (Paria et al. 2020,
+arXiv:2004.05665), the sum over words of the squared mean weight, keeps most of them at 0. Facts
+are in docs/splade.md.
 
 Letters: B rows, S segments a row, V padded vocabulary, N texts of the batch, T kept words.
 """

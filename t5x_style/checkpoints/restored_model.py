@@ -28,8 +28,8 @@ from t5x_style.retrieval import encoding
 from t5x_style.step import jitted_functions, static_tables
 from t5x_style.step.train_state import MakeObjective
 
-# What was trained with one [CLS] may be used with the mean of several; none is trained with that.
-TRAINED_AND_POOLED = ("cls", "mcls")
+# (pooling of a training, pooling that its model may be used with): several [CLS] need no training.
+_WITH_SEVERAL_CLS = ("cls", "mcls")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +172,7 @@ def restore(
     abstract = nnx.eval_shape(lambda: objective(rngs=nnx.Rngs(0)))
     contract = abstract.contract()
     saved = Contract.load(checkpoint)
-    if (saved.pooling, contract.pooling) == TRAINED_AND_POOLED:
+    if (saved.pooling, contract.pooling) == _WITH_SEVERAL_CLS:
         saved = dataclasses.replace(saved, pooling=contract.pooling)
     contract.require(saved, checkpoint)
     parts: Any = nnx.split(abstract, nnx.Param, ...)

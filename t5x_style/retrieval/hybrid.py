@@ -132,13 +132,14 @@ class Combined:
     ranked: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_weights(dict.fromkeys(self._scored, 1.0), self.searched.kinds)
-        if self.weights is not None:
-            check_weights(self.weights, self.searched.kinds)
+        given = dict.fromkeys(self._scored, 1.0) if self.weights is None else self.weights
+        check_weights(given, self.searched.kinds)
 
     @property
     def _scored(self) -> tuple[str, ...]:
-        return tuple(self.weights or self.ranked or self.searched.kinds)
+        if self.weights is not None:
+            return tuple(self.weights)
+        return self.ranked or self.searched.kinds
 
     @property
     def kinds(self) -> tuple[str, ...]:

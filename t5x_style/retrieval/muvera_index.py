@@ -9,6 +9,7 @@ vectors estimates MaxSim. Any dense index proposes candidates by it, MaxSim puts
 
 import dataclasses
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -147,7 +148,8 @@ class MuveraIndex:
 
     def save(self, folder: Path) -> None:
         """As `index.SavableIndex.save`."""
-        self._proposing.save(folder)  # type: ignore[attr-defined]  # it was built here
+        # Only what `Muvera.build` made is written, and its dense index can be.
+        cast(index_lib.SavableIndex, self._proposing).save(folder)
         representation_files.write(folder, MULTI_VECTOR, self._passages)
         np.save(folder / _PLANES, self._divisions.planes)
         np.save(folder / _PROJECTIONS, self._divisions.projections)
@@ -183,7 +185,7 @@ class Muvera(index_lib.IndexType):
 
     def build(self, passages: Entries, record: index_lib.IndexRecord) -> MuveraIndex:
         """As `index.IndexType.build`; the long vectors are held in memory."""
-        divisions = self._random(passages.arrays["vectors"].shape[1])
+        divisions = self.divide(passages.arrays["vectors"].shape[1])
         long = divisions.encode(PASSAGE, passages)
         proposing = self.dense.build(long, _of_long(record, divisions.dimension))
         return MuveraIndex(proposing, divisions, passages, record, self.candidates)
@@ -201,7 +203,8 @@ class Muvera(index_lib.IndexType):
         found: Entries = representation_files.read(folder, MULTI_VECTOR)
         return found
 
-    def _random(self, dimension: int) -> Divisions:
+    def divide(self, dimension: int) -> Divisions:
+        """The random divisions of a space of d = `dimension`; the same ones for the same seed."""
         numbers = np.random.default_rng(self.seed)
         planes = numbers.standard_normal((self.divisions, dimension, self.bits), np.float32)
         size = min(self.projected, dimension)

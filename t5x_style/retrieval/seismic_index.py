@@ -4,7 +4,7 @@ Bruch, Nardini, Rulli and Venturini 2024, arXiv:2404.18812. The passages of a to
 similar ones, and a search skips blocks whose summary promises too little. The library keeps weights
 in 16 bits; the best of what it finds is scored again with the original weights.
 
-Two builds of the same passages differ: the library clusters in an order of its own.
+Two builds of the same passages differ: the library's clustering is not deterministic.
 """
 
 import dataclasses
@@ -94,8 +94,8 @@ class Seismic(index_lib.IndexType):
       postings: passages that are kept of a token, on average; those of small weight go.
       block_share: blocks of a token, as a share of its passages.
       summary_energy: share of a block's weight that its summary keeps, in (0, 1]. Its authors'
-        0.4 is meant for passages expanded to hundreds of tokens (SPLADE); with the weights of a
-        text's own tokens alone (M3, BM25) it lost four hits of ten, docs/indexes.md.
+        0.4 is meant for passages expanded to hundreds of tokens (SPLADE). With weights for the
+        tokens of the text only (BM25) it lost 41 % of the hits, docs/results/benchmarks.md.
       query_cut: of a query's tokens, so many of the largest weights choose blocks; all are scored.
       heap_factor: in (0, 1]; lower looks at more blocks, and finds more.
       reorder: how many candidates are scored again exactly; at least k are.

@@ -20,8 +20,8 @@ def test_cls_stands_before_each_part_of_a_text(every: int) -> None:
     found = repeated_cls.repeat(Passages(tokens, tokens < 50, lengths), every)
     expected = []
     for text in texts:
-        own = text[1:-1]
-        parts = [own[i : i + every] for i in range(0, len(own), every)] or [[]]
+        content = text[1:-1]
+        parts = [content[i : i + every] for i in range(0, len(content), every)] or [[]]
         expected.append([token for part in parts for token in (CLS, *part)] + [SEP])
     np.testing.assert_array_equal(found.tokens, np.concatenate(expected))
     np.testing.assert_array_equal(found.lengths, [len(one) for one in expected])

@@ -64,6 +64,8 @@ def test_epochs_of_a_reranker_count_queries_with_negatives(tmp_path: Path) -> No
 def test_few_pairs_are_shown_more_often() -> None:
     numbers = (10, 999, 1_000, 4_999, 5_000, 49_999, 50_000)
     assert [pair_steps.usual_epochs(n) for n in numbers] == [5, 5, 3, 3, 2, 2, 1]
+    once = [pair_steps.usual_epochs(n, of_thousands=1.0) for n in numbers]  # as epochs.gin has it
+    assert once == [5, 5, 3, 3, 1, 1, 1]
 
 
 def test_events_are_spread_over_the_steps() -> None:

@@ -61,7 +61,7 @@ def plain(side: str, vectors: np.ndarray, divisions: muvera_index.Divisions) -> 
 @pytest.mark.parametrize("side", ["query", "passage"])
 def test_long_vectors_are_those_of_the_paper(side):
     settings = muvera_index.Muvera(divisions=3, bits=3, projected=2)
-    divisions = settings._random(4)
+    divisions = settings.divide(4)
     held = entries("multi_vector", 40)  # some have no vector
     found = divisions.encode(side, held)
     assert found.shape == (40, 3 * 8 * 2) and found.dtype == np.float32
@@ -72,7 +72,7 @@ def test_long_vectors_are_those_of_the_paper(side):
 
 
 def test_their_inner_products_estimate_max_sim():
-    divisions = muvera_index.Muvera()._random(SIZE)
+    divisions = muvera_index.Muvera().divide(SIZE)
     held, queries = texts(200), texts(20, seed=1)
     estimated = divisions.encode("query", queries) @ divisions.encode("passage", held).T / 20
     exact = similarity.scores("multi_vector", queries, held)
