@@ -124,6 +124,17 @@ def read_pairs(
     return Pairs(np.array([line.query for line in lines]), positives, negatives, scores)
 
 
+def hits(path: str) -> list[str]:
+    """The negatives of all queries of a file, each once, sorted: what a search found.
+
+    Raises:
+      PairsError: a line that is not of the form that `read_pairs` reads.
+    """
+    with open(path, "rb") as f:
+        lines = [_parse(line, f"{path}:{number}") for number, line in enumerate(f, 1)]
+    return sorted({name for line in lines for name in line["negative_ids"]})
+
+
 def searched_scores(path: str) -> dict[str, dict[str, float]]:
     """What the search that mined a file says: query -> passage -> score.
 

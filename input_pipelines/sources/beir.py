@@ -5,7 +5,7 @@ The layout is BEIR's own loader's; the documentation corpus (python_docs.py) is 
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from input_pipelines.sources import text_sources
 from input_pipelines.sources.text_sources import BadRecords, Record, SourceError
@@ -168,7 +168,11 @@ def query_ids(folder: str, split: str) -> list[str]:
     return sorted({qrel.query for qrel in read_qrels(folder, split, BadRecords(0))})
 
 
-def gold_ids(folder: str, split: str) -> list[str]:
-    """The passages that a split judges relevant, sorted; a sampled corpus must hold them."""
+def gold_ids(folder: str, split: str, also: Sequence[str] = ()) -> list[str]:
+    """The passages that a sampled corpus must hold, sorted.
+
+    Those that the split judges relevant, and `also`: hits of a search, which make the sample as hard
+    as the corpus that they were found in.
+    """
     qrels = read_qrels(folder, split, BadRecords(0))
-    return sorted({qrel.passage for qrel in qrels if qrel.score > 0})
+    return sorted({qrel.passage for qrel in qrels if qrel.score > 0}.union(also))

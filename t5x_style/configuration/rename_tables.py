@@ -270,6 +270,7 @@ ADDED: Mapping[str, str] = {
     "evaluator.RetrievalEvaluator.kind": "'dense'",
     "systems.Bm25.analyzer": "None",
     "pair_steps.epoch_steps.of_thousands": "2.0",
+    "beir.gold_ids.also": "[]",
 }
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from input_pipelines.batches import negatives
+from input_pipelines.sources import beir
 from t5x_style.evaluate import evaluate
 from t5x_style.evaluation import query_embedder, query_groups, ranking, retrieval_systems
 from t5x_style.evaluation.comparison import table
@@ -89,6 +91,34 @@ def test_only_queries_of_the_split_count(corpus):
     )
     found = evaluator.evaluate({**FUNCTIONS, **helpers.embedding_functions(query=lookup(wrong))}, 0)
     assert found["MRR@10"] == pytest.approx(0.75)
+
+
+def test_a_sample_with_the_best_hits_has_the_metric_of_the_corpus(tmp_path):
+    passages, queries = helpers.vectors(500), helpers.vectors(30, seed=5)
+    ids, names = [f"p{n}" for n in range(500)], [f"q{n}" for n in range(30)]
+    ranks = np.argsort(-queries @ passages.T, axis=1)
+    answers = {name: ids[ranks[n, n % 15]] for n, name in enumerate(names)}
+    (tmp_path / "qrels").mkdir()
+    judged = "".join(f"{query}\t{passage}\t1\n" for query, passage in answers.items())
+    (tmp_path / "qrels/dev.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    with (tmp_path / "negatives.jsonl").open("w") as f:
+        for n, name in enumerate(names):
+            wrong = [ids[row] for row in ranks[n, :11] if ids[row] != answers[name]][:10]
+            line = {"query_id": name, "positive_ids": [answers[name]], "negative_ids": wrong}
+            f.write(json.dumps(line) + "\n")
+
+    def measured(kept: list[str]) -> float:
+        table = passages[[ids.index(name) for name in kept]]
+        functions = helpers.embedding_functions(query=lookup(queries), passage=lookup(table))
+        sources = helpers.Source(names), helpers.Source(kept)
+        evaluator = RetrievalEvaluator("dev", *sources, str(tmp_path), "dev", metrics=["nDCG@10"])
+        return evaluator.evaluate(functions, 0)["nDCG@10"]
+
+    found = negatives.hits(str(tmp_path / "negatives.jsonl"))
+    sample = beir.gold_ids(str(tmp_path), "dev", found)
+    assert set(answers.values()) | set(found) == set(sample) and len(sample) < 300
+    assert measured(sample) == pytest.approx(measured(ids), abs=1e-9)
+    assert measured(beir.gold_ids(str(tmp_path), "dev")) > measured(ids) + 0.1
 
 
 def test_a_document_is_as_relevant_as_its_best_block(corpus):
