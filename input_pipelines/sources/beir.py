@@ -171,8 +171,8 @@ def query_ids(folder: str, split: str) -> list[str]:
 def gold_ids(folder: str, split: str, also: Sequence[str] = ()) -> list[str]:
     """The passages that a sampled corpus must hold, sorted.
 
-    Those that the split judges relevant, and `also`, such as hits of a search: the sample is then as
-    hard as the corpus.
+    Those that the split judges relevant, and `also`, such as hits of a search: the sample is then
+    as hard as the corpus.
     """
     qrels = read_qrels(folder, split, BadRecords(0))
     return sorted({qrel.passage for qrel in qrels if qrel.score > 0}.union(also))
