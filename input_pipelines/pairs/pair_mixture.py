@@ -74,6 +74,8 @@ class PairMixture:
       teacher: whether labelled pairs bring a teacher's scores, which their file has to have.
       query_prefix: prompt of queries that are cut from passages; None: that of the store of
         labelled queries, none without it.
+      similar: how many labelled queries of a batch belong together at most, since the answers of
+        some are negatives of others; 1: chance alone says who meets.
     """
 
     passages: str
@@ -87,9 +89,11 @@ class PairMixture:
     tokenizer: str | None = None
     teacher: bool = False
     query_prefix: str | None = None
+    similar: int = 1
 
     def __post_init__(self) -> None:
-        packing_plan.check_sizes("PairMixture", batch=self.batch, group_size=self.group_size)
+        sizes = {name: getattr(self, name) for name in ("batch", "group_size", "similar")}
+        packing_plan.check_sizes("PairMixture", **sizes)
         for name in ("query_length", "passage_length"):
             if getattr(self, name) < 3:
                 raise ValueError(
@@ -190,6 +194,8 @@ class OpenPairs:
         }
         if prompt := self._prompt.tokens.tolist():
             parts["query_prompt"] = prompt
+        if mixture.similar > 1:
+            parts["similar"] = mixture.similar
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -256,6 +262,7 @@ class OpenPairs:
             choice = PairChoice(  # only `choose` is called, which asks for no query's length
                 examples.pairs, np.zeros(0), self.corpus.texts.lengths, batch=count,
                 group_size=examples.group_size, seed=seed,
+                similar=1 if examples.queries is None else self.mixture.similar,
             )  # fmt: skip
             parts[name] = _Part(self.mixture.kinds[name], examples, choice, seed, offset)
             offset += len(examples)

@@ -5,6 +5,7 @@ of queries, and a block is dealt out to its steps by length: the queries whose p
 as long, one for each step, are neighbours once sorted, and chance says which step gets which. Every
 query is thus equally likely in every step of its block, while all steps hold nearly the same number
 of tokens: a fixed number of queries then fits a fixed number of rows with little room to spare.
+Where similar queries belong together (`similar_queries`), their groups are ordered and dealt out.
 """
 
 import functools
@@ -14,10 +15,12 @@ from absl import logging
 
 from input_pipelines.batches import packing_plan, token_groups
 from input_pipelines.batches.negatives import Pairs
+from input_pipelines.pairs import similar_queries
 
 # Streams of random numbers, so that no two uses of a seed share any.
 _ORDER = 0  # the order of an epoch
 _FILL = 1  # + attempt: random passages where a query has too few negatives
+_GROUPS = 1 << 31  # the order of groups of similar queries
 _DEAL = 1 << 32  # which step of a block gets which of the queries with equally long passages
 _ATTEMPTS = 64
 
@@ -45,6 +48,7 @@ class PairChoice:
         batch: int,
         group_size: int,
         seed: int,
+        similar: int = 1,
     ):
         """
         Args:
@@ -53,6 +57,8 @@ class PairChoice:
           batch: B.
           group_size: G, 1 positive and G - 1 negatives.
           seed: decides order and random fill.
+          similar: how many queries of a batch belong together at most, see `similar_queries`; the
+            largest number up to it that divides the batch.
 
         Raises:
           ValueError: fewer queries than a batch needs, fewer passages than a query does, or no
@@ -60,6 +66,7 @@ class PairChoice:
         """
         self.pairs, self.batch, self.group_size, self.seed = pairs, batch, group_size, seed
         self._query_lengths, self._passage_lengths = query_lengths, passage_lengths
+        self._similar = next(n for n in range(min(similar, batch), 0, -1) if batch % n == 0)
         self.steps_per_epoch = len(pairs.queries) // batch
         require_enough(
             len(pairs.queries), len(passage_lengths), batch, group_size, pairs.positives.shape[1]
@@ -118,24 +125,35 @@ class PairChoice:
         pairs = self._order(epoch)[first * self.batch : last * self.batch]  # [N]
         number = epoch * (len(self._bounds) - 1) + block
         documents = self._documents(pairs, epoch, number)  # [N, G]
-        sizes = self._passage_lengths[documents].sum(axis=1)
-        # Row b: as many pairs as there are steps, about equally long. [B, steps]
-        strata = np.argsort(sizes, kind="stable").reshape(self.batch, last - first)
+        together = self._similar
+        sizes = self._passage_lengths[documents].reshape(len(pairs) // together, -1).sum(axis=1)
+        # Row b: as many groups as there are steps, about equally long. [B / together, steps]
+        strata = np.argsort(sizes, kind="stable").reshape(-1, last - first)
         draw = packing_plan.hashed(self.seed, _DEAL, number, strata.size).reshape(strata.shape)
         dealt = np.take_along_axis(strata, np.argsort(draw, axis=1, kind="stable"), axis=1).T
+        dealt = (dealt[:, :, None] * together + np.arange(together)).reshape(-1, self.batch)
         return pairs[dealt], documents[dealt]
 
     def _order_of(self, epoch: int) -> np.ndarray:
-        return packing_plan.permutation(self.seed, _ORDER, epoch, len(self.pairs.queries))
+        order = packing_plan.permutation(self.seed, _ORDER, epoch, len(self.pairs.queries))
+        if self._similar == 1:
+            return order
+        positives = self._answers(self.pairs.positives, epoch)
+        found = similar_queries.grouped(order, positives, self.pairs.negatives, self._similar)
+        return found[packing_plan.permutation(self.seed, _GROUPS, epoch, len(found))].reshape(-1)
 
     def _documents(self, picked: np.ndarray, epoch: int, block: int) -> np.ndarray:
         """The passages of these pairs in an epoch, positive first: int64 [N, G]."""
         positives = self.pairs.positives[picked]  # [N, P]
-        turn = epoch % (positives != token_groups.NONE).sum(axis=1)
         chosen = np.full((len(picked), self.group_size), token_groups.NONE, dtype=np.int64)
-        chosen[:, 0] = positives[np.arange(len(picked)), turn]
+        chosen[:, 0] = self._answers(positives, epoch)
         chosen[:, 1:] = self._window(self.pairs.negatives[picked], epoch)
         return self._fill(chosen, positives, block)
+
+    def _answers(self, positives: np.ndarray, epoch: int) -> np.ndarray:
+        """[N, P] -> [N], the next positive each epoch."""
+        turn = epoch % (positives != token_groups.NONE).sum(axis=1)
+        return positives[np.arange(len(positives)), turn]
 
     def _window(self, negatives: np.ndarray, epoch: int) -> np.ndarray:
         """[N, all negatives] -> [N, G - 1], the next ones each epoch; -1 where too few."""

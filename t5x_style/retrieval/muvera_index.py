@@ -162,7 +162,8 @@ class Muvera(index_lib.IndexType):
     Attributes:
       divisions: r, of the space; more estimate better, and make longer vectors.
       bits: b; a division has 2^b cells.
-      projected: e, dimensions of a cell; the long vector has r x 2^b x e.
+      projected: e, dimensions of a cell; the long vector has r x 2^b x e. The vectors' dimension,
+        or more: they are not projected.
       candidates: how many passages MaxSim puts in order, at least k.
       seed: of the random planes and projections.
       dense: the type of index that holds the long vectors.
@@ -207,9 +208,10 @@ class Muvera(index_lib.IndexType):
         """The random divisions of a space of d = `dimension`; the same ones for the same seed."""
         numbers = np.random.default_rng(self.seed)
         planes = numbers.standard_normal((self.divisions, dimension, self.bits), np.float32)
-        size = min(self.projected, dimension)
-        signs = numbers.integers(0, 2, (self.divisions, dimension, size)) * 2 - 1
-        return Divisions(planes, (signs / np.sqrt(size)).astype(np.float32))
+        if self.projected >= dimension:  # a projection to as many dimensions only adds noise
+            return Divisions(planes, np.tile(np.eye(dimension, dtype="f4"), (self.divisions, 1, 1)))
+        signs = numbers.integers(0, 2, (self.divisions, dimension, self.projected)) * 2 - 1
+        return Divisions(planes, (signs / np.sqrt(self.projected)).astype(np.float32))
 
 
 def _of_long(record: index_lib.IndexRecord, dimension: int) -> index_lib.IndexRecord:

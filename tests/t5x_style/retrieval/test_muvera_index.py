@@ -80,6 +80,18 @@ def test_their_inner_products_estimate_max_sim():
     assert np.mean(correlations) > 0.8
 
 
+@pytest.mark.parametrize("projected", [4, 9])
+def test_vectors_are_not_projected_to_as_many_dimensions_as_they_have(projected):
+    divisions = muvera_index.Muvera(divisions=3, bits=2, projected=projected).divide(4)
+    assert divisions.dimension == 3 * 4 * 4
+    single = np.random.default_rng(0).normal(size=(2, 5, 4)).astype(np.float32)
+    sides = zip(("query", "passage"), single, strict=True)
+    offsets = np.arange(6)
+    queries, held = (divisions.encode(side, Entries(offsets, {"vectors": v})) for side, v in sides)
+    # a passage of one vector has it in all cells, so that the estimate is exact
+    np.testing.assert_allclose(queries @ held.T, 3 * single[0] @ single[1].T, atol=1e-5)
+
+
 DENSE = {"exact": exact_index.Exact(), "scann": scann_index.Scann(100, 0, 0.8, 200)}
 
 
