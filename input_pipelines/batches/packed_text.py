@@ -207,9 +207,10 @@ class EncodeSource:
       ids: record ids; `example_id` of a segment is its place here. Without a sample that is the
         row of the store.
       rows: int64 [len(ids)], the row in the store of each of them.
+      cls_every: tokens of a text after which a further [CLS] stands; None: there is one.
     """
 
-    _cls_every: int | None = None
+    cls_every: int | None = None
 
     def __init__(
         self,
@@ -248,7 +249,7 @@ class EncodeSource:
         self._shape = (rows, length, segments)
         # What prepare cut shorter stays shorter: this is what a contract is compared with.
         self._segment_length = min(segment_length, int(self.store.manifest["max_length"]))
-        self._cls_every = cls_every
+        self.cls_every = cls_every
         self._slots = self._pack()
 
     @staticmethod
@@ -284,12 +285,12 @@ class EncodeSource:
     def _sizes(self) -> np.ndarray:
         """Tokens of each passage, as it is encoded."""
         lengths = np.minimum(self.store.lengths[self.rows], self._cut)
-        return repeated_cls.with_repeated(lengths, self._cls_every)
+        return repeated_cls.with_repeated(lengths, self.cls_every)
 
     @property
     def _cut(self) -> int:
         """Tokens that are kept of a passage."""
-        return repeated_cls.longest(self._segment_length, self._cls_every)
+        return repeated_cls.longest(self._segment_length, self.cls_every)
 
     def part(self, start: int, end: int) -> "EncodeSource":
         """Passages start to end - 1 of `ids` alone, packed without regard to the others."""
@@ -312,7 +313,7 @@ class EncodeSource:
     def fingerprint(self) -> str:
         """Of the passages, where they are cut, and the shape of batches, as hexadecimal."""
         digest = hashlib.sha256(self.rows.astype(np.int64).tobytes())
-        cut = self._segment_length if self._cls_every is None else (self._cut, self._cls_every)
+        cut = self._segment_length if self.cls_every is None else (self._cut, self.cls_every)
         digest.update(repr((self.store.fingerprint, self._shape, cut)).encode())
         return digest.hexdigest()
 
@@ -359,7 +360,7 @@ class EncodeSource:
         slots = self._slots[number * count : (number + 1) * count][prefetch.own_rows(rows, count)]
         passages = self._read(self.rows[slots[slots != token_groups.NONE]])
         passages = token_groups.truncate(passages, self._cut)
-        passages = repeated_cls.repeat(passages, self._cls_every)
+        passages = repeated_cls.repeat(passages, self.cls_every)
         return token_groups.build_group(passages, slots, length)
 
     def _read(self, rows: np.ndarray) -> token_groups.Passages:

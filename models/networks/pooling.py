@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
+from t5x_style.interfaces.contract import MCLS
 from t5x_style.interfaces.encoder import TokenEncoder
 
-MCLS = "mcls"  # the mean of the [CLS] of a text that has several
 POOLINGS = ("cls", "mean", MCLS)  # what `pooled` gives
 
 

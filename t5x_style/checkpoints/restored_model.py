@@ -12,7 +12,7 @@ from flax import nnx
 
 from t5x_style.checkpoints import checkpointing, checksums
 from t5x_style.distributed.partitioning import Partitioner
-from t5x_style.interfaces.contract import Contract
+from t5x_style.interfaces.contract import MCLS, Contract
 from t5x_style.interfaces.joint_texts import JointTexts
 from t5x_style.interfaces.objective import SCORE, ModelFunction, embedding_function, function_of
 from t5x_style.interfaces.representation import (
@@ -29,7 +29,7 @@ from t5x_style.step import jitted_functions, static_tables
 from t5x_style.step.train_state import MakeObjective
 
 # (pooling of a training, pooling that its model may be used with): several [CLS] need no training.
-_WITH_SEVERAL_CLS = ("cls", "mcls")
+_WITH_SEVERAL_CLS = ("cls", MCLS)
 
 
 @dataclasses.dataclass(frozen=True)

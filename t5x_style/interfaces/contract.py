@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 FILE_NAME = "contract.json"
+MCLS = "mcls"  # pooling: the mean of the [CLS] of a text that has several
 # How titles stand in passages; stores say the same (`input_pipelines.store.layouts`).
 TEXT = "text"
 TITLE_AND_BODY = "title_and_body"

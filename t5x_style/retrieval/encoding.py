@@ -15,7 +15,7 @@ from t5x_style.distributed import progress
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces import representation
-from t5x_style.interfaces.contract import TEXT, Contract, ContractError
+from t5x_style.interfaces.contract import MCLS, TEXT, Contract, ContractError
 from t5x_style.interfaces.objective import Group
 from t5x_style.interfaces.representation import DENSE, Representation, Representations
 from t5x_style.interfaces.texts import Batched, EncodeSource
@@ -70,6 +70,22 @@ def check_source(source: EncodeSource, contract: Contract, side: str) -> None:
             "Prepare queries with runs/stores/texts.gin."
         )
     contract.require(dataclasses.replace(contract, **found), where)  # type: ignore[arg-type]
+    _check_cls(source, contract, side, where)
+
+
+def _check_cls(source: EncodeSource, contract: Contract, side: str, where: str) -> None:
+    """Raises ContractError: pooling 'mcls' needs passages with several [CLS], and these need it.
+
+    A query has one all the same: its vector does not differ if it is short.
+    """
+    pooled = contract.pooling == MCLS
+    if pooled == (source.cls_every is not None) or (pooled and side == representation.QUERY):
+        return
+    raise ContractError(
+        f"{where}: expected several [CLS] in a text (packed_text.EncodeSource.cls_every) with "
+        f"pooling {MCLS!r} and only then, found cls_every {source.cls_every} and pooling "
+        f"{contract.pooling!r}. Set both (docs/m3.md), or neither."
+    )
 
 
 def encode(

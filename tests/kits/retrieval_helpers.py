@@ -90,6 +90,7 @@ class Source:
     """An encoding source of two segments a row; text i is [cls] and the token i."""
 
     segment_length, prefix, layout, tokenizer_fingerprint = 8, "", "text", "fingerprint"
+    cls_every = None
     offset = 0
 
     def __init__(self, ids: Sequence[str], rows: int = 8, order: Sequence[int] | None = None):

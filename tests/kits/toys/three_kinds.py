@@ -92,6 +92,7 @@ class Texts:
     """An encoding source that packs two texts into a row."""
 
     segment_length, prefix, layout, tokenizer_fingerprint = 8, "", "text", "fingerprint"
+    cls_every = None
 
     def __init__(self, given: Sequence[Sequence[int]], first: int = 0, rows: int = 8):
         self.ids = [f"p{first + n}" for n in range(len(given))]

@@ -108,9 +108,11 @@ def test_several_cls_may_be_pooled_of_a_model_that_was_trained_with_one(stage_fo
     folder, expected = stage_folder
     model = restored_model.load(make_objective(pooling="mcls"), str(folder), Partitioner())
     assert model.contract.pooling == "mcls"
-    # Texts with one [CLS] are what they were.
-    found = model.encode("passage", helpers.Source(IDS))
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    source = helpers.Source(IDS)
+    source.cls_every = 256  # no text is as long: each still has one [CLS]
+    np.testing.assert_allclose(model.encode("passage", source), expected, atol=1e-5)
+    with pytest.raises(ContractError, match="for embed_passage: expected several"):
+        model.encode("passage", helpers.Source(IDS))
 
 
 def test_a_folder_without_a_model_is_refused(stage_folder, tmp_path):

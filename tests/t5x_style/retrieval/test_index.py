@@ -224,6 +224,19 @@ def test_a_source_tokenized_otherwise_is_refused(field):
         encoding.check_source(source, helpers.CONTRACT, "query")
 
 
+def test_several_cls_and_their_pooling_belong_together():
+    source = helpers.Source(IDS)
+    pooled = dataclasses.replace(helpers.CONTRACT, pooling="mcls")
+    encoding.check_source(source, pooled, "query")  # a short one has one [CLS]
+    with pytest.raises(ContractError, match=r"found cls_every None and pooling 'mcls'\. Set both"):
+        encoding.check_source(source, pooled, "passage")
+    source.cls_every = 256
+    for side in ("query", "passage"):
+        encoding.check_source(source, pooled, side)
+        with pytest.raises(ContractError, match=f"embed_{side}.*found cls_every 256 and pooling"):
+            encoding.check_source(source, helpers.CONTRACT, side)
+
+
 def test_titles_that_stand_otherwise_are_refused():
     source = helpers.Source(IDS)
     encoding.check_source(source, helpers.CONTRACT, "passage")
