@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from models.interop import published_folder, published_layout
+from models.interop import longer_positions, published_folder, published_layout
 from t5x_style.interfaces.encoder import TokenEncoderConfig
 
 
@@ -20,6 +20,7 @@ def config_from_hf(
     unroll: int = 1,
     attention: str = "auto",
     attention_dropout: float | None = None,
+    positions: int | None = None,
 ) -> TokenEncoderConfig:
     """The configuration of the encoder that a Hugging Face `config.json` describes.
 
@@ -29,19 +30,26 @@ def config_from_hf(
         vocab_size: the tokenizer's; None takes that of `config.json`.
         dropout: rate for states and attention; None takes the two of `config.json`.
         attention_dropout: rate for attention in place of that.
+        positions: tokens of the longest text, more than are published: with weights of
+            `HuggingFace(positions=...)`, which lengthens their table. None: as published.
 
     Raises:
         FileNotFoundError: there is no config.json.
-        ValueError: a field is missing, or the file describes another architecture.
+        ValueError: a field is missing, the file describes another architecture, or the encoder
+            cannot have these positions.
     """
     fields = read_fields(folder)
     options = published_layout.Options(
         dtype, remat, vocab_multiple, vocab_size, dropout, unroll, attention
     )
-    config = layout(fields, Path(folder)).config(fields, options)
-    if attention_dropout is None:
-        return config
-    return dataclasses.replace(config, attention_dropout=attention_dropout)
+    family = layout(fields, Path(folder))
+    changes: dict[str, Any] = {}
+    if attention_dropout is not None:
+        changes["attention_dropout"] = attention_dropout
+    if positions is not None:
+        longer_positions.require(family, fields, positions, f"config_from_hf.positions of {folder}")
+        changes["max_positions"] = positions
+    return dataclasses.replace(family.config(fields, options), **changes)
 
 
 def read_fields(folder: str | Path) -> dict[str, Any]:

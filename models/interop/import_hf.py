@@ -20,6 +20,7 @@ from models.interop import (
     hf_config,
     hf_names,
     layout_bert,
+    longer_positions,
     published_folder,
     published_layout,
     sentence_modules,
@@ -70,9 +71,12 @@ class HuggingFace:
         reranker: whether it has to be a re-ranker: BERT's pooler and a classifier of one label.
         m3_heads: whether M3's heads are read, too, from the pickles next to the weights, without
             running code; see `torch_pickle`.
+        positions: tokens of the longest text; more than are published lengthen the table, see
+            `longer_positions`. None: as published.
 
     Raises:
         FileNotFoundError: there is no such file.
+        ValueError: `positions` that the table cannot have.
         WeightsError: a file is damaged, or a pickle.
     """
 
@@ -83,9 +87,11 @@ class HuggingFace:
         ignore: tuple[str, ...] = (),
         reranker: bool = False,
         m3_heads: bool = False,
+        positions: int | None = None,
     ) -> None:
         self.path = Path(path)
         self.vocab_size = vocab_size
+        self.positions = positions
         self._folder = self.path if self.path.is_dir() else self.path.parent
         self.layout = _layout(self._folder / "config.json")
         self.ignore = (*self.layout.may_stay, *ignore)
@@ -96,14 +102,18 @@ class HuggingFace:
 
     @staticmethod
     def check_arguments(
-        path: str, ignore: tuple[str, ...] = (), reranker: bool = False, m3_heads: bool = False
+        path: str,
+        ignore: tuple[str, ...] = (),
+        reranker: bool = False,
+        m3_heads: bool = False,
+        positions: int | None = None,
     ) -> None:
         """What can be known to be wrong before weights are read, of files' headers alone.
 
         Raises:
             FileNotFoundError, ValueError: see `HuggingFace` and `arrays`.
         """
-        source = HuggingFace(path, 0, ignore, reranker, m3_heads)
+        source = HuggingFace(path, 0, ignore, reranker, m3_heads, positions)
         source._require_fit(*source._expected(), [])
 
     def __str__(self) -> str:
@@ -128,11 +138,16 @@ class HuggingFace:
         self._require_fit(fields, shapes, names, self._untied())
         self._warn_of_resizing(fields["vocab_size"])
         sentence_modules.warn_of(self._folder)
-        return {path: self._read(path, names[path], shape) for path, shape in shapes.items()}
+        found = {path: self._read(path, names[path], shape) for path, shape in shapes.items()}
+        if self.positions is not None:
+            table = longer_positions.TABLE
+            found[table] = longer_positions.lengthened(found[table], self._rows(fields))
+        return found
 
     def _expected(self) -> tuple[Mapping[str, Any], Mapping[str, Shape], Mapping[str, list[str]]]:
         """config.json; our path -> shape, and -> names of tensors, as it describes them."""
         fields = hf_config.read_fields(self._folder)
+        self._rows(fields)
         config = hf_config.config_from_hf(str(self._folder), "float32", "none", vocab_multiple=1)
         projection = fields.get("retriever_proj_size", 128)
         several = self._where.get(f"{layout_bert.M3_HEADS[1]}.weight")
@@ -140,6 +155,13 @@ class HuggingFace:
         shapes = self._held(self.layout.shapes(config, projection, vector))
         names = {path: self.layout.by_path[path].names(shape[0]) for path, shape in shapes.items()}
         return fields, shapes, names
+
+    def _rows(self, fields: Mapping[str, Any]) -> int:
+        """Rows of the table of positions; ValueError where it cannot have them."""
+        if self.positions is None:
+            return int(fields["max_position_embeddings"])
+        what = f"HuggingFace.positions of {self._folder}"
+        return longer_positions.require(self.layout, fields, self.positions, what)
 
     def _require_fit(
         self,

@@ -266,6 +266,8 @@ ADDED: Mapping[str, str] = {
     "pair_mixture.PairMixture.query_prefix": "None",
     "import_hf.HuggingFace.reranker": "False",
     "import_hf.HuggingFace.m3_heads": "False",
+    "import_hf.HuggingFace.positions": "None",
+    "hf_config.config_from_hf.positions": "None",
     "pipeline.EncodeSource.cls_every": "None",
     "evaluator.RetrievalEvaluator.kind": "'dense'",
     "systems.Bm25.analyzer": "None",

@@ -151,7 +151,7 @@ def test_labses_ablation_shows_every_variant_as_many_translations(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", [f"{model}_paper" for model in ("labse", "marge", "realm", "retromae", "simlm")]
+    "name", [f"{model}_paper" for model in ("labse", "m3", "marge", "realm", "retromae", "simlm")]
 )
 def test_every_stage_at_the_papers_size_can_be_read(name):
     flags = gin_checks.parse_flags([f"--gin_file={REPOSITORY}/gin_configs/recipes/{name}.gin"])
