@@ -79,3 +79,14 @@ class Generator(nnx.Module):
         return self.encoder(
             tokens, group["positions"], group["segment_ids"], group.get("token_types"), key
         )
+
+
+def require_fit(generator: TokenEncoderConfig, config: TokenEncoderConfig, objective: str) -> None:
+    """Raises ValueError unless a generator reads what an objective's encoder `config` reads."""
+    shorter = generator.max_positions < config.max_positions
+    if generator.vocab_size != config.vocab_size or shorter:
+        raise ValueError(
+            f"{objective}.generator_config: expected the encoder's vocabulary of "
+            f"{config.vocab_size} and at least its {config.max_positions} positions, found "
+            f"{generator.vocab_size} and {generator.max_positions}"
+        )

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.losses import contrastive
+from models.losses import contrastive, two_views
 from models.networks import heads, layers, text_embedding
 from t5x_style.interfaces.contract import Contract, Vocabulary
 from t5x_style.interfaces.encoder import TokenEncoderConfig
@@ -78,35 +78,30 @@ class SimCSE(Objective):
         return self.embedding_config.contract(self.config.hidden, self.vocabulary)
 
     def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
-        """See the module's docstring, in nats a text.
-
-        Metrics: `accuracy` and `mrr` of a text's other vector among all texts' ones; `alignment`,
-        the mean of |z_i - z'_i|^2 (Wang and Isola 2020, arXiv:2005.10242).
-        """
-        text = batch["text"]
+        """See the module's docstring and `two_views.between_views`."""
         one, other = (self.embed(batch, view) for view in layers.split_key(key, 2))
-        # A text that stands in the batch twice has two ids: its copy is a negative, as published.
-        pair = {**text, "document_id": text["example_id"]}
-        loss, metrics = contrastive.info_nce(
-            contrastive.Queries.of(one, text),
-            contrastive.Passages.of(other, pair),
+        return two_views.between_views(
+            one,
+            other,
+            batch["text"],
             self.embedding_config.temperature,
             self.contrastive_config,
         )
-        apart = jax.lax.stop_gradient(jnp.sum(jnp.square(one - other), axis=-1))
-        valid = text["segment_valid"].reshape(-1)
-        return loss, metrics | {"alignment": MetricSum.of(apart, valid)}
 
     def embed(self, batch: Batch, key: jax.Array | None = None) -> jax.Array:
         """[B * S, D] float32 of unit length, as the loss compares them; `key` for dropout."""
+        vectors = self.vectors(batch, key)
+        if self.pooler is not None:
+            vectors = self.pooler(vectors).astype(jnp.float32)
+        return text_embedding.unit(vectors)
+
+    def vectors(self, batch: Batch, key: jax.Array | None = None) -> jax.Array:
+        """[B * S, D] float32 before head and normalisation; `key` for dropout."""
         raw = dataclasses.replace(self.embedding_config, normalise=False)
         vectors = text_embedding.embed_in_chunks(
             self.encoder, batch["text"], raw, self.encode_chunks, key
         )
-        vectors = vectors.reshape(-1, vectors.shape[-1])
-        if self.pooler is not None:
-            vectors = self.pooler(vectors).astype(jnp.float32)
-        return text_embedding.unit(vectors)
+        return vectors.reshape(-1, vectors.shape[-1])
 
     def functions(self) -> dict[str, ModelFunction]:
         """See `Objective`: of texts as they are, without the head."""

@@ -191,10 +191,4 @@ def _require_generator(
         if weight:
             raise ValueError(f"SimLM.generator_weight: expected 0 without one, found {weight}")
         return
-    shorter = generator.max_positions < config.max_positions
-    if generator.vocab_size != config.vocab_size or shorter:
-        raise ValueError(
-            "SimLM.generator_config: expected the encoder's vocabulary of "
-            f"{config.vocab_size} and at least its {config.max_positions} positions, found "
-            f"{generator.vocab_size} and {generator.max_positions}"
-        )
+    electra.require_fit(generator, config, "SimLM")

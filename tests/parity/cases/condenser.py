@@ -5,9 +5,13 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from flax import nnx
 
+from models.interop.layout_bert import LAYOUT
 from models.losses import contrastive
-from models.objectives import condenser
+from models.objectives import cocondenser, condenser
+from t5x_style.interfaces.objective import GroupShape
 from tests.parity import parity_kit, parity_names
 from tests.parity.cases import bert as bert_case
 from tests.parity.parity_kit import Case, Quantity
@@ -53,6 +57,7 @@ def quantities(case: Case, overrides: list[str]) -> list[Quantity]:
         *(parity_kit.loss(of_variant, theirs, values[ours]) for theirs, ours in present.items()),
         *_activations(case, model, text),
         *parity_kit.gradients(of_variant, gradients, group_of),
+        *_with_pairs(case, model, text),
     ]
 
 
@@ -95,22 +100,51 @@ def _activations(
     early, late = model.early_and_late(text)
     memory, condensed = model.condense(text, early, late)
     real = case.batch["attention_mask"] == 1
-    spans = _between_spans(late[:, 0])
-    truth = case.float64["cocondenser"]["contrastive_loss"]
     return [
         parity_kit.activation(case, "cls_embedding", late[:, 0]),
         parity_kit.activation(case, "skip_hidden", early, real),
         parity_kit.activation(case, "head_input", memory, real),
         parity_kit.activation(case, "head_output", condensed, real),
-        Quantity("contrastive_loss", abs(spans - truth), parity_kit.LOSS_RTOL * abs(truth)),
     ]
 
 
-def _between_spans(vectors: jax.Array) -> float:
-    """Rows 2i and 2i + 1 are spans of one document; each looks for the other among all others."""
-    rows = jnp.arange(vectors.shape[0])
-    true = jnp.ones(rows.shape, bool)
-    queries = contrastive.Queries(vectors, rows, true, known=rows[:, None])
-    passages = contrastive.Passages(vectors, rows ^ 1, rows, true, true)
-    config = contrastive.ContrastiveConfig()
-    return float(contrastive.info_nce(queries, passages, 1.0, config)[0].value())
+def _with_pairs(
+    case: Case, plain: condenser.Condenser, text: dict[str, jax.Array]
+) -> list[Quantity]:
+    """coCondenser's losses and norms of all gradients; rows 2i and 2i + 1 are of one document."""
+    batch = {
+        side: {name: array[first::2] for name, array in text.items()}
+        for first, side in enumerate(cocondenser.SIDES)
+    }
+    ids = jnp.arange(len(batch["query"]["tokens"]), dtype=jnp.int32)[:, None]
+    batch["query"]["example_id"] = ids
+    batch["passage"] |= {"example_id": ids, "document_id": ids, "relevance": jnp.ones_like(ids)}
+    shape = GroupShape(len(ids), text["tokens"].shape[1], 1)
+    model = cocondenser.CoCondenser(
+        case.bert, plain.embedding_config, plain.vocabulary, shape, shape, 0.99, plain.chunk,
+        plain.skip_from, contrastive.ContrastiveConfig(), plain.head_layers, plain.late_mlm,
+        rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    nnx.update(model, nnx.state(plain, nnx.Param))
+    model.eval()
+    values, gradients = parity_kit.value_and_gradients(
+        model, batch, functools.partial(parity_names.export, names(case))
+    )
+    variant = dataclasses.replace(
+        case, float32=case.float32["cocondenser"], float64=case.float64["cocondenser"]
+    )
+    norms = {name: float(np.linalg.norm(array)) for name, array in gradients.items()}
+    floor = parity_kit.noise_floor(variant, "grad_norm_params")
+    compared = [
+        parity_kit.loss(variant, "contrastive_loss", values["contrastive"]),
+        parity_kit.loss(variant, "total_loss", values["loss"]),
+        *(
+            Quantity(
+                name,
+                abs(norms[LAYOUT.canonical(name)] - truth),
+                parity_kit.GRADIENT_RTOL * truth + floor,
+            )
+            for name, truth in variant.float64["grad_norm_params"].items()
+        ),
+    ]
+    return [dataclasses.replace(one, name=f"cocondenser {one.name}") for one in compared]
