@@ -271,6 +271,10 @@ ADDED: Mapping[str, str] = {
     "systems.Bm25.analyzer": "None",
     "pair_steps.epoch_steps.of_thousands": "2.0",
     "beir.gold_ids.also": "[]",
+    "embedding_shards.Storage.pool_factor": "1",
+    "embedding_shards.Storage.token_dtype": "None",
+    "encoding.load_embeddings.expected": "None",
+    "hybrid.load.expected": "None",
 }
 
 
