@@ -1,6 +1,7 @@
 """ColBERT: its loss in closed form, augmented queries, punctuation, meshes, and what it refuses."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,12 +10,15 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from models.interop import export_hf, punctuation
 from models.losses.joint_losses import JointLossConfig
-from models.networks import query_augmentation
+from models.networks import bert, query_augmentation, text_embedding
 from models.objectives import colbert
-from t5x_style.interfaces.objective import Batch
+from t5x_style.interfaces.contract import Vocabulary
+from t5x_style.interfaces.objective import Batch, GroupShape
 from t5x_style.interfaces.representation import MULTI_VECTOR, RepresentationError
-from tests.kits import tiny_models
+from tests.kits import published_folders, tiny_models
+from tests.kits.interop import needs_interop
 from tests.models.losses.contrastive_batches import (
     GROUP,
     PACKED,
@@ -24,6 +28,7 @@ from tests.models.losses.contrastive_batches import (
     shapes_of,
     value_and_gradients,
 )
+from tests.parity import parity_kit
 
 N, SIZE, PUNCTUATION = 12, 6, (7, 11, 30)
 SHORT = dataclasses.replace(tiny_models.CONFIG, layers=1)
@@ -210,3 +215,57 @@ def test_a_teacher_counts() -> None:
 def test_settings_that_do_not_fit_are_refused(settings: Any, message: str) -> None:
     with pytest.raises((ValueError, RepresentationError), match=message):
         objective(PLAIN, **settings)
+
+
+@needs_interop
+def test_its_export_opens_in_sentence_transformers(tmp_path: Path) -> None:
+    """As a MultiVectorEncoder with the same vectors and scores."""
+    from sentence_transformers import MultiVectorEncoder
+
+    texts, length = published_folders.TEXTS[1:4], 16
+    tokenizer = str(published_folders.encoder(tmp_path / "tokenizer"))
+    vocabulary = Vocabulary.load(tokenizer)
+    skipped = punctuation.token_ids(tokenizer)
+    config = bert.BertConfig(
+        vocabulary.size, 16, 2, 2, 32, 32, dropout=0.0, attention_dropout=0.0,
+        initializer_range=0.3,
+    )  # fmt: skip
+    embedding = text_embedding.EmbeddingConfig("cls", True, "cosine", 1.0, length, length, "", "")
+    shape = GroupShape(len(texts), length, 1)
+    model = colbert.ColBERT(
+        config, embedding, vocabulary, shape, shape, LOSSES, 1, skipped, vector_size=SIZE,
+        rngs=nnx.Rngs(0),
+    )  # fmt: skip
+
+    class Trained:
+        def arrays(self) -> dict[str, np.ndarray]:
+            flat = parity_kit.parameters(model)
+            return {path: np.asarray(variable[...]) for path, variable in flat.items()}
+
+    (tmp_path / "stage").mkdir()
+    model.contract().save(tmp_path / "stage")
+    written = export_hf.export(
+        str(tmp_path / "out"), str(tmp_path / "stage"), Trained(), config, vocabulary, tokenizer
+    )
+    assert written == {"multi_vector": "multi_vector"}
+    opened = MultiVectorEncoder(str(tmp_path / "out/multi_vector"), device="cpu")
+    tokens = opened.tokenizer(texts, padding=True, return_tensors="np")
+    assert np.isin(tokens["input_ids"], skipped).any()
+    group = parity_kit.token_group(tokens["input_ids"], tokens["attention_mask"])
+    theirs = {
+        "query": opened.encode_query(texts, convert_to_numpy=True),
+        "passage": opened.encode_document(texts, convert_to_numpy=True),
+    }
+    scores = np.zeros((len(texts), len(texts)))
+    ours: dict[str, list[np.ndarray]] = {}
+    for side, found in theirs.items():
+        made = model.represent(side, group)[MULTI_VECTOR]
+        kept = np.asarray(made["segments"]) == 1
+        ours[side] = [np.asarray(made["vectors"])[row, kept[row]] for row in range(len(texts))]
+        for one, other in zip(ours[side], found, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+    for q, query in enumerate(ours["query"]):
+        for p, passage in enumerate(ours["passage"]):
+            scores[q, p] = (query @ passage.T).max(axis=1).sum()
+    found = opened.similarity(theirs["query"], theirs["passage"]).numpy()
+    np.testing.assert_allclose(found, scores, rtol=1e-4)
