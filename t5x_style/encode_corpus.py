@@ -18,6 +18,7 @@ from t5x_style.distributed import startup
 from t5x_style.interfaces import representation
 from t5x_style.interfaces.texts import EncodeSource
 from t5x_style.retrieval import embedding_shards, resumable_parts
+from t5x_style.retrieval.token_vectors import compact
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
@@ -45,15 +46,16 @@ def encode_corpus(
       model: embeds the texts; gin loads it.
       source: the texts, each exactly once.
       function: 'embed_passage' for a corpus, 'embed_query' for queries.
-      storage: how vectors are kept.
+      storage: how vectors are kept; of passages' tokens perhaps fewer, or as int8.
       model_dir: where the files go.
       kinds: of representations that are written: 'dense', 'sparse', 'multi_vector'.
 
     Raises:
       ContractError: texts were tokenized otherwise than the model's contract says.
-      RepresentationError: the model does not offer the kinds, or there is no such function.
+      RepresentationError: the model does not offer the kinds, or there is no such function, or
+        the storage is not for these kinds.
     """
-    check(function, kinds)
+    check(function, kinds, storage)
     side = representation.side_of(function)
     version = embedding_shards.version(
         model.contract,
@@ -62,6 +64,7 @@ def encode_corpus(
         function=function,
         storage=[storage.shard_size, storage.dtype],
         **({} if [*kinds] == [representation.DENSE] else {"kinds": [*kinds]}),
+        **({"tokens": storage.token_facts} if storage.token_facts else {}),
     )
     bounds = storage.bounds(len(source.ids))
     first = jax.process_index() == 0
@@ -82,14 +85,15 @@ def encode_corpus(
     return {"embeddings": "."}
 
 
-def check(function: str, kinds: Sequence[str]) -> None:
+def check(function: str, kinds: Sequence[str], storage: embedding_shards.Storage) -> None:
     """What can be known to be wrong before `encode_corpus` runs.
 
     Raises:
-      RepresentationError: there is no such function or kind.
+      RepresentationError: there is no such function or kind, or the storage is not for them.
     """
-    representation.side_of(function)
+    side = representation.side_of(function)
     representation.require_kinds(kinds, representation.KINDS, "encode_corpus.kinds")
+    compact.require_fit(storage.token_facts, side, kinds)
 
 
 if __name__ == "__main__":

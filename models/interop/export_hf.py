@@ -5,7 +5,7 @@ From the checkpoint of a training stage: `encoder/`; `masked_lm/` where it has a
 decoder.  Of a re-ranker, `cross_encoder/` alone.  All four can be read again by `import_hf`, so
 that anyone can continue.  M3's heads lie in `encoder/`, a file each, as FlagEmbedding has them; its
 vectors of tokens are `multi_vector/` once more, a MultiVectorEncoder of sentence-transformers.  Of
-SPLADE, `sparse_encoder/` alone, a SparseEncoder.
+SPLADE, `sparse_encoder/` alone, a SparseEncoder; of ColBERT, `multi_vector/` alone.
 """
 
 import json
@@ -24,6 +24,7 @@ from models.interop import (
     layout_bert,
     model_cards,
     published_layout,
+    punctuation,
     sentence_kinds,
     sentence_modules,
     torch_pickle,
@@ -32,6 +33,7 @@ from t5x_style.interfaces.contract import Contract, Vocabulary
 from t5x_style.interfaces.encoder import TokenEncoderConfig
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocabulary.json")
+COLBERT = "colbert"  # a contract's pooling
 # What is written of a model: part -> whether it must be there.
 _RETRIEVER = {
     "encoder": True,
@@ -93,7 +95,7 @@ def export(
     Returns:
         name -> folder in model_dir, of `encoder` and those of `masked_lm`, `pretraining` and
         `multi_vector` that there are; of a re-ranker, of `cross_encoder`; of SPLADE, of
-        `sparse_encoder`.
+        `sparse_encoder`; of ColBERT, of `multi_vector`.
 
     Raises:
         ExportError: the weights have other shapes than config says, or parts that Hugging Face
@@ -117,6 +119,9 @@ def export(
     if contract.pooling == "splade":
         writer.sparse_encoder(folder / "sparse_encoder", arrays)
         return {"sparse_encoder": "sparse_encoder"}
+    if contract.pooling == COLBERT:
+        writer.multi_vector(folder / "multi_vector", arrays)
+        return {"multi_vector": "multi_vector"}
     writer.encoder(folder / "encoder", _parts(arrays, "encoder", "pooler"))
     writer.m3_heads(folder / "encoder", _parts(arrays, "sparse", "multi_vector"))
     written = {"encoder": "encoder"}
@@ -306,14 +311,22 @@ class _Writer:
             name.removeprefix(base): a for name, a in named.items() if name[: len(base)] == base
         }
         self._model(folder, tensors, self.layout.base_models[self.variant])
-        backend = tokenizers.Tokenizer.from_file(str(self.tokenizer / "tokenizer.json"))
         projection = {n.removeprefix(head): a for n, a in named.items() if n.startswith(head)}
-        cls_token = backend.id_to_token(self.vocabulary.cls)
         sentence_kinds.write_multi_vector(
-            folder, self.contract, cls_token, projection, self._without_pooler
+            folder, self.contract, self._interaction(), projection, self._without_pooler
         )
         card = model_cards.multi_vector(self.contract, int(projection["weight"].shape[0]))
         (folder / "README.md").write_text(card, encoding="utf-8")
+
+    def _interaction(self) -> sentence_kinds.LateInteraction:
+        """ColBERT's, or M3's."""
+        backend = tokenizers.Tokenizer.from_file(str(self.tokenizer / "tokenizer.json"))
+        if self.contract.pooling != COLBERT:
+            cls_token = backend.id_to_token(self.vocabulary.cls)
+            sides = ("query", "document")
+            return sentence_kinds.LateInteraction([cls_token], sides, "meanmaxsim", augmented=False)
+        skipped = [backend.id_to_token(one) for one in punctuation.token_ids(str(self.tokenizer))]
+        return sentence_kinds.LateInteraction(skipped, ("document",), "maxsim", augmented=True)
 
     def masked_lm(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
         """A folder that transformers opens with its MLM head, tied to the word table."""

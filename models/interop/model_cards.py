@@ -25,16 +25,20 @@ most {max_tokens} tokens a text (training: queries {contract.query_length}, pass
 
 def multi_vector(contract: Contract, size: int) -> str:
     """README.md of a folder with a vector for each token."""
+    tokens, score, queries = "each token but [CLS]", "mean", "have at most"
+    if contract.pooling == "colbert":
+        tokens, score = "each token, of passages without punctuation (ColBERT)", "sum"
+        queries = "are filled with [MASK] up to"
     return f"""---
 library_name: sentence-transformers
 tags: [sentence-transformers, multi-vector, late-interaction]
 ---
 # A late-interaction retriever trained with Kennel
 
-A vector of {size} dimensions for each token but [CLS]; the score is the mean over the query's
-vectors of the largest inner product with one of the passage's. Queries have at most
-{contract.query_length} tokens, passages {contract.passage_length}. It needs sentence-transformers
-6 or later.
+A vector of {size} dimensions for {tokens}; the score is the {score} over the query's
+vectors of the largest inner product with one of the passage's. Queries {queries}
+{contract.query_length} tokens, passages have at most {contract.passage_length}. It needs
+sentence-transformers 6 or later.
 
 {_usage(contract, "MultiVectorEncoder")}"""
 

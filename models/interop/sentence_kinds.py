@@ -1,12 +1,12 @@
 """The files that make an encoder's folder one of sentence-transformers' models of other kinds.
 
-`MultiVectorEncoder`, from version 6 on: a vector for each token but [CLS], by a projection, unit
-length, and a mask without [CLS].  `SparseEncoder`: SPLADE's weights of words, from an MLM head.
+`MultiVectorEncoder`, from version 6 on: a vector for each token, by a projection, unit length, and
+a mask of those that count.  `SparseEncoder`: SPLADE's weights of words, from an MLM head.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -31,10 +31,26 @@ _SPARSE_CLASSES = {
 _TOKENS = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
 
 
+class LateInteraction(NamedTuple):
+    """Which vectors of tokens count, and how they are compared.
+
+    Attributes:
+        skipped: tokens without a vector, as the tokenizer spells them.
+        sides: of what they are skipped, 'query' and 'document'.
+        similarity: 'maxsim', a sum over the query's vectors, or 'meanmaxsim'.
+        augmented: whether queries are filled with [MASK] up to their length.
+    """
+
+    skipped: Sequence[str]
+    sides: Sequence[str]
+    similarity: str
+    augmented: bool
+
+
 def write_multi_vector(
     folder: Path,
     contract: Contract,
-    cls_token: str,
+    interaction: LateInteraction,
     projection: Mapping[str, np.ndarray],
     model_args: Mapping[str, Any],
 ) -> None:
@@ -43,21 +59,21 @@ def write_multi_vector(
     Args:
         folder: of the encoder.
         contract: prefixes and lengths.
-        cls_token: how the tokenizer spells [CLS].
-        projection: 'weight' [d, D] and 'bias' [d].
+        interaction: of the vectors.
+        projection: 'weight' [d, D] and, where there is one, 'bias' [d].
         model_args: for the constructor of transformers' model.
     """
     size, width = projection["weight"].shape
     dense = {
         "in_features": width,
         "out_features": size,
-        "bias": True,
+        "bias": "bias" in projection,
         "activation_function": "torch.nn.modules.linear.Identity",
         **_TOKENS,
     }
     mask = {
-        "skiplist_words": [cls_token],
-        "skiplist_tasks": ["query", "document"],
+        "skiplist_words": list(interaction.skipped),
+        "skiplist_tasks": list(interaction.sides),
         "keep_only_token_ids": None,
     }
     encoder = {
@@ -66,9 +82,12 @@ def write_multi_vector(
         "query_length": contract.query_length,
         "document_length": contract.passage_length,
     }
+    if interaction.augmented:
+        length = {"length": contract.query_length}
+        encoder["query_expansion"] = {"strategy": "fixed", "attend": True, **length}
     settings = {"": encoder, "1_Dense": dense, "2_Normalize": _TOKENS, "3_MultiVectorMask": mask}
     _write(folder, _MULTI_VECTOR_CLASSES, settings)
-    _write_model(folder, contract, "MultiVectorEncoder", "meanmaxsim")
+    _write_model(folder, contract, "MultiVectorEncoder", interaction.similarity)
     tensors = {
         f"linear.{name}": np.ascontiguousarray(array, np.float32)
         for name, array in projection.items()

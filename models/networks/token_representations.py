@@ -1,6 +1,7 @@
-"""From the states of tokens to weights of words and to several vectors: M3's heads.
+"""From the states of tokens to weights of words and to several vectors: heads of M3 and ColBERT.
 
-Chen et al. 2024, arXiv:2402.03216, section 3.2. Letters: B rows, L row length, D hidden width, E
+Chen et al. 2024, arXiv:2402.03216, section 3.2; Khattab and Zaharia 2020, arXiv:2004.12832,
+sections 3.2 and 3.3. Letters: B rows, L row length, D hidden width, E
 entries of a row, d size of the vectors.
 """
 
@@ -84,27 +85,38 @@ def largest_of_each(
 
 
 class TokenVectors(nnx.Module):
-    """A vector of unit length for each token of a text but the first, [CLS].
+    """A vector of unit length for each token of a text: a projection of its state.
 
     Args:
         config: of the encoder.
-        size: d; D in the official code.
+        size: d; D in M3's official code, 128 in ColBERT.
+        bias: whether the projection has one; ColBERT's has none.
         rngs: stream `params`.
     """
 
-    def __init__(self, config: TokenEncoderConfig, size: int, *, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, config: TokenEncoderConfig, size: int, bias: bool = True, *, rngs: nnx.Rngs
+    ) -> None:
         if size < 1:
             raise ValueError(f"TokenVectors.size: expected at least 1, found {size}")
-        self.dense = heads.projection(config, size, rngs)
+        self.dense = heads.projection(config, size, rngs, bias)
 
     def __call__(self, hidden: jax.Array, group: Group) -> dict[str, jax.Array]:
-        """The multi_vector representation, see `interfaces.representation`; E = L.
+        """M3's multi_vector representation, of all tokens but the first, [CLS]; E = L.
 
         Args:
             hidden: [B, L, D].
             group: `positions` and `segment_ids` [B, L] count.
         """
-        segments = jnp.where(group["positions"] == 0, 0, group["segment_ids"])
+        return self.of(hidden, jnp.where(group["positions"] == 0, 0, group["segment_ids"]))
+
+    def of(self, hidden: jax.Array, segments: jax.Array) -> dict[str, jax.Array]:
+        """The multi_vector representation, see `interfaces.representation`; E = L.
+
+        Args:
+            hidden: [B, L, D].
+            segments: [B, L] int32, as `segment_ids`; a token that is given 0 has no vector.
+        """
         vectors = text_embedding.unit(self.dense(hidden).astype(jnp.float32))
         return {SEGMENTS: segments, "vectors": jnp.where(segments[..., None] > 0, vectors, 0.0)}
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.losses import contrastive, groups, joint_losses, joint_scores
+from models.losses import contrastive, joint_batch, joint_losses
 from models.losses.joint_losses import JointLossConfig
 from models.networks import layers, pooling, text_embedding, token_representations
 from t5x_style.distributed import collectives
@@ -229,54 +229,14 @@ class M3(Objective):
     def _compared(
         self, batch: Batch, made: Mapping[str, Representations]
     ) -> tuple[joint_losses.Scores, jax.Array]:
-        """(scores of Q queries, [Q] whether a query's positive is in the batch)."""
-        query, passage = batch[QUERY], batch[PASSAGE]
-        relevant = passage["relevance"].reshape(-1) == 1
-        own = self._own_passages(query, passage, relevant)  # [Q, G]
-        answers = jnp.take(relevant, own, mode="fill", fill_value=False)
-        has = answers[:, 0]
-        columns = joint_scores.Columns(
-            made[PASSAGE],
-            passage["example_id"],
-            passage["document_id"],
-            joint_scores.numbers(passage["segment_valid"]),
-            passage["segment_valid"],
-        )
-        shape = query["example_id"].shape
-        by_row = own.reshape(*shape, -1)
-        known = query["known"] if self.known_positives else None
-        excluded = joint_scores.excluded(by_row, columns, known)
-        rows = joint_scores.Rows(
-            made[QUERY], query["example_id"], excluded, by_row, has.reshape(shape)
-        )
-        in_sum = {kind: self.loss_config.in_sum[kind] for kind in self.kinds}
-        found = joint_scores.sums(
-            rows, columns, in_sum, scale=1 / self.embedding_config.temperature,
-            exchange=self.exchange, cells=self.cells,
+        return joint_batch.compared(
+            batch, made, self.loss_config,
+            temperature=self.embedding_config.temperature,
+            group_size=self.group_size,
+            known_positives=self.known_positives > 0,
+            exchange=self.exchange,
+            cells=self.cells,
         )  # fmt: skip
-        found = jax.tree.map(lambda x: x.reshape(len(own), *x.shape[2:]), found)
-        positive = jnp.arange(self.group_size) == 0
-        kept = (own < relevant.size) & (~answers | positive)
-        teacher = None
-        if self.loss_config.teacher is not None:
-            scores = passage["teacher_score"].reshape(-1)
-            teacher = jnp.take(scores, own, mode="fill", fill_value=-jnp.inf)
-        return joint_losses.scores_of(found, kept, teacher, tuple(in_sum.values())), has
-
-    def _own_passages(self, query: Group, passage: Group, relevant: jax.Array) -> jax.Array:
-        """[Q, G] int32, see `groups.own_rows`; by document, an order that packing does not change.
-
-        The teacher 'm3_kd' depends on the order.
-        """
-        return groups.own_rows(
-            query["example_id"].reshape(-1),
-            query["segment_valid"].reshape(-1),
-            passage["example_id"].reshape(-1),
-            relevant,
-            passage["segment_valid"].reshape(-1),
-            self.group_size,
-            passage["document_id"].reshape(-1),
-        )
 
     def _weights(self) -> jax.Array:
         return jnp.asarray([self.loss_config.weights[kind] for kind in self.kinds])

@@ -274,6 +274,10 @@ ADDED: Mapping[str, str] = {
     "pair_steps.epoch_steps.of_thousands": "2.0",
     "beir.gold_ids.also": "[]",
     "pair_mixture.PairMixture.similar": "1",
+    "embedding_shards.Storage.pool_factor": "1",
+    "embedding_shards.Storage.token_dtype": "None",
+    "encoding.load_embeddings.expected": "None",
+    "hybrid.load.expected": "None",
 }
 
 

@@ -62,7 +62,8 @@ class Contract:
     """How text becomes a vector.
 
     Attributes:
-      pooling: 'cls', 'mean', 'pooler', 'weighted_mean' or 'mcls'; 'splade' of weights of words.
+      pooling: 'cls', 'mean', 'pooler', 'weighted_mean' or 'mcls'; 'splade' of weights of words,
+        'colbert' of vectors of tokens alone.
       normalise: whether vectors have unit length.
       similarity: 'dot' or 'cosine'; of models without vectors 'score' for a re-ranker, 'class' for
         a classifier, 'span' for a reader.

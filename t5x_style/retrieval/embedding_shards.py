@@ -9,7 +9,7 @@
                                         sha256 of the shards' manifests
 
 There are the files of the kinds of representation that were asked for. A manifest names the kinds,
-unless dense is the only one.
+unless dense is the only one, and how vectors of tokens are kept, if they are pooled or quantised.
 
 The version is a fingerprint of everything that the vectors depend on. A shard of another version,
 or one that is damaged, is never mixed in: the writer makes it anew and the reader refuses it.
@@ -20,7 +20,7 @@ import hashlib
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +35,7 @@ from t5x_style.interfaces.index import IndexDamaged
 from t5x_style.interfaces.representation import (
     DENSE,
     ENTRIES,
+    MULTI_VECTOR,
     Entries,
     Representation,
     Representations,
@@ -42,6 +43,7 @@ from t5x_style.interfaces.representation import (
 from t5x_style.retrieval import representation_files, versioned_folder
 from t5x_style.retrieval import resumable_parts as parts_lib
 from t5x_style.retrieval.sharded_array import ShardedArray
+from t5x_style.retrieval.token_vectors import compact, int8
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 IDS = "ids.json"
@@ -55,16 +57,41 @@ class Storage:
       shard_size: texts in a shard: what a kill costs at most, and, twice, what is held in memory.
       dtype: of vectors and weights: 'float32', or 'float16' or 'bfloat16' in half the space;
         readers give float32 always.
+      pool_factor: f; of the n vectors of a passage's tokens about n / f are kept, the means of
+        those that are alike (`token_vectors.pooling`). 1 keeps all of them.
+      token_dtype: of the vectors of tokens: None, as `dtype`; or 'int8' with a scale for each
+        vector, a quarter of the space of float32 (`token_vectors.int8`).
     """
 
     shard_size: int
     dtype: str
+    pool_factor: int = 1
+    token_dtype: str | None = None
 
     def __post_init__(self) -> None:
         if self.shard_size < 1:
             raise ValueError(f"Storage.shard_size: expected at least 1, found {self.shard_size}")
         if self.dtype not in DTYPES:
             raise ValueError(f"Storage.dtype: expected one of {[*DTYPES]}, found {self.dtype!r}")
+        compact.facts(self.pool_factor, self.token_dtype)
+
+    @property
+    def token_facts(self) -> dict[str, Any]:
+        """How vectors of tokens are kept; {} as the model gives them."""
+        return compact.facts(self.pool_factor, self.token_dtype)
+
+    def kept(self, kind: str, found: Representation, what: str) -> dict[str, np.ndarray]:
+        """File -> array, of a representation on the host as it is kept.
+
+        Raises:
+          ValueError: see `narrowed`.
+        """
+        given = compact.compact(found, self.token_facts) if kind == MULTI_VECTOR else found
+        files = representation_files.arrays(kind, given)
+        for name, array in files.items():
+            if name != representation_files.SCALES:  # a rounded scale is an error of all numbers
+                files[name] = self.narrowed(array, f"{what}: {name}")
+        return files
 
     def narrowed(self, array: np.ndarray, what: str) -> np.ndarray:
         """An array as it is kept: float ones in `dtype`, others as they are.
@@ -174,8 +201,7 @@ class ShardWriter:
                     f"shard {number}: expected {end - start} {kind} representations, "
                     f"found {len(found[kind])}"
                 )
-            for name, array in representation_files.arrays(kind, found[kind]).items():
-                stored[name] = self._storage.narrowed(array, f"shard {number}: {name}")
+            stored |= self._storage.kept(kind, found[kind], f"shard {number}")
         self.wait()
         self._writing = self._background.submit(
             self._write, self._path(number), manifest, stored, list(self._ids[start:end])
@@ -184,7 +210,8 @@ class ShardWriter:
     def _facts(self) -> dict[str, Any]:
         """What manifests say of the storage."""
         kinds = {} if self._kinds == [DENSE] else {"kinds": self._kinds}
-        return {"dtype": self._storage.dtype, **kinds}
+        tokens = {"tokens": facts} if (facts := self._storage.token_facts) else {}
+        return {"dtype": self._storage.dtype, **kinds, **tokens}
 
     def wait(self) -> None:
         """Returns once everything handed over is on disk."""
@@ -229,9 +256,17 @@ class ShardWriter:
 
 
 def read(
-    folder: str | Path, kinds: Sequence[str] = (DENSE,)
+    folder: str | Path,
+    kinds: Sequence[str] = (DENSE,),
+    expected: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Representation], list[str], Contract, str]:
     """What a `ShardWriter` finished; every byte is checked.
+
+    Args:
+      folder: of the writer.
+      kinds: of representations that are read.
+      expected: `pool_factor` and `token_dtype` that vectors of tokens must have been written with,
+        either or both; None takes them as they are.
 
     Returns:
       Representations by kind, which stay on disk until they are sliced: a dense one [N, D] float32,
@@ -240,7 +275,8 @@ def read(
 
     Raises:
       IndexDamaged: a file is missing or changed, or a shard is of another version.
-      RepresentationError: the folder does not hold one of the kinds.
+      RepresentationError: the folder does not hold one of the kinds, or its vectors of tokens are
+        kept otherwise than expected, or in a way that is not known here.
     """
     folder = Path(folder)
     manifest = versioned_folder.read_manifest(folder)
@@ -251,6 +287,7 @@ def read(
             "The folder is of an older layout or of another stage: run encode_corpus again."
         )
     _require_held(folder, manifest.get("kinds", [DENSE]), kinds)
+    tokens = compact.stored(str(folder), manifest, expected)
     shards = [folder / shard for shard in manifest["shards"]]
     ids: list[str] = []
     dtype = ""
@@ -263,7 +300,7 @@ def read(
             )
         dtype = found["dtype"]
         ids += json.loads((shard / IDS).read_text(encoding="utf-8"))
-    by_kind = {kind: _read(kind, shards, dtype) for kind in kinds}
+    by_kind = {kind: _read(kind, shards, dtype, compact.is_int8(tokens)) for kind in kinds}
     return by_kind, ids, Contract.load(folder), manifest.get("checkpoint", "")
 
 
@@ -276,13 +313,17 @@ def _require_held(folder: Path, held: Sequence[str], asked: Sequence[str]) -> No
         )
 
 
-def _read(kind: str, shards: Sequence[Path], dtype: str) -> Representation:
+def _read(kind: str, shards: Sequence[Path], dtype: str, tokens_int8: bool) -> Representation:
     """A representation of the texts of all shards, on disk."""
     files = representation_files.names(kind)
     if kind == DENSE:
         return _sharded(files["vectors"], shards, "float32", dtype)
     counts = [np.diff(np.load(shard / files["offsets"])) for shard in shards]
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
+    if kind == MULTI_VECTOR and tokens_int8:
+        numbers = _sharded(files["vectors"], shards, "int8", "int8")
+        scales = _sharded(representation_files.SCALES, shards, "float32", "float32")
+        return Entries(offsets, {"vectors": int8.Int8Vectors(numbers, scales)})
     arrays = {
         name: _sharded(files[name], shards, given, dtype) for name, given in ENTRIES[kind].items()
     }

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -234,17 +234,20 @@ def _place(group: Group, partitioner: Partitioner | None) -> Group:
     }
 
 
-def load_embeddings(folder: str | Path, kind: str = "dense") -> Embeddings:
+def load_embeddings(
+    folder: str | Path, kind: str = "dense", expected: Mapping[str, Any] | None = None
+) -> Embeddings:
     """Reads what `encode_corpus` wrote; it stays on disk.
 
     Args:
       folder: of the stage.
       kind: of the representation that is read.
+      expected: how vectors of tokens must be kept, see `embedding_shards.read`.
 
     Raises:
       IndexDamaged: a file is missing or changed, or shards are of different models.
-      RepresentationError: the folder does not hold the kind.
+      RepresentationError: the folder does not hold the kind, or not as expected.
     """
-    found, ids, contract, checkpoint = embedding_shards.read(folder, (kind,))
+    found, ids, contract, checkpoint = embedding_shards.read(folder, (kind,), expected)
     index_lib.check_passages(kind, found[kind], ids)
     return Embeddings(found[kind], ids, contract, checkpoint, kind)

@@ -9,6 +9,7 @@ ranks (Cormack, Clarke and Buettcher 2009).
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -182,7 +183,11 @@ def ask(searched: Searched, queries: Representations, k: int) -> tuple[np.ndarra
 
 
 def load(
-    embeddings: str, indexes: Sequence[Index], kinds: Sequence[str], candidates: int = 1000
+    embeddings: str,
+    indexes: Sequence[Index],
+    kinds: Sequence[str],
+    candidates: int = 1000,
+    expected: Mapping[str, Any] | None = None,
 ) -> Hybrid:
     """Indexes over what `encode_corpus` wrote.
 
@@ -191,16 +196,17 @@ def load(
       indexes: that propose candidates.
       kinds: that passages are scored by, those of the indexes among them.
       candidates: see `Hybrid`.
+      expected: how vectors of tokens must be kept, see `embedding_shards.read`.
 
     Raises:
       HybridError: they do not belong together.
-      RepresentationError: the folder lacks a kind.
+      RepresentationError: the folder lacks a kind, or its vectors of tokens are kept otherwise.
       ContractError: an index is of another model.
     """
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown or not kinds:
         raise HybridError(f"kinds: expected some of {list(KINDS)}, found {list(kinds)}")
-    stored = {kind: load_embeddings(embeddings, kind) for kind in kinds}
+    stored = {kind: load_embeddings(embeddings, kind, expected) for kind in kinds}
     one = next(iter(stored.values()))
     passages = {kind: found.passages for kind, found in stored.items()}
     return Hybrid(indexes, passages, one.ids, one.contract, one.checkpoint, candidates)

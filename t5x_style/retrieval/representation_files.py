@@ -3,6 +3,7 @@
 vectors.npy                                               dense: [N, D] float32
 sparse_offsets.npy, sparse_tokens.npy, sparse_weights.npy
 multi_vector_offsets.npy, multi_vector_vectors.npy        arrays of `Entries`
+multi_vector_scales.npy                                   where vectors are int8: their scales
 """
 
 from collections.abc import Mapping
@@ -15,11 +16,14 @@ from t5x_style.interfaces.index import IndexDamaged
 from t5x_style.interfaces.representation import (
     DENSE,
     ENTRIES,
+    MULTI_VECTOR,
     Entries,
     Representation,
     malformed,
 )
+from t5x_style.retrieval.token_vectors.int8 import Int8Vectors
 
+SCALES = "multi_vector_scales.npy"
 _OFFSETS = "offsets"
 _VECTORS = "vectors.npy"
 _BLOCK = 65_536  # rows that are read at a time
@@ -37,7 +41,11 @@ def arrays(kind: str, representation: Representation) -> dict[str, Any]:
     if kind == DENSE:
         return {_VECTORS: representation}
     held: Mapping[str, Any] = {_OFFSETS: representation.offsets, **representation.arrays}
-    return {file: held[name] for name, file in names(kind).items()}
+    found = {file: held[name] for name, file in names(kind).items()}
+    for file, array in list(found.items()):
+        if isinstance(array, Int8Vectors):
+            found |= {file: array.numbers, SCALES: array.scales}
+    return found
 
 
 def write(folder: Path, kind: str, representation: Representation) -> None:
@@ -72,7 +80,11 @@ def read(folder: Path, kind: str) -> Representation:
     }
     if kind == DENSE:
         return found["vectors"]
-    entries = Entries(np.asarray(found[_OFFSETS]), {name: found[name] for name in ENTRIES[kind]})
+    given = {name: found[name] for name in ENTRIES[kind]}
+    if kind == MULTI_VECTOR and (folder / SCALES).exists():
+        scales = np.load(folder / SCALES, mmap_mode="r", allow_pickle=False)
+        given = {"vectors": Int8Vectors(given["vectors"], scales)}
+    entries = Entries(np.asarray(found[_OFFSETS]), given)
     if problem := malformed(kind, entries):
         raise IndexDamaged(f"{folder / names(kind)[_OFFSETS]}: {problem}. Build it again.")
     return entries

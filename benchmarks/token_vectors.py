@@ -1,0 +1,87 @@
+"""What compact vectors of tokens cost: nDCG@10 of MaxSim by pool factor and dtype.
+
+    python -m benchmarks.token_vectors --model=path/to/encoder --corpus=../shared/data/ir_cranfield
+
+`--model` is a folder of sentence-transformers, whose token states at unit length are the vectors,
+all tokens included; `--corpus` is in BEIR's layout. Every test query is compared with every
+passage. Prints vectors and bytes of a passage, the metric, its difference to all vectors in
+float32 with a 95 % interval (bootstrap over queries), and seconds that pooling took. Needs the
+extra `interop`.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from absl import app, flags
+
+from benchmarks import code_hash
+from t5x_style.evaluation import comparison, ranking
+from t5x_style.interfaces.representation import MULTI_VECTOR, Entries
+from t5x_style.retrieval import beir_collection, exact_index, representation_files
+from t5x_style.retrieval.token_vectors import compact
+
+_MODEL = flags.DEFINE_string("model", None, "Folder of sentence-transformers.", required=True)
+_CORPUS = flags.DEFINE_string("corpus", None, "Folder in BEIR's layout.", required=True)
+_FACTORS = flags.DEFINE_list("factors", ["1", "2", "3", "4"], "Pool factors in float32.")
+_INT8 = flags.DEFINE_list("int8", ["1", "2"], "Pool factors in int8.")
+_METRIC = flags.DEFINE_string("metric", "nDCG@10", "What is compared.")
+DEPTH, SAMPLES = 100, 10_000
+
+
+def vectors(model: Any, texts: Sequence[str]) -> Entries:
+    """The token states of each text at unit length."""
+    found = model.encode(list(texts), batch_size=32, output_value="token_embeddings")
+    parts = [np.asarray(one.cpu(), np.float32) for one in found]
+    states = np.concatenate(parts)
+    states /= np.linalg.norm(states, axis=1, keepdims=True)
+    return Entries(np.cumsum([0, *map(len, parts)]), {"vectors": states})
+
+
+def bytes_of(kept: Entries) -> int:
+    """Of the files, offsets left out."""
+    arrays = representation_files.arrays(MULTI_VECTOR, kept)
+    return sum(array.nbytes for name, array in arrays.items() if "offsets" not in name)
+
+
+def main(_: list[str]) -> None:
+    """Encodes once, then searches with each setting."""
+    from sentence_transformers import SentenceTransformer
+
+    passages = beir_collection.Passages(_CORPUS.value)
+    queries = beir_collection.read_queries(_CORPUS.value)
+    qrels = beir_collection.read_qrels(_CORPUS.value, "test", queries, passages)
+    model = SentenceTransformer(_MODEL.value, device="cpu")
+    asked = vectors(model, [queries[query] for query in qrels])
+    whole = vectors(model, [" ".join(filter(None, (p.title, p.text))) for p in passages])
+    settings = [(int(f), None) for f in _FACTORS.value] + [(int(f), "int8") for f in _INT8.value]
+    print(
+        f"{len(passages):,} passages, {len(qrels):,} queries, {len(os.sched_getaffinity(0))} cores"
+    )
+    scores, facts = {}, {}
+    for factor, dtype in settings:
+        started = time.perf_counter()
+        kept = compact.compact(whole, compact.facts(factor, dtype))
+        seconds = time.perf_counter() - started
+        run = ranking.make_run(
+            list(qrels), passages.ids, *exact_index.top_k(asked, kept, DEPTH, MULTI_VECTOR)
+        )
+        name = f"{dtype or 'float32'}, factor {factor}"
+        scores[name] = ranking.score_run(run, qrels, [_METRIC.value])
+        facts[name] = (kept.offsets[-1] / len(kept), bytes_of(kept) / len(kept), seconds)
+        print(f"searched: {name}", flush=True)
+    first = next(iter(scores))
+    report = comparison.compare(scores, first, (), SAMPLES, 0)
+    print(f"{'':<20} vectors    bytes  {_METRIC.value}  difference (95 %)             pooling s")
+    for name, (count, size, seconds) in facts.items():
+        value = report["systems"][name][_METRIC.value]["value"]
+        gap = report["against"]["systems"].get(name, {}).get(_METRIC.value)
+        shown = f"{gap['difference']:+.4f} ({gap['low']:+.4f} to {gap['high']:+.4f})" if gap else ""
+        print(f"{name:<20} {count:7.1f} {size:8,.0f}   {value:.4f}  {shown:<28} {seconds:8.1f}")
+
+
+if __name__ == "__main__":
+    code_hash.announce("token_vectors")
+    app.run(main)

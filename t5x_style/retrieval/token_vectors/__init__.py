@@ -1,0 +1,1 @@
+"""Vectors of tokens in less space: fewer of them, and of fewer bytes."""
