@@ -271,6 +271,7 @@ ADDED: Mapping[str, str] = {
     "systems.Bm25.analyzer": "None",
     "pair_steps.epoch_steps.of_thousands": "2.0",
     "beir.gold_ids.also": "[]",
+    "narrative_qa.Stories.between_marks": "False",
 }
 
 
