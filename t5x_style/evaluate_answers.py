@@ -73,14 +73,9 @@ def evaluate_answers(
         facts |= {f"retriever {name}": one.facts() for name, one in suite.systems.items()}
         report = comparison.compare(scores, baseline, compared, samples, seed)
         about = {"passages": len(suite.passages), "facts": facts}
-        report |= {"split": "questions", **about, "sets": {}}
-        for name in sorted(set(key.sets().values())):
-            set_questions = {
-                question for question, question_set in key.sets().items() if question_set == name
-            }
-            part = {system: one.of(set_questions) for system, one in scores.items()}
-            compared_there = comparison.compare(part, baseline, compared, samples, seed)
-            report["sets"][name] = compared_there | {"split": name, **about}
+        sets = comparison.compare_sets(scores, key.sets(), baseline, compared, samples, seed)
+        report |= {"split": "questions", **about}
+        report |= {"sets": {name: one | about for name, one in sets.items()}}
         comparison.write(folder, report, scores)
     return {
         "metrics": "metrics.json",

@@ -160,6 +160,7 @@ NOT_RECORDED = {  # declared name -> why
     "evaluate": _HOST,
     "verdict": _HOST,
     "evaluate_answers": _HOST,
+    "evaluate_answered": _HOST,
     "evaluate_bitext": _HOST,
     "evaluate_generation": _HOST,
     "report": "how long stages took, and curves that the installed matplotlib draws",

@@ -1,19 +1,32 @@
 """NarrativeQA as a collection: stories are passages, and a question asks for its story.
 
-As its repository has it (Kočiský et al. 2018, arXiv:1712.07040): `documents.csv` with
-`document_id`, `set` and `wiki_title`, `qaps.csv` with `document_id`, `set` and `question`, and the
-stories that its script downloads, `tmp/<document_id>.content`.
+As its repository has it (google-deepmind/narrativeqa; Kočiský et al. 2018, arXiv:1712.07040):
+
+    documents.csv   document_id, set, kind, ..., wiki_title, ..., story_start, story_end
+    qaps.csv        document_id, set, question, ...
+    tmp/<document_id>.content   a download: a text of Project Gutenberg between notices, or a web
+                                page with a film's script
+
+`kind` is 'gutenberg' or 'movie'. `story_start` and `story_end` are the first and the last words of
+a story, as tokens with spaces between them ('Produced by Nick', 'new eBooks .').
 """
 
 import csv
 import dataclasses
+import html
+import logging
 import os
+import re
 from collections.abc import Iterator, Mapping
 
 from input_pipelines.sources import places
 from input_pipelines.sources.text_sources import BadRecords, Record, SourceError
 
+_log = logging.getLogger(__name__)
+
 SETS = ("train", "valid", "test")
+MARKS = ("story_start", "story_end")
+_TAG = re.compile(r"<!--|-->|<[a-zA-Z/!][^<>]*>")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,26 +34,46 @@ class Stories:
     """The stories of a set, whole; of one whose file is missing or empty a malformed record is
     reported.
 
-    folder: of the repository. part: 'train', 'valid' or 'test'.
+    Attributes:
+      folder: of the repository.
+      part: 'train', 'valid' or 'test'.
+      between_marks: whether a story is what is between `story_start` and `story_end`, without the
+        tags of a web page; otherwise it is the file as it was downloaded. A story whose marks are
+        not found, since its page has changed, is whole, and a line is logged.
     """
 
     folder: str
     part: str
+    between_marks: bool = False
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
         """Yields the stories in the order of documents.csv, telling `bad` of those not there."""
-        for where, row in _rows(self.folder, "documents.csv", self.part, ("wiki_title",)):
+        columns = ("wiki_title", "kind", *MARKS) if self.between_marks else ("wiki_title",)
+        unmarked = []
+        for where, row in _rows(self.folder, "documents.csv", self.part, columns):
             story = os.path.join(self.folder, "tmp", f"{row['document_id']}.content")
             try:
-                with open(story, encoding="utf-8") as file:
-                    text = file.read().strip()
-            except (OSError, UnicodeDecodeError) as error:
+                text = _read(story)
+            except OSError as error:
                 bad.add(where, "no_story", f"{story}: {error}", row["document_id"])
                 continue
-            if not text:
+            if self.between_marks:
+                if row["kind"] == "movie":
+                    text = html.unescape(_TAG.sub("", text))
+                found = story_of(text, row["story_start"], row["story_end"])
+                if found is None:
+                    unmarked.append(row["document_id"])
+                text = text if found is None else found
+            if not (text := text.strip()):
                 bad.add(where, "no_story", f"{story} is empty", row["document_id"])
                 continue
             yield Record(row["document_id"], row["wiki_title"], text, places.place(story, story))
+        if unmarked:
+            _log.warning(
+                "narrative_qa: %d stories of %r have no story_start or story_end of documents.csv "
+                "in their files, and are kept whole: %s",
+                *(len(unmarked), self.part, ", ".join(unmarked[:5])),
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +111,37 @@ class Asked:
         for name, where, row in _asked(self.folder, self.part):
             if row["question"].strip():  # `Questions` reports the others
                 yield name, row["document_id"], 1, where
+
+
+def story_of(text: str, start: str, end: str) -> str | None:
+    """From the first place of the first words to the last place of the last words.
+
+    Args:
+      text: a file.
+      start, end: tokens with spaces between them; white space does not count.
+
+    Returns:
+      The story; None: it has not both, in this order.
+    """
+    first = _mark(start).search(text)
+    if first is None:
+        return None
+    ends = [found.end() for found in _mark(end).finditer(text, first.end())]
+    return text[first.start() : ends[-1]] if ends else None
+
+
+def _mark(tokens: str) -> re.Pattern[str]:
+    return re.compile(r"\s*".join(map(re.escape, tokens.split())))
+
+
+def _read(path: str) -> str:
+    """A file in UTF-8 or, as older pages are, in Windows' Latin-1; OSError: it is not there."""
+    with open(path, "rb") as file:
+        content = file.read()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode("cp1252", "replace")
 
 
 def _asked(folder: str, part: str) -> Iterator[tuple[str, str, Mapping[str, str]]]:

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,11 +18,14 @@ from input_pipelines.batches.negatives import Pairs, read_pairs
 from input_pipelines.batches.packed_text import open_stores
 from input_pipelines.pairs.pair_corpus import PairCorpus
 from input_pipelines.pairs.pair_cuts import Words, assemble, framed, without
+from input_pipelines.pairs.pair_turns import shown_in_turn, without_negatives
 from input_pipelines.pairs.text_arrays import TextArrays
+from input_pipelines.store.store_writer import MANIFEST
 from input_pipelines.store.token_store import Passages
 
 Uniform = Callable[[int], np.ndarray]  # which one -> float64 [n] in [0, 1), one for each pair
-_MOST_POSITIVES = 16  # passages of a title that are shown in turn; a title may have thousands
+# Picked examples int64 [n], ascending rows int64 [U] -> which rows answer which, bool [n, U]
+Answered = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Examples:
       found: what there is, in words, for the message where it does not suffice.
       about: what decides them, for the fingerprint.
       detail: int64 [n, 2], of sentences: their start and end.
-      same: int64 [n], number of each example's title; None where no two passages share one.
+      answered: which passages answer an example's query; None: its positives alone.
       queries: of labelled pairs, the texts of queries.
     """
 
@@ -45,7 +48,7 @@ class Examples:
     about: Sequence[Any]
     group_size: int = 1
     detail: np.ndarray | None = None
-    same: np.ndarray | None = None
+    answered: Answered | None = None
     queries: TextArrays | None = None
 
     def __len__(self) -> int:
@@ -54,7 +57,7 @@ class Examples:
     @functools.cached_property
     def shared(self) -> bool:
         """Whether a query may be answered by a passage other than the positive of a step."""
-        if self.same is not None or self.pairs.positives.shape[1] > 1:
+        if self.answered is not None or self.pairs.positives.shape[1] > 1:
             return True
         moved = self.pairs.positives[:, 0] != self.pairs.queries
         return self.queries is None and bool(moved.any())
@@ -94,6 +97,16 @@ class PairKind(Protocol):
           documents: int64 [n, G], rows of their passages, the positive first.
           uniform: random numbers.
         """
+        ...
+
+
+@runtime_checkable
+class ReadsFiles(Protocol):
+    """A kind whose examples follow from more than the passages."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths: pairs that are open are made again when one of these changes."""
         ...
 
 
@@ -138,7 +151,7 @@ class RandomCrops:
             f"{len(rows):,} of {len(corpus):,} passages with two words or more and more than "
             f"{self.min_tokens} tokens (min_tokens)"
         )
-        return Examples(_of_rows(rows), found, [repr(self)])
+        return Examples(without_negatives(rows, rows[:, None]), found, [repr(self)])
 
     def cut(
         self, corpus: PairCorpus, all_of_them: Examples, picked: np.ndarray, documents: np.ndarray,
@@ -193,7 +206,8 @@ class Sentences:
             "and another sentence next to them"
         )
         detail = table[usable, 1:]
-        return Examples(_of_rows(row[usable]), found, [repr(self)], detail=detail)
+        pairs = without_negatives(row[usable], row[usable, None])
+        return Examples(pairs, found, [repr(self)], detail=detail)
 
     def cut(
         self, corpus: PairCorpus, all_of_them: Examples, picked: np.ndarray, documents: np.ndarray,
@@ -224,19 +238,17 @@ class TitleToBody:
         """See `PairKind`: titles of passages that have a body, too."""
         corpus.required_titles()
         rows = np.flatnonzero((corpus.title_numbers >= 0) & (corpus.ends > corpus.bodies))
-        order = rows[np.argsort(corpus.title_numbers[rows], kind="stable")]
-        titles, first, count = np.unique(
-            corpus.title_numbers[order], return_index=True, return_counts=True
-        )
-        shown = np.minimum(count, _MOST_POSITIVES)[:, None]
-        place = np.arange(int(shown.max(initial=1)))[None]
-        at = first[:, None] + place * count[:, None] // np.maximum(shown, 1)
-        at = np.minimum(at, max(0, len(order) - 1))
-        positives = np.where(place < shown, order[at], token_groups.NONE) if len(order) else at
+        numbers = corpus.title_numbers
+        titles, positives = shown_in_turn(numbers[rows], rows)
         found = f"{len(titles):,} titles, of {len(rows):,} of {len(corpus):,} passages with a body"
-        pairs = Pairs(positives[:, 0], positives, np.full_like(positives[:, :1], token_groups.NONE))
-        same = titles if len(titles) < len(rows) else None
-        return Examples(pairs, found, [repr(self)], same=same)
+
+        def answered(picked: np.ndarray, here: np.ndarray) -> np.ndarray:
+            same: np.ndarray = titles[picked][:, None] == numbers[here]
+            return same
+
+        shared = len(titles) < len(rows)
+        pairs = without_negatives(positives[:, 0], positives)
+        return Examples(pairs, found, [repr(self)], answered=answered if shared else None)
 
     def cut(
         self, corpus: PairCorpus, all_of_them: Examples, picked: np.ndarray, documents: np.ndarray,
@@ -264,7 +276,7 @@ class Neighbours:
         """See `PairKind`: passages with a body and a next one."""
         rows = np.flatnonzero((corpus.following >= 0) & (corpus.ends > corpus.bodies))
         found = f"{len(rows):,} of {len(corpus):,} passages with a next one of the same document"
-        return Examples(_of_rows(rows, corpus.following[rows]), found, [repr(self)])
+        return Examples(without_negatives(rows, corpus.following[rows, None]), found, [repr(self)])
 
     def cut(
         self, corpus: PairCorpus, all_of_them: Examples, picked: np.ndarray, documents: np.ndarray,
@@ -296,11 +308,19 @@ class LabelledPairs:
     negatives: str | None
     made_by: str | None = None
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """See `ReadsFiles`."""
+        if not self.queries or not self.negatives:
+            return ()
+        return os.path.join(self.queries, MANIFEST), self.negatives
+
     def examples(self, corpus: PairCorpus, group_size: int, teacher: bool) -> Examples:
         """See `PairKind`: the lines of the file."""
         if not self.queries or not self.negatives or not os.path.getsize(self.negatives):
             found = f"no labelled query (queries {self.queries!r}, negatives {self.negatives!r})"
-            return Examples(_of_rows(np.zeros(0, np.int64)), found, [])
+            none = np.zeros(0, np.int64)
+            return Examples(without_negatives(none, none[:, None]), found, [])
         store, _ = open_stores([self.queries, corpus.store], None)
         pairs = read_pairs(
             self.negatives, store, corpus.store, teacher=teacher, made_by=self.made_by
@@ -308,7 +328,17 @@ class LabelledPairs:
         found = f"{len(pairs.queries):,} labelled queries"
         queries = TextArrays(store, corpus.query_length)
         about = [store.fingerprint, pairs.digests()]
-        return Examples(pairs, found, about, group_size, queries=queries)
+
+        def answered(picked: np.ndarray, here: np.ndarray) -> np.ndarray:
+            wanted = pairs.positives[picked]  # [n, most]
+            at = np.minimum(np.searchsorted(here, wanted), len(here) - 1)
+            pair, column = np.nonzero(here[at] == wanted)
+            table = np.zeros((len(picked), len(here)), np.bool_)
+            table[pair, at[pair, column]] = True
+            return table
+
+        answers = answered if pairs.positives.shape[1] > 1 else None
+        return Examples(pairs, found, about, group_size, answered=answers, queries=queries)
 
     def cut(
         self, corpus: PairCorpus, all_of_them: Examples, picked: np.ndarray, documents: np.ndarray,
@@ -319,12 +349,6 @@ class LabelledPairs:
         queries = all_of_them.queries.take(all_of_them.pairs.queries[picked])
         passages = corpus.texts.take(documents.reshape(-1))
         return Cut(queries, passages, np.full(len(picked), token_groups.NONE))
-
-
-def _of_rows(rows: np.ndarray, positives: np.ndarray | None = None) -> Pairs:
-    """An example for each row, answered by that row or by another; no negatives."""
-    answers = (rows if positives is None else positives)[:, None]
-    return Pairs(rows, answers, np.full((len(rows), 1), token_groups.NONE))
 
 
 def _check_probability(owner: str, value: float) -> None:

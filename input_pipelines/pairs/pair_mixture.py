@@ -21,7 +21,13 @@ from input_pipelines.batches.negatives import NO_SCORE
 from input_pipelines.batches.packed_text import open_stores
 from input_pipelines.pairs import pair_cuts, pair_prompts
 from input_pipelines.pairs.pair_corpus import PairCorpus
-from input_pipelines.pairs.pair_kinds import Examples, LabelledPairs, PairKind, RandomCrops
+from input_pipelines.pairs.pair_kinds import (
+    Examples,
+    LabelledPairs,
+    PairKind,
+    RandomCrops,
+    ReadsFiles,
+)
 from input_pipelines.pairs.pair_packing import PROBE
 from input_pipelines.pairs.pair_sampler import PairChoice
 from input_pipelines.pairs.pair_shares import counts_of
@@ -109,8 +115,7 @@ class PairMixture:
         """The pairs; the same object again while the files are the same."""
         files = [os.path.join(self.passages, MANIFEST)]
         for kind in self.kinds.values():
-            if isinstance(kind, LabelledPairs) and kind.queries and kind.negatives:
-                files += [os.path.join(kind.queries, MANIFEST), kind.negatives]
+            files += kind.files if isinstance(kind, ReadsFiles) else ()
         stamps = [os.stat(file).st_mtime_ns if os.path.exists(file) else 0 for file in files]
         return _opened(self, tuple(stamps))
 
@@ -290,9 +295,10 @@ class OpenPairs:
     ) -> np.ndarray:  # fmt: skip
         """Passages of the step that answer a query, its positive aside: int64 [B, K].
 
-        These are other positives of a labelled query; passages with the title that is asked for;
-        and, where a query was cut from another passage than its positive (neighbours), that
-        passage, and for queries that this passage answers, the positive.
+        These are the passages that a kind says (`Examples.answered`): other positives of a labelled
+        query, passages with the title that is asked for. Where a query was cut from another passage
+        than its positive (neighbours), they are also that passage, and for queries that this
+        passage answers, the positive.
         """
         if not self.may_know:
             return np.full((len(positive), 0), token_groups.NONE)
@@ -302,14 +308,8 @@ class OpenPairs:
         for part, picked in zip(self._parts.values(), chosen, strict=True):
             rows = slice(first, first + len(picked))
             first += len(picked)
-            if part.examples.same is not None:
-                titles = self.corpus.title_numbers[here]
-                table[rows] = part.examples.same[picked][:, None] == titles
-            elif part.examples.queries is not None:
-                answers = part.examples.pairs.positives[picked]  # [n, most]
-                at = np.minimum(np.searchsorted(here, answers), len(here) - 1)
-                pair, column = np.nonzero(here[at] == answers)
-                table[rows.start + pair, at[pair, column]] = True
+            if part.examples.answered is not None:
+                table[rows] = part.examples.answered(picked, here)
         moved = np.flatnonzero((source != token_groups.NONE) & (source != positive))
         answered_by = np.searchsorted(here, positive)
         table[moved] |= source[moved][:, None] == here

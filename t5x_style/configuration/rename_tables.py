@@ -278,6 +278,7 @@ ADDED: Mapping[str, str] = {
     "embedding_shards.Storage.token_dtype": "None",
     "encoding.load_embeddings.expected": "None",
     "hybrid.load.expected": "None",
+    "narrative_qa.Stories.between_marks": "False",
 }
 
 

@@ -76,13 +76,22 @@ class Answering:
             yield question, best[question][1] if question in best else ""
 
 
-def score_recall(suite: QuestionSuite, run: Run, depths: Sequence[int]) -> dict[str, np.ndarray]:
-    """Recall@k of each depth: [n] float64, 1 where one of the best k blocks holds an answer."""
+def score_recall(
+    suite: QuestionSuite, run: Run, depths: Sequence[int], titles: bool = False
+) -> dict[str, np.ndarray]:
+    """Recall@k of each depth: [n] float64, 1 where one of the best k passages holds an answer.
+
+    Args:
+      suite: passages and key.
+      run: lists, of n questions.
+      depths: each k.
+      titles: whether an answer may be in a passage's title, too.
+    """
     first = np.full(len(run), np.inf)
     for number, (question, hits) in enumerate(sorted(run.items())):
         for place, (name, _) in enumerate(hits[: max(depths)]):
-            text = suite.passages.passage(suite.passages.row(name)).text
-            if suite.key.stands_in(question, text):
+            passage = suite.passages.passage(suite.passages.row(name))
+            if suite.key.stands_in(question, passage.content if titles else passage.text):
                 first[number] = place
                 break
     return {f"Recall@{depth}": (first < depth).astype(np.float64) for depth in depths}

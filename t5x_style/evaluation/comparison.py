@@ -68,6 +68,28 @@ def compare(
     }
 
 
+def compare_sets(
+    scores: Mapping[str, ranking.Scores],
+    sets: Mapping[str, str],
+    baseline: str,
+    compared: Sequence[tuple[str, str]],
+    samples: int,
+    seed: int,
+) -> dict[str, dict[str, Any]]:
+    """Set -> what `compare` returns of its queries, with the field split, its name.
+
+    Args:
+      scores, baseline, compared, samples, seed: as for `compare`.
+      sets: query -> set, of those that are of one.
+    """
+    found = {}
+    for name in sorted(set(sets.values())):
+        queries = {query for query, its in sets.items() if its == name}
+        part = {system: one.of(queries) for system, one in scores.items()}
+        found[name] = compare(part, baseline, compared, samples, seed) | {"split": name}
+    return found
+
+
 def write(
     folder: Path,
     report: dict[str, Any],

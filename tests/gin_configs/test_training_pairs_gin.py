@@ -14,7 +14,7 @@ from tests.kits.pair_stores import some_texts, write_texts
 from tests.kits.tiny_stores import FINGERPRINT
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FILES = ("runs/training/train", "models/tiny", "objectives/bi_encoder", "data/pairs/training_pairs")
+FILES = ("runs/training/train", "models/tiny", "objectives/bi_encoder")
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def clean() -> Iterator[None]:
 
 
 def built(
-    folder: Path, passages: int, *more: str, **changed: object
+    folder: Path, passages: int, *more: str, data: str = "training_pairs", **changed: object
 ) -> tuple[TrainingPairs, list[GroupShape], int]:
     """The pipeline, the objective's shapes and its known positives, as gin makes them."""
     (folder / "vocabulary.json").write_text(json.dumps({"fingerprint": FINGERPRINT}))
@@ -36,7 +36,10 @@ def built(
         "WARMUP_STEPS": 1, "LEARNING_RATE": 0.1, "TEMPERATURE": 0.1, **changed,
     }  # fmt: skip
     flags = gin_checks.parse_flags(
-        [f"--gin_file={REPOSITORY}/gin_configs/{name}.gin" for name in FILES]
+        [
+            f"--gin_file={REPOSITORY}/gin_configs/{name}.gin"
+            for name in (*FILES, f"data/pairs/{data}")
+        ]
         + [f"--gin.{name}={value}" for name, value in macros.items()]
         + list(more)
     )
@@ -70,3 +73,18 @@ def test_a_mixture_is_set_by_one_macro(tmp_path: Path) -> None:
     assert pipeline.pairs.counts == expected and known >= 2
     assert pipeline.query_rows.rows % 2 == pipeline.passage_rows.rows % 2 == 0
     assert "known" in pipeline.batch(0)["query"]
+
+
+def test_pairs_of_articles_are_two_more_kinds(tmp_path: Path) -> None:
+    names = [text.name for text in some_texts(60)]
+    lines = [
+        {"_id": name, "article": name.partition("#")[0], "section": 0, "links": [f"d{row % 29}"]}
+        for row, name in enumerate(names)
+    ]
+    links = tmp_path / "links.jsonl"
+    links.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    weights = "{'body_first': 1, 'wiki_links': 1, 'sentences': 2}"
+    made = [f"--gin.WEIGHTS={weights}", f"--gin.LINKS={links}"]
+    pipeline, _, known = built(tmp_path, 60, *made, data="article_pairs")
+    assert pipeline.pairs.counts == {"body_first": 4, "wiki_links": 4, "sentences": 8}
+    assert known and "known" in pipeline.batch(0)["query"]

@@ -90,12 +90,11 @@ class MemoryStore:
         self.manifest = {"layout": layout, "prefix": "", "files": dict.fromkeys(names)}
 
     def table(self, name: str) -> np.ndarray:
-        found: dict[str, list] = {
-            "title": self.rows.titles,
-            "sentences": self.rows.sentences,
-            "page": self.rows.pages,
-        }
-        return np.array(found[name])
+        if name == "page":
+            return np.array(self.rows.pages)
+        if name == "title":
+            return np.array(self.rows.titles).reshape(-1, 2)
+        return np.array(self.rows.sentences, np.int64).reshape(-1, 3)
 
     def read(self, rows: np.ndarray) -> Passages:
         tokens = [self.rows.tokens[row] for row in rows]

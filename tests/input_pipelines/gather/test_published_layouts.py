@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from input_pipelines.gather.narrative_qa import Asked, Questions, Stories
+from input_pipelines.gather.narrative_qa import Asked, Questions, Stories, story_of
 from input_pipelines.sources.listed_positives import ListedPositives
 from input_pipelines.sources.text_sources import BadRecords, SourceError
 from t5x_style.retrieval import beir_collection
@@ -109,8 +109,11 @@ def narrative(tmp_path: Path) -> Path:
     folder = tmp_path / "narrative"
     (folder / "tmp").mkdir(parents=True)
     (folder / "documents.csv").write_text(
-        "document_id,set,kind,wiki_title\nab,test,gutenberg,Emma\ncd,test,movie,Jaws\n"
-        'ef,train,movie,"One, Two"\n'
+        "document_id,set,kind,story_url,story_file_size,wiki_url,wiki_title,story_word_count,"
+        "story_start,story_end\n"
+        "ab,test,gutenberg,http://x,9,http://y,Emma,5,Produced by Nick,new eBooks .\n"
+        "cd,test,movie,http://x,9,http://y,Jaws,5,if ( window,FADE OUT .\n"
+        'ef,train,movie,http://x,9,http://y,"One, Two",5,"Crouching Tiger ,",THE END\n'
     )
     (folder / "qaps.csv").write_text(
         "document_id,set,question,answer1,answer2\n"
@@ -130,6 +133,32 @@ def test_narrative_qa(narrative: Path, tmp_path: Path) -> None:
     assert queries["ab-2"] == "What, then?" and list(queries) == ["ab-1", "ab-2", "cd-1"]
     qrels = qrels_of(corpus, "test")
     assert qrels == {"ab-1": {"ab": 1}, "ab-2": {"ab": 1}, "cd-1": {"cd": 1}}
+
+
+def test_a_story_is_what_is_between_its_marks(narrative: Path, tmp_path: Path) -> None:
+    text = "Produced by Nick\nEmma & <her> friends.\nsubscribe to hear about new\n  eBooks."
+    (narrative / "tmp/ab.content").write_text(f"A notice. new eBooks.\n***\n{text}\nEnd of it.")
+    page = "<pre><!--\n</b>if (window!= top)\n// -->\n<b>JAWS</b> caf\xe9 &amp; A shark. FADE OUT."
+    page += "\nA fin.<i>FADE</i> <b>OUT.</b></pre><script>x()</script>"
+    (narrative / "tmp/cd.content").write_bytes(f"<html>{page}</html>".encode("cp1252"))
+    corpus = stage("narrative_qa", tmp_path / "out", COLLECTION=narrative)
+    passages, _ = read(corpus)
+    emma, jaws = (row["text"] for row in passages)
+    assert emma == text
+    assert jaws.startswith("if (window!= top)") and jaws.endswith("A fin.FADE OUT.")
+    assert "JAWS caf\xe9 & A shark. FADE OUT." in jaws and "<" not in jaws and "x()" not in jaws
+    whole = [one.text for one in Stories(str(narrative), "test").records(BadRecords(0))]
+    assert whole[0].startswith("A notice.") and whole[1].endswith("</html>")
+
+
+def test_a_story_without_its_marks_is_whole(
+    narrative: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = list(Stories(str(narrative), "train", between_marks=True).records(BadRecords(0)))
+    assert found[0].text.startswith("The story of ef.") and len(found[0].text) > 800
+    assert "1 stories of 'train' have no story_start or story_end" in caplog.text
+    assert story_of("a b. c d. b . c", "b .", "d .") == "b. c d."
+    assert story_of("a b", "b", "a") is None is story_of("a b", "c", "b")
 
 
 def test_a_story_that_was_not_downloaded_is_reported(narrative: Path) -> None:
