@@ -32,8 +32,10 @@ from unittest import mock
 import jax
 
 from input_pipelines.gather import (
+    article_passages,
     documents,
     language_sentences,
+    mkqa,
     python_docs,
     question_collection,
     translations,
@@ -46,6 +48,7 @@ from input_pipelines.tokenizers import import_tokenizer, tokenization, vocabular
 from t5x_style import mine
 from t5x_style.configuration import signatures
 from t5x_style.mining import judged_negatives
+from tests.input_pipelines.gather import test_article_passages, test_mkqa
 from tests.input_pipelines.labelled import layout_files
 from tests.kits import job_inputs
 from tests.t5x_style.mining import test_judged_negatives
@@ -114,6 +117,7 @@ SCORES = {"negatives.jsonl": _rounded}
 
 CASES = {
     "answer_forms": Case(answer_token_forms.find_forms, job_inputs.answer_forms),
+    "article_passages": Case(article_passages.gather, test_article_passages.job_runs),
     "block_collection": Case(write_beir.write_blocks, job_inputs.block_collection),
     "collection": Case(write_beir.write_collection, job_inputs.collection),
     "gather_documents": Case(documents.gather, job_inputs.gather_documents),
@@ -122,6 +126,7 @@ CASES = {
     "gather_translations": Case(translations.gather, job_inputs.gather_translations),
     "import_tokenizer": Case(import_tokenizer.import_tokenizer, job_inputs.import_tokenizer),
     "labelled_collection": Case(labelled_collection.labelled_collection, layout_files.job_runs),
+    "mkqa": Case(mkqa.gather, test_mkqa.job_runs),
     "mine": Case(mine.mine, job_inputs.mine, SCORES),
     "prepare": Case(prepare.prepare, job_inputs.prepare_stores, SECONDS),
     "python_docs": Case(_corpus_of_packages, job_inputs.package_docs, VERSIONS),

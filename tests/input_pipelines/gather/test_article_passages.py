@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,13 @@ Nothing links from here.
 
 def rows(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def job_runs() -> dict[str, dict[str, Any]]:
+    """Arguments for `tests.job_outputs`, and the file that they name in the current folder."""
+    Path("dump.txt").write_text(DUMP, encoding="utf-8")
+    source = WikiExtracted("dump.txt")
+    return {"": {"source": source, "words": 8, "min_words": 3, "max_bad_records": 0}}
 
 
 def gathered(folder: Path, text: str = DUMP, words: int = 20) -> tuple[list[dict], list[dict]]:

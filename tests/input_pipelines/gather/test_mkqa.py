@@ -49,6 +49,13 @@ def published(folder: Path, rows: list[dict] = EXAMPLES) -> str:
     return str(path)
 
 
+def job_runs() -> dict[str, dict[str, Any]]:
+    """Arguments for `tests.job_outputs`, and the file that they name in the current folder."""
+    path = Path("mkqa.jsonl")  # gzip writes the time
+    path.write_text("".join(json.dumps(row) + "\n" for row in EXAMPLES))
+    return {"": {"path": str(path), "languages": ["de", "zh_cn"], "max_bad_records": 0}}
+
+
 def jsonl(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
