@@ -26,6 +26,7 @@ PACKED: Batch = {
     "text": tiny_models.group([[TEXTS[n] for n in ORDER[row::4]] for row in range(4)], 27, 3)
 }
 KEY = jax.random.key(5)
+READ = ("tokens", "positions", "segment_ids")
 
 
 def objective(batch: Batch = ALONE, **settings: Any) -> diffcse.DiffCSE:
@@ -142,14 +143,14 @@ def test_eight_devices_give_what_one_gives() -> None:
 
 def test_edits_are_the_generators_and_differ() -> None:
     model = objective(mask_rate=0.5)
-    text = model.corrupt(ALONE, jax.random.key(2))["text"]
+    text = nnx.jit(lambda m: m.corrupt(ALONE, jax.random.key(2)))(model)["text"]
     tokens, first, again = (np.asarray(text[name]) for name in ("tokens", *diffcse.EDITED))
     assert (text["tokens"] == ALONE["text"]["tokens"]).all() and (first != again).any()
     fixed = (tokens < 4) | (np.asarray(text["segment_ids"]) == 0)
     for edited in (first, again):
         assert (edited[fixed] == tokens[fixed]).all() and (edited[~fixed] != 4).all()
         assert 0.2 < (edited != tokens)[~fixed].mean() < 0.8
-    _, metrics = model.loss({"text": text}, KEY)
+    _, metrics = nnx.jit(lambda m: m.loss({"text": text}, KEY))(model)
     real = np.asarray(text["segment_ids"]) > 0
     share = np.mean([(edited != tokens)[real].mean() for edited in (first, again)])
     assert float(metrics["replaced_share"].value()) == pytest.approx(share)
@@ -159,12 +160,13 @@ def test_edits_are_the_generators_and_differ() -> None:
 def test_the_vector_is_all_that_the_discriminator_knows_of_the_original() -> None:
     model = objective()
     model.eval()
-    text = model.corrupt(ALONE, jax.random.key(2))["text"]
+    text = ALONE["text"]
     vectors = jax.random.normal(jax.random.key(1), (8, 1, 16))
-    logits = model.decoder(text["edited"], vectors, text)
-    other_cls = text["edited"].at[:, 0].set(7)
-    np.testing.assert_allclose(model.decoder(other_cls, vectors, text), logits, atol=1e-6)
-    assert np.abs(model.decoder(text["edited"], -vectors, text) - logits).max() > 1e-3
+    read = nnx.jit(lambda m, tokens, vectors: m.decoder(tokens, vectors, text))
+    logits = read(model, text["tokens"], vectors)
+    other_cls = text["tokens"].at[:, 0].set(7)
+    np.testing.assert_allclose(read(model, other_cls, vectors), logits, atol=1e-6)
+    assert np.abs(read(model, text["tokens"], -vectors) - logits).max() > 1e-3
 
 
 def test_batch_normalisation_leaves_out_what_is_not_valid() -> None:
@@ -184,15 +186,14 @@ def test_what_is_served_and_what_a_batch_holds() -> None:
     model = objective(PACKED)
     check_batch(model.batch_specs()[0], PACKED, "the test")
     assert model.requires_full_batch and model.frozen_paths == ("^generator/",)
-    served = embedder(model.functions(), "passage")(PACKED["text"])
     text = PACKED["text"]
-    states = model.encoder(text["tokens"], text["positions"], text["segment_ids"])
+    served = nnx.jit(lambda m: embedder(m.functions(), "passage")(text))(model)
+    states = nnx.jit(lambda m: m.encoder(*(text[name] for name in READ)))(model)
     pooled = jnp.take_along_axis(states, text["cls_at"][:, :, None], axis=1)
     valid = np.asarray(text["segment_valid"])
-    np.testing.assert_allclose(served[valid], pooled[valid], atol=1e-5)
-    np.testing.assert_allclose(
-        np.linalg.norm(model.embed(PACKED), axis=1), valid.reshape(-1), atol=1e-5
-    )
+    np.testing.assert_allclose(served[valid], pooled[valid], atol=1e-5)  # without the head
+    unit = nnx.jit(lambda m: m.embed(PACKED))(model)
+    np.testing.assert_allclose(np.linalg.norm(unit, axis=1), valid.reshape(-1), atol=1e-5)
 
 
 @pytest.mark.parametrize(
