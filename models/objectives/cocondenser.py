@@ -86,7 +86,6 @@ class CoCondenser(Condenser):
         *,
         rngs: nnx.Rngs,
     ) -> None:
-        text_embedding.require_token_states(config, "CoCondenser")
         _require_settings(embedding_config, contrastive_config, contrastive_weight, encode_chunks)
         contrastive.require_both_on_one_device(contrastive_config, query, passage)
         super().__init__(

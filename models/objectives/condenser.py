@@ -46,6 +46,7 @@ class Condenser(TextObjective):
         *,
         rngs: nnx.Rngs,
     ) -> None:
+        text_embedding.require_token_states(config, type(self).__name__)
         text_embedding.require_cls(embedding_config, "Condenser")
         if not (0 <= skip_from < config.layers and head_layers >= 1):
             raise ValueError(

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models.networks import bert
+from models.networks import bag, bert
 from models.objectives import condenser
+from t5x_style.interfaces.encoder import EncoderConfig
 from t5x_style.interfaces.objective import Batch, GroupShape
 from tests.kits import tiny_models
 from tests.parity import parity_kit
@@ -90,11 +91,20 @@ def test_layers_that_do_not_exist_are_refused(changes: dict) -> None:
         objective(**changes)
 
 
-def test_another_pooling_is_refused() -> None:
-    with pytest.raises(ValueError, match="Condenser trains the .CLS. vector"):
+@pytest.mark.parametrize(
+    ("config", "pooling", "message"),
+    [
+        (CONFIG, "mean", "Condenser trains the .CLS. vector"),
+        (bag.BagConfig(50, 16, ()), "cls", "Condenser.*state for each token"),
+    ],
+)
+def test_encoders_without_a_cls_are_refused(
+    config: EncoderConfig, pooling: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
         condenser.Condenser(
-            CONFIG,
-            dataclasses.replace(tiny_models.EMBEDDING, pooling="mean"),
+            config,
+            dataclasses.replace(tiny_models.EMBEDDING, pooling=pooling),
             tiny_models.VOCABULARY,
             GroupShape(6, 16, 1),
             0.15,
