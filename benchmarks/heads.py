@@ -263,8 +263,8 @@ def main(_: list[str]) -> None:
                 for name, one in found.items()
             }
             able = {name: losses[name] for name, one in fitting.items() if one}
-            texts = min(_TIMED.value, *(max(fitting[name]) for name in able))
-            taken = {} if sharding is not None else times(kind, able, texts, sizes)
+            texts = min([_TIMED.value, *(max(fitting[name]) for name in able)])
+            taken = times(kind, able, texts, sizes) if able and sharding is None else {}
             for name, one in found.items():
                 shown = ("too large" if size is None else f"{size / 2**20:,.0f}" for size in one)
                 line = f"{kind:<14}{length:>7}  {name:<18}" + "".join(f"{s:>9}" for s in shown)

@@ -207,7 +207,7 @@ class EncodeSource:
       ids: record ids; `example_id` of a segment is its place here. Without a sample that is the
         row of the store.
       rows: int64 [len(ids)], the row in the store of each of them.
-      cls_every: tokens of a text after which a further [CLS] stands; None: there is one.
+      cls_every: tokens of a text from one [CLS] to the next; None: there is one [CLS].
     """
 
     cls_every: int | None = None

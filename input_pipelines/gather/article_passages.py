@@ -31,6 +31,7 @@ _SPACE = (
 )
 LINKS, REPORT = "links.jsonl", "report.json"
 _LINK = re.compile(r'<a href="([^"<>]*)">(.*?)</a>', re.DOTALL)
+_ANCHOR = re.compile(r"</?a\b[^<>]*>")
 _STYLE = re.compile(r"</?(?:b|i|ul|ol|li|dl|dt|dd)>")
 _HEADING = re.compile(r"\s*(#{2,6} .*|Section::::.*|(={2,6})[^=].*\2|<h([2-6])>.*</h\3>)\s*")
 
@@ -53,7 +54,7 @@ def gather(
     Args:
       model_dir: stage folder.
       source: articles, with headings and links in their texts; it is read twice.
-      words: of a passage, at most.
+      words: of a passage, at most; a link counts as one.
       min_words: shorter passages are left out, those of first sections aside.
       max_bad_records: malformed records that are skipped before the run stops.
 
@@ -81,7 +82,7 @@ def gather(
                 for passage in _passages(text, words, 0 if section == 0 else min_words):
                     name = f"{article.id}#{number}"
                     number += 1
-                    _write(corpus, _id=name, title=article.title, text=_LINK.sub(r"\2", passage))
+                    _write(corpus, _id=name, title=article.title, text=_ANCHOR.sub("", passage))
                     found = _links(passage, ids, counts)
                     _write(links, _id=name, article=article.id, section=section, links=found)
             counts["articles"] += number > 0
@@ -137,7 +138,7 @@ def _sections(text: str, counts: collections.Counter[str]) -> Iterator[tuple[int
 
 def _passages(text: str, words: int, min_words: int) -> list[str]:
     """A section in pieces of at most `words` words, each with the links that are whole in it."""
-    kept = _LINK.sub(lambda link: link[0].replace(" ", _SPACE), text)  # a link is not cut
+    kept = _LINK.sub(lambda link: re.sub(r"\s", _SPACE, link[0]), text)  # a link is not cut
     pieces = passage_splitter.split_words(kept, words)
     return [
         piece.replace(_SPACE, " ").strip() for piece in pieces if len(piece.split()) >= min_words

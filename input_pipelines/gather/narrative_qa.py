@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 
 SETS = ("train", "valid", "test")
 MARKS = ("story_start", "story_end")
+_BREAK = re.compile(r"</?(?:br|p|div|h[1-6]|li|tr|td|hr)\b[^<>]*>", re.IGNORECASE)
 _TAG = re.compile(r"<!--|-->|<[a-zA-Z/!][^<>]*>")
 
 
@@ -59,7 +60,7 @@ class Stories:
                 continue
             if self.between_marks:
                 if row["kind"] == "movie":
-                    text = html.unescape(_TAG.sub("", text))
+                    text = html.unescape(_TAG.sub("", _BREAK.sub("\n", text)))
                 found = story_of(text, row["story_start"], row["story_end"])
                 if found is None:
                     unmarked.append(row["document_id"])
@@ -135,9 +136,15 @@ def _mark(tokens: str) -> re.Pattern[str]:
 
 
 def _read(path: str) -> str:
-    """A file in UTF-8 or, as older pages are, in Windows' Latin-1; OSError: it is not there."""
+    """A file in UTF-8 or, as older pages are, in Windows' Latin-1.
+
+    Raises:
+      OSError: it is not there, or it is no text, such as a compressed file.
+    """
     with open(path, "rb") as file:
         content = file.read()
+    if b"\0" in content:
+        raise OSError("expected text in UTF-8 or Windows-1252, found bytes of value 0")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:

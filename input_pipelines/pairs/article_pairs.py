@@ -6,8 +6,6 @@ paper trains on both next to the Inverse Cloze Task, `pair_kinds.Sentences`.
 """
 
 import dataclasses
-import functools
-from typing import Any
 
 import numpy as np
 
@@ -91,7 +89,7 @@ class ArticleExamples(Examples):
 
 @dataclasses.dataclass(frozen=True)
 class _FirstSectionPairs:
-    """What both kinds share.
+    """Pairs of a sentence of an article's first section.
 
     Attributes:
       min_tokens: of a sentence; shorter ones ask for nothing.
@@ -129,14 +127,24 @@ class _FirstSectionPairs:
 
     def _examples(
         self, articles: Articles, sentences: FirstSentences, article: np.ndarray, rows: np.ndarray,
-        found: str, answered: Any,
+        found: str,
     ) -> ArticleExamples:  # fmt: skip
-        """Examples of int64 [n] articles and the rows that answer them."""
+        """Examples of int64 [n] articles and the rows that answer them.
+
+        Whichever kind asks, passages of the article and passages that link to it are no negatives:
+        a batch may hold pairs of both kinds.
+        """
         which, positives = shown_in_turn(article, rows)
+
+        def answered(picked: np.ndarray, here: np.ndarray) -> np.ndarray:
+            asked = which[picked]
+            same = asked[:, None] == articles.number[here]
+            return same | linked(articles, asked, here)
+
         return ArticleExamples(
             without_negatives(positives[:, 0], positives), found.format(len(which)),
             [type(self).__name__, self.min_tokens, articles.digest()],
-            answered=functools.partial(answered, which), article=which, sentences=sentences,
+            answered=answered, article=which, sentences=sentences,
         )  # fmt: skip
 
 
@@ -160,12 +168,7 @@ class BodyFirst(_FirstSectionPairs):
             f"{{:,}} of {total:,} articles with a sentence of {self.min_tokens} tokens or more in "
             "the first section and another passage"
         )
-
-        def answered(which: np.ndarray, picked: np.ndarray, here: np.ndarray) -> np.ndarray:
-            same: np.ndarray = which[picked][:, None] == articles.number[here]
-            return same
-
-        return self._examples(articles, sentences, articles.number[rows], rows, found, answered)
+        return self._examples(articles, sentences, articles.number[rows], rows, found)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,11 +190,7 @@ class WikiLinks(_FirstSectionPairs):
             f"section that a passage of another one links to, by {len(rows):,} links in LINKS "
             f"({self.links!r}; gin_configs/runs/collections/article_passages.gin writes this file)"
         )
-
-        def answered(which: np.ndarray, picked: np.ndarray, here: np.ndarray) -> np.ndarray:
-            return linked(articles, which[picked], here)
-
-        return self._examples(articles, sentences, targets[usable], rows[usable], found, answered)
+        return self._examples(articles, sentences, targets[usable], rows[usable], found)
 
 
 def linked(articles: Articles, article: np.ndarray, here: np.ndarray) -> np.ndarray:

@@ -67,6 +67,12 @@ class PairChoice:
         self.pairs, self.batch, self.group_size, self.seed = pairs, batch, group_size, seed
         self._query_lengths, self._passage_lengths = query_lengths, passage_lengths
         self._similar = next(n for n in range(min(similar, batch), 0, -1) if batch % n == 0)
+        if self._similar < similar:
+            logging.warning(
+                "pairs: %d similar queries together instead of %d, a number that divides the batch "
+                "of %d",
+                *(self._similar, similar, batch),
+            )
         self.steps_per_epoch = len(pairs.queries) // batch
         require_enough(
             len(pairs.queries), len(passage_lengths), batch, group_size, pairs.positives.shape[1]

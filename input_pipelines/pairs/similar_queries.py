@@ -32,13 +32,13 @@ def grouped(
     answered = defaultdict(list)  # passage -> queries, in `order`
     for query, passage in zip(order.tolist(), positives[order].tolist(), strict=True):
         answered[passage].append(query)
-    lists, answers = negatives.tolist(), positives.tolist()
+    answers = positives.tolist()
     free = np.ones(len(order), np.bool_)
     full: list[list[int]] = []
     for first in order.tolist():
         if not free[first]:
             continue
-        group = _group_of(first, lists, answers, answered, free, size)
+        group = _group_of(first, negatives, answers, answered, free, size)
         if len(group) == size:
             full.append(group)
             free[group] = False
@@ -49,7 +49,7 @@ def grouped(
 
 def _group_of(
     first: int,
-    negatives: list[list[int]],
+    negatives: np.ndarray,
     answers: list[int],
     answered: dict[int, list[int]],
     free: np.ndarray,
@@ -58,7 +58,7 @@ def _group_of(
     """`first` and at most `size` - 1 free queries that are hard next to it."""
     group, waiting, taken = [first], deque([first]), {answers[first]}
     while waiting:
-        for passage in negatives[waiting.popleft()]:
+        for passage in negatives[waiting.popleft()].tolist():
             if passage == token_groups.NONE or passage in taken:
                 continue
             query = next((query for query in answered.get(passage, ()) if free[query]), None)

@@ -116,8 +116,8 @@ class DiffCSE(SimCSE):
         found: dict[str, MetricSum] = {}
         for view, name, read_key in zip((one, other), EDITED, read_keys, strict=True):
             vectors = view.reshape(*text["cls_at"].shape, -1)
-            for metric, one in self.detection(text, name, vectors, read_key).items():
-                found[metric] = found[metric].merge(one) if metric in found else one
+            for metric, mean in self.detection(text, name, vectors, read_key).items():
+                found[metric] = found[metric].merge(mean) if metric in found else mean
         return total + self.replaced_weight * found["replaced_loss"], metrics | found
 
     def detection(

@@ -28,7 +28,7 @@ class EncodeSource(Batched, Protocol):
       layout: how titles stand in them, as in `Contract.passage_layout`.
       tokenizer_fingerprint: of the tokenizer that made the tokens.
       fingerprint: of the texts and of the shape of their batches.
-      cls_every: tokens of a text after which a further [CLS] stands; None: there is one.
+      cls_every: tokens of a text from one [CLS] to the next; None: there is one [CLS].
     """
 
     cls_every: int | None

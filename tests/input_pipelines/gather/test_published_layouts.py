@@ -139,13 +139,13 @@ def test_a_story_is_what_is_between_its_marks(narrative: Path, tmp_path: Path) -
     text = "Produced by Nick\nEmma & <her> friends.\nsubscribe to hear about new\n  eBooks."
     (narrative / "tmp/ab.content").write_text(f"A notice. new eBooks.\n***\n{text}\nEnd of it.")
     page = "<pre><!--\n</b>if (window!= top)\n// -->\n<b>JAWS</b> caf\xe9 &amp; A shark. FADE OUT."
-    page += "\nA fin.<i>FADE</i> <b>OUT.</b></pre><script>x()</script>"
+    page += "\nA fin.<br><i>FADE</i> <b>OUT.</b></pre><script>x()</script>"
     (narrative / "tmp/cd.content").write_bytes(f"<html>{page}</html>".encode("cp1252"))
     corpus = stage("narrative_qa", tmp_path / "out", COLLECTION=narrative)
     passages, _ = read(corpus)
     emma, jaws = (row["text"] for row in passages)
     assert emma == text
-    assert jaws.startswith("if (window!= top)") and jaws.endswith("A fin.FADE OUT.")
+    assert jaws.startswith("if (window!= top)") and jaws.endswith("A fin.\nFADE OUT.")
     assert "JAWS caf\xe9 & A shark. FADE OUT." in jaws and "<" not in jaws and "x()" not in jaws
     whole = [one.text for one in Stories(str(narrative), "test").records(BadRecords(0))]
     assert whole[0].startswith("A notice.") and whole[1].endswith("</html>")

@@ -85,7 +85,7 @@ def test_a_query_is_of_the_first_section_and_a_passage_of_another_place(
             name = line[source]["article"]
             for row, here in enumerate(line):
                 linking = name in here["links"] and here["article"] != name
-                assert answers[i, row] == (linking if links else here["article"] == name)
+                assert answers[i, row] == (linking or here["article"] == name)
 
 
 def test_all_sentences_of_other_passages_are_asked_equally_often() -> None:
@@ -162,18 +162,24 @@ def test_a_step_follows_from_seed_and_number_alone(tmp_path: Path, files: Files)
     assert other.fingerprint != again.fingerprint
 
 
-def test_what_else_answers_is_known(tmp_path: Path, files: Files) -> None:
+@pytest.mark.parametrize("weights", [{"wiki_links": 1}, {"wiki_links": 1, "body_first": 1}])
+def test_what_else_answers_is_known(
+    weights: dict[str, float], tmp_path: Path, files: Files
+) -> None:
     store, kinds = linked_files(tmp_path)
-    pairs = mixture(files, passages=store, kinds=kinds, weights={"wiki_links": 1}, batch=12).open()
+    batch = 12 * len(weights)
+    pairs = mixture(files, passages=store, kinds=kinds, weights=weights, batch=batch).open()
     step = pairs.step(0)
     positive = step.document[step.relevant]
-    part = pairs._parts["wiki_links"]
-    assert isinstance(part.examples, ArticleExamples)
-    asked = part.examples.article[part.choice.choose(0)[0]]
+    parts = pairs._parts.values()
+    assert all(isinstance(part.examples, ArticleExamples) for part in parts)
+    asked = np.concatenate([part.examples.article[part.choice.choose(0)[0]] for part in parts])
+    assert len(asked) == batch
     for article, row, known in zip(asked, positive, step.known, strict=True):
         linking = {3 * ((article - back) % 12) + 2 for back in (1, 2)}
-        assert row in linking
-        assert set(known.tolist()) - {-1} == (linking & set(positive.tolist())) - {row}
+        answers = linking | {3 * article + place for place in range(3)}
+        assert row in answers
+        assert set(known.tolist()) - {-1} == (answers & set(positive.tolist())) - {row}
     assert (step.known != -1).any()
 
 

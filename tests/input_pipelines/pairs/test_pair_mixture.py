@@ -97,6 +97,20 @@ def test_titles_only_make_no_pair_of_title_and_body(tmp_path: Path, files: Files
     assert mixture(files, passages=store, weights={"crops": 1}).open().batch == 4
 
 
+def test_similar_queries_are_part_of_the_fingerprint(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = warnings_of(monkeypatch)
+    one, other = (mixture(files, weights={"labelled": 1}, batch=6, similar=n) for n in (1, 4))
+    assert (
+        one.open().fingerprint
+        == mixture(files, weights={"labelled": 1}, batch=6).open().fingerprint
+    )
+    assert one.open().fingerprint != other.open().fingerprint
+    assert "pairs: 3 similar queries together instead of 4" in " ".join(said)
+    assert sorted(other.open().step(0).example) != sorted(other.open().step(1).example)
+
+
 def test_an_empty_file_has_no_labelled_query(tmp_path: Path, files: Files) -> None:
     empty = tmp_path / "negatives.jsonl"
     empty.touch()
@@ -120,6 +134,7 @@ def test_one_pair_has_no_negative(tmp_path: Path, files: Files) -> None:
         ({"weights": {"crop": 1}}, r"expected names of kinds, \['crops', .*found \['crop'\]"),
         ({"batch": 0}, r"PairMixture\.batch: expected a whole number above 0"),
         ({"group_size": 0}, r"PairMixture\.group_size: expected a whole number above 0"),
+        ({"similar": 0}, r"PairMixture\.similar: expected a whole number above 0"),
         ({"query_length": 2}, r"PairMixture\.query_length: expected 3 tokens or more"),
     ],
 )

@@ -1,6 +1,8 @@
 """ColBERT: its loss in closed form, augmented queries, punctuation, meshes, and what it refuses."""
 
 import dataclasses
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from input_pipelines.sources import beir
+from input_pipelines.tokenizers import tokenization
 from models.interop import export_hf, punctuation
 from models.losses.joint_losses import JointLossConfig
 from models.networks import bert, query_augmentation, text_embedding
@@ -217,13 +221,22 @@ def test_settings_that_do_not_fit_are_refused(settings: Any, message: str) -> No
         objective(PLAIN, **settings)
 
 
+def tokenizer_of(folder: Path, texts: Sequence[str]) -> str:
+    """Trained on these texts."""
+    rows = [{"_id": f"p{number}", "text": text} for number, text in enumerate(texts)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = beir.BeirCorpus(str(folder), 1000)
+    tokenization.train_tokenizer(str(folder), source, 120, 64, 1, True, True, 0, 0, 0)
+    return str(folder / "tokenizer")
+
+
 @needs_interop
 def test_its_export_opens_in_sentence_transformers(tmp_path: Path) -> None:
     """As a MultiVectorEncoder with the same vectors and scores."""
     from sentence_transformers import MultiVectorEncoder
 
-    texts, length = published_folders.TEXTS[1:4], 16
-    tokenizer = str(published_folders.encoder(tmp_path / "tokenizer"))
+    texts, length = [f"{text}." for text in published_folders.TEXTS[1:4]], 16
+    tokenizer = tokenizer_of(tmp_path, texts)
     vocabulary = Vocabulary.load(tokenizer)
     skipped = punctuation.token_ids(tokenizer)
     config = bert.BertConfig(
