@@ -71,7 +71,7 @@ def main(_: list[str]) -> None:
         name = f"{dtype or 'float32'}, factor {factor}"
         scores[name] = ranking.score_run(run, qrels, [_METRIC.value])
         facts[name] = (kept.offsets[-1] / len(kept), bytes_of(kept) / len(kept), seconds)
-        print(f"searched: {name}", flush=True)
+        print(f"{name}: {_METRIC.value} {scores[name].means()[_METRIC.value]:.4f}", flush=True)
     first = next(iter(scores))
     report = comparison.compare(scores, first, (), SAMPLES, 0)
     print(f"{'':<20} vectors    bytes  {_METRIC.value}  difference (95 %)             pooling s")
