@@ -1,7 +1,7 @@
 """Memory and time of M3's sparse score and MaxSim next to FlagEmbedding's forms, with gradients.
 
     python -m benchmarks.heads
-    python -m benchmarks.heads --topology=v5e:1x1    # what a TPU would allocate; not timed
+    python -m benchmarks.heads --compile_for=v5e:1x1    # what a TPU would allocate; not timed
 
 The loss is the cross-entropy of telling a query's passage from the others of the batch, one text a
 row, by one kind of score. Inputs are the weights of tokens, or their vectors: heads and encoder are
@@ -30,11 +30,13 @@ from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces.representation import MULTI_VECTOR, SEGMENTS, SPARSE
 from t5x_style.preflight import topology
 
-_TOPOLOGY = flags.DEFINE_string("topology", "", "A slice, see docs/tpu.md; '' times on this CPU.")
-_LENGTHS = flags.DEFINE_list("lengths", ["512", "8192"], "Tokens of a passage.")
+_TOPOLOGY = flags.DEFINE_string(
+    "compile_for", "", "A slice, see docs/tpu.md; '' times on this CPU."
+)
+_LENGTHS = flags.DEFINE_list("passage_lengths", ["512", "8192"], "Tokens of a passage.")
 _QUERY_LENGTH = flags.DEFINE_integer("query_length", 64, "Tokens of a query.", lower_bound=2)
 _VOCABULARY = flags.DEFINE_integer("vocabulary", 250_002, "XLM-R's.", lower_bound=8)
-_DIMENSION = flags.DEFINE_integer("dimension", 1024, "Of a token's vector.", lower_bound=1)
+_DIMENSION = flags.DEFINE_integer("vector_size", 1024, "Of a token's vector.", lower_bound=1)
 _TEXTS = flags.DEFINE_list("texts", ["1", "4", "16", "64"], "Pairs of a batch.")
 _LIMIT = flags.DEFINE_float("limit", 6.0, "GiB that a program may take to be timed.")
 _TIMED = flags.DEFINE_integer("timed", 4, "Pairs of a timed batch, at most.", lower_bound=1)

@@ -3,7 +3,7 @@
     python -m benchmarks.length_buckets
 
 Lengths are those of the articles of English Wikipedia in ../shared/data, in words and marks, cut at
---length. Products are those of an encoder's layers for each token that is not padding, next to rows
+--cut_at. Products are those of an encoder's layers for each token that is not padding, next to rows
 without any padding: 24 D of each position for matrices, 4 n for attention in a row of n positions.
 A fused kernel with segment ids computes the whole row, so packed rows pay for their length.
 """
@@ -20,10 +20,10 @@ from absl import app, flags
 from benchmarks import code_hash, corpora
 from input_pipelines.batches import packing_plan
 
-_LENGTH = flags.DEFINE_integer("length", 8192, "Tokens at which texts are cut.", lower_bound=1)
+_LENGTH = flags.DEFINE_integer("cut_at", 8192, "Tokens at which texts are cut.", lower_bound=1)
 _WIDTH = flags.DEFINE_integer("width", 1024, "D of the encoder.", lower_bound=1)
 _BATCH = flags.DEFINE_integer("batch", 64, "Texts of a batch in any order.", lower_bound=1)
-_SEGMENTS = flags.DEFINE_integer("segments", 64, "Texts in a packed row.", lower_bound=1)
+_SEGMENTS = flags.DEFINE_integer("packed_segments", 64, "Texts in a packed row.", lower_bound=1)
 
 ARTICLES = corpora.ROOT.parent / "shared/data/wiki_en/wiki_en.jsonl.gz"
 # FlagEmbedding's buckets of M3's fine-tuning, and queries of a batch on a device.

@@ -19,7 +19,7 @@ from absl import app, flags
 from benchmarks import code_hash, corpora
 from t5x_style.preflight import topology
 
-_TOPOLOGY = flags.DEFINE_string("topology", "v5e:8x8", "A slice, see docs/tpu.md.")
+_TOPOLOGY = flags.DEFINE_string("slice", "v5e:8x8", "A slice, see docs/tpu.md.")
 _LENGTHS = flags.DEFINE_list("lengths", ["1024", "4096", "8192"], "Tokens of a passage.")
 _STARTS = flags.DEFINE_list("starts", ["128", "32", "14"], "Pairs to try first, for each length.")
 _SPLIT_STARTS = flags.DEFINE_list("split_starts", ["855", "258", "130"], "Likewise, row by row.")
