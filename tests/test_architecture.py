@@ -100,7 +100,9 @@ JOINS = {
     ("t5x_style.workflow.stage_runner", "t5x_style.distributed.peer_watch"),
     ("t5x_style.workflow.stage_runner", "t5x_style.distributed.agreement"),
 }
-OBJECTIVE_BASE = "models.objectives.text_objective"
+OBJECTIVE_BASES = {  # abstract classes, which are no objectives
+    f"models.objectives.{name}" for name in ("text_objective", "condensed_text", "twice_encoded")
+}
 
 
 def sources(*folders):
@@ -276,7 +278,7 @@ def test_objectives_do_not_import_each_other():
         f"{path}: {name}"
         for path in sources("models/objectives")
         for name in our_imports(path)
-        if name.startswith("models.objectives") and name != OBJECTIVE_BASE
+        if name.startswith("models.objectives") and name not in OBJECTIVE_BASES
     ]
     assert problems == []
 

@@ -22,7 +22,7 @@ from flax import nnx
 from models.losses import contrastive
 from models.losses.negative_masks import NOBODY
 from models.networks import layers, pooling, text_embedding
-from models.objectives.condenser import Condenser
+from models.objectives.condensed_text import CondensedText
 from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
@@ -46,11 +46,11 @@ class Spans(NamedTuple):
     sums: dict[str, jax.Array]
 
 
-class CoCondenser(Condenser):
+class CoCondenser(CondensedText):
     """See the module's docstring. Spans of a document are matched by `example_id`.
 
     Args:
-        config, vocabulary, mask_rate, chunk, skip_from, head_layers, late_mlm: see `Condenser`.
+        config, vocabulary, mask_rate, chunk, skip_from, head_layers, late_mlm: see `CondensedText`.
         embedding_config: pooling is `cls`, similarity `dot` without normalisation; the temperature
             is 1 in the paper.
         query, passage: sizes of the two token groups of a global batch, which hold one span of each
@@ -102,7 +102,7 @@ class CoCondenser(Condenser):
         return [contrastive.batch_spec(self.query, self.passage, 0, False)]
 
     def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
-        """Masks both groups, each with its own draws, as `Condenser.corrupt`."""
+        """Masks both groups, each with its own draws, as `CondensedText.corrupt`."""
         keys = jax.random.split(key, len(SIDES))
         masked = {
             side: super(CoCondenser, self).corrupt({"text": batch[side]}, one)["text"]

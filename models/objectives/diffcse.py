@@ -21,7 +21,7 @@ from flax import nnx
 from models.corruption import masking
 from models.losses import contrastive, two_views
 from models.networks import batch_norm_head, discriminator, electra, layers, text_embedding
-from models.objectives.simcse import SimCSE
+from models.objectives.twice_encoded import TwiceEncoded
 from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
@@ -30,11 +30,11 @@ from t5x_style.interfaces.objective import Batch, Group, GroupShape
 EDITED = ("edited", "edited_again")  # features of a corrupted batch, one for each encoding
 
 
-class DiffCSE(SimCSE):
+class DiffCSE(TwiceEncoded):
     """See the module's docstring.
 
     Args:
-        config, embedding_config, vocabulary, text, contrastive_config: see `SimCSE`.
+        config, embedding_config, vocabulary, text, contrastive_config: see `TwiceEncoded`.
         generator_config: sizes of the generator, which shares the vocabulary.
         chunk: positions whose logits exist at a time on a device, of the generator.
         mask_rate: share of a text's tokens that the generator fills; 0.3 in the paper.
@@ -43,7 +43,7 @@ class DiffCSE(SimCSE):
         rngs: stream `params`.
 
     Raises:
-        ValueError: as `SimCSE`; a generator that does not fit; a batch of one text.
+        ValueError: as `TwiceEncoded`; a generator that does not fit; a batch of one text.
     """
 
     def __init__(
@@ -62,9 +62,8 @@ class DiffCSE(SimCSE):
         rngs: nnx.Rngs,
     ) -> None:
         super().__init__(
-            config, embedding_config, vocabulary, text, contrastive_config, False, encode_chunks,
-            rngs=rngs,
-        )  # fmt: skip
+            config, embedding_config, vocabulary, text, contrastive_config, encode_chunks, rngs=rngs
+        )
         electra.require_fit(generator_config, config, "DiffCSE")
         _require_diffcse(text, replaced_weight)
         self.mask = masking.WholeWordMask(mask_rate, (vocabulary.cls, vocabulary.sep))

@@ -11,38 +11,28 @@ alone, as in the paper's best setting.
 Letters: B rows, S segments a row, D hidden width.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from models.losses import contrastive, two_views
 from models.networks import heads, layers, text_embedding
-from t5x_style.interfaces.contract import Contract, Vocabulary
+from models.objectives.twice_encoded import TwiceEncoded
+from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
-from t5x_style.interfaces.objective import Batch, GroupShape, ModelFunction, Objective
+from t5x_style.interfaces.objective import Batch, GroupShape
 
 
-class SimCSE(Objective):
+class SimCSE(TwiceEncoded):
     """See the module's docstring.
 
     Args:
-        config: the encoder; it has dropout, or both vectors of a text would be the same.
-        embedding_config: pooling, temperature (0.05 in the paper), lengths; similarity `cosine`.
-        vocabulary: of the tokenizer.
-        text: size of the token group of a global batch.
-        contrastive_config: how devices share the loss, see `ContrastiveConfig`.
+        config, embedding_config, vocabulary, text, contrastive_config, encode_chunks: see
+            `TwiceEncoded`; the paper's temperature is 0.05.
         training_head: whether a head follows the vectors in training.
-        encode_chunks: pieces in which a batch is encoded, one after another, to save memory.
         rngs: stream `params`.
-
-    Raises:
-        ValueError: an encoder without dropout, another similarity, or lengths that do not fit.
     """
-
-    requires_full_batch = True
 
     def __init__(
         self,
@@ -56,26 +46,10 @@ class SimCSE(Objective):
         *,
         rngs: nnx.Rngs,
     ) -> None:
-        text_embedding.require_fit(config, embedding_config, vocabulary)
-        contrastive.require_both_on_one_device(contrastive_config, text, text)
-        _require_simcse(config, embedding_config, encode_chunks)
-        self.config = config
-        self.embedding_config = embedding_config
-        self.vocabulary = vocabulary
-        self.text = text
-        self.contrastive_config = contrastive_config
-        self.encode_chunks = encode_chunks
-        self.encoder = config.build(rngs)
-        text_embedding.require_pooling(self.encoder, embedding_config.pooling)
+        super().__init__(
+            config, embedding_config, vocabulary, text, contrastive_config, encode_chunks, rngs=rngs
+        )
         self.pooler = heads.Pooler(config, rngs=rngs) if training_head else None
-
-    def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
-        """One bucket: the group `text`."""
-        return [{"text": self.text.spec()}]
-
-    def contract(self) -> Contract:
-        """See `Objective`."""
-        return self.embedding_config.contract(self.config.hidden, self.vocabulary)
 
     def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
         """See the module's docstring and `two_views.between_views`."""
@@ -94,31 +68,3 @@ class SimCSE(Objective):
         if self.pooler is not None:
             vectors = self.pooler(vectors).astype(jnp.float32)
         return text_embedding.unit(vectors)
-
-    def vectors(self, batch: Batch, key: jax.Array | None = None) -> jax.Array:
-        """[B * S, D] float32 before head and normalisation; `key` for dropout."""
-        raw = dataclasses.replace(self.embedding_config, normalise=False)
-        vectors = text_embedding.embed_in_chunks(
-            self.encoder, batch["text"], raw, self.encode_chunks, key
-        )
-        return vectors.reshape(-1, vectors.shape[-1])
-
-    def functions(self) -> dict[str, ModelFunction]:
-        """See `Objective`: of texts as they are, without the head."""
-        return text_embedding.functions(self.encoder, self.embedding_config, self.text, self.text)
-
-
-def _require_simcse(
-    config: TokenEncoderConfig, embedding: text_embedding.EmbeddingConfig, encode_chunks: int
-) -> None:
-    text_embedding.require_token_states(config, "SimCSE")
-    if not (config.dropout or config.attention_dropout):
-        raise ValueError(
-            "SimCSE: both vectors of a text are the same without dropout: expected a rate above 0 "
-            f"in {type(config).__name__}, found none. Bind its dropout, 0.1 in the paper"
-        )
-    if embedding.similarity != "cosine" or encode_chunks < 1:
-        raise ValueError(
-            "SimCSE: expected similarity 'cosine' and encode_chunks of 1 or more, found "
-            f"{embedding.similarity!r} and {encode_chunks}"
-        )
