@@ -13,6 +13,7 @@ from input_pipelines.gather import mkqa
 from input_pipelines.gather.mkqa import PassageAnswers
 from input_pipelines.sources import answer_tokens
 from input_pipelines.sources.text_sources import SourceError
+from t5x_style.configuration import gin_checks
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -193,3 +194,12 @@ def test_from_the_published_file_to_a_table_of_languages(tmp_path: Path) -> None
     mean = (values["de"]["Recall@3"] + values["en"]["Recall@3"]) / 2
     assert report["mean_of_sets"]["bm25"]["Recall@3"] == pytest.approx(mean)
     assert report["n"] == 6 and report["passages"] == 4
+
+
+def test_a_model_is_asked_all_questions_of_the_store() -> None:
+    """Runs over judged queries hold those that a split judges; here nothing is judged."""
+    file = f"{REPOSITORY}/gin_configs/runs/evaluation/answered_passages.gin"
+    found = gin_checks.parse_flags([f"--gin_file={file}"]).read().bindings
+    source = "input_pipelines.batches.packed_text.EncodeSource"
+    assert found["", source, "sample"].value is None
+    assert ("", source, "always_include") not in found
