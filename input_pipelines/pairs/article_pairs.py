@@ -6,6 +6,7 @@ paper trains on both next to the Inverse Cloze Task, `pair_kinds.Sentences`.
 """
 
 import dataclasses
+from typing import Literal
 
 import numpy as np
 
@@ -62,12 +63,15 @@ class FirstSentences:
 
     def _places(self, article: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, ...]:
         """Where an article's sentences begin, where those of the passage do, and the two ends."""
-        here = self._key(article, row, self._rows)
-        bounds = (
-            (self._key(article, 0, self._rows), "left"), (here, "left"), (here, "right"),
-            (self._key(article + 1, 0, self._rows), "left"),
+        return (
+            self._find(article, 0, "left"), self._find(article, row, "left"),
+            self._find(article, row, "right"), self._find(article + 1, 0, "left"),
         )  # fmt: skip
-        return tuple(np.searchsorted(self._keys, key, side) for key, side in bounds)  # type: ignore[call-overload]
+
+    def _find(
+        self, article: np.ndarray, row: np.ndarray | int, side: Literal["left", "right"]
+    ) -> np.ndarray:
+        return np.searchsorted(self._keys, self._key(article, row, self._rows), side)
 
     @staticmethod
     def _key(article: np.ndarray, row: np.ndarray | int, rows: int) -> np.ndarray:

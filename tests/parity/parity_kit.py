@@ -207,6 +207,18 @@ def parameters(module: nnx.Module) -> dict[str, nnx.Variable]:
     return {"/".join(map(str, path)): variable for path, variable in flat}
 
 
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """The parameters of a module, as a checkpoint gives them to an export."""
+
+    module: nnx.Module
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Our path -> array on the host."""
+        flat = parameters(self.module)
+        return {path: np.asarray(variable[...]) for path, variable in flat.items()}
+
+
 def fill(module: nnx.Module, source: Source) -> None:
     """Puts the source's weights into `module`; every parameter must get one, padding rows get 0."""
     wanted, arrays = parameters(module), source.arrays()

@@ -52,23 +52,17 @@ def module(tokenizer: str) -> m3.M3:
     return made
 
 
-class Trained:
-    """A source of weights."""
-
-    def __init__(self, module: m3.M3):
-        self.module = module
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        flat = parity_kit.parameters(self.module)
-        return {path: np.asarray(variable[...]) for path, variable in flat.items()}
-
-
 @pytest.fixture(scope="module")
 def folder(module: m3.M3, tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     stage, made = tmp_path_factory.mktemp("train"), tmp_path_factory.mktemp("export")
     module.contract().save(stage)
     written = export_hf.export(
-        str(made), str(stage), Trained(module), module.config, module.vocabulary, tokenizer
+        str(made),
+        str(stage),
+        parity_kit.Weights(module),
+        module.config,
+        module.vocabulary,
+        tokenizer,
     )
     assert written == {"encoder": "encoder", "multi_vector": "multi_vector"}
     return made / "encoder"
@@ -77,7 +71,7 @@ def folder(module: m3.M3, tokenizer: str, tmp_path_factory: pytest.TempPathFacto
 def test_it_is_read_again(module: m3.M3, folder: Path) -> None:
     size = module.config.vocab_size
     found = import_hf.HuggingFace(str(folder), size, m3_heads=True).arrays()
-    expected = Trained(module).arrays()
+    expected = parity_kit.Weights(module).arrays()
     assert found.keys() == expected.keys()
     for path, array in found.items():
         np.testing.assert_array_equal(array, expected[path][: len(array)], err_msg=path)

@@ -250,15 +250,11 @@ def test_its_export_opens_in_sentence_transformers(tmp_path: Path) -> None:
         rngs=nnx.Rngs(0),
     )  # fmt: skip
 
-    class Trained:
-        def arrays(self) -> dict[str, np.ndarray]:
-            flat = parity_kit.parameters(model)
-            return {path: np.asarray(variable[...]) for path, variable in flat.items()}
-
     (tmp_path / "stage").mkdir()
     model.contract().save(tmp_path / "stage")
+    weights = parity_kit.Weights(model)
     written = export_hf.export(
-        str(tmp_path / "out"), str(tmp_path / "stage"), Trained(), config, vocabulary, tokenizer
+        str(tmp_path / "out"), str(tmp_path / "stage"), weights, config, vocabulary, tokenizer
     )
     assert written == {"multi_vector": "multi_vector"}
     opened = MultiVectorEncoder(str(tmp_path / "out/multi_vector"), device="cpu")

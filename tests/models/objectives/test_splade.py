@@ -134,15 +134,11 @@ def test_sentence_transformers_gives_the_same_weights(tmp_path: Path) -> None:
         rngs=nnx.Rngs(0),
     )  # fmt: skip
 
-    class Trained:
-        def arrays(self) -> dict[str, np.ndarray]:
-            flat = parity_kit.parameters(model)
-            return {path: np.asarray(variable[...]) for path, variable in flat.items()}
-
     (tmp_path / "stage").mkdir()
     model.contract().save(tmp_path / "stage")
+    weights = parity_kit.Weights(model)
     written = export_hf.export(
-        str(tmp_path / "out"), str(tmp_path / "stage"), Trained(), config, vocabulary, tokenizer
+        str(tmp_path / "out"), str(tmp_path / "stage"), weights, config, vocabulary, tokenizer
     )
     assert written == {"sparse_encoder": "sparse_encoder"}
     opened = SparseEncoder(str(tmp_path / "out/sparse_encoder"), device="cpu")
