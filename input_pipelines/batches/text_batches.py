@@ -19,7 +19,10 @@ class TextBatches:
       prefix: text that is put before each.
       layout: TEXT; the texts of passages hold their titles.
       tokenizer_fingerprint: of the tokenizer.
+      cls_every: None: a text has one [CLS].
     """
+
+    cls_every = None
 
     def __init__(
         self,

@@ -1,5 +1,6 @@
 """Judged queries divided into train, dev and test; texts in memory as a source."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -9,7 +10,9 @@ from input_pipelines.batches import text_batches
 from input_pipelines.gather import dev_split
 from input_pipelines.sources import beir
 from input_pipelines.sources.text_sources import BadRecords, SourceError
-from tests.kits import chunk_stores, fine_tuning_kit
+from t5x_style.interfaces.contract import ContractError
+from t5x_style.retrieval import encoding
+from tests.kits import chunk_stores, fine_tuning_kit, retrieval_helpers
 
 SHARES = {"train": 0.5, "dev": 0.2, "test": 0.3}
 
@@ -102,3 +105,12 @@ def test_texts_in_memory_are_batches_of_texts_of_a_length(tokenizer):
     assert short["tokens"].shape == (2, 3)
     with pytest.raises(ValueError, match="found 0 texts, 1 ids and 2 rows"):
         make(["a"], [], 6, "")
+
+
+def test_texts_in_memory_are_compared_with_a_contract(tokenizer):
+    source = text_batches.TextBatcher(tokenizer, rows=2)(["a"], ["one"], 8, "")
+    changes = {"tokenizer_fingerprint": source.tokenizer_fingerprint, "query_length": 8}
+    contract = dataclasses.replace(retrieval_helpers.CONTRACT, query_prefix="", **changes)
+    encoding.check_source(source, contract, "query")
+    with pytest.raises(ContractError, match="query_length: expected 9, found 8"):
+        encoding.check_source(source, dataclasses.replace(contract, query_length=9), "query")
