@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from input_pipelines.batches import token_groups
+from input_pipelines.pairs.equal_numbers import equal
 from input_pipelines.pairs.pair_articles import Articles, articles_of
 from input_pipelines.pairs.pair_corpus import PairCorpus
 from input_pipelines.pairs.pair_cuts import Words, assemble, framed
@@ -140,10 +140,11 @@ class _FirstSectionPairs:
         """
         which, positives = shown_in_turn(article, rows)
 
-        def answered(picked: np.ndarray, here: np.ndarray) -> np.ndarray:
+        def answered(picked: np.ndarray, here: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             asked = which[picked]
-            same = asked[:, None] == articles.number[here]
-            return same | linked(articles, asked, here)
+            found = equal(asked, articles.number[here]), linked(articles, asked, here)
+            places, rows = zip(*found, strict=True)
+            return np.concatenate(places), np.concatenate(rows)
 
         return ArticleExamples(
             without_negatives(positives[:, 0], positives), found.format(len(which)),
@@ -197,21 +198,19 @@ class WikiLinks(_FirstSectionPairs):
         return self._examples(articles, sentences, targets[usable], rows[usable], found)
 
 
-def linked(articles: Articles, article: np.ndarray, here: np.ndarray) -> np.ndarray:
-    """Whether passages link to articles: bool [n, U].
+def linked(
+    articles: Articles, article: np.ndarray, here: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which passages link to which articles.
 
     Args:
       articles: with links.
-      article: int64 [n], no two alike.
+      article: int64 [n].
       here: int64 [U], rows of passages.
+
+    Returns:
+      Places in `article` int64 [k], and places in `here` of passages that link to it, int64 [k].
     """
-    first, end = (np.searchsorted(articles.link_rows, here, side) for side in ("left", "right"))
-    count = end - first
-    at = np.repeat(first, count) + token_groups.within(count)
-    targets, column = articles.link_targets[at], np.repeat(np.arange(len(here)), count)
-    order = np.argsort(article)
-    place = np.minimum(np.searchsorted(article[order], targets), len(article) - 1)
-    same = article[order][place] == targets
-    table = np.zeros((len(article), len(here)), np.bool_)
-    table[order[place[same]], column[same]] = True
-    return table
+    column, link = equal(here, articles.link_rows)
+    place, which = equal(article, articles.link_targets[link])
+    return place, column[which]

@@ -16,6 +16,7 @@ import numpy as np
 from input_pipelines.batches import token_groups
 from input_pipelines.batches.negatives import Pairs, read_pairs
 from input_pipelines.batches.packed_text import open_stores
+from input_pipelines.pairs.equal_numbers import equal
 from input_pipelines.pairs.pair_corpus import PairCorpus
 from input_pipelines.pairs.pair_cuts import Words, assemble, framed, without
 from input_pipelines.pairs.pair_turns import shown_in_turn, without_negatives
@@ -24,8 +25,8 @@ from input_pipelines.store.store_writer import MANIFEST
 from input_pipelines.store.token_store import Passages
 
 Uniform = Callable[[int], np.ndarray]  # which one -> float64 [n] in [0, 1), one for each pair
-# Picked examples int64 [n], ascending rows int64 [U] -> which rows answer which, bool [n, U]
-Answered = Callable[[np.ndarray, np.ndarray], np.ndarray]
+# Picked examples int64 [n], rows int64 [U] -> int64 [k] places of examples, int64 [k] of answers
+Answered = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,9 +243,8 @@ class TitleToBody:
         titles, positives = shown_in_turn(numbers[rows], rows)
         found = f"{len(titles):,} titles, of {len(rows):,} of {len(corpus):,} passages with a body"
 
-        def answered(picked: np.ndarray, here: np.ndarray) -> np.ndarray:
-            same: np.ndarray = titles[picked][:, None] == numbers[here]
-            return same
+        def answered(picked: np.ndarray, here: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return equal(titles[picked], numbers[here])
 
         shared = len(titles) < len(rows)
         pairs = without_negatives(positives[:, 0], positives)
@@ -329,13 +329,10 @@ class LabelledPairs:
         queries = TextArrays(store, corpus.query_length)
         about = [store.fingerprint, pairs.digests()]
 
-        def answered(picked: np.ndarray, here: np.ndarray) -> np.ndarray:
+        def answered(picked: np.ndarray, here: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             wanted = pairs.positives[picked]  # [n, most]
-            at = np.minimum(np.searchsorted(here, wanted), len(here) - 1)
-            pair, column = np.nonzero(here[at] == wanted)
-            table = np.zeros((len(picked), len(here)), np.bool_)
-            table[pair, at[pair, column]] = True
-            return table
+            place, row = equal(wanted.reshape(-1), here)
+            return place // wanted.shape[1], row
 
         answers = answered if pairs.positives.shape[1] > 1 else None
         return Examples(pairs, found, about, group_size, answered=answers, queries=queries)

@@ -20,6 +20,7 @@ from input_pipelines.batches import packing_plan, token_groups
 from input_pipelines.batches.negatives import NO_SCORE
 from input_pipelines.batches.packed_text import open_stores
 from input_pipelines.pairs import pair_cuts, pair_prompts
+from input_pipelines.pairs.equal_numbers import equal
 from input_pipelines.pairs.pair_corpus import PairCorpus
 from input_pipelines.pairs.pair_kinds import (
     Examples,
@@ -303,22 +304,27 @@ class OpenPairs:
         if not self.may_know:
             return np.full((len(positive), 0), token_groups.NONE)
         here = np.unique(document)  # [U]
-        table = np.zeros((len(positive), len(here)), np.bool_)  # [B, U]
-        first = 0
+        places, rows, first = [], [], 0
         for part, picked in zip(self._parts.values(), chosen, strict=True):
-            rows = slice(first, first + len(picked))
-            first += len(picked)
             if part.examples.answered is not None:
-                table[rows] = part.examples.answered(picked, here)
+                place, row = part.examples.answered(picked, here)
+                places.append(first + place)
+                rows.append(row)
+            first += len(picked)
         moved = np.flatnonzero((source != token_groups.NONE) & (source != positive))
-        answered_by = np.searchsorted(here, positive)
-        table[moved] |= source[moved][:, None] == here
-        pair, which = np.nonzero(positive[:, None] == source[moved])
-        table[pair, answered_by[moved[which]]] = True
-        table[np.arange(len(positive)), answered_by] = False
-        counts = table.sum(axis=1)
+        place, row = equal(source[moved], here)
+        places.append(moved[place])
+        rows.append(row)
+        answer = np.searchsorted(here, positive)
+        place, which = equal(positive, source[moved])
+        places.append(place)
+        rows.append(answer[moved[which]])
+        keys = np.unique(np.concatenate(places) * len(here) + np.concatenate(rows))
+        pair, column = np.divmod(keys, len(here))
+        others = column != answer[pair]
+        pair, column = pair[others], column[others]
+        counts = np.bincount(pair, minlength=len(positive))
         known = np.full((len(positive), int(counts.max())), token_groups.NONE)
-        pair, column = np.nonzero(table)
         known[pair, token_groups.within(counts)] = here[column]
         return known
 
