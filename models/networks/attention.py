@@ -2,8 +2,9 @@
 
 Which kernel runs is decided by the platform that is compiled for: on TPUs splash attention, which
 knows segments; on NVIDIA GPUs cuDNN's flash attention; on CPUs `blocked_attention`; elsewhere the
-plain form.  `local` is for a causal view of a few tokens.  Letters: B batch, L length, Q query
-length, K key length, H heads, d head dimension.
+plain form.  A mask that is no kernel's is applied to a few queries at a time, where there are many.
+`local` is for a causal view of a few tokens.  Letters: B batch, L length, Q query length, K key
+length, H heads, d head dimension.
 """
 
 import dataclasses
@@ -25,6 +26,11 @@ KINDS = ("auto", "plain", "fused")
 AUTO_LENGTH = 1024
 _BLOCKS = (512, 384, 256, 128)  # of queries and keys in the TPU's kernel; one of them must divide L
 _HEADS_AXIS = "tensor"
+
+# With so many queries a mask is applied to a block of them at a time: RetroMAE's decoder with 8,192
+# tokens and 16 heads would have 4 GiB of scores a row.
+MANY_QUERIES = 4096
+QUERY_BLOCK = 512
 
 
 class AttentionError(ValueError):
@@ -62,6 +68,7 @@ class Local:
     span: int = dataclasses.field(metadata={"static": True})
 
 
+Drop = Callable[[jax.Array], jax.Array]
 Visible = jax.Array | Segments | Local  # an array: bool [B, Q, K] or [B, 1 or H, Q, K]
 
 
@@ -115,19 +122,23 @@ def visibility(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
     return same & (key_segments[:, None, :] > 0)
 
 
+def keep_all(weights: jax.Array) -> jax.Array:
+    """The dropout of weights that drops none."""
+    return weights
+
+
 def attend(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    visible: Visible,
-    kind: str,
-    drop: Callable[[jax.Array], jax.Array],
+    query: jax.Array, key: jax.Array, value: jax.Array, visible: Visible, kind: str, drop: Drop
 ) -> jax.Array:
     """In the form that `visible` asks for; arguments as for `plain` and `fused`."""
     if isinstance(visible, Segments):
         return fused(query, key, value, visible, kind)
     if isinstance(visible, Local):
         return local(query, key, value, visible, drop)
+    length = query.shape[1]
+    many = isinstance(length, int) and length >= MANY_QUERIES and length % QUERY_BLOCK == 0
+    if many and drop is keep_all:
+        return in_blocks(query, key, value, visible)
     return plain(query, key, value, visible, drop)
 
 
@@ -136,7 +147,7 @@ def plain(
     key: jax.Array,
     value: jax.Array,
     visible: jax.Array,
-    drop: Callable[[jax.Array], jax.Array] = lambda weights: weights,
+    drop: Drop = keep_all,
     bias: jax.Array | None = None,
 ) -> jax.Array:
     """The formula, with softmax in float32.
@@ -163,12 +174,40 @@ def plain(
     return jnp.einsum("bhqk,bkhd->bqhd", weights, value)
 
 
+def in_blocks(query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array) -> jax.Array:
+    """`plain` for `QUERY_BLOCK` queries at a time, whose scores the backward pass computes again.
+
+    Args:
+        query: [B, Q, H, d], Q a multiple of `QUERY_BLOCK`.
+        key, value, visible: as in `plain`.
+
+    Returns:
+        [B, Q, H, d] in the dtype of `value`.
+    """
+    rows, length, heads, dimension = query.shape
+    blocks = length // QUERY_BLOCK
+    queries = query.reshape(rows, blocks, QUERY_BLOCK, heads, dimension).swapaxes(0, 1)
+    if visible.ndim == 3:
+        visible = visible[:, None]
+    seen = visible.reshape(rows, visible.shape[1], blocks, QUERY_BLOCK, visible.shape[3])
+    # Gradients of keys and values are sums over blocks: float32, or each sum would be rounded.
+    wide = key.astype(jnp.float32), value.astype(jnp.float32)
+
+    @jax.checkpoint
+    def block(arrays: tuple[jax.Array, jax.Array]) -> jax.Array:
+        one, mask = arrays
+        return plain(one, wide[0].astype(key.dtype), wide[1].astype(value.dtype), mask)
+
+    found = jax.lax.map(block, (queries, jnp.moveaxis(seen, 2, 0)))
+    return found.swapaxes(0, 1).reshape(query.shape)
+
+
 def local(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
     visible: Local,
-    drop: Callable[[jax.Array], jax.Array] = lambda weights: weights,
+    drop: Drop = keep_all,
 ) -> jax.Array:
     """`plain` with the mask that `visible` stands for, in time and memory of L x span.
 

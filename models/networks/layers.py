@@ -271,9 +271,15 @@ class Attention(nnx.Module):
         k, v = known
         return self.out(attention.plain(self.query(query), k, v, visible, self.drop(key), bias))
 
-    def drop(self, key: jax.Array | None) -> Callable[[jax.Array], jax.Array]:
+    def drop(self, key: jax.Array | None) -> attention.Drop:
         """Dropout of attention's weights, for the forms of `models.networks.attention`."""
+        if not self.drops(key):
+            return attention.keep_all
         return lambda weights: self.dropout(weights, key)
+
+    def drops(self, key: jax.Array | None) -> bool:
+        """Whether a call with `key` drops weights of attention."""
+        return key is not None and self.dropout.rate > 0 and not self.dropout.deterministic
 
     def segment_mask(self, segment_ids: jax.Array, key: jax.Array | None) -> Visible:
         """What self-attention inside segments is called with: a mask, or segments for a kernel.
@@ -285,7 +291,7 @@ class Attention(nnx.Module):
         Raises:
             attention.AttentionError: the configuration says 'fused', which is impossible here.
         """
-        drops = key is not None and self.dropout.rate > 0 and not self.dropout.deterministic
+        drops = self.drops(key)
         length = segment_ids.shape[1]
         choice = attention.choose(self.kind, length, drops)
         if choice.fused:

@@ -139,6 +139,44 @@ def test_blocks_of_heads(monkeypatch, heads, scores, groups, dtype, tolerance):
         np.testing.assert_allclose(one, other, atol=tolerance * max(1, np.abs(other).max()))
 
 
+@pytest.mark.parametrize("heads_of_mask", [0, 1, 2])
+@pytest.mark.parametrize("dtype,tolerance", [(jnp.float32, 1e-6), (jnp.bfloat16, 2e-2)])
+def test_a_mask_is_applied_to_blocks_of_many_queries(monkeypatch, heads_of_mask, dtype, tolerance):
+    monkeypatch.setattr(attention, "MANY_QUERIES", 12)
+    monkeypatch.setattr(attention, "QUERY_BLOCK", 4)
+    keys = jax.random.split(jax.random.key(0), 5)
+    q, weight = (jax.random.normal(key, (3, 12, 2, 8)).astype(dtype) for key in keys[:2])
+    k, v = (jax.random.normal(key, (3, 7, 2, 8)).astype(dtype) for key in keys[2:4])
+    shape = (3, heads_of_mask, 12, 7) if heads_of_mask else (3, 12, 7)
+    seen = jax.random.bernoulli(keys[4], 0.5, shape).at[0, ..., 3, :].set(False)
+
+    def found(form):
+        def total(q, k, v):
+            out = form(q, k, v).astype(jnp.float32)
+            return jnp.sum(out * weight.astype(jnp.float32)), out
+
+        return jax.jit(jax.grad(total, (0, 1, 2), has_aux=True))(q, k, v)
+
+    in_blocks = found(lambda *heads: attention.attend(*heads, seen, "auto", attention.keep_all))
+    at_once = found(lambda *heads: attention.plain(*heads, seen))
+    for one, other in zip(jax.tree.leaves(in_blocks), jax.tree.leaves(at_once), strict=True):
+        assert one.dtype == other.dtype
+        one, other = (np.asarray(x, np.float32) for x in (one, other))
+        np.testing.assert_allclose(one, other, atol=tolerance * max(1, np.abs(other).max()))
+
+
+def test_the_scores_of_a_long_row_are_never_whole():
+    head = jax.ShapeDtypeStruct((1, 8192, 4, 8), jnp.float32)
+    mask = jax.ShapeDtypeStruct((1, 8192, 8192), bool)
+
+    def total(q, k, v, mask):
+        return jnp.sum(attention.attend(q, k, v, mask, "auto", attention.keep_all))
+
+    compiled = jax.jit(jax.grad(total, (0, 1, 2))).lower(head, head, head, mask).compile()
+    scores = 4 * 8192**2 * 4
+    assert compiled.memory_analysis().temp_size_in_bytes < scores / 3
+
+
 def test_blocks_hold_no_scores_of_all_heads():
     heads = jax.ShapeDtypeStruct((8, 256, 16, 16), jnp.float32)
     ids = jax.ShapeDtypeStruct((8, 256), jnp.int32)
