@@ -2,16 +2,16 @@
 
 Xiong et al. 2021 (arXiv:2007.00808). Another process (`negatives_builder`) embeds the corpus and
 the training queries with each new checkpoint, searches, and publishes the hits as a version of the
-negatives. Of each version a step uses, the newest, the negatives of its queries are drawn
-uniformly: a pure function of the seed, the step and the version. Which version a step used is
-written down before the step, so a run that is stopped and continues repeats it bit for bit, as long
-as the versions are kept.
+negatives. A step uses the newest version, and draws the negatives of its queries uniformly from it:
+a pure function of the seed, the step and the version. Which version that was is written down before
+the step, so a run that is stopped and continues repeats it bit for bit, as long as the versions are
+kept.
 """
 
 import dataclasses
 import json
 from collections.abc import Generator
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol, cast
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from t5x_style.model_dependent_data import (
     version_log,
     versioned_negatives,
 )
-from t5x_style.model_dependent_data.staleness import WhenStale
 from t5x_style.model_dependent_data.version_selector import VersionChoice
 
 
@@ -55,7 +54,7 @@ class RefreshedNegatives(ModelDependentSource):
     """Batches of another source, with negatives that recent parameters of the model find.
 
     Attributes:
-      source: gives pairs, with hard negatives of a file.
+      source: gives pairs, with hard negatives of a file; as `RedrawnPairs`.
       folder: where versions are published.
       split, settings: how they are mined; the builder has the same.
       group_size: passages of a query, as the source has it; compared before anything runs.
@@ -71,14 +70,14 @@ class RefreshedNegatives(ModelDependentSource):
     )
     decides: ClassVar[tuple[str, ...]] = ("cadence.save_every",)  # a version of each checkpoint
 
-    source: RedrawnPairs
+    source: BatchSource
     folder: Annotated[str, "operational"]
     split: str
     settings: MiningSettings
     group_size: int
     first_step: int = 0
     max_staleness_steps: int | None = None
-    when_stale: WhenStale = "pause"
+    when_stale: Literal["pause", "warn"] = "pause"
     ahead: int = 2
 
     def __post_init__(self) -> None:
@@ -86,9 +85,7 @@ class RefreshedNegatives(ModelDependentSource):
             raise ValueError(
                 f"RefreshedNegatives.first_step: expected 0 or more, found {self.first_step}"
             )
-        staleness.check(
-            "RefreshedNegatives", self.max_staleness_steps, self.when_stale, self.ahead
-        )
+        staleness.check("RefreshedNegatives", self.max_staleness_steps, self.when_stale, self.ahead)
         if not 2 <= self.group_size <= self.settings.negatives + 1:
             raise ValueError(
                 "RefreshedNegatives.group_size: expected 1 positive and from 1 to "
@@ -101,7 +98,12 @@ class RefreshedNegatives(ModelDependentSource):
                 "RefreshedNegatives.source: expected pairs whose negatives can be replaced, such "
                 f"as training_pairs.TrainingPairs, found {type(self.source).__name__}"
             )
-        self.source.require_redrawn(self.settings.negatives)
+        self.pairs.require_redrawn(self.settings.negatives)
+
+    @property
+    def pairs(self) -> RedrawnPairs:
+        """The source, whose negatives can be replaced."""
+        return cast(RedrawnPairs, self.source)
 
     def bind(self, view: ModelView) -> "NegativesBatches":
         """See `ModelDependentSource`.
@@ -137,7 +139,7 @@ class NegativesBatches:
 
     def __init__(self, refreshed: RefreshedNegatives, view: ModelView):
         """See `RefreshedNegatives.bind`."""
-        self._source, self._refreshed, self._view = refreshed.source, refreshed, view
+        self._source, self._refreshed, self._view = refreshed.pairs, refreshed, view
         self._mined = versioned_negatives.settings_of(refreshed.split, refreshed.settings)
         decides = json.dumps({**self._mined, "first_step": refreshed.first_step}, sort_keys=True)
         self.fingerprint = f"{self._source.fingerprint}:{decides}"

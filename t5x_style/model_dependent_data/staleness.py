@@ -1,9 +1,5 @@
 """How old what another process builds for a training may be: settings that sources share."""
 
-from typing import Literal
-
-WhenStale = Literal["pause", "warn"]
-
 
 def check(owner: str, max_staleness_steps: int | None, when_stale: str, ahead: int) -> None:
     """Raises ValueError for settings that no training can have.
