@@ -13,7 +13,7 @@ from t5x_style.mining import hard_negatives
 from t5x_style.mining.candidates import IndexSearch
 from t5x_style.mining.hard_negatives import MiningSettings
 from t5x_style.model_dependent_data import versioned_negatives
-from t5x_style.model_dependent_data.index_builder import Builder, RefreshError, Training, say
+from t5x_style.model_dependent_data.index_builder import Builder, Training, say
 from t5x_style.retrieval import published_index
 from t5x_style.retrieval.beir_collection import Passages, read_qrels, read_queries
 
@@ -41,7 +41,7 @@ class NegativesBuilder(Builder):
         """Embeds passages and queries, mines and publishes; returns the version's number.
 
         Raises:
-          RefreshError: the split judges no query.
+          CollectionError: the split judges no query, or a file is malformed.
           CandidatesError: the stores hold other passages than the corpus, or lack a query.
           MiningError: not one query has a negative.
         """
@@ -49,8 +49,6 @@ class NegativesBuilder(Builder):
         passages, texts = Passages(self.corpus), read_queries(self.corpus)
         qrels = read_qrels(self.corpus, self.split, texts, passages)
         queries = {query: text for query, text in texts.items() if query in qrels}
-        if not queries:
-            raise RefreshError(f"{self.corpus}: judges no {self.split} query: nothing to mine for")
         model = training.load(step)
         embeddings = self.embed(model)
         index, _ = published_index.measured(embeddings, self.index, self.minimum_recall)

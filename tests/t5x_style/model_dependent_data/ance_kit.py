@@ -27,6 +27,8 @@ from tests.kits.tiny_stores import FINGERPRINT, write_store
 PASSAGES, QUERIES, BATCH, GROUP, LENGTH = 40, 16, 8, 3, 24
 SETTINGS = MiningSettings(depth=12, negatives=10, skip_top=0, max_overlap=1.0, max_score_ratio=0.0)
 VOCABULARY = dataclasses.replace(tiny_models.VOCABULARY, size=300, fingerprint=FINGERPRINT)
+LENGTHS = {"query_length": 8, "passage_length": 14}  # of the longest texts
+EMBEDDING = dataclasses.replace(tiny_models.EMBEDDING, **LENGTHS)
 CONFIG = dataclasses.replace(tiny_models.CONFIG, vocab_size=300)
 
 
@@ -77,8 +79,7 @@ def write_data(folder: Path) -> Data:
 def mixture(data: Data, **changes) -> PairMixture:
     settings = {"weights": {"labelled": 1}, "batch": BATCH, "group_size": GROUP, "seed": 5}
     kinds = {"labelled": LabelledPairs(data.queries, data.negatives)}
-    lengths = {"query_length": LENGTH, "passage_length": LENGTH}
-    return PairMixture(data.passages, kinds, **settings | lengths | changes)
+    return PairMixture(data.passages, kinds, **settings | LENGTHS | changes)
 
 
 def pipeline(data: Data, **changes) -> TrainingPairs:
@@ -95,7 +96,7 @@ def objective(data: Data):
 
     def make(*, rngs: nnx.Rngs) -> bi_encoder.BiEncoder:
         return bi_encoder.BiEncoder(
-            CONFIG, tiny_models.EMBEDDING, VOCABULARY, query, passage,
+            CONFIG, EMBEDDING, VOCABULARY, query, passage,
             contrastive.ContrastiveConfig(), 1, known, None, (), rngs=rngs,
         )  # fmt: skip
 
@@ -111,12 +112,14 @@ def source(data: Data, folder: Path, **changes) -> RefreshedNegatives:
 def builder(data: Data, folder: Path, **changes) -> NegativesBuilder:
     """Mines by exact search."""
 
-    def texts(store: str) -> packed_text.EncodeSource:
-        return packed_text.EncodeSource(store, 48, 4, 8, segment_length=LENGTH)
+    def texts(store: str, side: str) -> packed_text.EncodeSource:
+        return packed_text.EncodeSource(store, 48, 4, 8, segment_length=LENGTHS[f"{side}_length"])
 
-    settings = {"folder": str(folder / "versions"), "source": texts(data.passages), "keep": 9}
-    settings |= {"queries": texts(data.queries), "index": host_kit.INDEX, "corpus": data.corpus}
-    return NegativesBuilder(**settings | {"split": "train", "settings": SETTINGS} | changes)
+    settings = {"folder": str(folder / "versions"), "keep": 9}
+    settings |= {"source": texts(data.passages, "passage")}
+    settings |= {"queries": texts(data.queries, "query"), "index": host_kit.INDEX}
+    settings |= {"corpus": data.corpus, "split": "train", "settings": SETTINGS}
+    return NegativesBuilder(**settings | changes)
 
 
 def load(data: Data, folder: Path, step: int) -> restored_model.Trained:

@@ -16,10 +16,10 @@ from t5x_style.interfaces.representation import PASSAGE, QUERY
 from t5x_style.mining import hard_negatives
 from t5x_style.mining.hard_negatives import MiningError, MiningSettings
 from t5x_style.model_dependent_data import versioned_index, versioned_negatives
-from t5x_style.model_dependent_data.index_builder import RefreshError
 from t5x_style.model_dependent_data.version_log import RECORD, RUN, run_of
 from t5x_style.model_dependent_data.versioned_index import VersionError
 from t5x_style.retrieval import versioned_folder
+from t5x_style.retrieval.beir_collection import CollectionError
 from t5x_style.training.trainer import Cadence
 from tests.kits.host_kit import seen
 from tests.models.objectives.test_realm import arrays
@@ -220,7 +220,7 @@ def test_a_kill_in_the_mining_leaves_nothing_that_counts(data, tmp_path):
 def test_a_split_that_judges_nothing_is_refused(data, tmp_path):
     corpus = shutil.copytree(data.corpus, tmp_path / "corpus")
     (corpus / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\n")
-    with pytest.raises(RefreshError, match="judges no train query"):
+    with pytest.raises(CollectionError, match="holds no judgements"):
         ance.builder(data, tmp_path, corpus=str(corpus)).refresh(None, "run", 0)
 
 
