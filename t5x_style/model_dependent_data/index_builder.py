@@ -128,7 +128,12 @@ class Refresher(Builder):
     """Publishes the index, with what embeds queries for it.
 
     Attributes:
-      folder, source, index, keep, minimum_recall, published: see `Builder`.
+      folder: where versions are published.
+      source: the corpus, in the order of its store.
+      index: the type that is built, with its settings.
+      keep: versions that stay; a training that is stopped goes on with those it saw.
+      minimum_recall: of the exact top 10; an index below it is not published.
+      published: see `Builder`.
       parameters: regular expressions of the paths of what embeds queries.
     """
 

@@ -25,7 +25,12 @@ class NegativesBuilder(Builder):
     """Publishes the negatives that a checkpoint finds.
 
     Attributes:
-      folder, source, index, keep, minimum_recall, published: see `Builder`.
+      folder: where versions are published.
+      source: the corpus, in the order of its store.
+      index: the type that is built and searched, with its settings.
+      keep: versions that stay; a training that is stopped continues with those it used.
+      minimum_recall: of the exact top 10; an index below it is not searched.
+      published: see `Builder`.
       corpus: a folder in BEIR's layout, whose passages `source` holds.
       split: whose queries are mined for; never one that is evaluated on.
       queries: holds every one of these queries, and may hold more.
