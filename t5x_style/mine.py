@@ -88,8 +88,7 @@ def mine(
     found = candidates(passages, queries)
     known = _given(given, qrels, passages) if given else {}
     used = {"split": split, **dataclasses.asdict(settings)}
-    judged = [(query, _positives(qrels[query], passages)) for query in queries]
-    answers = {row for rows in qrels.values() for row in _positives(rows, passages)}
+    judged, answers = hard_negatives.judged_queries(queries, qrels, passages)
     content = [
         versioned_folder.sha256(passages.path),
         list(queries.items()),
@@ -133,11 +132,6 @@ def _sample(queries: dict[str, str], max_queries: int) -> dict[str, str]:
     names = list(queries)
     chosen = [names[number * len(names) // max_queries] for number in range(max_queries)]
     return {name: queries[name] for name in chosen}
-
-
-def _positives(relevances: Mapping[str, int], passages: Passages) -> list[int]:
-    """Rows of the passages that are relevant at all."""
-    return [passages.row(name) for name, relevance in relevances.items() if relevance > 0]
 
 
 def _given(path: str, qrels: Qrels, passages: Passages) -> dict[str, list[int]]:

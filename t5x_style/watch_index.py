@@ -20,7 +20,7 @@ from t5x_style.companions import companion_runner, watched_training
 from t5x_style.distributed import startup
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces.text_encoder import TextEncoder
-from t5x_style.model_dependent_data.index_builder import Refresher, RefreshError, Training
+from t5x_style.model_dependent_data.index_builder import Builder, RefreshError, Training
 from t5x_style.retrieval import remote_versions
 from t5x_style.step.train_state import MakeObjective
 from t5x_style.storage import places
@@ -28,7 +28,7 @@ from t5x_style.workflow.store import version_at
 
 
 def watch(
-    refresher: Refresher,
+    refresher: Builder,
     objective: MakeObjective,
     training: str,
     partitioner: Partitioner,
@@ -72,7 +72,7 @@ def watch(
     publisher.watch(asked, poll_seconds, (checkpointing.CheckpointError, OSError))
 
 
-def _publisher(refresher: Refresher, work: Path) -> Refresher:
+def _publisher(refresher: Builder, work: Path) -> Builder:
     """The same; for a folder on object storage one that builds in `work`, and uploads."""
     url = places.remote(places.local(refresher.folder))
     if not url:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from input_pipelines.batches import token_groups
-from input_pipelines.batches.negatives import Pairs, read_pairs
+from input_pipelines.batches.negatives import Pairs, PairsError, read_pairs
 from input_pipelines.batches.packed_text import open_stores
 from input_pipelines.pairs.equal_numbers import equal
 from input_pipelines.pairs.pair_corpus import PairCorpus
@@ -336,6 +336,33 @@ class LabelledPairs:
 
         answers = answered if pairs.positives.shape[1] > 1 else None
         return Examples(pairs, found, about, group_size, answered=answers, queries=queries)
+
+    def other_negatives(
+        self, corpus: PairCorpus, all_of_them: Examples, negatives: str
+    ) -> np.ndarray:
+        """What another file names for the same queries: int64 [n, N], -1 where fewer.
+
+        Args:
+          corpus, all_of_them: as in `examples`, and what that gave.
+          negatives: a jsonl file, see `negatives.read_pairs`; it may hold more queries.
+
+        Raises:
+          PairsError: it lacks a query, or does not fit the stores.
+        """
+        assert self.queries is not None
+        store, _ = open_stores([self.queries, corpus.store], None)
+        found, wanted = read_pairs(negatives, store, corpus.store), all_of_them.pairs.queries
+        order = np.argsort(found.queries)
+        place = np.searchsorted(found.queries, wanted, sorter=order)
+        line = order[np.minimum(place, len(order) - 1)]
+        lacking = np.flatnonzero(found.queries[line] != wanted)
+        if len(lacking):
+            raise PairsError(
+                f"{negatives}: expected a line for each query of {self.negatives}, found none for "
+                f"{len(lacking)} of {len(wanted)}, the first is {store.ids[wanted[lacking[0]]]!r}: "
+                "mine both for the same queries"
+            )
+        return found.negatives[line]
 
     def cut(
         self, corpus: PairCorpus, all_of_them: Examples, picked: np.ndarray, documents: np.ndarray,

@@ -218,15 +218,31 @@ class OpenPairs:
             found.append((step.queries.lengths, step.passages.lengths, step.known.shape[1]))
         return found
 
-    def step(self, step: int) -> StepPairs:
+    def other_negatives(self, path: str) -> np.ndarray:
+        """Negatives of the labelled pairs in another file, for `step`; see `LabelledPairs`."""
+        (name,) = self.labelled
+        part = self._parts[name]
+        assert isinstance(part.kind, LabelledPairs)
+        return part.kind.other_negatives(self.corpus, part.examples, path)
+
+    @property
+    def labelled(self) -> list[str]:
+        """Names of the kinds with queries and hard negatives of a file that batches have."""
+        return [name for name, part in self._parts.items() if part.examples.queries is not None]
+
+    def step(self, step: int, negatives: np.ndarray | None = None) -> StepPairs:
         """The pairs of a step.
 
         Args:
           step: 0 or more.
+          negatives: of `other_negatives`, drawn from in place of the file's; which queries and
+            positives are in the step does not depend on them.
         """
         cuts, chosen, documents, scores, examples = [], [], [], [], []
         for part in self._parts.values():
             picked, rows = part.choice.choose(step)
+            if negatives is not None and part.examples.queries is not None:
+                rows = part.choice.redrawn(step, picked, rows, negatives)
             number = step * len(picked)  # of the first draw of this step
 
             def uniform(stream: int, part: _Part = part, number: int = number) -> np.ndarray:

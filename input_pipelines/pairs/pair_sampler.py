@@ -22,6 +22,8 @@ _ORDER = 0  # the order of an epoch
 _FILL = 1  # + attempt: random passages where a query has too few negatives
 _GROUPS = 1 << 31  # the order of groups of similar queries
 _DEAL = 1 << 32  # which step of a block gets which of the queries with equally long passages
+_REDRAW = 1 << 30  # which of other negatives a query gets
+_REFILL = _REDRAW + 1  # + attempt: random passages where there are too few of them
 _ATTEMPTS = 64
 
 BLOCK = 8192  # queries
@@ -93,6 +95,39 @@ class PairChoice:
         at = within - int(self._bounds[block])
         return picked[at], documents[at]
 
+    def redrawn(
+        self, step: int, picked: np.ndarray, documents: np.ndarray, negatives: np.ndarray
+    ) -> np.ndarray:
+        """The passages of a step with other negatives, drawn uniformly without replacement.
+
+        A pure function of the seed, the step and the arguments. A passage that is a positive of its
+        query is never drawn; where too few are left, random passages fill up.
+
+        Args:
+          step: 0 or more.
+          picked, documents: what `choose` gives for the step.
+          negatives: int64 [Q, N], rows that each query of `pairs` may get, -1 where fewer; no row
+            twice.
+
+        Returns:
+          int64 [B, G]; the positives stay.
+        """
+        positives = self.pairs.positives[picked]  # [B, P]
+        listed = negatives[picked]  # [B, N]
+        barred = (listed[:, :, None] == positives[:, None, :]).any(axis=2)
+        barred |= listed == token_groups.NONE
+        draw = packing_plan.hashed(self.seed, _REDRAW, step, listed.size).reshape(listed.shape)
+        order = np.lexsort((draw, barred), axis=1)[:, : self.group_size - 1]
+        drawn = np.where(
+            np.take_along_axis(barred, order, axis=1),
+            token_groups.NONE,
+            np.take_along_axis(listed, order, axis=1),
+        )
+        chosen = np.full_like(documents, token_groups.NONE)
+        chosen[:, 0] = documents[:, 0]
+        chosen[:, 1 : 1 + drawn.shape[1]] = drawn
+        return self._fill(chosen, positives, _REFILL, step)
+
     def lengths(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Tokens of the queries [B] and of the passages [B, G] of a step."""
         picked, documents = self.choose(step)
@@ -154,7 +189,7 @@ class PairChoice:
         chosen = np.full((len(picked), self.group_size), token_groups.NONE, dtype=np.int64)
         chosen[:, 0] = self._answers(positives, epoch)
         chosen[:, 1:] = self._window(self.pairs.negatives[picked], epoch)
-        return self._fill(chosen, positives, block)
+        return self._fill(chosen, positives, _FILL, block)
 
     def _answers(self, positives: np.ndarray, epoch: int) -> np.ndarray:
         """[N, P] -> [N], the next positive each epoch."""
@@ -169,14 +204,16 @@ class PairChoice:
         at = (epoch * wanted + place) % np.maximum(count, 1)
         return np.where(place < count, np.take_along_axis(negatives, at, axis=1), token_groups.NONE)
 
-    def _fill(self, chosen: np.ndarray, positives: np.ndarray, block: int) -> np.ndarray:
+    def _fill(
+        self, chosen: np.ndarray, positives: np.ndarray, stream: int, number: int
+    ) -> np.ndarray:
         """Puts random passages where `chosen` [N, G] is free: no positive, none twice."""
         size = len(self._passage_lengths)
         for attempt in range(_ATTEMPTS):
             free = chosen == token_groups.NONE
             if not free.any():
                 return chosen
-            numbers = packing_plan.hashed(self.seed, _FILL + attempt, block, chosen.size)
+            numbers = packing_plan.hashed(self.seed, stream + attempt, number, chosen.size)
             draw = (numbers % np.uint64(size)).astype(np.int64).reshape(chosen.shape)
             trial = np.where(free, draw, chosen)
             taken = (trial[:, :, None] == positives[:, None, :]).any(axis=2)

@@ -87,8 +87,37 @@ class TrainingPairs:
           of a passage from which something was removed), -1 where free; relevance is 1 for the
           positive. With a teacher, `teacher_score` float32, -inf where it has not scored.
         """
+        return self._batch(self.pairs.step(step), step, rows)
+
+    def require_redrawn(self, listed: int) -> None:
+        """Raises ValueError unless labelled pairs can get other negatives than their file's.
+
+        Args:
+          listed: the most other negatives that a query will have.
+        """
+        kinds, teacher = self.pairs.labelled, self.pairs.mixture.teacher
+        group_size = self.pairs.mixture.group_size
+        if len(kinds) != 1 or teacher or not 2 <= group_size <= listed + 1:
+            raise ValueError(
+                "TrainingPairs: other negatives need one kind of labelled pairs in the batches, no "
+                "teacher (whose scores are of its file's) and a group_size from 2 to "
+                f"{listed + 1}, 1 more than are mined for a query; found labelled {kinds}, teacher "
+                f"{teacher} and group_size {group_size}. Set WEIGHTS, GROUP_SIZE and "
+                "NEGATIVES_PER_QUERY"
+            )
+
+    def other_negatives(self, path: str) -> np.ndarray:
+        """See `OpenPairs.other_negatives`."""
+        return self.pairs.other_negatives(path)
+
+    def redrawn(
+        self, negatives: np.ndarray, step: int, rows: np.ndarray | None = None
+    ) -> prefetch.Batch:
+        """`batch` with negatives that are drawn from those of `other_negatives`."""
+        return self._batch(self.pairs.step(step, negatives), step, rows)
+
+    def _batch(self, made: StepPairs, step: int, rows: np.ndarray | None) -> prefetch.Batch:
         rows = prefetch.own_rows(rows, self._base)
-        made = self.pairs.step(step)
         shapes = (self.query_rows, self.passage_rows)
         slots = pair_rows.placed(made, shapes, self.known_positives, f"TrainingPairs: step {step}")
         query_slots, passage_slots = (slots_of(one, rows, self._base) for one in slots)

@@ -137,7 +137,7 @@ class IndexSearch:
             )
         _check_checkpoint("the index", index.checkpoint, model.fingerprint)
         _check_checkpoint("the embeddings", embeddings.checkpoint, model.fingerprint)
-        self.ids = passages.ids
+        self.ids: Sequence[str] = passages.ids
         self.made_by = model.fingerprint
         self.version = f"{type(index).__name__} recall={index.recall} of {model.fingerprint}"
         self._passages, self._index, self._embeddings = passages, index, embeddings

@@ -11,6 +11,7 @@ import numpy as np
 
 from t5x_style.interfaces import index as index_lib
 from t5x_style.mining.candidates import Candidates, Hits
+from t5x_style.retrieval.beir_collection import Passages, Qrels
 
 Judged = tuple[str, Sequence[int]]  # a query's id, and the rows of its positives, at least one
 
@@ -81,6 +82,23 @@ class Mined:
     def line(self) -> str:
         """Of negatives.jsonl, with its line break."""
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False) + "\n"
+
+
+def judged_queries(
+    queries: Iterable[str], qrels: Qrels, passages: Passages
+) -> tuple[list[Judged], set[int]]:
+    """These queries with their positives, and the rows that answer any query of the judgements.
+
+    Args:
+      queries: ids, all of them judged.
+      qrels: of the split.
+      passages: the corpus.
+    """
+    rows = {
+        query: [passages.row(name) for name, relevance in judged.items() if relevance > 0]
+        for query, judged in qrels.items()
+    }
+    return [(query, rows[query]) for query in queries], {row for of in rows.values() for row in of}
 
 
 def mine_negatives(

@@ -4,6 +4,7 @@ Runs in another process than the training (`python -m t5x_style.watch_index`), o
 its own or on CPUs. It may be killed at any moment: what is not published whole is not published.
 """
 
+import abc
 import dataclasses
 import re
 import sys
@@ -50,67 +51,41 @@ def _nothing() -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Refresher:
-    """Attributes:
-    folder: where versions are published.
-    source: the corpus, in the order of its store.
-    index: the type that is built, with its settings.
-    parameters: regular expressions of the paths of what embeds queries.
-    keep: versions that stay; a training that is stopped goes on with those it saw.
-    minimum_recall: of the exact top 10; an index below it is not published.
-    published: called once versions are in `folder`; set by the entry point where that is a
-      working copy.
+class Builder(abc.ABC):
+    """Publishes a version of each new checkpoint; what is in it is the subclass's.
+
+    Attributes:
+      folder: where versions are published.
+      source: the corpus, in the order of its store.
+      index: the type that is built of it, with its settings.
+      keep: versions that stay; a training that is stopped goes on with those it saw.
+      minimum_recall: of the exact top 10; an index below it is not used.
+      published: called once versions are in `folder`; set by the entry point where that is a
+        working copy.
     """
 
     folder: Annotated[str, "operational"]
     source: EncodeSource
     index: index_lib.IndexType
-    parameters: tuple[str, ...]
-    keep: int = 4
-    minimum_recall: float = 0.9
-    published: Callable[[], None] = _nothing
+    keep: int = dataclasses.field(default=4, kw_only=True)
+    minimum_recall: float = dataclasses.field(default=0.9, kw_only=True)
+    published: Callable[[], None] = dataclasses.field(default=_nothing, kw_only=True)
+
+    @abc.abstractmethod
+    def refresh(self, training: Training, run: str, step: int) -> int:
+        """Embeds the corpus with a checkpoint and publishes a version; returns its number."""
 
     def built(self, run: str) -> int | None:
         """The step of the newest version of a training."""
         found = versioned_index.newest(self.folder, run)
         return None if found is None else found[1]
 
-    def refresh(self, training: Training, run: str, step: int) -> int:
-        """Embeds the corpus with a checkpoint, builds and publishes; returns the version's number.
-
-        Raises:
-          RefreshError: a pattern of `parameters` matches nothing.
-        """
-        started = time.perf_counter()
-        kept = self._kept(training.parameters(step))
-        model = training.load(step)
+    def embed(self, model: TextEncoder) -> encoding.Embeddings:
+        """The corpus by a checkpoint."""
         vectors = model.encode(PASSAGE, self.source)
-        ids = list(self.source.ids)
-        embeddings = encoding.Embeddings(vectors, ids, model.contract, model.fingerprint)
-        embedded = time.perf_counter()
-        number = versioned_index.write(
-            self.folder, embeddings, run, step, kept, self.index, self.keep, self.minimum_recall
+        return encoding.Embeddings(
+            vectors, list(self.source.ids), model.contract, model.fingerprint
         )
-        self.published()
-        done = time.perf_counter()
-        _say(
-            f"version {number} of step {step}: {len(ids):,} blocks embedded in "
-            f"{embedded - started:.1f} s, built and published in {done - embedded:.1f} s"
-        )
-        return number
-
-    def _kept(self, parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        for pattern in self.parameters:
-            if not any(re.search(pattern, path) for path in parameters):
-                raise RefreshError(
-                    f"Refresher.parameters: {pattern!r} matches no parameter of the training. "
-                    f"Paths look like: {', '.join(sorted(parameters)[:8])}"
-                )
-        return {
-            path: array
-            for path, array in parameters.items()
-            if any(re.search(pattern, path) for pattern in self.parameters)
-        }
 
     def watch(
         self, training: Training, poll_seconds: float, retry: tuple[type[Exception], ...]
@@ -142,19 +117,68 @@ class Refresher:
                 away = False
             except Unreachable as error:  # the training survives this, too
                 if not away:
-                    _say(f"{error}; looking again")
+                    say(f"{error}; looking again")
                 away, what = True, "nothing"
             if what == "nothing":
                 time.sleep(poll_seconds)
 
 
+@dataclasses.dataclass(frozen=True)
+class Refresher(Builder):
+    """Publishes the index, with what embeds queries for it.
+
+    Attributes:
+      folder: where versions are published.
+      source: the corpus, in the order of its store.
+      index: the type that is built, with its settings.
+      keep: versions that stay; a training that is stopped goes on with those it saw.
+      minimum_recall: of the exact top 10; an index below it is not published.
+      published: see `Builder`.
+      parameters: regular expressions of the paths of what embeds queries.
+    """
+
+    parameters: tuple[str, ...]
+
+    def refresh(self, training: Training, run: str, step: int) -> int:
+        """Embeds the corpus with a checkpoint, builds and publishes; returns the version's number.
+
+        Raises:
+          RefreshError: a pattern of `parameters` matches nothing.
+        """
+        started = time.perf_counter()
+        kept = self._kept(training.parameters(step))
+        embeddings = self.embed(training.load(step))
+        embedded = time.perf_counter()
+        number = versioned_index.write(
+            self.folder, embeddings, run, step, kept, self.index, self.keep, self.minimum_recall
+        )
+        self.published()
+        done = time.perf_counter()
+        say(
+            f"version {number} of step {step}: {len(embeddings.ids):,} blocks embedded in "
+            f"{embedded - started:.1f} s, built and published in {done - embedded:.1f} s"
+        )
+        return number
+
+    def _kept(self, parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        for pattern in self.parameters:
+            if not any(re.search(pattern, path) for path in parameters):
+                raise RefreshError(
+                    f"Refresher.parameters: {pattern!r} matches no parameter of the training. "
+                    f"Paths look like: {', '.join(sorted(parameters)[:8])}"
+                )
+        return {
+            path: array
+            for path, array in parameters.items()
+            if any(re.search(pattern, path) for pattern in self.parameters)
+        }
+
+
 class _Look:
     """Looks at a training once a call, and builds of its newest checkpoint."""
 
-    def __init__(
-        self, refresher: Refresher, training: Training, retry: tuple[type[Exception], ...]
-    ):
-        """See `Refresher.watch`."""
+    def __init__(self, refresher: Builder, training: Training, retry: tuple[type[Exception], ...]):
+        """See `Builder.watch`."""
         self._refresher, self._training, self._retry = refresher, training, retry
         self._failed: int | None = None  # step
         self._announced = False
@@ -167,11 +191,11 @@ class _Look:
         if run is not None and step is not None and step != self._refresher.built(run):
             return "built" if self._built(run, step) else "nothing"
         if finished:
-            _say(f"the training has ended at step {step}")
+            say(f"the training has ended at step {step}")
             return "ended"
         if step is None and not self._announced:
             self._announced = True
-            _say("waiting for the training's first checkpoint")
+            say("waiting for the training's first checkpoint")
         return "nothing"
 
     def _built(self, run: str, step: int) -> bool:
@@ -181,11 +205,12 @@ class _Look:
             if self._failed == step:  # twice the same: it is not being replaced
                 raise
             self._failed = step
-            _say(f"step {step}: {error}; looking again")
+            say(f"step {step}: {error}; looking again")
             return False
         self._failed = None
         return True
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Reports what a builder does."""
     print(f"refresh: {text}", file=sys.stderr, flush=True)

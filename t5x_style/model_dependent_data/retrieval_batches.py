@@ -12,9 +12,6 @@ same ones, as long as they are kept. Of several processes the first decides; eac
 own rows of the batch, from an index of its own.
 """
 
-import collections
-import concurrent.futures
-import contextlib
 import dataclasses
 from collections.abc import Generator
 from typing import Annotated, Any, ClassVar, Literal, Protocol
@@ -28,16 +25,20 @@ from t5x_style.interfaces.batch_source import (
     ModelView,
     SourceError,
     Specs,
-    StopAsked,
     require_complete,
 )
 from t5x_style.interfaces.index import NO_ROW
-from t5x_style.model_dependent_data import host_query_encoder, version_log, versioned_index
+from t5x_style.model_dependent_data import (
+    batches_ahead,
+    host_query_encoder,
+    staleness,
+    version_log,
+    versioned_index,
+)
 from t5x_style.model_dependent_data.version_selector import VersionChoice
 from t5x_style.model_dependent_data.versioned_index import Version, VersionError
 
 GROUP = "evidence"
-_POLL_SECONDS = 0.5
 _SPARE = 8  # rows that are asked for beyond k, for those that are barred
 
 
@@ -114,20 +115,9 @@ class HostRetrieval(ModelDependentSource):
                 f"{type(self.source).__name__}"
             )
         require_complete(self.source, "HostRetrieval.source")
-        if self.hits < 1 or self.ahead < 1:
-            raise ValueError(
-                f"HostRetrieval: expected hits and ahead of at least 1, found {self.hits} and "
-                f"{self.ahead}"
-            )
-        if self.max_staleness_steps is not None and self.max_staleness_steps < 1:
-            raise ValueError(
-                "HostRetrieval.max_staleness_steps: expected 1 or more, or None for no bound, "
-                f"found {self.max_staleness_steps}"
-            )
-        if self.when_stale not in ("pause", "warn"):
-            raise ValueError(
-                f"HostRetrieval.when_stale: expected 'pause' or 'warn', found {self.when_stale!r}"
-            )
+        if self.hits < 1:
+            raise ValueError(f"HostRetrieval.hits: expected at least 1, found {self.hits}")
+        staleness.check("HostRetrieval", self.max_staleness_steps, self.when_stale, self.ahead)
         if unknown := set(self.exclude) - {"row", "page", "duplicate"}:
             raise ValueError(
                 "HostRetrieval.exclude: expected names among 'row', 'page' and 'duplicate', found "
@@ -170,14 +160,9 @@ class HostRetrieval(ModelDependentSource):
         Args:
           save_every: steps between two checkpoints.
         """
-        bound, min_bound = self.max_staleness_steps, save_every + self.ahead + 1
-        if self.when_stale == "pause" and bound is not None and bound < min_bound:
-            raise ValueError(
-                f"HostRetrieval.max_staleness_steps: expected at least {min_bound} (a checkpoint "
-                f"every {save_every} steps, and {self.ahead} batches made ahead), found {bound}: "
-                "training would wait for an index of a checkpoint that it has not come to. Save "
-                "more often, or let the index be older."
-            )
+        staleness.require_patience(
+            *("HostRetrieval", self.max_staleness_steps, self.when_stale, self.ahead), save_every
+        )
 
     def spec(self, queries: int) -> dict[str, tuple[tuple[int, ...], Any]]:
         """The group that joins a batch of so many queries."""
@@ -297,7 +282,13 @@ class RetrievalBatches:
         """
         self._begun()
         self._view.snapshot()
-        return self._made_ahead(start_step, rows)
+        return batches_ahead.made_ahead(
+            lambda step: self.batch(step, rows),
+            start_step,
+            self._retrieval.ahead,
+            self._versions,
+            self._view,
+        )
 
     def _begun(self) -> host_query_encoder.HostQueryEncoder:
         """Once the training has its parameters and its key; first called by all processes alike."""
@@ -305,33 +296,6 @@ class RetrievalBatches:
             self._encoder = host_query_encoder.HostQueryEncoder(self._view)
             self._versions.begin(*version_log.begin(self._view.folder))
         return self._encoder
-
-    def _made_ahead(self, step: int, rows: np.ndarray) -> Generator[Batch, None, None]:
-        executor = concurrent.futures.ThreadPoolExecutor(1, "retrieval")  # one: in order
-        self._versions.start()
-        waiting: collections.deque[concurrent.futures.Future[Batch]] = collections.deque()
-        try:
-            while True:
-                while len(waiting) < 1 + self._retrieval.ahead:
-                    waiting.append(executor.submit(self.batch, step, rows))
-                    step += 1
-                yield self._result(waiting.popleft())
-        finally:
-            self._versions.stop_waiting()
-            executor.shutdown(wait=True, cancel_futures=True)
-            self._versions.close()
-
-    def _result(self, future: concurrent.futures.Future[Batch]) -> Batch:
-        while True:
-            waits = self._view.refreshing() if self._versions.waiting else contextlib.nullcontext()
-            try:
-                with waits:
-                    return future.result(timeout=_POLL_SECONDS)
-            except TimeoutError:
-                if future.done():
-                    raise  # it is the batch's own
-                if self._view.stop_asked():
-                    raise StopAsked from None
 
     def _read(self, number: int) -> Searched:
         retrieval = self._retrieval

@@ -6,18 +6,31 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from t5x_style.model_dependent_data.version_log import Readiness
-from t5x_style.model_dependent_data.versioned_index import Version, VersionError
+from t5x_style.model_dependent_data.versioned_index import VersionError
 from t5x_style.storage.errors import Unreachable
 
 
+class Numbered(Protocol):
+    """A version, whatever it holds."""
+
+    @property
+    def number(self) -> int:
+        """Of the version."""
+        ...
+
+    @property
+    def step(self) -> int:
+        """Of the training, whose parameters made it."""
+        ...
+
+
 class Opened(Protocol):
-    """What `VersionReader.read` makes of a version.
+    """What `VersionReader.read` makes of a version."""
 
-    Attributes:
-      version: that it is of.
-    """
-
-    version: Version
+    @property
+    def version(self) -> Numbered:
+        """That it is of."""
+        ...
 
 
 T = TypeVar("T", bound=Opened)
@@ -107,7 +120,7 @@ class VersionReader(Generic[T]):
     def open_beside(
         self,
         number: int,
-        will_do: Callable[[Version], bool],
+        will_do: Callable[[Numbered], bool],
         others: Callable[[int], Readiness] = lambda number: "ready",
     ) -> T:
         """A version, or while it is read the one in use, if that will do.

@@ -7,7 +7,7 @@ for a batch is a function of the version and the batch, whoever asks and when.
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError
@@ -22,6 +22,7 @@ from t5x_style.storage import places
 
 _PARAMETERS = "parameters.safetensors"
 
+T = TypeVar("T")
 Parameters = Mapping[str, np.ndarray]  # path -> array
 
 
@@ -119,13 +120,36 @@ def read(
       IndexDamaged: a file is missing, cut short or changed, or the folder carries a pickle.
       ContractError: another model or tokenizer made it.
     """
+
+    def opened(where: Path) -> Version:
+        index = load(where)
+        manifest = versioned_folder.read_manifest_alone(where)
+        parameters = safetensors.load_file(where / _PARAMETERS)
+        return Version(number, int(manifest["step"]), index, parameters)
+
+    found = open_version(folder, number, opened)
+    where = versioned_folder.version_folder(places.local(folder), number)
+    index_lib.check_contract(found.index, contract, str(where))
+    return found
+
+
+def open_version(folder: str | Path, number: int, opened: Callable[[Path], T]) -> T:
+    """What `opened` makes of a version's folder, which is copied first from object storage.
+
+    Args:
+      folder: of all versions.
+      number: which.
+      opened: reads a version's folder on this disk.
+
+    Raises:
+      VersionError: it is not there (any more): too few are kept.
+      IndexDamaged, OSError: as `opened` raises them.
+    """
     where = versioned_folder.version_folder(places.local(folder), number)
     try:
         if url := places.remote(places.local(folder)):
             remote_versions.fetch(places.local(folder), url, number)
-        index = load(where)
-        manifest = versioned_folder.read_manifest_alone(where)
-        parameters = safetensors.load_file(where / _PARAMETERS)
+        return opened(where)
     except (IndexDamaged, OSError) as error:
         there = published(folder)
         if number in there:
@@ -134,5 +158,3 @@ def read(
             f"{where}: version {number} is not there any more; there are {there}. Let whoever "
             "builds keep more of them."
         ) from error
-    index_lib.check_contract(index, contract, str(where))
-    return Version(number, int(manifest["step"]), index, parameters)

@@ -74,13 +74,7 @@ def publish(
       RepresentationError: the index holds another kind of representation.
       ValueError: passages, ids and contract do not belong together.
     """
-    built, sample = _built(embeddings, index)
-    if built.recall < minimum_recall:
-        raise RecallError(
-            f"expected recall@{_RECALL_AT} of at least {minimum_recall} against exact search, "
-            f"measured {built.recall:.4f} with {index}. Change these settings to look at more "
-            "(ScaNN: raise searched_share or reorder)."
-        )
+    built, sample = measured(embeddings, index, minimum_recall)
     passages, kind = embeddings.passages, embeddings.kind
     described = _described(index)
     manifest = {
@@ -106,7 +100,35 @@ def from_embeddings(embeddings: str, index: index_lib.IndexType) -> index_lib.In
       embeddings: folder that `encode_corpus` wrote.
       index: the type that is built.
     """
-    return _built(load_embeddings(embeddings, index.kind), index)[0]
+    return measured(load_embeddings(embeddings, index.kind), index)[0]
+
+
+def measured(
+    embeddings: Embeddings, index: index_lib.IndexType, minimum_recall: float = 0.0
+) -> tuple[index_lib.SavableIndex, int]:
+    """An index in memory that knows its recall, and how many queries measured it.
+
+    Arguments and errors as for `publish`.
+    """
+    if index.kind != embeddings.kind:
+        raise RepresentationError(
+            f"{index} holds representations of kind {index.kind!r}, but the embeddings are of kind "
+            f"{embeddings.kind!r}. Choose another type of index, or load embeddings of its kind."
+        )
+    passages = embeddings.passages
+    index_lib.check_passages(index.kind, passages, embeddings.ids)
+    if index.kind == DENSE:
+        index_lib.check_inner_product(embeddings.contract, passages.shape[1])
+    record = index_lib.IndexRecord(embeddings.ids, embeddings.contract, embeddings.checkpoint)
+    built = index.build(passages, record)
+    built.recall, sample = measure_recall(built, passages)
+    if built.recall < minimum_recall:
+        raise RecallError(
+            f"expected recall@{_RECALL_AT} of at least {minimum_recall} against exact search, "
+            f"measured {built.recall:.4f} with {index}. Change these settings to look at more "
+            "(ScaNN: raise searched_share or reorder)."
+        )
+    return built, sample
 
 
 def load(folder: str | Path, fall_back_to_exact: bool = False) -> index_lib.Index:
@@ -179,25 +201,6 @@ def measure_recall(index: index_lib.Index, passages: Representation) -> tuple[fl
     found = (scores >= last - slack) & (rows != index_lib.NO_ROW)
     share = np.minimum(found.sum(1), wanted.sum(1)).sum() / wanted.sum()
     return float(share), len(queries)
-
-
-def _built(
-    embeddings: Embeddings, index: index_lib.IndexType
-) -> tuple[index_lib.SavableIndex, int]:
-    """An index in memory that knows its recall, and how many queries measured it."""
-    if index.kind != embeddings.kind:
-        raise RepresentationError(
-            f"{index} holds representations of kind {index.kind!r}, but the embeddings are of kind "
-            f"{embeddings.kind!r}. Choose another type of index, or load embeddings of its kind."
-        )
-    passages = embeddings.passages
-    index_lib.check_passages(index.kind, passages, embeddings.ids)
-    if index.kind == DENSE:
-        index_lib.check_inner_product(embeddings.contract, passages.shape[1])
-    record = index_lib.IndexRecord(embeddings.ids, embeddings.contract, embeddings.checkpoint)
-    built = index.build(passages, record)
-    built.recall, sample = measure_recall(built, passages)
-    return built, sample
 
 
 def _described(index: index_lib.IndexType) -> dict[str, Any]:

@@ -43,13 +43,13 @@ def one_device():
     return partitioning.Partitioner(partitioning.MeshShape(1), devices=jax.devices()[:1])
 
 
-def build(folder, cadence=CADENCE, host=None, mesh=(1, 1, 1)):
+def build(folder, cadence=CADENCE, host=None, mesh=(1, 1, 1), objective=host_objective):
     partitioner = partitioning.Partitioner(
         partitioning.MeshShape(*mesh), devices=jax.devices()[: int(np.prod(mesh))]
     )
     kept = checkpointing.Checkpointer(folder / "checkpoints", checkpointing.Checkpointing(keep=3))
     run = trainer.Trainer(
-        host_objective(), host or retrieval(folder), optimizers.AdamW(1e-2, 2, 200), partitioner,
+        objective(), host or retrieval(folder), optimizers.AdamW(1e-2, 2, 200), partitioner,
         kept, cadence, 3,
     )  # fmt: skip
     if jax.process_index() == 0:
@@ -111,9 +111,9 @@ def watched(folder, finished):
 class Builder:
     """Builds beside a training, in a thread, until the training has ended."""
 
-    def __init__(self, folder, make=refresher):
+    def __init__(self, folder, make=refresher, training=watched):
         self._ended = threading.Event()
-        training = watched(folder, self._ended.is_set)
+        training = training(folder, self._ended.is_set)
 
         def watch():
             nnx.use_eager_sharding(False)  # of this thread
