@@ -259,6 +259,8 @@ ADDED: Mapping[str, str] = {
     "report.report.opening": "None",
     "export.export.verdict": "None",
     "export.export.force": "False",
+    "export.export.hybrid": "None",
+    "export_hf.export.hybrid": "None",
     "finetuned_folder.finetuned_folder.kind": "'retriever'",
     "pair_rows.fitting_rows.chunks": "1",
     "hf_config.config_from_hf.attention_dropout": "None",
