@@ -162,6 +162,15 @@ class Contract:
             )
         return cls(**fields, combination=_combination(combination, path))
 
+    def require_trainable(self) -> None:
+        """Raises ContractError for a pooling that is for the use of a trained model alone."""
+        if self.pooling == MCLS:
+            raise ContractError(
+                f"pooling {MCLS!r} is for the use of a model that was trained with 'cls': expected "
+                f"'cls' in a training, found {MCLS!r}. Set POOLING = 'cls' here, and {MCLS!r} "
+                "where texts are encoded and searched (docs/m3.md)."
+            )
+
     def combined(self, folder: str | Path, kinds: Collection[str]) -> "Contract":
         """Return this contract with the combination of the one in `folder`.
 
