@@ -265,6 +265,8 @@ ADDED: Mapping[str, str] = {
     "pair_rows.fitting_rows.chunks": "1",
     "hf_config.config_from_hf.attention_dropout": "None",
     "bi_encoder.BiEncoder.matryoshka": "[]",
+    "m3.M3.matryoshka": "[]",
+    "colbert.ColBERT.matryoshka": "[]",
     "pair_mixture.PairMixture.query_prefix": "None",
     "import_hf.HuggingFace.reranker": "False",
     "import_hf.HuggingFace.m3_heads": "False",
