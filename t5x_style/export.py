@@ -22,7 +22,7 @@ import jax
 from t5x_style.checkpoints import restored_model
 from t5x_style.distributed import startup
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
-from t5x_style.interfaces.contract import FILE_NAME, Vocabulary
+from t5x_style.interfaces.contract import FILE_NAME, Contract, Vocabulary
 from t5x_style.interfaces.verdict_record import NOTICE, Verdict, withheld
 from t5x_style.retrieval import versioned_folder
 from t5x_style.serving import saved_model, saved_model_check
@@ -64,6 +64,7 @@ def export(
     step: int | None = None,
     verdict: str | None = None,
     force: bool = False,
+    hybrid: str | None = None,
 ) -> dict[str, str]:
     """Writes saved_model/<version>/, once it gave the model's vectors.
 
@@ -83,6 +84,8 @@ def export(
       verdict: file of the verdict on a fine-tuned encoder; one that is worse than before is not
         exported. None: there is no verdict.
       force: export it all the same.
+      hybrid: folder of a contract that says how the model's kinds of representations are searched
+        as one (`hybrid_weights.keep`); contract.json of the assets then says so. None: it does not.
 
     Returns:
       {"saved_model": the folder of versions}; {"notice": a page that says so} where there is none.
@@ -90,7 +93,8 @@ def export(
     Raises:
       VerdictError: the file of the verdict cannot be read.
       ExportError: the objective cannot be exported, or the SavedModel differs from the model.
-      ContractError: objective, checkpoint and tokenizer do not belong together.
+      ContractError: objective, checkpoint and tokenizer do not belong together, or `hybrid`
+        combines a kind that the model does not make.
     """
     if jax.process_count() > 1:
         raise ExportError(f"export runs in one process, found {jax.process_count()}")
@@ -101,13 +105,16 @@ def export(
     given = dataclasses.replace(model.contract, tokenizer_fingerprint=tokenizer.fingerprint)
     model.contract.require(given, f"the tokenizer in {tokenizer.folder}")
     max_lengths = saved_model.lengths(model)
+    contract = model.contract
+    if hybrid is not None:
+        contract = contract.combined(hybrid, saved_model.kinds(model))
     if serving_default not in max_lengths:
         raise ExportError(
             f"serving_default: expected one of {sorted(max_lengths)}, found {serving_default!r}"
         )
     folder = Path(model_dir) / "saved_model"
     with new_version(folder) as made:
-        _write(made, model, tokenizer, serving_default)
+        _write(made, model, contract, tokenizer, serving_default)
         found = saved_model_check.compare(made, model, Vocabulary.load(tokenizer.folder))
         worst = saved_model_check.require(found, tolerance)
         _write_manifest(made, max_lengths, serving_default, worst)
@@ -119,12 +126,16 @@ def export(
 
 
 def _write(
-    folder: Path, model: restored_model.Restored, tokenizer: Tokenizer, default: str
+    folder: Path,
+    model: restored_model.Restored,
+    contract: Contract,
+    tokenizer: Tokenizer,
+    default: str,
 ) -> None:
     """The SavedModel, with contract.json and the tokenizer's files as assets."""
     files = {path.name: path for path in sorted(Path(tokenizer.folder).iterdir()) if path.is_file()}
     with tempfile.TemporaryDirectory() as scratch:
-        model.contract.save(scratch)
+        contract.save(scratch)
         files[FILE_NAME] = Path(scratch) / FILE_NAME
         saved_model.save(folder, saved_model.portable(model), default, files)
 

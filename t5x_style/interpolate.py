@@ -15,7 +15,7 @@ from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.fine_tuning.mixture import Choice, Functions, Mixture, smallest_good
 from t5x_style.step import jitted_functions, train_state
 from t5x_style.step.train_state import MakeObjective, TrainState
-from t5x_style.training import model_folder, warm_start
+from t5x_style.training import hooks, model_folder, warm_start
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
@@ -57,6 +57,7 @@ def interpolate(
 
     Raises:
       ValueError: see `check`.
+      ContractError: the texts of `choice` were made otherwise than the objective's contract says.
       InitialiseError: the weights do not fit the objective, or each other.
     """
     check(share, choice)
@@ -79,6 +80,7 @@ def interpolate(
 
     tried: list[tuple[float, float]] = []
     if share is None and choice is not None:
+        hooks.check_contracts([choice.evaluator], module.contract())
         tried = choice.trials(functions)
         share = smallest_good(tried, choice.tolerance) if tried else 1.0
     assert share is not None  # as `check` says

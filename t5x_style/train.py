@@ -79,6 +79,8 @@ def train(
 
     Raises:
       ValueError: no evaluator gives the development metric.
+      ContractError: the objective's pooling is not for training, or an evaluator's texts were made
+        otherwise than its contract says.
       CheckpointError: a checkpoint is damaged, its own or that of the training that it continues.
       stages.Interrupted: SIGTERM came; everything is saved.
     """
@@ -101,6 +103,7 @@ def train(
     how = trainer.start(initialise_from)
     first = int(trainer.state.step)
     contract = trainer.abstract_module().contract()
+    hooks.check_contracts(evaluators, contract)
     log = metric_writer.MetricLog(folder, first, main)
     if main:
         print(f"[{shown}] {how}; {describe(trainer)}", flush=True)

@@ -47,10 +47,12 @@ from input_pipelines.store import answer_token_forms, prepare
 from input_pipelines.tokenizers import import_tokenizer, tokenization, vocabulary_report
 from t5x_style import mine
 from t5x_style.configuration import signatures
+from t5x_style.evaluation import hybrid_weights
 from t5x_style.mining import judged_negatives
 from tests.input_pipelines.gather import test_article_passages, test_mkqa
 from tests.input_pipelines.labelled import layout_files
 from tests.kits import job_inputs
+from tests.t5x_style.evaluation import test_hybrid_weights
 from tests.t5x_style.mining import test_judged_negatives
 
 GOLDEN = Path(__file__).parent / "golden/job_outputs.json"
@@ -124,6 +126,7 @@ CASES = {
     "gather_questions": Case(question_collection.gather_questions, job_inputs.gather_questions),
     "gather_sentences": Case(language_sentences.gather_sentences, job_inputs.gather_sentences),
     "gather_translations": Case(translations.gather, job_inputs.gather_translations),
+    "hybrid_weights": Case(hybrid_weights.keep, test_hybrid_weights.job_runs),
     "import_tokenizer": Case(import_tokenizer.import_tokenizer, job_inputs.import_tokenizer),
     "labelled_collection": Case(labelled_collection.labelled_collection, layout_files.job_runs),
     "mkqa": Case(mkqa.gather, test_mkqa.job_runs),

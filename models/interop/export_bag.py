@@ -14,7 +14,8 @@ import tokenizers
 from safetensors.numpy import save_file
 
 from models.interop import model_cards, sentence_modules
-from models.interop.export_hf import ExportError, Weights
+from models.interop.export_checks import ExportError
+from models.interop.export_hf import Weights
 from models.networks import bag
 from t5x_style.interfaces.contract import Contract, Vocabulary
 

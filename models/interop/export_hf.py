@@ -20,6 +20,7 @@ import tokenizers
 from safetensors.numpy import save_file
 
 from models.interop import (
+    export_checks,
     hf_config,
     layout_bert,
     model_cards,
@@ -33,18 +34,6 @@ from t5x_style.interfaces.contract import Contract, Vocabulary
 from t5x_style.interfaces.encoder import TokenEncoderConfig
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocabulary.json")
-COLBERT = "colbert"  # a contract's pooling
-# What is written of a model: part -> whether it must be there.
-_RETRIEVER = {
-    "encoder": True,
-    "head": False,
-    "decoder": False,
-    "sparse": False,
-    "multi_vector": False,
-}
-_POOLED = {"encoder": True, "pooler": True}
-_RERANKER = {"encoder": True, "pooler": True, "classifier": True}
-
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
     "export": {
@@ -62,10 +51,6 @@ JOBS = {
 }
 
 
-class ExportError(ValueError):
-    """The weights cannot be written as asked; the message lists each problem."""
-
-
 class Weights(Protocol):
     """Something with weights, such as the checkpoint of a training stage."""
 
@@ -81,6 +66,7 @@ def export(
     vocabulary: Vocabulary,
     tokenizer: str,
     unused: Sequence[str] = (),
+    hybrid: str | None = None,
 ) -> dict[str, str]:
     """Writes what a training stage left for other libraries.
 
@@ -91,6 +77,9 @@ def export(
         config: the encoder that was trained.
         vocabulary, tokenizer: of the tokenizer that it was trained with, and its folder.
         unused: regular expressions for paths of parameters that may be left out.
+        hybrid: folder of a contract that says how the kinds of M3 are searched as one
+            (`hybrid_weights.keep`); `encoder/` gets that contract, and its card the weights. None:
+            neither.
 
     Returns:
         name -> folder in model_dir, of `encoder` and those of `masked_lm`, `pretraining` and
@@ -101,6 +90,7 @@ def export(
         ExportError: the weights have other shapes than config says, or parts that Hugging Face
             files have no place for, or the tokenizer is another than in training; or a re-ranker's
             encoder is not of BERT's family, or its tokenizer joins pairs in another way than ours.
+        ContractError: `hybrid` is of another model, or combines a kind that this one does not make.
         ValueError: see `hf_config.config_to_hf`.
     """
     contract = Contract.load(checkpoint)
@@ -109,20 +99,23 @@ def export(
         for path, array in _of_embedder(weights.arrays(), contract).items()
         if not any(re.search(pattern, path) for pattern in unused)
     }
-    _require_fit(arrays, config, contract, vocabulary)
+    export_checks.require_fit(arrays, config, contract, vocabulary)
+    if hybrid is not None:
+        contract = contract.combined(hybrid, export_checks.kinds(arrays, contract))
     writer = _Writer(config, contract, vocabulary, Path(tokenizer))
     folder, parts = Path(model_dir), {path.split("/")[0] for path in arrays}
-    if is_reranker(contract):
-        _require_pairs(config, Path(tokenizer))
+    if export_checks.is_reranker(contract):
+        export_checks.require_pairs(config, Path(tokenizer))
         writer.cross_encoder(folder / "cross_encoder", arrays)
         return {"cross_encoder": "cross_encoder"}
     if contract.pooling == "splade":
         writer.sparse_encoder(folder / "sparse_encoder", arrays)
         return {"sparse_encoder": "sparse_encoder"}
-    if contract.pooling == COLBERT:
+    if contract.pooling == export_checks.COLBERT:
         writer.multi_vector(folder / "multi_vector", arrays)
         return {"multi_vector": "multi_vector"}
     writer.encoder(folder / "encoder", _parts(arrays, "encoder", "pooler"))
+    writer.combination(folder / "encoder")
     writer.m3_heads(folder / "encoder", _parts(arrays, "sparse", "multi_vector"))
     written = {"encoder": "encoder"}
     if "multi_vector" in parts:
@@ -148,92 +141,13 @@ def _parts(arrays: Mapping[str, np.ndarray], *parts: str) -> dict[str, np.ndarra
     return {path: array for path, array in arrays.items() if path.split("/")[0] in parts}
 
 
-def is_reranker(contract: Contract) -> bool:
-    """Whether the model scores pairs, and has no vectors."""
-    return contract.similarity == "score"
-
-
 def max_tokens(contract: Contract) -> int:
     """One length for queries and passages, since sentence-transformers has one.
 
     A re-ranker reads both in one text, with one [CLS].
     """
     lengths = contract.query_length, contract.passage_length
-    return sum(lengths) - 1 if is_reranker(contract) else max(lengths)
-
-
-def _require_fit(
-    arrays: Mapping[str, np.ndarray],
-    config: TokenEncoderConfig,
-    contract: Contract,
-    vocabulary: Vocabulary,
-) -> None:
-    """Raises ExportError unless weights, sizes, contract and tokenizer belong together."""
-    several = arrays.get("multi_vector/dense/kernel")
-    vector = None if several is None else several.shape[1]  # as the training chose
-    shapes = published_layout.of_config(config).shapes(config, vector=vector)
-    kind, parts = "retriever", _RETRIEVER
-    if is_reranker(contract):
-        kind, parts = "re-ranker", _RERANKER
-    elif contract.pooling == "pooler":
-        kind, parts = "retriever with a pooler", _POOLED
-    problems = []
-    for path, array in sorted(arrays.items()):
-        if path not in shapes:
-            problems.append(f"{path}: Hugging Face files have no such parameter")
-        elif path.split("/")[0] not in parts:
-            problems.append(f"{path}: not a part of a {kind}, as the training's contract has it")
-        elif array.shape != shapes[path]:
-            problems.append(
-                f"{path}: {type(config).__name__} says {shapes[path]}, found {array.shape}"
-            )
-    problems += [
-        f"{path}: missing"
-        for path in shapes
-        if parts.get(path.split("/")[0]) and path not in arrays
-    ]
-    if contract.vocabulary_size != config.vocab_size:
-        problems.append(
-            f"vocabulary: trained with {contract.vocabulary_size} tokens, "
-            f"{type(config).__name__}.vocab_size is {config.vocab_size}"
-        )
-    if contract.tokenizer_fingerprint != vocabulary.fingerprint:
-        problems.append(
-            f"tokenizer: trained with {contract.tokenizer_fingerprint[:12]}, found "
-            f"{vocabulary.fingerprint[:12]}"
-        )
-    if problems:
-        raise ExportError(
-            "cannot be exported:\n  "
-            + "\n  ".join(problems)
-            + "\nGive the model file and the tokenizer of the training, and list in export.unused "
-            "what may be left out."
-        )
-
-
-def _require_pairs(config: TokenEncoderConfig, tokenizer: Path) -> None:
-    """Raises ExportError unless other libraries read a query and a passage as our re-ranker does.
-
-    `[CLS] query [SEP] passage [SEP]`, token types 1 from the passage on, then BERT's pooler.
-    """
-    layout = published_layout.of_config(config)
-    variant = layout.variant_of(config)
-    if variant not in layout.pairs:
-        raise ExportError(
-            f"a re-ranker can only be exported over an encoder of BERT's family, found {variant}: "
-            "its sequence classification has another head than BERT's pooler and classifier, which "
-            "ours has."
-        )
-    backend = tokenizers.Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
-    one, pair = backend.encode("a"), backend.encode("a", "a")
-    ids, types = one.ids + one.ids[1:], [0] * len(one.ids) + [1] * (len(one.ids) - 1)
-    if pair.ids != ids or (config.type_vocab > 1 and pair.type_ids != types):
-        raise ExportError(
-            f"{tokenizer / 'tokenizer.json'}: a re-ranker's pairs are [CLS] query [SEP] passage "
-            f"[SEP]: expected the ids {ids} with the types {types} for the pair of 'a' and 'a', "
-            f"found {pair.ids} with {pair.type_ids}. Use a tokenizer whose post_processor joins "
-            "pairs like BERT's."
-        )
+    return sum(lengths) - 1 if export_checks.is_reranker(contract) else max(lengths)
 
 
 class _Writer:
@@ -286,6 +200,11 @@ class _Writer:
         card = model_cards.retriever(self.contract, self.max_tokens)
         (folder / "README.md").write_text(card, encoding="utf-8")
 
+    def combination(self, folder: Path) -> None:
+        """The contract, where it says how several kinds are searched as one."""
+        if self.contract.combination is not None:
+            self.contract.save(folder)
+
     def m3_heads(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
         """Each head that there is as a dict of tensors, which FlagEmbedding opens by torch.load."""
         named = self._named(arrays)
@@ -321,7 +240,7 @@ class _Writer:
     def _interaction(self) -> sentence_kinds.LateInteraction:
         """ColBERT's, or M3's."""
         backend = tokenizers.Tokenizer.from_file(str(self.tokenizer / "tokenizer.json"))
-        if self.contract.pooling != COLBERT:
+        if self.contract.pooling != export_checks.COLBERT:
             cls_token = backend.id_to_token(self.vocabulary.cls)
             sides = ("query", "document")
             return sentence_kinds.LateInteraction([cls_token], sides, "meanmaxsim", augmented=False)

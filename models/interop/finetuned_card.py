@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from models.interop import collection_files, export_hf, finetuned_usage, front_matter
+from models.interop import collection_files, export_checks, finetuned_usage, front_matter
 from t5x_style.interfaces import verdict_record as verdict_lib
 from t5x_style.interfaces.contract import TEXT, Contract
 
@@ -49,7 +49,7 @@ class Facts:
     @property
     def reranker(self) -> bool:
         """Whether the model puts hits in order, and makes no vectors."""
-        return export_hf.is_reranker(self.contract)
+        return export_checks.is_reranker(self.contract)
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from models.interop import (
     collection_files,
+    export_checks,
     export_hf,
     finetuned_card,
     front_matter,
@@ -86,9 +87,9 @@ def finetuned_folder(
     if verdict_lib.withheld(found, force, what, model_dir):
         return {"card": verdict_lib.NOTICE}
     contract = Contract.load(checkpoint)
-    reranker = export_hf.is_reranker(contract)
+    reranker = export_checks.is_reranker(contract)
     if reranker != (kind == RERANKER):
-        raise export_hf.ExportError(
+        raise export_checks.ExportError(
             f"{checkpoint}: expected a fine-tuned {kind}, found similarity {contract.similarity!r}"
         )
     written = export_hf.export(model_dir, checkpoint, weights, config, vocabulary, tokenizer)

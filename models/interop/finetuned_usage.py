@@ -1,6 +1,6 @@
 """How to use a fine-tuned model, for its model card: code that gives the vectors of training."""
 
-from models.interop import export_hf
+from models.interop import export_checks
 from t5x_style.interfaces.contract import Contract
 
 # How transformers' output becomes a vector, by pooling.
@@ -30,7 +30,7 @@ def text(contract: Contract, max_tokens: int, dimensions: int | None = None) -> 
         max_tokens: at which sentence-transformers cuts a text, or a pair of texts.
         dimensions: to which vectors can be truncated, where the model was trained for it.
     """
-    if export_hf.is_reranker(contract):
+    if export_checks.is_reranker(contract):
         return _CROSS_ENCODER
     shorter = min(contract.query_length, contract.passage_length) < max_tokens
     return "\n\n".join(

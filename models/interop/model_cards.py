@@ -1,6 +1,7 @@
 """README.md of what we export: model cards to fill in."""
 
 from t5x_style.interfaces.contract import Contract
+from t5x_style.interfaces.representation import KINDS
 
 
 def retriever(contract: Contract, max_tokens: int) -> str:
@@ -20,7 +21,7 @@ most {max_tokens} tokens a text (training: queries {contract.query_length}, pass
 
 {_usage(contract, "SentenceTransformer")}
 {pooler}
-"""
+{_combination(contract)}"""
 
 
 def multi_vector(contract: Contract, size: int) -> str:
@@ -82,6 +83,23 @@ In training, a query was cut to {contract.query_length} tokens and a passage (ti
 {contract.passage_length}, special tokens included, before they were joined. sentence-transformers
 cuts the pair as a whole, the longer text first, so scores can differ from those of the training
 library for pairs of which a text is longer than that.
+"""
+
+
+def _combination(contract: Contract) -> str:
+    """How several kinds are searched as one, by weights that were chosen on development data."""
+    combination = contract.combination
+    if combination is None:
+        return ""
+    if combination.weights is None:
+        kinds = ", ".join(combination.kinds)
+        return f"\nSeveral kinds as one search: reciprocal ranks of {kinds} (`contract.json`).\n"
+    terms = " + ".join(f"{weight:g} {kind}" for kind, weight in combination.weights.items())
+    order = [combination.weights.get(kind, 0.0) for kind in KINDS]
+    return f"""
+Several kinds as one search, with weights that were chosen on development queries
+(`contract.json`): {terms}. In FlagEmbedding:
+`compute_score(pairs, weights_for_different_modes={order})`.
 """
 
 

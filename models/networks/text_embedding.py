@@ -5,7 +5,7 @@ Letters: B rows, L row length, S segments per row, D hidden width.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -113,6 +113,29 @@ def unit(vectors: jax.Array) -> jax.Array:
     square = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
     direction = vectors * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
     return jnp.where(square > 1e-24, direction, 0.0)
+
+
+def shorter(vectors: jax.Array, length: int, of_unit_length: bool) -> jax.Array:
+    """The first `length` dimensions [..., length] of vectors [..., D], perhaps at unit length.
+
+    What Matryoshka learning (arXiv:2205.13147, formula 1) trains as vectors, too.
+    """
+    short = vectors[..., :length]
+    return unit(short) if of_unit_length else short
+
+
+def shorter_lengths(lengths: Sequence[int], size: int, where: str) -> tuple[int, ...]:
+    """Numbers of first dimensions of vectors of `size` that are trained as vectors.
+
+    Raises:
+        ValueError: they are not distinct, or not from 1 to `size` - 1; `where` is in the message.
+    """
+    if len(set(lengths)) < len(lengths) or not all(0 < length < size for length in lengths):
+        raise ValueError(
+            f"{where}: expected distinct lengths from 1 to {size - 1}, below the "
+            f"{size} dimensions of a vector, found {list(lengths)}"
+        )
+    return tuple(lengths)
 
 
 def build(config: EncoderConfig, pooling: str, rngs: nnx.Rngs) -> Encoder:

@@ -121,6 +121,11 @@ class TokenVectors(nnx.Module):
         return {SEGMENTS: segments, "vectors": jnp.where(segments[..., None] > 0, vectors, 0.0)}
 
 
+def shorter(vectors: Mapping[str, jax.Array], length: int) -> dict[str, jax.Array]:
+    """A multi_vector representation of the first dimensions of each vector, at unit length."""
+    return {**vectors, "vectors": text_embedding.shorter(vectors["vectors"], length, True)}
+
+
 def per_query_mean(vectors: Mapping[str, jax.Array], texts: int) -> dict[str, jax.Array]:
     """A multi_vector representation of queries whose MaxSim is a mean over its vectors, not a sum.
 

@@ -70,7 +70,9 @@ class BiEncoder(Objective):
         self.known_positives = known_positives
         self.distillation_config = distillation_config
         self.encode_chunks = _at_least_one(encode_chunks)
-        self.matryoshka = _shorter(matryoshka, config.hidden)
+        self.matryoshka = text_embedding.shorter_lengths(
+            matryoshka, config.hidden, "BiEncoder.matryoshka"
+        )
         self.vocabulary = vocabulary
         self.encoder = config.build(rngs)
 
@@ -124,8 +126,7 @@ class BiEncoder(Objective):
         """The first dimensions; of unit length where whole vectors are."""
         config = self.embedding_config
         unit = config.normalise or config.similarity == "cosine"
-        short = vectors[:, :length]
-        return text_embedding.unit(short) if unit else short
+        return text_embedding.shorter(vectors, length, unit)
 
     def embed(
         self, batch: Batch, key: jax.Array | None = None
@@ -157,12 +158,3 @@ def _at_least_one(encode_chunks: int) -> int:
     if encode_chunks < 1:
         raise ValueError(f"BiEncoder.encode_chunks: expected 1 or more, found {encode_chunks}")
     return encode_chunks
-
-
-def _shorter(lengths: Sequence[int], width: int) -> tuple[int, ...]:
-    if len(set(lengths)) < len(lengths) or not all(0 < length < width for length in lengths):
-        raise ValueError(
-            f"BiEncoder.matryoshka: expected distinct lengths from 1 to {width - 1}, below the "
-            f"encoder's width, found {list(lengths)}"
-        )
-    return tuple(lengths)

@@ -12,7 +12,7 @@ vectors.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +53,9 @@ class ColBERT(Objective):
         exchange: 'gather' or 'ring', how devices see the passages of all; see docs/contrastive.md.
         cells: numbers of a tile of scores on a device, at most; see `joint_scores`.
         encode_chunks: pieces in which a batch is encoded, see `BiEncoder`.
+        matryoshka: numbers of first dimensions that are trained as vectors, too (arXiv:2205.13147;
+            of tokens arXiv:2408.16672): for each, the loss of their MaxSim is added. The metric is
+            of whole vectors.
         rngs: stream `params`.
 
     Raises:
@@ -76,6 +79,7 @@ class ColBERT(Objective):
         exchange: str = "gather",
         cells: int = 1 << 24,
         encode_chunks: int = 1,
+        matryoshka: Sequence[int] = (),
         *,
         rngs: nnx.Rngs,
     ) -> None:
@@ -104,6 +108,9 @@ class ColBERT(Objective):
         self.vector_size = vector_size
         self.exchange, self.cells = exchange, cells
         self.encode_chunks = encode_chunks
+        self.matryoshka = text_embedding.shorter_lengths(
+            matryoshka, vector_size, "ColBERT.matryoshka"
+        )
         self.encoder = config.build(rngs)
         self.multi_vector = token_representations.TokenVectors(
             config, vector_size, bias=False, rngs=rngs
@@ -134,19 +141,32 @@ class ColBERT(Objective):
             return text_embedding.in_chunks(run, self, batch[side], self.encode_chunks, keys[side])
 
         made = {side: represented(side) for side in (QUERY, PASSAGE)}
+        loss, scores, has = self._loss_of(batch, made)
         temperature = self.embedding_config.temperature
+        similarity = scores.own[:, 0, 0] * temperature / self.embedding_config.query_length
+        metrics = {"positive_similarity": MetricSum.of(similarity, has)}
+        for length in self.matryoshka:
+            short = {
+                side: {MULTI_VECTOR: token_representations.shorter(one[MULTI_VECTOR], length)}
+                for side, one in made.items()
+            }
+            loss += self._loss_of(batch, short)[0]
+        return loss, metrics
+
+    def _loss_of(
+        self, batch: Batch, made: Mapping[str, Representations]
+    ) -> tuple[MetricSum, joint_losses.Scores, jax.Array]:
+        """The loss of vectors of one size; scores of Q queries, [Q] whether a positive is there."""
         scores, has = joint_batch.compared(
             batch, made, self.loss_config,
-            temperature=temperature,
+            temperature=self.embedding_config.temperature,
             group_size=self.group_size,
             known_positives=self.known_positives > 0,
             exchange=self.exchange,
             cells=self.cells,
         )  # fmt: skip
         each = joint_losses.by_kind(scores, self.loss_config).contrastive[:, 0]
-        similarity = scores.own[:, 0, 0] * temperature / self.embedding_config.query_length
-        metrics = {"positive_similarity": MetricSum.of(similarity, has)}
-        return MetricSum.of(each, has), metrics
+        return MetricSum.of(each, has), scores, has
 
     def represent(self, side: str, group: Group, key: jax.Array | None = None) -> Representations:
         """The multi_vector representation, see `interfaces.representation`.

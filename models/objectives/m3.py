@@ -8,6 +8,7 @@ pitfalls are in docs/m3.md.
 Pairs are matched by `example_id`, so that rows may be packed and in any order.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -59,6 +60,9 @@ class M3(Objective):
         exchange: 'gather' or 'ring', how devices see the passages of all; see docs/contrastive.md.
         cells: numbers of a tile of scores on a device, at most; see `joint_scores`.
         encode_chunks: pieces in which a batch is encoded, see `BiEncoder`.
+        matryoshka: numbers of first dimensions of the vectors of tokens that are trained as
+            vectors, too (arXiv:2205.13147; of tokens arXiv:2408.16672): for each, the contrastive
+            loss of their MaxSim, with the kind's weight, is added. Metrics are of whole vectors.
         rngs: stream `params`.
 
     Raises:
@@ -82,6 +86,7 @@ class M3(Objective):
         exchange: str = "gather",
         cells: int = 1 << 24,
         encode_chunks: int = 1,
+        matryoshka: Sequence[int] = (),
         *,
         rngs: nnx.Rngs,
     ) -> None:
@@ -127,6 +132,7 @@ class M3(Objective):
         if MULTI_VECTOR in kinds:
             size = vector_size or config.hidden
             self.multi_vector = token_representations.TokenVectors(config, size, rngs=rngs)
+        self.matryoshka = _shorter_lengths(matryoshka, loss_config, vector_size or config.hidden)
         if distil_after is not None:
             self.updates = Updates(jnp.zeros((), jnp.int32))
 
@@ -165,7 +171,7 @@ class M3(Objective):
         of weights of a text.
         """
         made = self.represent_batch(batch, key)
-        scores, has = self._compared(batch, made)
+        scores, has = self._compared(batch, made, self.loss_config)
         losses = joint_losses.by_kind(scores, self.loss_config)
         each = joint_losses.combined(losses, self._weights(), self._distilling())
         names = [*self.kinds, ALL][: losses.contrastive.shape[1]]
@@ -175,7 +181,24 @@ class M3(Objective):
         if self.distil_after is not None:
             for n, kind in enumerate(self.kinds):
                 metrics[f"distilled_{kind}"] = MetricSum.of(losses.distilled[:, n], has)
-        return MetricSum.of(each, has), metrics | self._density(batch, made)
+        loss = MetricSum.of(each, has)
+        for length in self.matryoshka:
+            loss += self._loss_of_shorter(batch, made, length)
+        return loss, metrics | self._density(batch, made)
+
+    def _loss_of_shorter(
+        self, batch: Batch, made: Mapping[str, Representations], length: int
+    ) -> MetricSum:
+        """The contrastive loss of the first dimensions of the vectors of tokens."""
+        alone = {MULTI_VECTOR: 1.0}
+        config = dataclasses.replace(self.loss_config, weights=alone, in_sum=alone)
+        short = {}
+        for side in (QUERY, PASSAGE):
+            vectors = token_representations.shorter(made[side][MULTI_VECTOR], length)
+            short[side] = {MULTI_VECTOR: self._scored(side, vectors, batch[side])}
+        scores, has = self._compared(batch, short, config)
+        each = joint_losses.by_kind(scores, config).contrastive[:, 0]
+        return self.loss_config.weights[MULTI_VECTOR] * MetricSum.of(each, has)
 
     def represent_batch(
         self, batch: Batch, key: jax.Array | None = None
@@ -215,11 +238,16 @@ class M3(Objective):
         if SPARSE in kinds:
             made[SPARSE] = self.sparse(hidden, group)
         if MULTI_VECTOR in kinds:
-            vectors = self.multi_vector(hidden, group)
-            texts = group["cls_at"].shape[1]
-            by_query = token_representations.per_query_mean
-            made[MULTI_VECTOR] = by_query(vectors, texts) if side == QUERY else vectors
+            made[MULTI_VECTOR] = self._scored(side, self.multi_vector(hidden, group), group)
         return made
+
+    def _scored(
+        self, side: str, vectors: Mapping[str, jax.Array], group: Group
+    ) -> Mapping[str, jax.Array]:
+        """Vectors of unit length, those of a query such that their score is a mean."""
+        if side == PASSAGE:
+            return vectors
+        return token_representations.per_query_mean(vectors, group["cls_at"].shape[1])
 
     def _dense(self, hidden: jax.Array, group: Group) -> jax.Array:
         config = self.embedding_config
@@ -227,10 +255,10 @@ class M3(Objective):
         return text_embedding.finished(vectors, group, config)
 
     def _compared(
-        self, batch: Batch, made: Mapping[str, Representations]
+        self, batch: Batch, made: Mapping[str, Representations], config: JointLossConfig
     ) -> tuple[joint_losses.Scores, jax.Array]:
         return joint_batch.compared(
-            batch, made, self.loss_config,
+            batch, made, config,
             temperature=self.embedding_config.temperature,
             group_size=self.group_size,
             known_positives=self.known_positives > 0,
@@ -274,3 +302,13 @@ class M3(Objective):
             )
             for side, shape in ((QUERY, self.query), (PASSAGE, self.passage))
         }
+
+
+def _shorter_lengths(lengths: Sequence[int], config: JointLossConfig, size: int) -> tuple[int, ...]:
+    """Raises ValueError unless the loss has vectors of tokens, which are longer."""
+    if lengths and not config.weights.get(MULTI_VECTOR):
+        raise ValueError(
+            "M3.matryoshka: expected a weight above 0 of 'multi_vector' in JointLossConfig.weights "
+            f"(KIND_WEIGHTS), found {dict(config.weights)}"
+        )
+    return text_embedding.shorter_lengths(lengths, size, "M3.matryoshka")

@@ -3,7 +3,6 @@
 See `retrieval.hybrid`. Weights are never chosen on the queries of a test.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -148,7 +147,7 @@ class HybridSearch:
             "candidates": self._hybrid.candidates,
             "method": self._method,
             **({"weights": self._weights, **self._facts} if self._method == "weighted" else {}),
-            "contract": dataclasses.asdict(self._model.contract),
+            "contract": self._model.contract.facts(),
         }
 
 

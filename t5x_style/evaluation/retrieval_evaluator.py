@@ -7,6 +7,7 @@ import numpy as np
 
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.evaluation import ranking
+from t5x_style.interfaces.contract import Contract
 from t5x_style.interfaces.objective import ModelFunction, embedding_function
 from t5x_style.interfaces.representation import (
     KINDS,
@@ -89,6 +90,12 @@ class RetrievalEvaluator:
         require_kinds([kind], KINDS, "RetrievalEvaluator.kind")
         ranking.require_depth(metrics, depth, "RetrievalEvaluator.depth")
         beir_collection.find_qrels(corpus, split)
+
+    def check_contract(self, contract: Contract) -> None:
+        """Raises ContractError unless the texts were made as a contract says."""
+        if self._qrels:
+            encoding.check_source(self._queries, contract, QUERY)
+            encoding.check_source(self._passages, contract, PASSAGE)
 
     @staticmethod
     def measures(name: str, metrics: Sequence[str]) -> tuple[str, Sequence[str]]:

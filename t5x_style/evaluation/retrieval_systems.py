@@ -1,6 +1,5 @@
 """What is evaluated: BM25, a model with an index, re-rankers of their hits, fusions of two."""
 
-import dataclasses
 import functools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -137,7 +136,7 @@ class IndexSearch:
         return {
             "index": type(self._index).__name__,
             "index_recall": self._index.recall,
-            "contract": dataclasses.asdict(self._model.contract),
+            "contract": self._model.contract.facts(),
         }
 
 
@@ -246,7 +245,7 @@ class Reranker:
         return {
             "of": self._base,
             "reranked": self._reranked,
-            "contract": dataclasses.asdict(self._model.contract),
+            "contract": self._model.contract.facts(),
         }
 
 

@@ -1,6 +1,5 @@
 """A trained model on any collection: passages and queries are embedded from their texts."""
 
-import dataclasses
 from typing import Any
 
 from t5x_style.evaluation import ranking
@@ -43,4 +42,4 @@ class TextSearch:
 
     def facts(self) -> dict[str, Any]:
         """As `System.facts`."""
-        return {"index": "exact", "contract": dataclasses.asdict(self._model.contract)}
+        return {"index": "exact", "contract": self._model.contract.facts()}

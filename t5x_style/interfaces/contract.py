@@ -7,7 +7,10 @@ it with what they are about to use, so that 'the loss is fine and the evaluation
 
 import dataclasses
 import json
+import math
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 FILE_NAME = "contract.json"
 MCLS = "mcls"  # pooling: the mean of the [CLS] of a text that has several
@@ -58,6 +61,35 @@ class Vocabulary:
 
 
 @dataclasses.dataclass(frozen=True)
+class Combination:
+    """How the scores of several kinds of representations become one score.
+
+    Attributes:
+      kinds: of representations that take part.
+      weights: kind -> weight of its scores, at least 0 and one above it; None: reciprocal ranks.
+      candidates: that each index proposed for a query when this was chosen.
+
+    Raises:
+      ContractError: the weights are not of these kinds, or out of their range.
+    """
+
+    kinds: tuple[str, ...]
+    weights: Mapping[str, float] | None
+    candidates: int
+
+    def __post_init__(self) -> None:
+        if self.weights is None and self.kinds:
+            return
+        weights = dict(self.weights or {})
+        fit = set(weights) == set(self.kinds) and all(0 <= w < math.inf for w in weights.values())
+        if not fit or not any(weights.values()):
+            raise ContractError(
+                f"combination: expected a weight of at least 0 for each of {list(self.kinds)}, one "
+                f"of them above 0, found {weights}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
 class Contract:
     """How text becomes a vector.
 
@@ -74,6 +106,8 @@ class Contract:
       passage_layout: 'text', a title, a space and a text; or 'title_and_body', [SEP] between them.
       vocabulary_size: the true size; tables may be padded beyond it.
       tokenizer_fingerprint: sha256 of the tokenizer, as in `Vocabulary`.
+      combination: how several kinds are searched as one, where that was chosen on development
+        data; no representation depends on it, so contracts that differ in it alone agree.
     """
 
     pooling: str
@@ -88,10 +122,22 @@ class Contract:
     passage_layout: str
     vocabulary_size: int
     tokenizer_fingerprint: str
+    combination: Combination | None = dataclasses.field(default=None, compare=False)
+
+    def facts(self) -> dict[str, Any]:
+        """Its fields for JSON, without `combination` where there is none."""
+        fields = dataclasses.asdict(self)
+        if self.combination is None:
+            del fields["combination"]
+        return fields
+
+    def of_texts(self) -> dict[str, Any]:
+        """The fields that representations depend on."""
+        return dataclasses.replace(self, combination=None).facts()
 
     def save(self, folder: str | Path) -> None:
         path = Path(folder) / FILE_NAME
-        path.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(self.facts(), indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> "Contract":
@@ -108,12 +154,49 @@ class Contract:
                 "of an index; each of these carries its contract."
             )
         fields = json.loads(path.read_text(encoding="utf-8"))
-        names = {field.name for field in dataclasses.fields(cls)}
+        names = {field.name for field in dataclasses.fields(cls)} - {"combination"}
+        combination = fields.pop("combination", None)
         if set(fields) != names:
             raise ContractError(
                 f"{path}: expected the fields {sorted(names)}, found {sorted(fields)}"
             )
-        return cls(**fields)
+        return cls(**fields, combination=_combination(combination, path))
+
+    def require_trainable(self) -> None:
+        """Raises ContractError for a pooling that is for the use of a trained model alone."""
+        if self.pooling == MCLS:
+            raise ContractError(
+                f"pooling {MCLS!r} is for the use of a model that was trained with 'cls': expected "
+                f"'cls' in a training, found {MCLS!r}. Set POOLING = 'cls' here, and {MCLS!r} "
+                "where texts are encoded and searched (docs/m3.md)."
+            )
+
+    def combined(self, folder: str | Path, kinds: Collection[str]) -> "Contract":
+        """Return this contract with the combination of the one in `folder`.
+
+        Args:
+          folder: that `evaluation.hybrid_weights.keep` wrote for this model.
+          kinds: that are there: those of an index, or those that a model makes.
+
+        Raises:
+          ContractError: the folder's contract is of another model or has no combination, or that
+            weighs a kind which is not there.
+        """
+        found = Contract.load(folder)
+        found.require(self, f"what {folder} combines")
+        if found.combination is None:
+            raise ContractError(
+                f"{Path(folder) / FILE_NAME}: expected the weights of several kinds (combination), "
+                "found none. Name the folder that hybrid_weights.keep wrote "
+                "(gin_configs/runs/evaluation/hybrid_weights.gin)."
+            )
+        if missing := [kind for kind in found.combination.kinds if kind not in kinds]:
+            raise ContractError(
+                f"{Path(folder) / FILE_NAME}: combines the kinds {list(found.combination.kinds)}, "
+                f"but only {list(kinds)} are there: no {', '.join(missing)}. Encode, index and "
+                "export all kinds that it combines, or evaluate a hybrid of those that are there."
+            )
+        return dataclasses.replace(self, combination=found.combination)
 
     def require(self, other: "Contract", where: str) -> None:
         """Raises ContractError unless `other` (found at `where`) says the same as this one."""
@@ -121,7 +204,7 @@ class Contract:
             f"  {field.name}: expected {getattr(self, field.name)!r}, "
             f"found {getattr(other, field.name)!r}"
             for field in dataclasses.fields(self)
-            if getattr(self, field.name) != getattr(other, field.name)
+            if field.compare and getattr(self, field.name) != getattr(other, field.name)
         ]
         if differing:
             raise ContractError(
@@ -129,6 +212,23 @@ class Contract:
                 + "\n".join(differing)
                 + "\nUse the model that made it, or make it again with this model."
             )
+
+
+def _combination(fields: Any, path: Path) -> Combination | None:
+    """As in a file.
+
+    Raises:
+      ContractError: it has other fields, or weights that do not fit.
+    """
+    if fields is None:
+        return None
+    names = {field.name for field in dataclasses.fields(Combination)}
+    if not isinstance(fields, dict) or set(fields) != names:
+        raise ContractError(f"{path}: combination: expected {sorted(names)}, found {fields!r}")
+    try:
+        return Combination(**{**fields, "kinds": tuple(fields["kinds"])})
+    except (ContractError, TypeError) as error:
+        raise ContractError(f"{path}: {error}") from error
 
 
 def load_vocabulary(tokenizer_folder: str) -> Vocabulary:

@@ -24,13 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from t5x_style.configuration import code_checks, gin_types, parameters, signatures
-from t5x_style.configuration.gin_reader import (
-    FOLDER_MACRO,
-    Config,
-    Macro,
-    Reference,
-    to_gin,
-)
+from t5x_style.configuration.gin_reader import FOLDER_MACRO, Config, Macro, Reference, to_gin
 from t5x_style.interfaces import contract
 from t5x_style.workflow import stage_runner
 
@@ -172,7 +166,7 @@ class Trial:
         return self._try(lambda: check(**asked), reference, scope, where)
 
     def _check_batch(self, arguments: Mapping[str, Any], job: str) -> None:
-        """Whether the mesh and the micro-batches divide the batch of a training.
+        """Whether the mesh and micro-batches divide a training's batch; whether it may be trained.
 
         Args:
           arguments: of its job.
@@ -186,6 +180,8 @@ class Trial:
         reference = Reference(job.rpartition(".")[2], "", job, True)
         make = functools.partial(_check_batch, module, mesh, micro_batches)
         self._try(make, reference, "", reference.text)
+        if "pipeline" in arguments:  # others only use a model
+            self._try(lambda: module.contract().require_trainable(), reference, "", reference.text)
 
     def _value(self, value: Any, scope: str, where: str) -> Any:
         if isinstance(value, Macro):

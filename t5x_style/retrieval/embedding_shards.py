@@ -117,7 +117,7 @@ class Storage:
 
 def version(contract: Contract, **parts: Any) -> str:
     """A fingerprint of a contract and of whatever else vectors depend on, as hexadecimal."""
-    text = json.dumps({"contract": dataclasses.asdict(contract), **parts}, sort_keys=True)
+    text = json.dumps({"contract": contract.of_texts(), **parts}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

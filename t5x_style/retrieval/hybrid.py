@@ -124,7 +124,7 @@ class Combined:
 
     Attributes:
       searched: indexes and passages.
-      weights: kind -> weight, such as `hybrid_weights.combined` reads; None: reciprocal ranks.
+      weights: kind -> weight, such as `hybrid_weights.of_contract` reads; None: reciprocal ranks.
       ranked: the kinds whose ranks count, without weights; all that are stored by default.
     """
 

@@ -102,6 +102,12 @@ def lengths(model: Restored) -> dict[str, int]:
     }
 
 
+def kinds(model: Restored) -> tuple[str, ...]:
+    """Of representations that all signatures give; errors as of `signatures`."""
+    made = [model.functions[name].representations for name in signatures(model).values()]
+    return tuple(kind for kind in made[0] if all(kind in one for one in made))
+
+
 def outputs(found: Representations) -> Outputs:
     """Output name -> array [B, ...] of a batch of one text a row."""
     named = {

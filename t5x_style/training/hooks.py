@@ -18,6 +18,7 @@ from t5x_style.distributed import peer_watch
 from t5x_style.evaluation.embedding_sample import EmbeddingSample
 from t5x_style.goodput.account import Account
 from t5x_style.interfaces import metrics as metrics_lib
+from t5x_style.interfaces.contract import Contract
 from t5x_style.interfaces.metrics import MetricSum
 from t5x_style.interfaces.objective import ModelFunction
 from t5x_style.step.train_state import TrainState
@@ -139,13 +140,22 @@ class Evaluator(Protocol):
     One with an attribute `metrics`, the names of what `evaluate` gives, has a development metric
     checked before step 0. One with a static method `measures` has it checked before the first stage
     of a recipe, when no evaluator is made: of some arguments of the constructor, `measures` returns
-    the name and the metrics, which may be patterns (`F1_*`) where the data decides.
+    the name and the metrics, which may be patterns (`F1_*`) where the data decides. One with a
+    method `check_contract` has it called with the objective's contract before its first use; it
+    raises ContractError where texts of the evaluator were not made as the contract says.
     """
 
     name: str
 
     def evaluate(self, functions: Mapping[str, ModelFunction], step: int) -> dict[str, float]:
         """Metrics by name. `functions` are the objective's, jitted, with the present parameters."""
+
+
+def check_contracts(evaluators: Sequence[Evaluator], contract: Contract) -> None:
+    """Raises ContractError where an evaluator's texts were made otherwise than a contract says."""
+    for evaluator in evaluators:
+        if (check := getattr(evaluator, "check_contract", None)) is not None:
+            check(contract)
 
 
 class Evaluate:

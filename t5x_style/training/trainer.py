@@ -102,6 +102,7 @@ class Trainer:
 
         Raises:
           BatchError: the source does not give what the objective expects.
+          ContractError: the objective's pooling is not for training.
           PartitioningError: rows or sizes do not divide by the mesh.
           ValueError: fewer than 1 micro-batches, or several of an objective that couples its
             examples; a source that is incomplete, or that does not fit this training.
@@ -169,6 +170,7 @@ class Trainer:
         specs = module.batch_specs()
         objective.check_batch(self._spec_like(specs), self._specs, "the pipeline")
         compiled_step.check(module, self._specs, self.partitioner, micro_batches)
+        module.contract().require_trainable()
 
     def _spec_like(self, specs: list[dict[str, Any]]) -> dict[str, Any]:
         """The bucket whose shapes the pipeline gives, or the first, for the error message."""

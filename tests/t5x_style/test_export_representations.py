@@ -1,10 +1,15 @@
 """A SavedModel of an objective that offers every kind of representation."""
 
 import dataclasses
+import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from t5x_style import export
+from t5x_style.checkpoints import restored_model
+from t5x_style.interfaces.contract import Combination, Contract, ContractError
 from t5x_style.interfaces.objective import embedding_function
 from t5x_style.interfaces.representation import KINDS
 from t5x_style.serving import saved_model, saved_model_check
@@ -79,3 +84,27 @@ def test_every_output_is_compared_with_the_model(folder, model):
         saved_model.ExportError, match=r"embed_query: .* at row .*multi_vector_vectors"
     ):
         saved_model_check.require(differing, 1e-5)
+
+
+def test_weights_of_kinds_are_in_the_contract(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(restored_model, "restore", lambda *arguments: model)
+    for name in ("tokenizer", "hybrid"):
+        (tmp_path / name).mkdir()
+    vocabulary = json.dumps(dataclasses.asdict(three_kinds.VOCABULARY))
+    (tmp_path / "tokenizer/vocabulary.json").write_text(vocabulary)
+    tokenizer = SimpleNamespace(
+        folder=str(tmp_path / "tokenizer"), fingerprint=model.contract.tokenizer_fingerprint
+    )
+
+    def run(*kinds: str) -> Combination | None:
+        combination = Combination(kinds, dict.fromkeys(kinds, 0.5), 10)
+        dataclasses.replace(model.contract, combination=combination).save(tmp_path / "hybrid")
+        made, hybrid = str(tmp_path / "made"), str(tmp_path / "hybrid")
+        export.export(None, "", tokenizer, "embed_query", 1e-5, None, made, hybrid=hybrid)
+        (version,) = (tmp_path / "made/saved_model").iterdir()
+        return Contract.load(version / "assets").combination
+
+    with pytest.raises(ContractError, match="no span"):
+        run("dense", "span")
+    assert not (tmp_path / "made").exists()
+    assert run(*KINDS) == Combination(KINDS, dict.fromkeys(KINDS, 0.5), 10)

@@ -16,7 +16,7 @@ from flax import nnx
 
 from input_pipelines.sources import beir
 from input_pipelines.tokenizers import import_tokenizer, question_tokens, tokenization
-from models.interop import export_hf, import_hf, published_layout
+from models.interop import export_checks, export_hf, import_hf, published_layout
 from models.networks import bert, modernbert, text_embedding
 from models.objectives import retromae
 from t5x_style.checkpoints import checkpointing
@@ -180,7 +180,7 @@ def test_what_does_not_belong_together_is_refused(
             "tokenizer": tokenizer,
             **changes,
         }
-        with pytest.raises(export_hf.ExportError) as error:
+        with pytest.raises(export_checks.ExportError) as error:
             export_hf.export(str(tmp_path), str(trained.stage), **given)
         assert not list(tmp_path.iterdir())
         return str(error.value)

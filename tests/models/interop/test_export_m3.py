@@ -1,5 +1,6 @@
 """A trained M3 as a folder: read again, and computed by PyTorch as FlagEmbedding computes it."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ from models.interop import export_hf, import_hf
 from models.losses.joint_losses import JointLossConfig
 from models.networks import bert, text_embedding
 from models.objectives import m3
-from t5x_style.interfaces.contract import Vocabulary
+from t5x_style.interfaces.contract import Combination, Contract, ContractError, Vocabulary
 from t5x_style.interfaces.objective import GroupShape
 from t5x_style.interfaces.representation import DENSE, KINDS, MULTI_VECTOR, SIDES, SPARSE
 from tests.kits import published_folders
@@ -75,6 +76,34 @@ def test_it_is_read_again(module: m3.M3, folder: Path) -> None:
     assert found.keys() == expected.keys()
     for path, array in found.items():
         np.testing.assert_array_equal(array, expected[path][: len(array)], err_msg=path)
+
+
+def test_weights_of_kinds_are_in_the_contract_and_the_card(
+    module: m3.M3, folder: Path, tokenizer: str, tmp_path: Path
+) -> None:
+    def export(combination: Combination, **given: Any) -> None:
+        contract = module.contract()
+        contract.save(tmp_path)
+        (tmp_path / "hybrid").mkdir(exist_ok=True)
+        dataclasses.replace(contract, combination=combination).save(tmp_path / "hybrid")
+        arguments = {"config": module.config, "vocabulary": module.vocabulary, **given}
+        export_hf.export(
+            str(tmp_path / "made"), str(tmp_path), parity_kit.Weights(module),
+            tokenizer=tokenizer, hybrid=str(tmp_path / "hybrid"), **arguments,
+        )  # fmt: skip
+
+    assert not (folder / "contract.json").exists()
+    chosen = Combination((SPARSE, DENSE), {SPARSE: 0.3, DENSE: 0.7}, 10)
+    export(chosen)
+    made = tmp_path / "made/encoder"
+    assert Contract.load(made).combination == chosen
+    card = (made / "README.md").read_text()
+    assert "0.3 sparse + 0.7 dense" in card
+    assert "weights_for_different_modes=[0.7, 0.3, 0.0]" in card
+    plain = (folder / "README.md").read_text()
+    assert "Several kinds" not in plain and card.startswith(plain)
+    with pytest.raises(ContractError, match="no multi_vector"):
+        export(Combination(KINDS, dict.fromkeys(KINDS, 1.0), 10), unused=["^multi_vector/"])
 
 
 @needs_interop

@@ -12,7 +12,7 @@ import safetensors.numpy
 from flax import nnx
 
 from input_pipelines.tokenizers import import_tokenizer, question_tokens, tokenization, wordpiece
-from models.interop import export_hf, hf_config, import_hf, layout_bert
+from models.interop import export_checks, export_hf, hf_config, import_hf, layout_bert
 from models.losses import contrastive
 from models.networks import bert
 from models.objectives import labse
@@ -167,7 +167,7 @@ def test_what_no_file_has_a_place_for_is_refused(
             left = {p: a for p, a in trained.arrays().items() if not p.startswith(self.path)}
             return left | {"head/bias": np.zeros(module.config.vocab_size, np.float32)}
 
-    with pytest.raises(export_hf.ExportError) as error:
+    with pytest.raises(export_checks.ExportError) as error:
         export_hf.export(
             str(tmp_path), str(trained.folder), Without("embedder/pooler"), module.config,
             module.vocabulary, tokenizer,

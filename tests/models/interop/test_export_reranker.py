@@ -17,7 +17,7 @@ from flax import nnx
 from input_pipelines.batches import query_passage_concat
 from input_pipelines.store.token_store import Passages
 from input_pipelines.tokenizers import tokenization, wordpiece
-from models.interop import export_hf, hf_config, import_hf
+from models.interop import export_checks, export_hf, hf_config, import_hf
 from models.networks import bert, text_embedding
 from models.objectives import cross_encoder, retromae
 from t5x_style.interfaces import contract, objective
@@ -172,7 +172,7 @@ def test_import_gives_identical_parameters(exported: Given) -> None:
 def refusal(given: Given, **changes: Any) -> str:
     folder = given.path / "out"
     folder.mkdir(exist_ok=True)
-    with pytest.raises(export_hf.ExportError) as error:
+    with pytest.raises(export_checks.ExportError) as error:
         given.export(folder, **changes)
     assert not list(folder.iterdir())
     return str(error.value)

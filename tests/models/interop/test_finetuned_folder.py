@@ -14,7 +14,7 @@ from flax import nnx
 
 from input_pipelines.tokenizers import import_tokenizer, question_tokens
 from models.interop import finetuned_folder, front_matter, import_hf
-from models.interop.export_hf import ExportError
+from models.interop.export_checks import ExportError
 from models.interop.licences import LicenceError
 from t5x_style import evaluate_short_vectors
 from t5x_style.interfaces import objective

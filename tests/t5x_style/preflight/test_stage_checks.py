@@ -92,6 +92,12 @@ def test_nothing_is_wrong_with_our_recipes(name):
             {"retriever": True, "vectors": True},
             "EmbeddingConfig.pooling must be one of",
         ),
+        (
+            "simlm_squad",
+            ["POOLING=mcls"],  # for use alone
+            {"retriever_1": True, "evaluation": False},
+            "@train: pooling 'mcls' is for the use of a model that was trained with 'cls'",
+        ),
     ],
 )
 def test_what_no_stage_accepts_is_known_before_the_first(name, overrides, stages, message):

@@ -1,7 +1,6 @@
 """Several kinds searched as one: candidates, exact scores, weights, reciprocal ranks, refusals."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from t5x_style.checkpoints.restored_model import Trained
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.encode_corpus import encode_corpus
-from t5x_style.evaluation import hybrid_weights
 from t5x_style.interfaces.contract import ContractError
 from t5x_style.interfaces.index import NO_ROW
 from t5x_style.interfaces.representation import DENSE, KINDS, MULTI_VECTOR, SPARSE
@@ -136,34 +134,6 @@ def test_combined_by_weights_or_by_ranks(embedded, queries):
     np.testing.assert_array_equal(by_ranks.search(queries, 5)[1], best)
     with pytest.raises(hybrid.HybridError, match="of the kinds"):
         hybrid.Combined(searched(embedded, DENSE), {"colbert": 1.0})
-
-
-def test_search_combines_as_the_evaluation_did(embedded, queries, tmp_path):
-    metrics, one = tmp_path / "metrics.json", searched(embedded, DENSE)
-    of_hybrid = {"candidates_by": ["dense"], "candidates": 1000}
-    weighted = {**of_hybrid, "method": "weighted"}
-    ranks = {**of_hybrid, "method": "reciprocal_rank", "kinds": ["dense", "sparse"]}
-    facts = {
-        "bm25": {},
-        "m3_all": {**weighted, "weights": {"dense": 0.7, "sparse": 0.3}},
-        "m3_ranks": ranks,
-        "m3_fewer": {**ranks, "candidates": 10},
-        "m3_broken": weighted,
-    }
-    metrics.write_text(json.dumps({"facts": facts}))
-    found = hybrid_weights.combined(one, str(metrics), "m3_all")
-    assert found.weights == {"dense": 0.7, "sparse": 0.3}
-    by_ranks = hybrid_weights.combined(one, str(metrics), "m3_ranks")
-    assert by_ranks.weights is None and by_ranks.kinds == (DENSE, SPARSE)
-    rows = one.propose(queries, 5)
-    scores = one.scores({kind: queries[kind] for kind in (DENSE, SPARSE)}, rows)
-    order = np.argsort(-hybrid.reciprocal_ranks(scores), axis=1, kind="stable")[:, :5]
-    best = np.take_along_axis(rows, order, axis=1)
-    np.testing.assert_array_equal(by_ranks.search(queries, 5)[1], best)
-    wrong = {"bm25": "HYBRID_SYSTEM", "m3_fewer": "Set CANDIDATES", "m3_broken": "not recorded"}
-    for name, message in wrong.items():
-        with pytest.raises(hybrid.HybridError, match=message):
-            hybrid_weights.combined(one, str(metrics), name)
 
 
 def test_the_grid_sums_to_one():

@@ -80,6 +80,15 @@ def test_their_inner_products_estimate_max_sim():
     assert np.mean(correlations) > 0.8
 
 
+def test_the_same_settings_make_the_same_divisions():
+    """Those of version 1 of `build_index`; if they have to differ, its version is raised."""
+    made = muvera_index.Muvera().divide(64)
+    planes = [1.117622, -1.3871249, -0.4265716, -0.80358726]
+    np.testing.assert_allclose(made.planes[0, 0], planes, rtol=1e-6)
+    signs = [-1, -1, -1, 1, -1, 1, -1, -1, 1, 1, 1, -1, -1, 1, 1, 1]
+    np.testing.assert_array_equal(4 * made.projections[0, 0], signs)
+
+
 @pytest.mark.parametrize("projected", [4, 9])
 def test_vectors_are_not_projected_to_as_many_dimensions_as_they_have(projected):
     divisions = muvera_index.Muvera(divisions=3, bits=2, projected=projected).divide(4)

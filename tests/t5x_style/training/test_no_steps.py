@@ -2,10 +2,12 @@
 
 import jax
 import numpy as np
+import pytest
 
 from t5x_style import train
 from t5x_style.checkpoints import checkpoint_directory, checkpointing
 from t5x_style.distributed import partitioning
+from t5x_style.interfaces.contract import ContractError
 from t5x_style.step import optimizers
 from t5x_style.training import trainer
 from tests.kits.toys.toy_objective import ToyPipeline
@@ -39,3 +41,23 @@ def test_it_leaves_a_checkpoint_of_step_0(tmp_path, capsys):
     again = arrays(tmp_path, 0)
     assert first.keys() == again.keys()
     assert all(np.array_equal(first[name], again[name]) for name in first)
+
+
+def test_evaluators_see_the_contract_before_a_step(tmp_path):
+    class Other(Measured):
+        def check_contract(self, contract):
+            raise ContractError(f"texts for {contract.pooling}")
+
+    with pytest.raises(ContractError, match="texts for mean"):
+        train.train(
+            model_dir=str(tmp_path),
+            objective=TOY,
+            pipeline=ToyPipeline(TEXT, 32),
+            optimizer=optimizers.AdamW(0.05, 0, 0, no_decay=("scale",)),
+            partitioner=partitioning.Partitioner(devices=jax.devices()[:1]),
+            checkpointing=checkpointing.Checkpointing(keep=2),
+            cadence=trainer.Cadence(0),
+            seed=3,
+            evaluators=[Other({})],
+        )
+    assert not (tmp_path / "contract.json").exists()

@@ -16,6 +16,7 @@ import pytest
 from t5x_style import train as train_entry
 from t5x_style.checkpoints import checkpointing
 from t5x_style.distributed import partitioning
+from t5x_style.interfaces.contract import ContractError
 from t5x_style.interfaces.objective import BatchError, GroupShape, embedder
 from t5x_style.step import optimizers
 from t5x_style.training import hooks, metric_writer, progress, trainer
@@ -184,6 +185,16 @@ def test_rows_that_do_not_divide_by_the_mesh(tmp_path):
 def test_no_micro_batches(tmp_path):
     with pytest.raises(ValueError, match="micro_batches: expected at least 1, found 0"):
         build(tmp_path, micro_batches=0)
+
+
+def test_a_pooling_that_is_for_use_alone(tmp_path):
+    class Several(Toy):
+        def contract(self):
+            return dataclasses.replace(super().contract(), pooling="mcls")
+
+    make = functools.partial(Several, TEXT, 32, 8, 16)
+    with pytest.raises(ContractError, match="expected 'cls' in a training, found 'mcls'"):
+        build(tmp_path, make)
 
 
 def test_micro_batches_of_coupled_examples(tmp_path):
