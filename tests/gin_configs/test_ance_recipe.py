@@ -57,8 +57,8 @@ def test_a_companion_mines_while_the_retriever_trains(tmp_path, monkeypatch):
     run = tmp_path / "run"
     command = ["launch.recipe", "--gin_file=gin_configs/recipes/ance.gin", "--gin.BUDGET=0.02"]
     command += [f"--gin.CORPUS='{tmp_path / 'corpus'}'", f"--gin.RUN_DIR='{run}'"]
-    command += ["--gin.MODEL='models/tiny.gin'", "--gin.QUERIES=16", "--gin.ANCE_DEPTH=20"]
-    command += ["--gin.REMINE_EVERY=2", "--gin.NEGATIVES_STALENESS_STEPS=5"]
+    command += ["--gin.MODEL='models/tiny.gin'", "--gin.PASSAGE_LENGTH=128", "--gin.QUERIES=16"]
+    command += ["--gin.ANCE_DEPTH=20", "--gin.REMINE_EVERY=2", "--gin.NEGATIVES_STALENESS_STEPS=5"]
     ((code, output),) = process_group.finish([process_group.start(command)])
     assert code == 0, output
     lines = (run / "ance/index_versions.jsonl").read_text().splitlines()
