@@ -79,8 +79,7 @@ def train(
 
     Raises:
       ValueError: no evaluator gives the development metric.
-      ContractError: the objective's pooling is not for training, or an evaluator's texts were made
-        otherwise than its contract says.
+      ContractError: the pooling is not for training, or an evaluator's texts do not fit it.
       CheckpointError: a checkpoint is damaged, its own or that of the training that it continues.
       stages.Interrupted: SIGTERM came; everything is saved.
     """
