@@ -123,7 +123,7 @@ class Builder(abc.ABC):
                 time.sleep(poll_seconds)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Refresher(Builder):
     """Publishes the index, with what embeds queries for it.
 

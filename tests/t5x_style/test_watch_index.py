@@ -69,7 +69,7 @@ def watch(training, folder, monkeypatch, *happens):
     """Watches; before each look after the first one more thing happens. What was built."""
     events = iter(happens)
     monkeypatch.setattr(refresher_lib.time, "sleep", lambda _: next(events)())
-    refresher = Refresher(str(folder), None, None, ())
+    refresher = Refresher(str(folder), None, None, parameters=())
     watch_index.watch(refresher, None, str(training.link), None, 0.0)
     assert next(events, None) is None, "the training was watched to its end"
     return [(Path(where).name, step) for where, _, step in refresher.built_of]
@@ -163,7 +163,11 @@ def test_an_outage_is_survived_and_said_once(tmp_path, monkeypatch, capsys, away
     storage = Outages()
     monkeypatch.setattr(refresher_lib.time, "sleep", lambda _: None)
     refresher = Publishing(
-        str(tmp_path / "indexes"), None, None, (), published=lambda: storage.call("publish")
+        str(tmp_path / "indexes"),
+        None,
+        None,
+        parameters=(),
+        published=lambda: storage.call("publish"),
     )
     training = refresher_lib.Training(
         run=lambda: storage.call("run", "a"),
@@ -195,4 +199,6 @@ def test_a_missing_permission_ends_the_builder(tmp_path):
         run=forbidden, newest=lambda: 1, load=None, parameters=None, finished=lambda: False
     )
     with pytest.raises(errors.NoPermission):
-        Refresher(str(tmp_path / "indexes"), None, None, ()).watch(training, 0.0, (OSError,))
+        Refresher(str(tmp_path / "indexes"), None, None, parameters=()).watch(
+            training, 0.0, (OSError,)
+        )
