@@ -6,7 +6,10 @@ from input_pipelines.batches import token_groups
 
 
 def equal(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The places i and j with `left[i] == right[j]`: a batch of 65,536 has few, of 4 billion.
+    """The places i and j with `left[i] == right[j]`.
+
+    Time and memory are those of sorting and of what is found; a table of 65,536 numbers by as many
+    would have 4 billion cells.
 
     Args:
       left: int64 [n].

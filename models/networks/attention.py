@@ -130,7 +130,10 @@ def keep_all(weights: jax.Array) -> jax.Array:
 def attend(
     query: jax.Array, key: jax.Array, value: jax.Array, visible: Visible, kind: str, drop: Drop
 ) -> jax.Array:
-    """In the form that `visible` asks for; arguments as for `plain` and `fused`."""
+    """In the form that `visible` asks for; arguments as for `plain` and `fused`.
+
+    A mask is applied `in_blocks` where there are many queries and no weight is dropped.
+    """
     if isinstance(visible, Segments):
         return fused(query, key, value, visible, kind)
     if isinstance(visible, Local):

@@ -1,4 +1,4 @@
-"""Batches that wait for versions of an index, made in a thread ahead of their steps."""
+"""Batches that wait for versions of their data, made in a thread ahead of their steps."""
 
 import collections
 import concurrent.futures
@@ -58,6 +58,6 @@ def _result(
                 return future.result(timeout=_POLL_SECONDS)
         except TimeoutError:
             if future.done():
-                raise  # it is the batch's own
+                raise  # `make` raised it
             if view.stop_asked():
                 raise StopAsked from None

@@ -25,7 +25,7 @@ def check(owner: str, max_staleness_steps: int | None, when_stale: str, ahead: i
 def require_patience(
     owner: str, max_staleness_steps: int | None, when_stale: str, ahead: int, save_every: int
 ) -> None:
-    """Raises ValueError if a training would wait for an index of a step it never comes to.
+    """Raises ValueError if a training would wait for a version of a step that it never comes to.
 
     Args:
       owner, max_staleness_steps, when_stale, ahead: see `check`.
@@ -40,6 +40,6 @@ def require_patience(
         raise ValueError(
             f"{owner}.max_staleness_steps: expected at least {min_bound} (a checkpoint "
             f"every {save_every} steps, and {ahead} batches made ahead), found "
-            f"{max_staleness_steps}: training would wait for an index of a checkpoint that it has "
-            "not come to. Save more often, or let the index be older."
+            f"{max_staleness_steps}: training would wait for what is made from a checkpoint that "
+            "it has not come to. Save more often, or let versions be older."
         )

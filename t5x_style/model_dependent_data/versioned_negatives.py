@@ -1,4 +1,4 @@
-"""Versions of mined negatives, for trainings whose negatives their own checkpoints find.
+"""Versions of the negatives that are mined with the checkpoints of a training, for that training.
 
 folder/versions/7/negatives.jsonl          as docs/mining.md describes it
 folder/versions/7/negatives.origin.json
@@ -56,7 +56,7 @@ def write(
 
     Args:
       folder: of all versions.
-      mined: one for each query; what raises here leaves nothing behind.
+      mined: one for each query; where it raises, nothing is published.
       run: which training, see `version_log.run_of`.
       step: of the training.
       made_by: fingerprint of the checkpoint.
@@ -108,7 +108,7 @@ def read(
             raise VersionError(
                 f"{where}: expected negatives mined with {expected}, as this training records, "
                 f"found { ({name: found.get(name) for name in names}) }. Give the training and the "
-                "companion that mines for it the same settings: without a stage's name."
+                "companion that mines for it the same settings (set them without a stage's name)."
             )
         return Version(number, int(manifest["step"]), parse(str(where / NEGATIVES)))
 

@@ -1,4 +1,4 @@
-"""Labelled pairs with negatives that are drawn from another file than their own."""
+"""Labelled pairs whose negatives are drawn from another file."""
 
 import dataclasses
 import json

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +10,13 @@ import numpy as np
 from flax import nnx
 
 from t5x_style.checkpoints import restored_model
+from t5x_style.checkpoints.restored_model import Trained
 from t5x_style.distributed.partitioning import Partitioner
+from t5x_style.encode_corpus import encode_corpus
 from t5x_style.interfaces.contract import Contract, Vocabulary
 from t5x_style.interfaces.objective import GroupShape, ModelFunction, Objective
 from t5x_style.interfaces.representation import KINDS
+from t5x_style.retrieval import embedding_shards
 from tests.kits import retrieval_helpers as helpers
 
 SPECIAL = 5  # ids below have no sparse weight and no vector
@@ -107,6 +111,13 @@ class Texts:
         for start in range(0, len(self._given), per_batch):
             chosen = range(start, min(start + per_batch, len(self._given)))
             yield group([chosen[n : n + 2] for n in range(0, len(chosen), 2)], self._given, 2, 8)
+
+
+def encoded(model: Trained, given: Sequence[Sequence[int]], shard_size: int, folder: Path) -> str:
+    """The folder, with embeddings of these texts of all kinds."""
+    storage = embedding_shards.Storage(shard_size=shard_size, dtype="float32")
+    encode_corpus(model, Texts(given), "embed_passage", storage, str(folder), KINDS)
+    return str(folder)
 
 
 def group(

@@ -9,7 +9,6 @@ import pytest
 
 from t5x_style.checkpoints.restored_model import Trained
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
-from t5x_style.encode_corpus import encode_corpus
 from t5x_style.evaluation import hybrid_weights
 from t5x_style.interfaces.contract import Combination, Contract, ContractError
 from t5x_style.interfaces.representation import DENSE, KINDS, SPARSE
@@ -40,10 +39,7 @@ def model() -> Trained:
 @pytest.fixture(scope="module")
 def embedded(model, tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("embeddings")
-    source = three_kinds.Texts(three_kinds.texts(COUNT))
-    storage = embedding_shards.Storage(shard_size=COUNT, dtype="float32")
-    encode_corpus(model, source, "embed_passage", storage, str(folder), KINDS)
-    return str(folder)
+    return three_kinds.encoded(model, three_kinds.texts(COUNT), COUNT, folder)
 
 
 @pytest.fixture

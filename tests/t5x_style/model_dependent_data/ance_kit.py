@@ -83,7 +83,7 @@ def mixture(data: Data, **changes) -> PairMixture:
 
 
 def pipeline(data: Data, **changes) -> TrainingPairs:
-    """Each text in a row of its own."""
+    """Rows with one text each."""
     pairs = mixture(data, **changes)
     query, passage = (token_groups.Rows(n, LENGTH, 1) for n in (BATCH, BATCH * pairs.group_size))
     return TrainingPairs(pairs, query, passage, pair_rows.known_positives(pairs))

@@ -7,13 +7,11 @@ import pytest
 
 from t5x_style.checkpoints.restored_model import Trained
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
-from t5x_style.encode_corpus import encode_corpus
 from t5x_style.interfaces.contract import ContractError
 from t5x_style.interfaces.index import NO_ROW
 from t5x_style.interfaces.representation import DENSE, KINDS, MULTI_VECTOR, SPARSE
 from t5x_style.retrieval import (
     candidate_scores,
-    embedding_shards,
     encoding,
     exact_index,
     hybrid,
@@ -33,10 +31,7 @@ def model() -> Trained:
 @pytest.fixture(scope="module")
 def embedded(model, tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("embeddings")
-    source = three_kinds.Texts(three_kinds.texts(COUNT))
-    storage = embedding_shards.Storage(shard_size=12, dtype="float32")
-    encode_corpus(model, source, "embed_passage", storage, str(folder), KINDS)
-    return str(folder)
+    return three_kinds.encoded(model, three_kinds.texts(COUNT), 12, folder)
 
 
 @pytest.fixture(scope="module")

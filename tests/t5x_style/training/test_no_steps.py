@@ -14,20 +14,25 @@ from tests.kits.toys.toy_objective import ToyPipeline
 from tests.t5x_style.training.test_longer_training import TEXT, TOY, Measured, arrays
 
 
+def no_steps(folder, evaluator, **settings):
+    """A training of the toy objective that ends before its first step."""
+    return train.train(
+        model_dir=str(folder),
+        objective=TOY,
+        pipeline=ToyPipeline(TEXT, 32),
+        optimizer=optimizers.AdamW(0.05, 0, 0, no_decay=("scale",)),
+        partitioner=partitioning.Partitioner(devices=jax.devices()[:1]),
+        checkpointing=checkpointing.Checkpointing(keep=2),
+        cadence=trainer.Cadence(0),
+        seed=3,
+        evaluators=[evaluator],
+        **settings,
+    )
+
+
 def test_it_leaves_a_checkpoint_of_step_0(tmp_path, capsys):
     def run():
-        return train.train(
-            model_dir=str(tmp_path),
-            objective=TOY,
-            pipeline=ToyPipeline(TEXT, 32),
-            optimizer=optimizers.AdamW(0.05, 0, 0, no_decay=("scale",)),
-            partitioner=partitioning.Partitioner(devices=jax.devices()[:1]),
-            checkpointing=checkpointing.Checkpointing(keep=2),
-            cadence=trainer.Cadence(0),
-            seed=3,
-            evaluators=[Measured({})],
-            development_metric="toy/quality",
-        )
+        return no_steps(tmp_path, Measured({}), development_metric="toy/quality")
 
     outputs = run()
     assert all((tmp_path / path).exists() for path in outputs.values())
@@ -49,15 +54,5 @@ def test_evaluators_see_the_contract_before_a_step(tmp_path):
             raise ContractError(f"texts for {contract.pooling}")
 
     with pytest.raises(ContractError, match="texts for mean"):
-        train.train(
-            model_dir=str(tmp_path),
-            objective=TOY,
-            pipeline=ToyPipeline(TEXT, 32),
-            optimizer=optimizers.AdamW(0.05, 0, 0, no_decay=("scale",)),
-            partitioner=partitioning.Partitioner(devices=jax.devices()[:1]),
-            checkpointing=checkpointing.Checkpointing(keep=2),
-            cadence=trainer.Cadence(0),
-            seed=3,
-            evaluators=[Other({})],
-        )
+        no_steps(tmp_path, Other({}))
     assert not (tmp_path / "contract.json").exists()
