@@ -15,6 +15,7 @@ What is asked for chooses the recipe:
     finetune_matryoshka       --matryoshka=128,64: vectors can be truncated to so many dimensions
     finetune_judged           --judge=FOLDER: that re-ranker judges the negatives
     finetune_text             one from text without queries
+    finetune_m3               --kind=m3: a vector, weights of words and vectors of tokens at once
     finetune_reranker         --kind=reranker
     finetune_reranker_dense   and --retriever=FOLDER: over the hits of that one, not of BM25
 
@@ -39,6 +40,7 @@ from t5x_style.workflow import recipe_checks, recipe_planning, recipe_reader, st
 
 RECIPES = "gin_configs/recipes"
 FOLDS = "folds"  # folder of a run's folds
+KINDS = {"retriever": "finetune", "m3": "finetune_m3", "reranker": "finetune_reranker"}
 TEXT = "finetune_text"  # the recipe of passages without queries
 # Flags that choose another recipe: of which kind, and which
 OPTIONS = {
@@ -77,12 +79,12 @@ def arguments(argv: Sequence[str]) -> list[str]:
 def _recipe(parser: argparse.ArgumentParser, given: argparse.Namespace) -> str:
     """The recipe's name; a usage error where the data or two flags do not go together."""
     asked = [flag for flag in OPTIONS if getattr(given, flag) is not None]
-    name = {"retriever": "finetune", "reranker": "finetune_reranker"}[given.kind]
+    name = KINDS[given.kind]
     if _is_text_alone(Path(given.data)):
-        if given.kind == "reranker":
+        if given.kind != "retriever":
             parser.error(
                 f"--data: {given.data} holds passages alone: expected queries with passages that "
-                "answer them, in a layout of docs/training_data.md; a re-ranker needs them"
+                f"answer them, in a layout of docs/training_data.md; --kind={given.kind} needs them"
             )
         name = TEXT
     if not asked:

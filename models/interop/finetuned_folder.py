@@ -3,6 +3,7 @@
 model_dir/encoder/            opens in sentence-transformers and transformers, with our vectors
 model_dir/cross_encoder/      the same of a re-ranker, with our scores
 model_dir/*/README.md         its model card, filled
+model_dir/multi_vector/       of M3, its vectors of tokens for sentence-transformers
 model_dir/NOT_EXPORTED.md     in place of both, where it is worse than before (FORCE_EXPORT)
 """
 
@@ -29,7 +30,7 @@ JOBS = {
     "finetuned_folder": {
         "name": "finetuned_folder",
         "version": 1,
-        "outputs": ["encoder", "cross_encoder", "card"],
+        "outputs": ["encoder", "cross_encoder", "multi_vector", "card"],
         "check": "check",
     }
 }
@@ -55,6 +56,7 @@ def finetuned_folder(
     base_model: str | None,
     force: bool,
     kind: str = "retriever",
+    hybrid: str | None = None,
 ) -> dict[str, str]:
     """The job of a stage: writes the folder with its card, unless the model became worse.
 
@@ -70,14 +72,18 @@ def finetuned_folder(
         base_model: name of the published encoder, such as its id on the Hub; None: see `base_name`.
         force: write the folder of a model that is worse, too.
         kind: 'retriever' or 'reranker'.
+        hybrid: of M3, folder of the contract that says how its kinds are searched as one, see
+            `export_hf.export`.
 
     Returns:
         name -> path in model_dir: `encoder`, or `cross_encoder` of a re-ranker, and its `card`; of
-        a model that is worse and not forced, `card` alone, a page that says so.
+        M3 `multi_vector`, too; of a model that is worse and not forced, `card` alone, a page that
+        says so.
 
     Raises:
         LicenceError: see `licences.chosen`.
         ExportError: see `export_hf.export`; or the model is of the other kind.
+        ContractError: `hybrid` is of another model, see `export_hf.export`.
         VerdictError: the file of the verdict cannot be read.
         KeptFilesError: see `kept_files.keep`.
     """
@@ -92,8 +98,12 @@ def finetuned_folder(
         raise export_checks.ExportError(
             f"{checkpoint}: expected a fine-tuned {kind}, found similarity {contract.similarity!r}"
         )
-    written = export_hf.export(model_dir, checkpoint, weights, config, vocabulary, tokenizer)
+    written = export_hf.export(
+        model_dir, checkpoint, weights, config, vocabulary, tokenizer, hybrid=hybrid
+    )
     name = "cross_encoder" if reranker else "encoder"
+    if hybrid is not None:
+        contract = Contract.load(Path(model_dir) / written[name])
     folder, longest = Path(model_dir) / written[name], export_hf.max_tokens(contract)
     keep = kept_files.keep_for_reranker if reranker else kept_files.keep
     keep(published, folder, longest)
@@ -109,7 +119,7 @@ def finetuned_folder(
         command=command,
     )
     (folder / "README.md").write_text(finetuned_card.card(facts), encoding="utf-8")
-    return {name: written[name], "card": f"{written[name]}/README.md"}
+    return {**written, "card": f"{written[name]}/README.md"}
 
 
 def check(published: str, licence: str | None, kind: str) -> None:

@@ -1,6 +1,6 @@
 """How to use a fine-tuned model, for its model card: code that gives the vectors of training."""
 
-from models.interop import export_checks
+from models.interop import export_checks, model_cards
 from t5x_style.interfaces.contract import Contract
 
 # How transformers' output becomes a vector, by pooling.
@@ -39,6 +39,7 @@ def text(contract: Contract, max_tokens: int, dimensions: int | None = None) -> 
             _sentence_transformers(contract, max_tokens if shorter else None, dimensions),
             "### transformers alone",
             _transformers(contract),
+            *_several_kinds(contract),
             "### Search the collection that it was trained on",
             "In the folder from which the run was started; RUN_DIR is that of the command below.",
             '```\nkennel search --run=RUN_DIR "a question"\n```',
@@ -90,3 +91,21 @@ def _similarity(contract: Contract) -> str:
     if contract.similarity == "cosine" and not contract.normalise:
         return "torch.nn.functional.cosine_similarity(queries[:, None], passages[None], dim=-1)"
     return "queries @ passages.T"
+
+
+def _several_kinds(contract: Contract) -> list[str]:
+    """How a model that also has weights of words and vectors of tokens is used whole (M3)."""
+    if contract.combination is None:
+        return []
+    return [
+        "### All kinds: FlagEmbedding, and a late-interaction folder",
+        f"""```python
+from FlagEmbedding import BGEM3FlagModel
+
+model = BGEM3FlagModel("path/to/this/folder", pooling_method="{contract.pooling}", use_fp16=False)
+kinds = model.encode(["a passage"], return_dense=True, return_sparse=True, return_colbert_vecs=True)
+```""",
+        model_cards.combination(contract).strip(),
+        "`multi_vector/` next to this folder holds the vectors of tokens for `MultiVectorEncoder` "
+        "of sentence-transformers 6.",
+    ]

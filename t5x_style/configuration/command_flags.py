@@ -67,7 +67,7 @@ def add_finetune(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--kind",
-        choices=("retriever", "reranker"),
+        choices=("retriever", "m3", "reranker"),
         default="retriever",
         help="what the model becomes; default: retriever",
     )

@@ -262,6 +262,8 @@ ADDED: Mapping[str, str] = {
     "export.export.hybrid": "None",
     "export_hf.export.hybrid": "None",
     "finetuned_folder.finetuned_folder.kind": "'retriever'",
+    "finetuned_folder.finetuned_folder.hybrid": "None",
+    "text_search.TextSearch.combination": "None",
     "pair_rows.fitting_rows.chunks": "1",
     "hf_config.config_from_hf.attention_dropout": "None",
     "bi_encoder.BiEncoder.matryoshka": "[]",

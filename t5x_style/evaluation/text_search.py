@@ -2,29 +2,49 @@
 
 from typing import Any
 
+import numpy as np
+
 from t5x_style.evaluation import ranking
 from t5x_style.evaluation.evaluation_suite import EvaluationSuite
 from t5x_style.evaluation.ranking import Run
 from t5x_style.evaluation.retrieval_systems import MakeSource
-from t5x_style.interfaces.representation import PASSAGE, QUERY
+from t5x_style.interfaces import index as index_lib
+from t5x_style.interfaces.contract import Combination
+from t5x_style.interfaces.representation import KINDS, PASSAGE, QUERY, Representations
 from t5x_style.interfaces.text_encoder import TextEncoder
-from t5x_style.retrieval import exact_index
+from t5x_style.retrieval import candidate_scores, exact_index, hybrid
+
+_SCORES = 1 << 20  # of a kind in memory at a time
 
 
 class TextSearch:
     """Exact search over a collection without token stores or index; it has to fit in memory."""
 
-    def __init__(self, name: str, model: TextEncoder, texts: MakeSource):
+    def __init__(
+        self, name: str, model: TextEncoder, texts: MakeSource, combination: str | None = None
+    ):
         """Args:
         name: of the system.
         model: embeds passages and queries.
         texts: makes sources of both.
+        combination: folder of a contract that says how kinds are searched as one
+          (`hybrid_weights.keep`); None: the vector alone.
+
+        Raises:
+          ContractError: `combination` is of another model.
         """
         self.name = name
         self._model, self._texts = model, texts
+        self._combination = (
+            None if combination is None else model.contract.combined(combination, KINDS).combination
+        )
 
     def run(self, suite: EvaluationSuite, split: str) -> Run:
-        """As `System.run`; a passage is its title, a space and its body."""
+        """As `System.run`; a passage is its title, a space and its body.
+
+        Raises:
+          RepresentationError: the model does not offer a kind that is combined.
+        """
         wanted, contract = suite.texts(split), self._model.contract
         passages = self._texts(
             suite.passages.ids,
@@ -35,11 +55,40 @@ class TextSearch:
         queries = self._texts(
             list(wanted), list(wanted.values()), contract.query_length, contract.query_prefix
         )
-        found = exact_index.top_k(
-            self._model.encode(QUERY, queries), self._model.encode(PASSAGE, passages), suite.depth
-        )
+        model, how = self._model, self._combination
+        if how is None:
+            asked, given = model.encode(QUERY, queries), model.encode(PASSAGE, passages)
+            found = exact_index.top_k(asked, given, suite.depth)
+        else:
+            several = model.represent(QUERY, queries, how.kinds)
+            compared = model.represent(PASSAGE, passages, how.kinds)
+            found = _combined(several, compared, how, suite.depth)
         return ranking.make_run(list(wanted), suite.passages.ids, *found)
 
     def facts(self) -> dict[str, Any]:
         """As `System.facts`."""
         return {"index": "exact", "contract": self._model.contract.facts()}
+
+
+def _combined(
+    queries: Representations, passages: Representations, combination: Combination, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """As `Index.search` of Q queries, all N passages compared by each kind: scores, rows [Q, k]."""
+    count, total = (len(next(iter(side.values()))) for side in (queries, passages))
+    step = max(1, _SCORES // max(1, total))
+    all_scores, all_rows = [], []
+    for start in range(0, count, step):
+        some = {kind: one[start : start + step] for kind, one in queries.items()}
+        rows = np.tile(np.arange(total, dtype=np.int32), (min(step, count - start), 1))
+        scores = {
+            kind: candidate_scores.scores(kind, one, passages[kind], rows)
+            for kind, one in some.items()
+        }
+        if combination.weights is None:
+            summed = hybrid.reciprocal_ranks(scores)
+        else:
+            summed = hybrid.weighted(scores, combination.weights)
+        best, at = index_lib.padded(summed, rows, k)
+        all_scores.append(best)
+        all_rows.append(at)
+    return np.concatenate(all_scores), np.concatenate(all_rows)

@@ -53,6 +53,23 @@ def test_a_reranker_has_a_recipe_and_needs_queries(tmp_path, capsys):
     assert "holds passages alone: expected queries" in said and "invalid choice: 'other'" in said
 
 
+def test_three_representations_have_a_recipe_and_need_queries(tmp_path, capsys):
+    data = tmp_path / "pairs.csv"
+    found = finetune.arguments([f"--data={data}", "--model=m", "--kind=m3", "--gin.EPOCHS=2"])
+    named = "kennel finetune --model=m --data=pairs.csv --kind=m3 EPOCHS=2"
+    assert found[0] == f"{HERE}finetune_m3.gin" and f"--gin.COMMAND={named!r}" in found
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/corpus.jsonl").touch()
+    for given, message in (
+        ([f"--data={tmp_path}/text"], "answer them, in a layout of docs/training_data.md; --kind"),
+        ([f"--data={data}", "--matryoshka=64"], "--matryoshka is for --kind=retriever, found"),
+        ([f"--data={data}", "--judge=j"], "--judge is for --kind=retriever, found --kind=m3"),
+    ):
+        with pytest.raises(SystemExit):
+            finetune.arguments(["--model=m", "--kind=m3", *given])
+        assert message in capsys.readouterr().err
+
+
 def test_shorter_vectors_have_a_recipe_and_need_queries(tmp_path, capsys):
     data = f"--data={tmp_path}/pairs.csv"
     argv = [data, "--model=m", "--matryoshka=128,64", "--gin.EPOCHS=2"]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from t5x_style.checkpoints import checkpointing
+from t5x_style.interfaces.representation import KINDS
 from tests.kits import published_folders, virtual_devices
 from tests.kits.interop import needs_interop
 
@@ -121,6 +122,29 @@ def test_pairs_that_can_be_learned_make_it_better(place: Path, encoder: str) -> 
         for folder in (place / encoder, place / run / "run/export/encoder")
     ]
     assert prompts[0].items() <= prompts[1].items()
+
+
+@pytest.mark.slow
+def test_three_representations_are_one_search(place: Path) -> None:
+    """The verdict is on their sum, here and elsewhere; folder, SavedModel and search have all."""
+    published_folders.corpus(place / "elsewhere")
+    more = [f"OTHER_COLLECTIONS=['{place}/elsewhere']", "VECTOR_SIZE=8", "EVALUATIONS=2"]
+    finished(start(place, "right", "m3_run", "prompted", "--kind=m3", "MAX_SCORE_RATIO=0", *more))
+    found, folder = verdict(place, "m3_run"), place / "m3_run/run"
+    assert found["verdict"] == "better" and found["tuned"] == "m3_all", found["line"]
+    assert set(found["others"]["elsewhere"]["systems"]) == {"untouched", "m3_all"}
+    weights = json.loads((folder / "m3_weights/contract.json").read_text())["combination"]
+    exported = json.loads((folder / "export/encoder/contract.json").read_text())
+    assert exported["combination"] == weights and set(weights["weights"]) == set(KINDS)
+    heads = {"sparse_linear.pt", "colbert_linear.pt"}
+    assert heads < {one.name for one in (folder / "export/encoder").iterdir()}
+    assert (folder / "export/multi_vector/modules.json").exists()
+    (saved,) = (folder / "saved_model/saved_model").glob("*/assets/contract.json")
+    assert json.loads(saved.read_text())["combination"] == weights
+    query, passage = rows(place / "right/test.csv")[0]
+    command = [sys.executable, "-m", "launch.cli", "search", f"--run={folder}", "-k3", query]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert passage in answer
 
 
 @pytest.mark.slow
