@@ -23,7 +23,7 @@ _SEEDS = flags.DEFINE_list("seeds", ["1", "2", "3"], "Of parameters and of the o
 _FOLDER = flags.DEFINE_string("folder", "runs/speedrun", "Keeps the summary of each seed.")
 
 LIMIT = 600.0  # seconds of wall clock
-SYSTEMS = ("bm25", "bag_of_embeddings", "retriever", "fusion")
+SYSTEMS = ("bm25", "bag_of_embeddings", "retriever", "late_interaction", "fusion")
 RECIPE = "gin_configs/recipes/quickstart.gin"
 
 

@@ -6,6 +6,13 @@ with n(t) how often t occurs in the text. Both the table and the weight of each 
 `embedding` then brings v to unit length. Word order does not count. It is what an encoder has to
 beat: on a small corpus it learns in seconds what layers need hours for. Its table is a start for
 an encoder's word table (gin_configs/runs/initialise/bag.gin).
+
+The same table and weights also compare texts token by token (late interaction, as ColBERT does with
+states, arXiv:2004.12832), without any training of its own:
+
+    score(query, passage) = sum over tokens q of the query of  share[q] . max over t of cos(q, t)
+
+with share[q] the part of n(q)^a . softplus(weight[q]) . |table[q]| in the sum over the query.
 """
 
 import dataclasses
@@ -16,8 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from models.networks import token_representations
 from t5x_style.distributed import partitioning
 from t5x_style.interfaces.objective import Group
+from t5x_style.interfaces.representation import QUERY, SEGMENTS
 
 # softplus(_ONE) = 1: every token counts alike before the first step.
 _ONE = math.log(math.e - 1)
@@ -37,6 +46,7 @@ class BagConfig:
             length.
         vocab_multiple: the table has a multiple of this many rows (128 x the mesh axis that shards
             it).
+        token_vectors: whether it also gives a vector for each token; training needs none.
     """
 
     vocab_size: int
@@ -45,6 +55,7 @@ class BagConfig:
     repetition_exponent: float = 1.0
     table_stddev: float | None = None
     vocab_multiple: int = 128
+    token_vectors: bool = False
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden", "vocab_multiple"):
@@ -134,6 +145,26 @@ class BagEncoder(nnx.Module):
             each *= occurrences(tokens, segment_ids) ** (self.config.repetition_exponent - 1)
         weights = jnp.where(member, each[:, None, :], 0.0)
         return jnp.einsum("bsl,bld->bsd", weights, states)
+
+    def token_vectors(self, group: Group, side: str) -> dict[str, jax.Array]:
+        """See `Encoder.token_vectors`; each distinct token that counts has a vector."""
+        tokens, segments = group["tokens"], group["segment_ids"]
+        power = self.config.repetition_exponent
+        each = self.weights(tokens) * occurrences(tokens, segments) ** power
+        once = token_representations.largest_of_each(
+            tokens, segments, each, self.config.special_ids
+        )
+        table = partitioning.gathered(self.word.embedding[...], (None, "embed"))
+        vectors = jnp.take(table, once["tokens"], axis=0)  # [B, L, D]
+        lengths = jnp.maximum(jnp.linalg.norm(vectors, axis=-1), 1e-12)
+        scale = jnp.where(once[SEGMENTS] > 0, 1.0 / lengths, 0.0)
+        if side == QUERY:
+            sizes = once["weights"] * lengths
+            sums = token_representations.sums_of_texts(
+                once[SEGMENTS], sizes, group["cls_at"].shape[1]
+            )
+            scale *= sizes / jnp.maximum(sums, 1e-12)
+        return {SEGMENTS: once[SEGMENTS], "vectors": vectors * scale[..., None]}
 
     def weights(self, tokens: jax.Array) -> jax.Array:
         """How much each of `tokens` [...] int32 counts: [...] float32, 0 for special tokens."""

@@ -15,8 +15,14 @@ from flax import nnx
 from models.networks import pooled_encoder
 from t5x_style.distributed import collectives
 from t5x_style.interfaces.contract import TEXT, TITLE_AND_BODY, Contract, Vocabulary
-from t5x_style.interfaces.encoder import Encoder, EncoderConfig, has_token_states
-from t5x_style.interfaces.objective import GroupShape, ModelFunction, dense_functions
+from t5x_style.interfaces.encoder import (
+    Encoder,
+    EncoderConfig,
+    gives_token_vectors,
+    has_token_states,
+)
+from t5x_style.interfaces.objective import Group, GroupShape, ModelFunction, dense_functions
+from t5x_style.interfaces.representation import DENSE, MULTI_VECTOR, Representations
 
 POOLINGS = ("cls", "mean", "pooler", "weighted_mean", "mcls")
 SIMILARITIES = ("dot", "cosine")
@@ -258,5 +264,26 @@ def in_chunks(
 def functions(
     encoder: Encoder, config: EmbeddingConfig, query: GroupShape, passage: GroupShape
 ) -> dict[str, ModelFunction]:
-    """Dense vectors of queries and passages by a shared encoder, without dropout."""
-    return dense_functions(lambda group: embed(encoder, group, config), query, passage)
+    """Representations of queries and passages by a shared encoder, without dropout.
+
+    A vector, and vectors of tokens where the encoder gives them.
+    """
+    dense = dense_functions(lambda group: embed(encoder, group, config), query, passage)
+    if not gives_token_vectors(encoder):
+        return dense
+
+    def several(function: ModelFunction) -> ModelFunction:
+        def call(group: Group, kinds: tuple[str, ...]) -> Representations:
+            made = dict(function(group, kinds=(DENSE,))) if DENSE in kinds else {}
+            if MULTI_VECTOR in kinds:
+                made[MULTI_VECTOR] = encoder.token_vectors(group, str(function.side))
+            return made
+
+        return dataclasses.replace(
+            function,
+            call=call,
+            outputs="representations of the kinds that are asked for",
+            representations=(DENSE, MULTI_VECTOR),
+        )
+
+    return {name: several(function) for name, function in dense.items()}

@@ -134,6 +134,17 @@ def per_query_mean(vectors: Mapping[str, jax.Array], texts: int) -> dict[str, ja
         texts: S, of a row.
     """
     numbers = vectors[SEGMENTS]
-    of_text = (numbers[:, :, None] == jnp.arange(texts + 1)).astype(jnp.float32)  # [B, E, S + 1]
-    counts = jnp.einsum("bes,bs->be", of_text, jnp.sum(of_text, axis=1))
+    counts = sums_of_texts(numbers, jnp.ones(numbers.shape, jnp.float32), texts)
     return {**vectors, "vectors": vectors["vectors"] / jnp.maximum(counts, 1.0)[..., None]}
+
+
+def sums_of_texts(numbers: jax.Array, sizes: jax.Array, texts: int) -> jax.Array:
+    """[B, E] float32: for each entry the sum of the sizes of its text.
+
+    Args:
+        numbers: [B, E] int32, the text of each entry, 0 of none.
+        sizes: [B, E] float32.
+        texts: S, of a row.
+    """
+    of_text = (numbers[:, :, None] == jnp.arange(texts + 1)).astype(jnp.float32)  # [B, E, S + 1]
+    return jnp.einsum("bes,bs->be", of_text, jnp.einsum("bes,be->bs", of_text, sizes))

@@ -250,6 +250,7 @@ ADDED: Mapping[str, str] = {
     "exact.load.kind": "'dense'",
     "published_contract.max_length.override": "None",
     "tokenization.train_tokenizer.split_case": "False",
+    "bag.BagConfig.token_vectors": "False",
     "bert.BertConfig.table_stddev": "None",
     "bert.BertConfig.position_stddev": "None",
     "bert.BertConfig.kernel_stddev": "None",

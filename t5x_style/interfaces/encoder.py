@@ -35,6 +35,19 @@ class Encoder(Protocol):
         ...
 
 
+class TokenVectorEncoder(Encoder, Protocol):
+    """An encoder that can compare texts token by token without a head for it."""
+
+    def token_vectors(self, group: Group, side: str) -> dict[str, jax.Array]:
+        """The multi_vector representation of `interfaces.representation`, whose score is a MaxSim.
+
+        Args:
+          group: a token group of B rows.
+          side: 'query' or 'passage'.
+        """
+        ...
+
+
 class EncoderConfig(Protocol):
     """Sizes and constants of an encoder; a frozen dataclass."""
 
@@ -297,3 +310,8 @@ class TokenEncoderConfig(EncoderConfig, Protocol):
 def has_token_states(config: EncoderConfig) -> TypeGuard[TokenEncoderConfig]:
     """Whether the encoder has a state for each token, and layers to lend."""
     return hasattr(config, "stack")
+
+
+def gives_token_vectors(encoder: Encoder) -> TypeGuard[TokenVectorEncoder]:
+    """Whether the encoder was asked for vectors of tokens, which it gives without a head."""
+    return bool(getattr(getattr(encoder, "config", None), "token_vectors", False))

@@ -43,9 +43,10 @@ class Situation:
 
     @property
     def fusion(self) -> str | None:
-        """A system that combines two others; None if there is none."""
+        """A system that combines two others, not kinds of one; None if there is none."""
         facts = self.results.get("facts", {})
-        return next((name for name, fact in facts.items() if "method" in fact), None)
+        fusions = (name for name, fact in facts.items() if {"method", "of"} <= set(fact))
+        return next(fusions, None)
 
     @property
     def lexical(self) -> str | None:

@@ -19,6 +19,7 @@ from models.networks import bag, text_embedding
 from models.objectives import bi_encoder
 from t5x_style.interfaces.contract import Vocabulary
 from t5x_style.interfaces.objective import GroupShape, check_batch
+from t5x_style.interfaces.representation import DENSE, MULTI_VECTOR, PASSAGE, QUERY, SEGMENTS, SIDES
 from tests.kits import tiny_models
 
 CONFIG = bag.BagConfig(
@@ -70,6 +71,71 @@ def test_a_vector_is_the_weighted_sum_of_its_tokens_however_rows_are_packed(
         assert not np.any(np.asarray(vectors[row, len(texts) :]))
 
 
+def max_sim_by_hand(made: bag.BagEncoder, query: list[int], passage: list[int]) -> float:
+    """The second formula of the module's docstring, in float64."""
+    table = np.asarray(made.word.embedding[...], np.float64)
+    weight = np.logaddexp(0, np.asarray(made.token_weight[...], np.float64))
+    lengths, power = np.linalg.norm(table, axis=1), made.config.repetition_exponent
+    counts, others = (
+        collections.Counter(t for t in text if t not in CONFIG.special_ids)
+        for text in (query, passage)
+    )
+    sizes = {t: n**power * weight[t] * lengths[t] for t, n in counts.items()}
+    best = {t: max(table[t] @ table[u] / lengths[t] / lengths[u] for u in others) for t in counts}
+    return sum(size * best[t] for t, size in sizes.items()) / sum(sizes.values())
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 3), st.sampled_from([0.0, 0.5, 1.0]))
+def test_texts_are_compared_token_by_token_however_rows_are_packed(
+    seed: int, most: int, power: float
+) -> None:
+    made, parts = encoder(), tiny_models.segments(6, seed=seed)
+    made.config = dataclasses.replace(CONFIG, repetition_exponent=power)
+    parts = [(i, [2, *(5 + t % 7 for t in tokens[1:-1]), 3]) for i, tokens in parts]  # repetitions
+    group = tiny_models.group(
+        [parts[i : i + most] for i in range(0, len(parts), most)], length=27, most=most
+    )
+    texts = {side: entries(made.token_vectors(group, side), most) for side in SIDES}
+    for query, (_, asked) in zip(texts[QUERY], parts, strict=False):
+        for passage, (_, given_) in zip(texts[PASSAGE], parts, strict=False):
+            score = (query @ passage.T).max(axis=1).sum()
+            assert score == pytest.approx(max_sim_by_hand(made, asked, given_), abs=1e-5)
+    for passage, (_, tokens) in zip(texts[PASSAGE], parts, strict=False):
+        assert len(passage) == len(set(tokens) - set(CONFIG.special_ids))  # each token once
+        np.testing.assert_allclose(np.linalg.norm(passage, axis=1), 1.0, atol=1e-5)
+
+
+def entries(found: dict[str, jax.Array], most: int) -> list[np.ndarray]:
+    """[tokens, D] of each text, row by row."""
+    return [
+        np.asarray(vectors)[np.asarray(numbers) == text + 1]
+        for numbers, vectors in zip(found[SEGMENTS], found["vectors"], strict=True)
+        for text in range(most)
+    ]
+
+
+def test_a_text_of_special_tokens_alone_has_no_vectors_of_tokens() -> None:
+    group = tiny_models.group([[(0, [2, 1, 3])]], length=6, most=1)
+    for side in SIDES:
+        found = encoder().token_vectors(group, side)
+        assert not np.any(found[SEGMENTS]) and not np.any(found["vectors"])
+
+
+def test_the_bi_encoder_offers_them_where_they_are_asked_for() -> None:
+    plain, asked = objective(), objective(dataclasses.replace(CONFIG, token_vectors=True))
+    for name, function in plain.functions().items():
+        assert function.representations == (DENSE,)
+        also = asked.functions()[name]
+        assert also.representations == (DENSE, MULTI_VECTOR) and also.side == function.side
+        group = batch()[also.side]
+        made = also(group, kinds=(DENSE, MULTI_VECTOR))
+        np.testing.assert_array_equal(made[DENSE], function(group, kinds=(DENSE,))[DENSE])
+        alone = also(group, kinds=(MULTI_VECTOR,))
+        assert alone.keys() == {MULTI_VECTOR}
+        np.testing.assert_array_equal(alone[MULTI_VECTOR]["vectors"], made[MULTI_VECTOR]["vectors"])
+
+
 def test_every_token_counts_alike_before_the_first_step() -> None:
     made = CONFIG.build(nnx.Rngs(0))
     np.testing.assert_allclose(made.weights(jnp.arange(5, 50)), 1.0, atol=1e-6)
@@ -95,17 +161,17 @@ def test_a_text_of_special_tokens_alone_has_no_direction_and_a_finite_gradient()
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradient))
 
 
-QUERY = GroupShape(rows=4, length=12, segments=1)
-PASSAGE = GroupShape(rows=8, length=12, segments=1)
+QUERIES = GroupShape(rows=4, length=12, segments=1)
+PASSAGES = GroupShape(rows=8, length=12, segments=1)
 
 
-def objective() -> bi_encoder.BiEncoder:
+def objective(config: bag.BagConfig = CONFIG) -> bi_encoder.BiEncoder:
     return bi_encoder.BiEncoder(
-        CONFIG,
+        config,
         EMBEDDING,
         tiny_models.VOCABULARY,
-        QUERY,
-        PASSAGE,
+        QUERIES,
+        PASSAGES,
         contrastive.ContrastiveConfig(both_directions=True),
         rngs=nnx.Rngs(0),
     )

@@ -76,6 +76,12 @@ def curve(*values, padding=0.1):
     return [*lines, {"step": 10, "train/padding_share": padding}]
 
 
+def test_kinds_of_one_model_are_no_fusion():
+    several = {"retriever": {"method": "weighted", "kinds": ["dense", "multi_vector"]}}
+    assert situation(evaluation(GOOD, facts=several | FACTS)).fusion == "fusion"
+    assert situation(evaluation(GOOD, facts=several)).fusion is None
+
+
 def test_a_run_that_went_well_is_told_to_serve_the_fusion():
     found = steps(evaluation(GOOD), retriever=curve(0.2, 0.4, 0.5, 0.5, 0.5))
     assert len(found) == 2
