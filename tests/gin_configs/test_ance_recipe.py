@@ -38,6 +38,11 @@ def test_how_negatives_are_mined_makes_a_version_of_one_stage(setting, changed):
         ("GROUP_SIZE=202", "from 1 to 200 negatives, as many as are mined for a query, found 202"),
         ("GROUP_SIZE=1", "RefreshedNegatives.group_size: expected 1 positive"),
         ("WHEN_STALE=wait", "when_stale"),
+        (
+            "NEGATIVES_STALENESS_STEPS=102",
+            "expected at least 103 (a checkpoint every 100 steps, and 2 batches made ahead), found "
+            "102",
+        ),
     ],
 )
 def test_settings_are_refused_before_the_first_stage(setting, said, tmp_path):
