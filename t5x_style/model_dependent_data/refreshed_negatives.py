@@ -148,7 +148,8 @@ class NegativesBatches:
         decides = json.dumps({**self._mined, "first_step": refreshed.first_step}, sort_keys=True)
         self.fingerprint = f"{self._source.fingerprint}:{decides}"
         self._versions = VersionChoice(
-            refreshed.folder, refreshed.max_staleness_steps, refreshed.when_stale, self._read
+            *("RefreshedNegatives", "the negatives", refreshed.folder),
+            *(refreshed.max_staleness_steps, refreshed.when_stale, self._read),
         )
         self._begun = False
 

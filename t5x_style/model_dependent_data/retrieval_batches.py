@@ -253,7 +253,8 @@ class RetrievalBatches:
         self.fingerprint = self._source.fingerprint
         self._encoder: host_query_encoder.HostQueryEncoder | None = None
         self._versions = VersionChoice(
-            retrieval.folder, retrieval.max_staleness_steps, retrieval.when_stale, self._read
+            *("HostRetrieval", "the index", retrieval.folder),
+            *(retrieval.max_staleness_steps, retrieval.when_stale, self._read),
         )
 
     def specs(self) -> Specs:
