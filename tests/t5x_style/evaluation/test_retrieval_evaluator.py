@@ -12,6 +12,7 @@ from rich.console import Console
 
 from input_pipelines.batches import negatives
 from input_pipelines.sources import beir
+from t5x_style.distributed import partitioning
 from t5x_style.evaluate import evaluate
 from t5x_style.evaluation import query_embedder, query_groups, ranking, retrieval_systems
 from t5x_style.evaluation.comparison import table
@@ -51,6 +52,28 @@ def test_a_model_that_knows_the_answers_is_perfect(corpus):
     )
     assert evaluator.evaluate(FUNCTIONS, 7) == dict.fromkeys(ranking.METRICS, 1.0)
     assert evaluator.score(FUNCTIONS, 7).queries == ("q2", "q3")
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_fewer_rows_than_devices_are_measured_as_on_one_device(corpus, kind):
+    """As on 64 chips, with the 32 rows of runs/development/retrieval_evaluator.gin."""
+    tables = {"query": QUERY_TABLE, "passage": PASSAGE_TABLE}
+    functions = {
+        f"embed_{side}": sparse_function(side, table.argmax(axis=1))
+        for side, table in tables.items()
+    }
+    functions = FUNCTIONS if kind == "dense" else functions
+
+    def scores(rows, mesh):
+        sources = helpers.Source(QUERY_IDS, rows), helpers.Source(PASSAGE_IDS, rows)
+        partitioner = partitioning.Partitioner(mesh, devices=jax.devices()[: mesh.data])
+        evaluator = RetrievalEvaluator(
+            *("dev", *sources, corpus, "dev"), partitioner=partitioner, kind=kind
+        )
+        return evaluator.evaluate(functions, 7)
+
+    many, one = scores(4, partitioning.MeshShape(8)), scores(4, partitioning.MeshShape(1))
+    assert many == one == dict.fromkeys(ranking.METRICS, 1.0)
 
 
 def sparse_function(side: str, tokens: np.ndarray) -> ModelFunction:
