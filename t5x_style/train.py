@@ -83,7 +83,7 @@ def train(
       CheckpointError: a checkpoint is damaged, its own or that of the training that it continues.
       stages.Interrupted: SIGTERM came; everything is saved.
     """
-    check(evaluators, development_metric)
+    check(pipeline, cadence, evaluators, development_metric)
     development_metric = measured_development_metric(
         development_metric, {e.name: getattr(e, "metrics", None) for e in evaluators}
     )
@@ -194,11 +194,17 @@ def measured_development_metric(
     return metric
 
 
-def check(evaluators: Sequence[hooks.Evaluator], development_metric: str | None) -> None:
+def check(
+    pipeline: BatchSource | ModelDependentSource,
+    cadence: Cadence,
+    evaluators: Sequence[hooks.Evaluator],
+    development_metric: str | None,
+) -> None:
     """What can be known to be wrong before `train` runs.
 
     Raises:
-      ValueError: no evaluator gives the development metric, or two have one name.
+      ValueError: no evaluator gives the development metric, or two have one name; the source would
+        wait for a checkpoint without end.
     """
     names = [evaluator.name for evaluator in evaluators]
     if len(set(names)) < len(names):
@@ -206,6 +212,8 @@ def check(evaluators: Sequence[hooks.Evaluator], development_metric: str | None)
     if development_metric is not None:  # no metrics: nothing to measure, which is no mistake
         listed = {e.name: getattr(e, "metrics", None) or None for e in evaluators}
         _require_metric(development_metric, listed)
+    if isinstance(pipeline, ModelDependentSource):
+        pipeline.require_patience(cadence.save_every)
 
 
 def _require_metric(metric: str, evaluators: Mapping[str, Sequence[str] | None]) -> None:

@@ -1,6 +1,7 @@
-"""Builds an index of each new checkpoint of a training that retrieves on the host.
+"""Builds what a training needs from each of its new checkpoints: an index, or hard negatives.
 
     python -m t5x_style.watch_index --gin_file=gin_configs/runs/indexes/watch.gin ...
+    python -m t5x_style.watch_index --gin_file=gin_configs/runs/negatives/watch.gin ...
 
 A companion of a training, no stage: it publishes to a folder of its own. It writes nothing into the
 training's folder, a version that never changes once it is finished. Either folder may be on object
@@ -34,7 +35,7 @@ def watch(
     partitioner: Partitioner,
     poll_seconds: Annotated[float, "operational"],
 ) -> None:
-    """Builds an index of each new checkpoint of a training, until that has ended.
+    """Publishes a version from each new checkpoint of a training, until that has ended.
 
     Args:
       refresher: embeds, builds and publishes.
@@ -50,8 +51,9 @@ def watch(
     here = places.local(refresher.folder)
     if (version := version_at(here)) is not None:
         raise RefreshError(
-            f"Refresher.folder: {refresher.folder} is inside the stage folder {version.folder}, "
-            "which only its stage writes. Choose another folder, for the training too."
+            f"{type(refresher).__name__}.folder: {refresher.folder} is inside the stage folder "
+            f"{version.folder}, which only its stage writes. Choose another folder, for the "
+            "training too."
         )
     name = hashlib.sha256(f"{training} {refresher.folder}".encode()).hexdigest()[:16]
     copies = places.cache() / "watched" / name

@@ -125,14 +125,14 @@ class M3(Objective):
         self.exchange, self.cells = exchange, cells
         self.encode_chunks = encode_chunks
         self.encoder = config.build(rngs)
+        size = config.hidden if vector_size is None else vector_size
         if SPARSE in kinds:
             # A shared word scores 1 after the temperature.
             start = math.sqrt(embedding_config.temperature)
             self.sparse = token_representations.WordWeights(config, vocabulary, start, rngs=rngs)
         if MULTI_VECTOR in kinds:
-            size = vector_size or config.hidden
             self.multi_vector = token_representations.TokenVectors(config, size, rngs=rngs)
-        self.matryoshka = _shorter_lengths(matryoshka, loss_config, vector_size or config.hidden)
+        self.matryoshka = _shorter_lengths(matryoshka, loss_config, size)
         if distil_after is not None:
             self.updates = Updates(jnp.zeros((), jnp.int32))
 

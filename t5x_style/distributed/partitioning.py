@@ -126,6 +126,11 @@ class Partitioner:
         return NamedSharding(self.mesh, PartitionSpec(BATCH_AXES))
 
     @property
+    def ways(self) -> int:
+        """How many parts the rows of a batch are divided into."""
+        return int(np.prod([self.mesh.shape[axis] for axis in BATCH_AXES]))
+
+    @property
     def replicated(self) -> NamedSharding:
         return NamedSharding(self.mesh, PartitionSpec())
 
@@ -170,12 +175,11 @@ class Partitioner:
 
     def check_rows(self, rows: int, what: str) -> None:
         """Raises PartitioningError unless `rows` divides by the data and fsdp axes."""
-        ways = int(np.prod([self.mesh.shape[axis] for axis in BATCH_AXES]))
-        if rows % ways:
+        if rows % self.ways:
             raise PartitioningError(
-                f"{what}: {rows} rows do not divide by {ways}, the devices on mesh axes "
+                f"{what}: {rows} rows do not divide by {self.ways}, the devices on mesh axes "
                 f"{BATCH_AXES} of {dict(self.mesh.shape)}. Choose a batch that is a multiple of "
-                f"{ways}, or another mesh."
+                f"{self.ways}, or another mesh."
             )
 
     def local_rows(self, rows: int) -> np.ndarray:

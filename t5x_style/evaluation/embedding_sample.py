@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from t5x_style.distributed.partitioning import BATCH_AXES, Partitioner
+from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.evaluation.embedding_diagnostics import MOST_TEXTS
 from t5x_style.evaluation.embedding_report import Report, Vectors, report
 from t5x_style.interfaces.batch_source import BatchSource
 from t5x_style.interfaces.objective import ModelFunction, Objective, Spec, embedder
 from t5x_style.interfaces.representation import DENSE, PASSAGE, QUERY
 from t5x_style.interfaces.texts import Batched
+from t5x_style.retrieval import encoding
 
 ROWS_AT_ONCE = 32  # of a group on a device: bounds the memory of long texts
 _NEEDED = ("tokens", "segment_ids", "segment_valid", "example_id")
@@ -108,7 +109,7 @@ class EmbeddingSample:
         times = {group: rows // base for group, (rows, _) in sizes.items()}
         texts = max(times[group] * segments for group, (_, segments) in sizes.items())
         wanted = min(base, max(1, MOST_TEXTS // texts))
-        ways = int(np.prod([self._partitioner.mesh.shape[axis] for axis in BATCH_AXES]))
+        ways = self._partitioner.ways
         at_once = ways * min(max(1, ROWS_AT_ONCE // max(times.values())), -(-wanted // ways))
         rows = np.resize(np.arange(wanted), (-(-wanted // at_once), at_once))
         return _Plan(rows, times, wanted / base)
@@ -130,10 +131,11 @@ class EmbeddingSample:
         assert self._source is not None
         sharding, count = self._partitioner.batch_sharding, 0
         for group in self._source.batches():
+            fitting = encoding.fitting(group, self._partitioner)
             yield {
                 PASSAGE: {
                     name: jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
-                    for name, array in group.items()
+                    for name, array in fitting.items()
                 }
             }
             count += int(np.asarray(group["segment_valid"]).sum())

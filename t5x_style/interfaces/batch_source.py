@@ -162,6 +162,18 @@ class ModelDependentSource(abc.ABC):
     not_continued: ClassVar[str] = ""
     decides: ClassVar[tuple[str, ...]] = ()
 
+    def require_patience(self, save_every: int) -> None:  # noqa: B027  most wait for none
+        """Check that a training would not wait for a checkpoint that it never comes to.
+
+        Called by the training's check, before the first stage of a recipe, and by `bind`.
+
+        Args:
+          save_every: steps between two checkpoints.
+
+        Raises:
+          ValueError: it would.
+        """
+
     @abc.abstractmethod
     def bind(self, view: ModelView) -> BatchSource:
         """The source that one training reads.

@@ -111,11 +111,15 @@ class RefreshedNegatives(ModelDependentSource):
         Raises:
           ValueError: a bound of staleness that training would wait for without end.
         """
+        self.require_patience(view.save_every)
+        return NegativesBatches(self, view)
+
+    def require_patience(self, save_every: int) -> None:
+        """See `ModelDependentSource`."""
         staleness.require_patience(
             *("RefreshedNegatives", self.max_staleness_steps, self.when_stale, self.ahead),
-            view.save_every,
+            save_every,
         )
-        return NegativesBatches(self, view)
 
     @property
     def clean(self) -> BatchSource:
@@ -144,7 +148,8 @@ class NegativesBatches:
         decides = json.dumps({**self._mined, "first_step": refreshed.first_step}, sort_keys=True)
         self.fingerprint = f"{self._source.fingerprint}:{decides}"
         self._versions = VersionChoice(
-            refreshed.folder, refreshed.max_staleness_steps, refreshed.when_stale, self._read
+            *("RefreshedNegatives", "the negatives", refreshed.folder),
+            *(refreshed.max_staleness_steps, refreshed.when_stale, self._read),
         )
         self._begun = False
 

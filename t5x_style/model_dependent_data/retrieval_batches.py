@@ -155,11 +155,7 @@ class HostRetrieval(ModelDependentSource):
         return self.source
 
     def require_patience(self, save_every: int) -> None:
-        """Raises ValueError if a training would wait for an index of a step it never comes to.
-
-        Args:
-          save_every: steps between two checkpoints.
-        """
+        """See `ModelDependentSource`."""
         staleness.require_patience(
             *("HostRetrieval", self.max_staleness_steps, self.when_stale, self.ahead), save_every
         )
@@ -257,7 +253,8 @@ class RetrievalBatches:
         self.fingerprint = self._source.fingerprint
         self._encoder: host_query_encoder.HostQueryEncoder | None = None
         self._versions = VersionChoice(
-            retrieval.folder, retrieval.max_staleness_steps, retrieval.when_stale, self._read
+            *("HostRetrieval", "the index", retrieval.folder),
+            *(retrieval.max_staleness_steps, retrieval.when_stale, self._read),
         )
 
     def specs(self) -> Specs:

@@ -1,4 +1,4 @@
-"""Which run a training is, and which version of an index each of its steps saw.
+"""Which run a training is, and which version of an index, or of negatives, each step saw.
 
 Of several processes the first decides and writes it down; the others hear of it in
 `distributed.shared_values`.

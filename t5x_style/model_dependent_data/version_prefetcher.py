@@ -1,4 +1,4 @@
-"""Versions of an index for a training: one is in use, a newer one is read beside the steps."""
+"""Versions for a training: one is in use, a newer one is read next to the steps."""
 
 import concurrent.futures
 import threading

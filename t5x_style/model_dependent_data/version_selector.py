@@ -1,4 +1,7 @@
-"""Which version of an index a step of a training sees: the newest, and that is written down."""
+"""Which version of an index, or of negatives, a step of a training sees.
+
+It is the newest, and that is written down.
+"""
 
 import concurrent.futures
 import functools
@@ -26,11 +29,13 @@ class VersionChoice(Generic[T]):
     """Chooses as `HostRetrieval` says.
 
     Attributes:
-      waiting: whether a call of `of`, in any thread, waits for a version of the index.
+      waiting: whether a call of `of`, in any thread, waits for a version.
     """
 
     def __init__(
         self,
+        owner: str,
+        what: str,
         folder: str,
         max_staleness_steps: int | None,
         when_stale: Literal["pause", "warn"],
@@ -39,9 +44,12 @@ class VersionChoice(Generic[T]):
         """`begin` has to be called before a step is asked for.
 
         Args:
+          owner: class whose fields messages name.
+          what: versions are of it, such as 'the index'; for messages.
           folder, max_staleness_steps, when_stale: see `HostRetrieval`.
           read: opens a version, see `VersionReader`.
         """
+        self._owner, self._what = owner, what
         self._shown, self._folder = folder, places.local(folder)
         self._bound, self._when_stale = max_staleness_steps, when_stale
         self._reader = VersionReader(read)
@@ -106,7 +114,7 @@ class VersionChoice(Generic[T]):
             return self._answered(lambda: self._reader.open(seen))
         except VersionError as error:
             _say(
-                f"step {step} saw version {seen} of the index: {error} It sees the newest now: "
+                f"step {step} saw version {seen} of {self._what}: {error} It sees the newest now: "
                 "this run does not repeat the one before it, bit for bit."
             )
             return None
@@ -117,8 +125,8 @@ class VersionChoice(Generic[T]):
         while (decided := leader.decision(step)) is None:
             if _REMIND_SECONDS - waited % _REMIND_SECONDS < _TOLD_SECONDS:
                 _say(
-                    f"step {step}: waiting for process 0 to decide which version of the index in "
-                    f"{self._shown} it sees"
+                    f"step {step}: waiting for process 0 to decide which version of {self._what} "
+                    f"in {self._shown} it sees"
                 )
             self._wait(_TOLD_SECONDS)
             waited += _TOLD_SECONDS
@@ -200,9 +208,9 @@ class VersionChoice(Generic[T]):
         if self._warned != number:
             self._warned = number
             print(
-                f"step {step}: version {number} of the index is {step - made_at} steps old, the "
+                f"step {step}: version {number} of {self._what} is {step - made_at} steps old, the "
                 f"bound is {self._bound}: training goes on with it "
-                "(HostRetrieval.when_stale = 'warn'). "
+                f"({self._owner}.when_stale = 'warn'). "
                 "Is its companion, `python -m t5x_style.watch_index`, still running?",
                 file=sys.stderr,
             )
@@ -210,12 +218,12 @@ class VersionChoice(Generic[T]):
 
     def _tell_waiting(self, found: tuple[int, int] | None, step: int) -> None:
         bound = self._bound
-        age = "" if bound is None else f" of at most {bound} steps' age"
+        age = "" if bound is None else f", at most {bound} steps old,"
         there = "this run has none" if found is None else f"the newest is of step {found[1]}"
         print(
-            f"step {step}: waiting for an index{age} in {self._shown}; {there}. The companion of "
-            "this training builds it from its checkpoints: `kennel run RECIPE --companions=only`, "
-            "or `python -m t5x_style.watch_index`.",
+            f"step {step}: waiting for a version of {self._what}{age} in {self._shown}; {there}. "
+            "The companion of this training makes it from its checkpoints: `kennel run RECIPE "
+            "--companions=only`, or `python -m t5x_style.watch_index`.",
             file=sys.stderr,
             flush=True,
         )

@@ -10,8 +10,9 @@ known before the first stage runs. No array is made, and no function is called b
 These look at names of files, at manifests and at headers of weights; only of tokenizers and
 configurations is more read.
 
-What depends on a file that is still to be written is `Unknown`: whoever computes with it ends
-there, without a verdict. A vocabulary of an assumed size takes the place of a tokenizer's.
+What depends on a file that is still to be written is `Unknown`, and what cannot be made for that
+reason is made of assumed values, see `unknowns`: a rule that is not about these holds whatever they
+will be.
 """
 
 import dataclasses
@@ -20,76 +21,18 @@ import inspect
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from t5x_style.configuration import code_checks, gin_types, parameters, signatures
 from t5x_style.configuration.gin_reader import FOLDER_MACRO, Config, Macro, Reference, to_gin
 from t5x_style.interfaces import contract
+from t5x_style.preflight import unknowns
+from t5x_style.preflight.unknowns import NOT_KNOWN, Named, NotKnownError, Refused, Unknown
 from t5x_style.workflow import stage_runner
 
-ASSUMED_NUMBER = 1 << 20
-ASSUMED_TOKENS = 30522
-NOT_KNOWN = "<not known yet>"
 PARTITIONER = "t5x_style.distributed.partitioning.Partitioner"
 OBJECTIVE = "t5x_style.interfaces.objective"
 EARLY = "READ_EARLY"
-
-
-class NotKnownError(Exception):
-    """A value decides that is not known yet."""
-
-
-class Unknown:
-    """A value that is not known yet; it can be held and passed on, but not used."""
-
-    def __repr__(self) -> str:
-        return NOT_KNOWN
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise NotKnownError(name)
-
-
-class Refused(Unknown):
-    """A value that was refused, as is said elsewhere."""
-
-
-class Named(Unknown):
-    """An object that is not made before the run, of which the name is known.
-
-    Attributes:
-      metrics: what it measures, where it says so, see `hooks.Evaluator`; None of all others.
-    """
-
-    def __init__(self, name: str, metrics: Sequence[str] | None = None):
-        self.name, self.metrics = name, metrics
-
-
-def _used(self: Any, *others: Any) -> Any:
-    raise NotKnownError
-
-
-_USES = (
-    *("lt", "le", "gt", "ge", "eq", "ne", "bool", "len", "iter", "contains", "getitem", "call"),
-    *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv"),
-    *("mod", "rmod", "pow", "rpow", "neg", "abs", "int", "float", "index", "str", "fspath", "hash"),
-)
-for _name in _USES:
-    setattr(Unknown, f"__{_name}__", _used)
-
-
-class _AssumedSize(int):
-    """A number of tokens that fits every other: both will come from the same tokenizer."""
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    def __ne__(self, other: object) -> bool:
-        return False
-
-    __hash__ = int.__hash__
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +57,10 @@ class Trial:
         """
         self.config, self.inputs, self.refused = config, inputs, refused
         self._refusals: dict[str, tuple[str, dict[str, None]]] = {}  # -> reference, places
-        self._modules: dict[int, Any] = {}  # id of a factory -> what it makes
+        # id of a factory -> what it makes, whether of known values alone
+        self._modules: dict[int, tuple[Any, bool]] = {}
+        # id of a half-known object -> it, one with assumed fields, the names of these
+        self._assumed: dict[int, tuple[Any, Any, list[str]]] = {}
         self._made: dict[tuple[str, str, bool], Any] = {}
 
     @property
@@ -172,14 +118,15 @@ class Trial:
           arguments: of its job.
           job: the dotted path.
         """
-        module = self._modules.get(id(arguments.get("objective")))
+        module, known = self._modules.get(id(arguments.get("objective")), (None, False))
         mesh = arguments.get("partitioner")
         if module is None or mesh is None:
             return
         micro_batches = arguments.get("micro_batches", 1)
         reference = Reference(job.rpartition(".")[2], "", job, True)
-        make = functools.partial(_check_batch, module, mesh, micro_batches)
-        self._try(make, reference, "", reference.text)
+        if known:
+            make = functools.partial(_check_batch, module, mesh, micro_batches)
+            self._try(make, reference, "", reference.text)
         if "pipeline" in arguments:  # others only use a model
             self._try(lambda: module.contract().require_trainable(), reference, "", reference.text)
 
@@ -198,7 +145,7 @@ class Trial:
         if name == FOLDER_MACRO:
             return Unknown()
         value = self._value(self.config.macro(name, where), name, where)
-        return _existing(value) if name in self.inputs else value
+        return unknowns.existing(value) if name in self.inputs else value
 
     def _reference(self, reference: Reference, scope: str, where: str) -> Any:
         key = (reference.target, scope, reference.call)
@@ -215,14 +162,15 @@ class Trial:
         if not reference.call:
             factory = _Factory(thing, arguments)
             if _is_objective(thing):
-                make = functools.partial(_without_arrays, factory)
-                self._modules[id(factory)] = self._try(make, reference, scope, where)
+                self._modules[id(factory)] = self._objective(factory, reference, scope, where)
             return factory
         if reference.target == PARTITIONER:
             make = functools.partial(_without_devices, thing, **arguments)
             return self._try(make, reference, scope, where)
         if thing in (contract.load_vocabulary, contract.vocabulary_size, contract.special_ids):
-            return self._try(lambda: _tokenizer(thing, **arguments), reference, scope, where)
+            return self._try(
+                lambda: unknowns.tokenizer(thing, **arguments), reference, scope, where
+            )
         if not _configures(thing):
             check = getattr(thing, "check_arguments", None)
             if check is not None:
@@ -238,10 +186,33 @@ class Trial:
         made = self._try(lambda: thing(**arguments), reference, scope, where)
         if type(made) is not Unknown or not inspect.isclass(thing):
             return made
-        guess, guessed = _guess(thing, arguments)
-        if guessed:  # a rule that is not about these fields holds whatever they will be
-            self._try(lambda: thing(**guess), reference, scope, where, guessed)
-        return _half_known(thing, arguments)
+        half = unknowns.half_known(thing, arguments)
+        guess, guessed = self._guess(thing, arguments)
+        if guessed:
+            whole = self._try(lambda: thing(**guess), reference, scope, where, guessed)
+            self._assumed[id(half)] = (half, whole, guessed)
+        return half
+
+    def _objective(
+        self, factory: _Factory, reference: Reference, scope: str, where: str
+    ) -> tuple[Any, bool]:
+        """An objective of shapes alone, and whether it is made of known values alone."""
+        make = functools.partial(_without_arrays, factory)
+        made = self._try(make, reference, scope, where)
+        if type(made) is not Unknown:
+            return made, True
+        guess, guessed = self._guess(factory.thing, factory.arguments)
+        make = functools.partial(_without_arrays, _Factory(factory.thing, guess))
+        return self._try(make, reference, scope, where, guessed) if guessed else made, False
+
+    def _guess(self, thing: Any, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """As `unknowns.guess`, with assumed fields also in what is half known."""
+        guess, guessed = unknowns.guess(thing, arguments)
+        for name, value in arguments.items():
+            if id(value) in self._assumed:
+                _, guess[name], more = self._assumed[id(value)]
+                guessed.extend(more)
+        return guess, guessed
 
     def _try(
         self, make: Any, reference: Reference, scope: str, where: str, guessed: Sequence[str] = ()
@@ -257,7 +228,9 @@ class Trial:
         except Exception as error:
             said = str(error) if isinstance(error, ValueError | OSError) else repr(error)
             # a library's error may be about what stands in for the unknown
-            about_guess = any(_names(said, name) for name in guessed)
+            about_guess = any(_names(said, name) for name in guessed) or (
+                guessed and str(unknowns.ASSUMED_NUMBER) in said
+            )
             if NOT_KNOWN not in said and stage_runner.is_users(error) and not about_guess:
                 places = self._places(said, reference, scope)
                 _, known = self._refusals.setdefault(said, (reference.text, {}))
@@ -300,56 +273,6 @@ def _defaults(thing: Any) -> dict[str, Any]:
 
 def _names(said: str, parameter: str) -> bool:
     return re.search(rf"(?<![\w-]){parameter}(?![\w-])", said) is not None
-
-
-def _guess(thing: Any, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The arguments with a number for each unknown one, and the names of these."""
-    hints = gin_types.annotations(thing)
-    names = [
-        name
-        for name, value in arguments.items()
-        if isinstance(value, Unknown) and hints.get(name) in (int, float)
-    ]
-    return {**arguments, **dict.fromkeys(names, ASSUMED_NUMBER)}, names
-
-
-def _existing(path: Any) -> Any:
-    """A path, or a list or dict of them, with those that are not there yet unknown."""
-    if isinstance(path, dict):
-        return {key: _existing(item) for key, item in path.items()}
-    if isinstance(path, list | tuple):
-        return type(path)(_existing(item) for item in path)
-    return Unknown() if isinstance(path, str) and path and not Path(path).exists() else path
-
-
-def _tokenizer(thing: Any, tokenizer_folder: Any) -> Any:
-    if isinstance(tokenizer_folder, Unknown):
-        names = ("pad", "unk", "cls", "sep", "mask")
-        special = {name: number for number, name in enumerate(names)}
-        size = _AssumedSize(ASSUMED_TOKENS)
-        ids = tuple(special.values())
-        vocabulary = contract.Vocabulary(
-            size=size, special_ids=ids, fingerprint="assumed", **special
-        )
-        made = {
-            contract.load_vocabulary: vocabulary,
-            contract.vocabulary_size: size,
-            contract.special_ids: ids,
-        }
-        return made[thing]
-    return thing(tokenizer_folder)
-
-
-def _half_known(thing: Any, arguments: Mapping[str, Any]) -> Any:
-    """An object whose constructor could not decide: its fields, as far as they are known."""
-    made = thing.__new__(thing)
-    for field in dataclasses.fields(thing):
-        value = arguments.get(field.name, field.default)
-        if value is dataclasses.MISSING:
-            made_by = field.default_factory
-            value = Unknown() if isinstance(made_by, dataclasses._MISSING_TYPE) else made_by()
-        object.__setattr__(made, field.name, value)
-    return made
 
 
 def _configures(thing: Any) -> bool:

@@ -149,8 +149,8 @@ def represent_parts(
       represent: jitted; token group -> its representations by kind, on the device.
       parts: their batches cover each text exactly once.
       count: texts in all of them together.
-      partitioner: spreads the rows of a batch over its mesh; None leaves the placing to the
-        function.
+      partitioner: spreads the rows of a batch over its mesh, after rows without texts where they
+        do not divide; None leaves the placing to the function.
       description: shown next to the progress bar.
       report: prints speed, share of padding, and how often the device had run out of work.
 
@@ -160,7 +160,6 @@ def represent_parts(
     Raises:
       EncodingError: a text is missing, repeated or unknown, its numbers are NaN or Inf, or it has
         a sparse token twice.
-      PartitioningError: the rows of a batch do not divide by the mesh.
     """
     meter = _Meter(time.perf_counter())
     waiting: collections.deque[tuple[TextCollector, Group | None, Any]] = collections.deque()
@@ -178,6 +177,7 @@ def represent_parts(
         for part in parts:
             collected = TextCollector(part.ids)
             for group in part.batches():
+                group = fitting(group, partitioner)
                 meter.count(group, waiting[-1][2] if waiting else None)
                 waiting.append((collected, group, represent(_place(group, partitioner))))
                 yield from fetch(IN_FLIGHT)
@@ -221,10 +221,28 @@ def _ready(array: jax.Array) -> bool:
     return bool(array.is_ready())  # type: ignore[attr-defined]
 
 
+def fitting(group: Group, partitioner: Partitioner | None) -> Group:
+    """A group with rows without texts at its end, as many as make its rows divide by the mesh.
+
+    Args:
+      group: of B rows, on the host.
+      partitioner: None: the rows divide, whatever they are.
+    """
+    spare = 0 if partitioner is None else -len(group["tokens"]) % partitioner.ways
+    if not spare:
+        return group
+
+    def extended(name: str, array: Any) -> np.ndarray:
+        nothing = -1 if name == "example_id" else 0  # as in rows that a source leaves free
+        rows = np.full((spare, *array.shape[1:]), nothing, array.dtype)
+        return np.concatenate([array, rows])
+
+    return {name: extended(name, array) for name, array in group.items()}
+
+
 def _place(group: Group, partitioner: Partitioner | None) -> Group:
     if partitioner is None:
         return group
-    partitioner.check_rows(len(group["tokens"]), "a batch of the encoding source")
     # Every process packs the same batches, so each takes its devices' rows from its own copy.
     return {
         name: jax.make_array_from_callback(

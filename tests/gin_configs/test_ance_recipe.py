@@ -31,6 +31,22 @@ def test_how_negatives_are_mined_makes_a_version_of_one_stage(setting, changed):
 
 
 @pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ([], ("600", "100", "200", "0")),
+        (["BUDGET=0.1"], ("60", "10", "20", "0")),
+        (["BUDGET=0.5", "REMINE_EVERY=31", "FIRST_MINED_STEP=200"], ("300", "16", "100", "100")),
+    ],
+)
+def test_a_smaller_budget_mines_as_often(settings, expected):
+    """Steps at most, between two checkpoints, of negatives' age, and before the first."""
+    found = recipe_plans.of_recipe("ance", settings)["ance"]["parameters"]
+    names = ("cadence.steps.steps", "cadence.save_every")
+    names += ("pipeline.max_staleness_steps", "pipeline.first_step")
+    assert tuple(found[name] for name in names) == expected
+
+
+@pytest.mark.parametrize(
     ("setting", "said"),
     [
         ("REMINE_EVERY=0", "Cadence.save_every: expected at least 1, found 0"),
@@ -38,6 +54,12 @@ def test_how_negatives_are_mined_makes_a_version_of_one_stage(setting, changed):
         ("GROUP_SIZE=202", "from 1 to 200 negatives, as many as are mined for a query, found 202"),
         ("GROUP_SIZE=1", "RefreshedNegatives.group_size: expected 1 positive"),
         ("WHEN_STALE=wait", "when_stale"),
+        (
+            "NEGATIVES_STALENESS_STEPS=102",
+            "expected at least 103 (a checkpoint every 100 steps, and 2 batches made ahead), found "
+            "102",
+        ),
+        ("BUDGET=0.02", "expected at least 5 (a checkpoint every 2 steps, and 2 batches"),
     ],
 )
 def test_settings_are_refused_before_the_first_stage(setting, said, tmp_path):
@@ -58,7 +80,7 @@ def test_a_companion_mines_while_the_retriever_trains(tmp_path, monkeypatch):
     command = ["launch.recipe", "--gin_file=gin_configs/recipes/ance.gin", "--gin.BUDGET=0.02"]
     command += [f"--gin.CORPUS='{tmp_path / 'corpus'}'", f"--gin.RUN_DIR='{run}'"]
     command += ["--gin.MODEL='models/tiny.gin'", "--gin.PASSAGE_LENGTH=128", "--gin.QUERIES=16"]
-    command += ["--gin.ANCE_DEPTH=20", "--gin.REMINE_EVERY=2", "--gin.NEGATIVES_STALENESS_STEPS=5"]
+    command += ["--gin.ANCE_DEPTH=20", "--gin.NEGATIVES_STALENESS_STEPS=250"]
     ((code, output),) = process_group.finish([process_group.start(command)])
     assert code == 0, output
     lines = (run / "ance/index_versions.jsonl").read_text().splitlines()

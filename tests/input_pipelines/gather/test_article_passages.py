@@ -87,6 +87,26 @@ def test_a_link_is_not_cut(tmp_path: Path) -> None:
     assert not any("<" in row["text"] or "href" in row["text"] for row in passages)
 
 
+@pytest.mark.parametrize(
+    ("href", "found", "to_no_article"),
+    [
+        ("USA", [], 1),  # a redirect, of which the dump has no page
+        ("United_States", ["2"], 0),
+        ("united%20States#History", ["2"], 0),
+        ("United_states", [], 1),
+    ],
+)
+def test_a_link_has_to_name_the_title_of_an_article(
+    tmp_path: Path, href: str, found: list[str], to_no_article: int
+) -> None:
+    dump = f'<doc id="1" title="Ohio">\nOf the <a href="{href}">states</a>.\n== Head ==\n</doc>\n'
+    dump += '<doc id="2" title="United States">\nSome words here.\n</doc>\n'
+    _, links = gathered(tmp_path, dump)
+    assert links[0]["links"] == found
+    report = json.loads((tmp_path / "out/report.json").read_text())
+    assert report.get("links_to_no_article", 0) == to_no_article
+
+
 def test_a_dump_in_json(tmp_path: Path) -> None:
     path = tmp_path / "wiki.jsonl"
     lines = [

@@ -227,7 +227,7 @@ def test_each_token_of_a_text_once_with_its_largest_weight(seed: int) -> None:
         ({"exchange": "star"}, "M3.exchange: expected one of .*'star'"),
         ({"config": losses("dense"), "distil_after": 3}, "nothing to learn from"),
         ({"config": JointLossConfig({"thick": 1.0}, {"thick": 1.0})}, "thick"),
-        ({"vector_size": -1}, "TokenVectors.size"),
+        ({"vector_size": 0}, "TokenVectors.size"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings: Any, message: str) -> None:

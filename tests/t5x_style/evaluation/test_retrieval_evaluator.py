@@ -19,7 +19,6 @@ from t5x_style.evaluation.retrieval_evaluator import RetrievalEvaluator
 from t5x_style.interfaces.contract import ContractError
 from t5x_style.interfaces.index import NO_ROW
 from t5x_style.interfaces.objective import ModelFunction
-from t5x_style.interfaces.representation import RepresentationError
 from t5x_style.retrieval import encoding, exact_index, max_passage, published_index
 from t5x_style.retrieval.beir_collection import CollectionError
 from tests.kits import retrieval_helpers as helpers
@@ -51,35 +50,6 @@ def test_a_model_that_knows_the_answers_is_perfect(corpus):
     )
     assert evaluator.evaluate(FUNCTIONS, 7) == dict.fromkeys(ranking.METRICS, 1.0)
     assert evaluator.score(FUNCTIONS, 7).queries == ("q2", "q3")
-
-
-def sparse_function(side: str, tokens: np.ndarray) -> ModelFunction:
-    """Text i has the token `tokens[i]` alone."""
-
-    @jax.jit
-    def embed(group):
-        names = group["example_id"]
-        segments = jnp.where(names >= 0, jnp.arange(1, names.shape[1] + 1), 0)
-        found = jnp.asarray(tokens, jnp.int32)[jnp.maximum(names, 0)]
-        return {"segments": segments, "tokens": found, "weights": jnp.ones(names.shape)}
-
-    call = lambda group, kinds: {"sparse": embed(group)}  # noqa: E731
-    return ModelFunction(call, {}, "weights of words", "embed", side, ("sparse",))
-
-
-def test_other_kinds_are_compared_as_well(corpus):
-    answers = np.array([PASSAGE_IDS.index(RIGHT[query]) for query in QUERY_IDS])
-    functions = {
-        "embed_query": sparse_function("query", answers),
-        "embed_passage": sparse_function("passage", np.arange(len(PASSAGE_IDS))),
-    }
-    sources = helpers.Source(QUERY_IDS), helpers.Source(PASSAGE_IDS)
-    evaluator = RetrievalEvaluator("dev", *sources, corpus, "dev", kind="sparse")
-    assert evaluator.evaluate(functions, 7) == dict.fromkeys(ranking.METRICS, 1.0)
-    with pytest.raises(RepresentationError, match="expected a function that embeds a 'query'"):
-        evaluator.evaluate(FUNCTIONS, 7)  # these make dense vectors
-    with pytest.raises(RepresentationError, match=r"RetrievalEvaluator\.kind.*found \['lexical'\]"):
-        RetrievalEvaluator("dev", *sources, corpus, "dev", kind="lexical")
 
 
 def test_only_queries_of_the_split_count(corpus):

@@ -172,7 +172,7 @@ def test_an_index_that_is_too_old_is_waited_for_or_told(whole, tmp_path, capsys)
     batches = pausing.pipeline.batches(5, np.arange(test_realm.ROWS))
     threading.Timer(0.7, lambda: copy_version(folder, tmp_path / "run")).start()
     found = next(batches)  # once the newer one is there
-    assert "waiting for an index of at most 4 steps' age" in capsys.readouterr().err
+    assert "waiting for a version of the index, at most 4 steps old, in" in capsys.readouterr().err
     assert (found["evidence"]["age"][found["evidence"]["lengths"] > 0] <= 4).all()
     batches.close()
 

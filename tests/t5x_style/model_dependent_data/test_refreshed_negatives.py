@@ -151,6 +151,19 @@ def test_versions_that_do_not_fit_are_refused(data, whole, tmp_path):
         versioned_negatives.read(tmp_path / "versions", 1, MINED, str)
 
 
+def test_negatives_that_are_too_old_are_named(data, whole, tmp_path, capsys):
+    folder, _, _ = whole
+    copied(folder, tmp_path)
+    (tmp_path / RECORD).unlink()
+    for number in versioned_folder.published(tmp_path / "versions")[1:]:
+        shutil.rmtree(version(tmp_path, number))
+    run = ance.build(data, tmp_path, host=ance.source(data, tmp_path, when_stale="warn"))
+    run.pipeline.batch(8)
+    told = capsys.readouterr().err
+    assert "version 1 of the negatives is 8 steps old, the bound is 4" in told
+    assert "RefreshedNegatives.when_stale" in told
+
+
 def test_an_error_in_the_mining_publishes_nothing(data, whole, tmp_path, monkeypatch):
     folder, _, _ = whole
     step = versioned_index.newest(folder / "versions", run_of(folder))[1]

@@ -1,6 +1,7 @@
 """Which version a step sees, while object storage does not answer, and what stays on the disk."""
 
 import concurrent.futures
+import contextlib
 import types
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from t5x_style.model_dependent_data import version_selector
 from t5x_style.model_dependent_data.version_log import RECORD, Follower, Record
 from t5x_style.model_dependent_data.version_selector import VersionChoice
+from t5x_style.model_dependent_data.versioned_index import VersionError
 from t5x_style.retrieval import remote_versions, versioned_folder
 from t5x_style.storage import places
 from t5x_style.storage.errors import Unreachable
@@ -43,7 +45,7 @@ def test_a_follower_deletes_its_copies_of_versions_that_are_gone(bucket, tmp_pat
         remote_versions.fetch(copies, URL, number)
         return opened(number)
 
-    choice = VersionChoice(URL, None, "warn", read)
+    choice = VersionChoice("HostRetrieval", "the index", URL, None, "warn", read)
     choice.begin("a", Decided())
     for number in (1, 2, 3):
         publish(work)
@@ -59,7 +61,8 @@ def choice(tmp_path, monkeypatch):
         pass
 
     def made(read, record):
-        choice = VersionChoice(str(tmp_path / "index"), None, "warn", read)
+        folder = str(tmp_path / "index")
+        choice = VersionChoice("HostRetrieval", "the index", folder, None, "warn", read)
         choice.begin("a", record)
         return choice
 
@@ -96,3 +99,51 @@ def test_a_training_that_is_stopped_waits_no_longer_for_storage(choice, tmp_path
     waits = choice(read, Record(tmp_path / RECORD))
     with pytest.raises(concurrent.futures.CancelledError):
         waits.of(1)
+
+
+class Seen(Record):
+    """Of a run whose step 9 saw version 1."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.add(9, 1)
+
+
+class Undecided(Follower):
+    """Of a process whose leader has decided nothing yet."""
+
+    def __init__(self):
+        super().__init__(1)
+
+    def decision(self, step):
+        return None
+
+
+def gone(number):
+    raise VersionError(f"version {number} is not there any more.")
+
+
+@pytest.mark.parametrize(
+    ("when_stale", "record", "read", "said"),
+    [
+        ("pause", Record, opened, "step 9: waiting for a version of the negatives, at most 4 "),
+        ("warn", Record, opened, "step 9: version 1 of the negatives is 9 steps old"),
+        ("warn", Record, opened, "(RefreshedNegatives.when_stale = 'warn')"),
+        ("warn", Seen, gone, "step 9 saw version 1 of the negatives: version 1 is not there"),
+        ("warn", Undecided, opened, "decide which version of the negatives in"),
+    ],
+)
+def test_messages_name_what_is_waited_for(
+    tmp_path, capsys, monkeypatch, when_stale, record, read, said
+):
+    monkeypatch.setattr(version_selector, "_REMIND_SECONDS", 0.01)  # at once
+    with versioned_folder.new_version(tmp_path / "mined", {"run": "a", "step": 0}, 1):
+        pass
+    folder = str(tmp_path / "mined")
+    choice = VersionChoice("RefreshedNegatives", "the negatives", folder, 4, when_stale, read)
+    choice.begin("a", Undecided() if record is Undecided else record(tmp_path / RECORD))
+    choice.stop_waiting()
+    with contextlib.suppress(concurrent.futures.CancelledError, VersionError):
+        choice.of(9)
+    told = capsys.readouterr().err
+    assert said in told and "index" not in told.replace("watch_index", "")

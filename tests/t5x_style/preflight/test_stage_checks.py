@@ -7,9 +7,12 @@ import sys
 
 import pytest
 
-from t5x_style.preflight import stage_checks, trial
+from t5x_style.preflight import stage_checks, unknowns
 from t5x_style.workflow import recipe_checks, recipe_planning, recipe_reader
 from tests import recipe_plans
+
+WEIGHTS = ("KIND_WEIGHTS", "KINDS_IN_SUM")  # of M3
+DENSE_SPARSE = {"dense": 1.0, "sparse": 0.3}
 
 
 def found(name, *overrides):
@@ -98,6 +101,44 @@ def test_nothing_is_wrong_with_our_recipes(name):
             {"retriever_1": True, "evaluation": False},
             "@train: pooling 'mcls' is for the use of a model that was trained with 'cls'",
         ),
+        (
+            "m3_gpu",  # whose rows and positions follow from a collection that is not there yet
+            ["POOLING=mcls"],
+            {"m3": True, "retriever": True, "m3_vectors": False, "evaluation": False},
+            "@train: pooling 'mcls' is for the use of a model that was trained with 'cls'",
+        ),
+        (
+            "m3",
+            ["m3.M3.matryoshka=(999,)"],
+            {"pairs": False, "m3": True},
+            "M3.matryoshka: expected distinct lengths from 1 to 63, below the 64 dimensions of a "
+            "vector, found [999] (matryoshka = (999,) at command line",
+        ),
+        (
+            "m3",
+            ["VECTOR_SIZE=0"],
+            {"m3": True},
+            "TokenVectors.size",
+        ),
+        (
+            "m3",
+            ["m3.M3.matryoshka=(32,)", *(f"{name}={DENSE_SPARSE}" for name in WEIGHTS)],
+            {"m3": True},
+            "M3.matryoshka: expected a weight above 0 of 'multi_vector'",
+        ),
+        (
+            "colbert",  # whose punctuation is of a tokenizer that is not there yet
+            ["colbert.ColBERT.matryoshka=(64, -1)"],
+            {"colbert": True, "retriever": False},
+            "ColBERT.matryoshka: expected distinct lengths from 1 to 127, below the 128 dimensions "
+            "of a vector, found [64, -1]",
+        ),
+        (
+            "realm_refresh",
+            ["HOST_STALENESS_STEPS=1", "WHEN_STALE=pause"],
+            {"realm": True},
+            "HostRetrieval.max_staleness_steps: expected at least",
+        ),
     ],
 )
 def test_what_no_stage_accepts_is_known_before_the_first(name, overrides, stages, message):
@@ -118,12 +159,12 @@ def test_the_mesh_divides_the_rows():
 
 
 def test_the_unknown_decides_nothing():
-    unknown = trial.Unknown()
+    unknown = unknowns.Unknown()
     for use in (bool, len, int, lambda x: x < 1, lambda x: x == 1, lambda x: x % 2, lambda x: x.y):
-        with pytest.raises(trial.NotKnownError):
+        with pytest.raises(unknowns.NotKnownError):
             use(unknown)
-    assert repr(unknown) == trial.NOT_KNOWN and not isinstance(unknown, str)
-    size = trial._AssumedSize(5)
+    assert repr(unknown) == unknowns.NOT_KNOWN and not isinstance(unknown, str)
+    size = unknowns.AssumedSize(5)
     assert size == 7 and bool(size != 9) is False and size < 6
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_style.distributed.partitioning import MeshShape, Partitioner, PartitioningError
+from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.contract import ContractError
 from t5x_style.retrieval import (
@@ -210,9 +210,31 @@ def test_a_vector_that_is_not_finite_is_named():
         encoding.encode(jax.jit(broken), helpers.Source(IDS[:4]))
 
 
-def test_rows_that_do_not_divide_by_the_mesh_are_refused():
-    with pytest.raises(PartitioningError, match="6 rows"):
-        encoding.encode(embed, helpers.Source(IDS, rows=6), Partitioner(MeshShape(8, 1, 1)))
+@pytest.mark.parametrize("rows", [3, 4, 6, 12])
+@pytest.mark.parametrize("mesh", [MeshShape(8, 1, 1), MeshShape(2, 2, 2)])
+def test_rows_that_do_not_divide_by_the_mesh_are_followed_by_free_ones(rows, mesh):
+    shapes = set()
+
+    @jax.jit
+    def watched(group):
+        shapes.add(group["tokens"].shape[0] % Partitioner(mesh).ways)
+        return embed(group)
+
+    found = encoding.encode(watched, helpers.Source(IDS[:37], rows=rows), Partitioner(mesh))
+    np.testing.assert_array_equal(found[:, 0], np.arange(37))
+    assert shapes == {0}
+
+
+def test_free_rows_are_as_those_of_a_source():
+    source = helpers.Source(IDS[:3], rows=3)
+    (whole,) = helpers.Source(IDS[:3], rows=8).batches()
+    (group,) = source.batches()
+    found = encoding.fitting(group, Partitioner(MeshShape(8, 1, 1)))
+    for name, array in whole.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+        assert found[name].dtype == array.dtype
+    assert encoding.fitting(whole, Partitioner(MeshShape(8, 1, 1))) is whole
+    assert encoding.fitting(group, None) is group
 
 
 @pytest.mark.parametrize("field", ["segment_length", "prefix", "tokenizer_fingerprint"])
