@@ -8,15 +8,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from t5x_style.evaluation import fusion, ranking
+from t5x_style.evaluation import fusion, pseudo_queries, ranking
 from t5x_style.evaluation.evaluation_suite import EvaluationSuite
 from t5x_style.evaluation.query_embedder import MakeSource, QueryEmbedder
 from t5x_style.evaluation.ranking import Run
 from t5x_style.interfaces import index as index_lib
-from t5x_style.interfaces.representation import KINDS
+from t5x_style.interfaces.representation import KINDS, PASSAGE, Representations
 from t5x_style.interfaces.text_encoder import TextEncoder
 from t5x_style.interfaces.texts import EncodeSource
-from t5x_style.retrieval import hybrid
+from t5x_style.retrieval import candidate_scores, hybrid
 from t5x_style.retrieval.beir_collection import Qrels
 
 Weights = Mapping[str, float]
@@ -52,7 +52,7 @@ class HybridSearch:
         weights: in place of a choice.
         tune_split: judgements that weights are chosen on.
         metric: that they maximise.
-        texts: makes sources of queries that `queries` do not hold.
+        texts: makes sources of queries that `queries` do not hold, and of changed passages.
 
         Raises:
           ContractError: model and indexes do not belong together.
@@ -66,6 +66,7 @@ class HybridSearch:
         self._model, self._hybrid = model, searched
         kinds = dict.fromkeys([*prior, *(index.kind for index in searched.indexes)])
         self._queries = QueryEmbedder(name, model, queries, list(kinds), texts)
+        self._texts = texts
         self._method, self._prior, self._weights = method, prior, weights
         self._tune_split, self._metric = tune_split, metric
         self._facts: dict[str, Any] = {}
@@ -85,11 +86,6 @@ class HybridSearch:
 
     def run(self, suite: EvaluationSuite, split: str) -> Run:
         """As `System.run`."""
-        if suite.changed:
-            raise ValueError(
-                f"{self.name}: a hybrid cannot be asked pseudo-queries. Give the collection "
-                "development queries (gin_configs/runs/collections/split_queries.gin)"
-            )
         wanted = list(suite.texts(split))
         rows, scores = self._scored(suite, split)
         if self._method == "reciprocal_rank":
@@ -104,8 +100,31 @@ class HybridSearch:
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Candidates [Q, C] of a split's queries, and their scores by kind."""
         queries = self._queries.embed(suite.texts(split), split)
-        rows = self._hybrid.propose(queries, suite.depth)
-        return rows, self._hybrid.scores({kind: queries[kind] for kind in self._prior}, rows)
+        asked = {kind: queries[kind] for kind in self._prior}
+        rows = self._hybrid.propose(queries, suite.depth + len(suite.changed))
+        changed = pseudo_queries.changed_passages(
+            self.name, self._hybrid.ids, suite.changed, self._model.contract, self._texts
+        )
+        if changed is None:
+            return rows, self._hybrid.scores(asked, rows)
+        return self._with_changed(asked, rows, changed)
+
+    def _with_changed(
+        self, queries: Representations, rows: np.ndarray, changed: pseudo_queries.ChangedPassages
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """As `_scored`, where each changed passage is a candidate by its present text."""
+        rows = np.where(np.isin(rows, changed.rows), index_lib.NO_ROW, rows)
+        scores = self._hybrid.scores(queries, rows)
+        present = self._model.represent(PASSAGE, changed.source, list(queries))
+        shape = (len(rows), len(changed.rows))
+        every = np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape)
+        rows = np.concatenate([rows, np.broadcast_to(changed.rows, shape)], axis=1)
+        order = np.argsort(np.where(rows == index_lib.NO_ROW, len(self._hybrid.ids), rows), axis=1)
+        for kind, one in queries.items():
+            more = candidate_scores.scores(kind, one, present[kind], every)
+            both = np.concatenate([scores[kind], more], axis=1)
+            scores[kind] = np.take_along_axis(both, order, axis=1)
+        return np.take_along_axis(rows, order, axis=1), scores
 
     def _chosen(self, suite: EvaluationSuite, split: str) -> Weights:
         if self._weights is None:

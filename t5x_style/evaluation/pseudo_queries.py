@@ -15,9 +15,15 @@ import collections
 import dataclasses
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from t5x_style.evaluation.evaluation_suite import EvaluationSuite
+from t5x_style.evaluation.query_embedder import MakeSource
+from t5x_style.interfaces.contract import TEXT, Contract
+from t5x_style.interfaces.texts import EncodeSource
 from t5x_style.retrieval.beir_collection import Passage, Qrels
 
 SPLIT = "pseudo-queries"
@@ -132,3 +138,50 @@ class PseudoBench(EvaluationSuite):
     def texts(self, split: str) -> dict[str, str]:
         """The pseudo-queries."""
         return self._made.texts
+
+
+class ChangedPassages(NamedTuple):
+    """Passages of an index that have another text now.
+
+    Attributes:
+      rows: [C] int32, of the index.
+      source: their present texts, in this order.
+    """
+
+    rows: np.ndarray
+    source: EncodeSource
+
+
+def changed_passages(
+    name: str,
+    ids: Sequence[str],
+    changed: Mapping[str, Passage],
+    contract: Contract,
+    texts: MakeSource | None,
+) -> ChangedPassages | None:
+    """Those of the changed passages that an index holds; None if there are none.
+
+    Args:
+      name: of the system that asks, for messages.
+      ids: of the index, by row.
+      changed: id -> passage, of the collection.
+      contract: of the model that embeds them.
+      texts: makes sources of texts; needed where there are changed passages.
+
+    Raises:
+      ValueError: passages of the index are not whole texts.
+    """
+    row_of = {one: row for row, one in enumerate(ids)}
+    kept = [one for one in changed if one in row_of]
+    if not kept:
+        return None
+    if contract.passage_layout != TEXT:
+        raise ValueError(
+            f"{name}: pseudo-queries need passages of the layout {TEXT!r}, indexed whole. Give the "
+            "collection development queries (gin_configs/runs/collections/split_queries.gin), or "
+            "bind retrieval_systems.Fusion.method to 'reciprocal_rank'"
+        )
+    assert texts is not None  # who asks pseudo-queries makes sources of them
+    present = [" ".join(filter(None, (changed[n].title, changed[n].text))) for n in kept]
+    source = texts(kept, present, contract.passage_length, contract.passage_prefix)
+    return ChangedPassages(np.array([row_of[one] for one in kept], np.int32), source)

@@ -13,7 +13,7 @@ from t5x_style.evaluation.evaluation_suite import System as System
 from t5x_style.evaluation.query_embedder import MakeSource, QueryEmbedder
 from t5x_style.evaluation.ranking import Run
 from t5x_style.interfaces import index as index_lib
-from t5x_style.interfaces.contract import TEXT, Contract
+from t5x_style.interfaces.contract import Contract
 from t5x_style.interfaces.joint_texts import JointTexts
 from t5x_style.interfaces.representation import PASSAGE, Representation
 from t5x_style.interfaces.text_encoder import TextEncoder
@@ -108,25 +108,23 @@ class IndexSearch:
         self, queries: Representation, changed: Mapping[str, Passage], k: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """As `Index.search`, as if the index held the changed passages instead."""
-        if self._documents is not None or self._model.contract.passage_layout != TEXT:
+        if self._documents is not None:
             raise ValueError(
-                f"{self.name}: pseudo-queries need passages of the layout {TEXT!r}, indexed whole. "
-                "Give the collection development queries "
+                f"{self.name}: pseudo-queries need passages that are indexed whole, found blocks "
+                "of documents. Give the collection development queries "
                 "(gin_configs/runs/collections/split_queries.gin), or bind "
                 "retrieval_systems.Fusion.method to 'reciprocal_rank'"
             )
-        row_of = {name: row for row, name in enumerate(self._index.ids)}
-        kept = [name for name in changed if name in row_of]
-        rows = np.array([row_of[name] for name in kept], np.int32)
-        texts = [" ".join(filter(None, (changed[n].title, changed[n].text))) for n in kept]
-        if not kept:
-            return self._index.search(queries, k)
-        assert self._texts is not None  # who asks pseudo-queries makes sources of them
         contract = self._model.contract
-        source = self._texts(kept, texts, contract.passage_length, contract.passage_prefix)
-        embedded = self._model.encode(PASSAGE, source, self._index.kind)
+        present = pseudo_queries.changed_passages(
+            self.name, self._index.ids, changed, contract, self._texts
+        )
+        if present is None:
+            return self._index.search(queries, k)
+        rows = present.rows
+        embedded = self._model.encode(PASSAGE, present.source, self._index.kind)
         changed_scores = similarity.hits(self._index.kind, queries, embedded)  # [Q, C]
-        scores, found = self._index.search(queries, min(len(row_of), k + len(kept)))
+        scores, found = self._index.search(queries, min(len(self._index.ids), k + len(rows)))
         scores = np.where(np.isin(found, rows), -np.inf, scores)
         all_rows = np.concatenate([found, np.broadcast_to(rows, changed_scores.shape)], axis=1)
         return index_lib.padded(np.concatenate([scores, changed_scores], axis=1), all_rows, k)

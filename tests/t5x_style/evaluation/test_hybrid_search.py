@@ -13,6 +13,7 @@ from t5x_style.evaluation import hybrid_search, ranking
 from t5x_style.evaluation.evaluation_suite import EvaluationSuite
 from t5x_style.interfaces.representation import DENSE, KINDS, MULTI_VECTOR, SPARSE
 from t5x_style.retrieval import embedding_shards, exact_index, hybrid
+from t5x_style.retrieval.beir_collection import Passage
 from tests.kits.toys import three_kinds
 
 COUNT, DEV = 60, 40
@@ -101,6 +102,36 @@ def test_reciprocal_ranks_need_no_development_queries(model, searched, corpus, t
     weighted = EvaluationSuite(str(alone), [system(model, searched)], 10)
     with pytest.raises(ValueError, match="chosen on split 'dev'.*reciprocal_rank"):
         weighted.run("hybrid", "test")
+
+
+@pytest.mark.parametrize("method", ["weighted", "reciprocal_rank"])
+def test_changed_passages_are_searched_by_their_present_text(
+    model, searched, corpus, method, tmp_path
+):
+    """As pseudo-queries ask for it: the same as a hybrid over the collection with these texts."""
+    changed = {"p3": 7, "p50": 3}  # passage -> the one whose text it has now
+
+    def numbered(ids, texts, length, prefix) -> three_kinds.Texts:
+        source = three_kinds.Texts([TEXTS[int(text.split()[-1])] for text in texts])
+        source.ids = list(ids)
+        return source
+
+    texts = [TEXTS[changed.get(f"p{n}", n)] for n in range(COUNT)]
+    storage = embedding_shards.Storage(shard_size=32, dtype="float32")
+    folder = str(tmp_path / "again")
+    encode_corpus(model, three_kinds.Texts(texts), "embed_passage", storage, folder, KINDS)
+    indexes = [exact_index.load(folder, kind) for kind in (DENSE, SPARSE)]
+    again = hybrid.load(folder, indexes, KINDS)
+    given = {"method": method, "weights": PRIOR if method == "weighted" else None}
+    expected = EvaluationSuite(corpus, [system(model, again, **given)], 10).run("hybrid", "test")
+    suite = EvaluationSuite(corpus, [system(model, searched, texts=numbered, **given)], 10)
+    assert suite.run("hybrid", "test") != expected
+    suite = EvaluationSuite(corpus, [system(model, searched, texts=numbered, **given)], 10)
+    suite.changed = {name: Passage(name, "", f"text {n}", "") for name, n in changed.items()}
+    found = suite.run("hybrid", "test")
+    for query, hits in expected.items():
+        assert [one for one, _ in found[query]] == [one for one, _ in hits]
+        assert [s for _, s in found[query]] == pytest.approx([s for _, s in hits], abs=1e-6)
 
 
 def test_weights_are_not_chosen_on_what_is_evaluated(model, searched, corpus):
