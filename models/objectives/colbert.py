@@ -89,7 +89,6 @@ class ColBERT(Objective):
         text_embedding.require_token_states(config, "ColBERT")
         text_embedding.require_fit(config, embedding_config, vocabulary)
         _require_unit_length(embedding_config)
-        _require_words(punctuation, vocabulary)
         kinds = tuple(loss_config.weights)
         representation.require_kinds(kinds, (MULTI_VECTOR,), "ColBERT: JointLossConfig.weights")
         if min(group_size, vector_size, cells, encode_chunks) < 1:
@@ -101,6 +100,13 @@ class ColBERT(Objective):
             raise ValueError(
                 f"ColBERT.exchange: expected one of {collectives.EXCHANGES}, found {exchange!r}"
             )
+        self.matryoshka = text_embedding.shorter_lengths(
+            matryoshka, vector_size, "ColBERT.matryoshka"
+        )
+        self.token_vector_size = token_representations.kept_size(
+            token_vector_size, vector_size, "ColBERT.token_vector_size"
+        )
+        _require_words(punctuation, vocabulary)
         self.config, self.embedding_config = config, embedding_config
         self.vocabulary = vocabulary
         self.query, self.passage = query, passage
@@ -111,12 +117,6 @@ class ColBERT(Objective):
         self.vector_size = vector_size
         self.exchange, self.cells = exchange, cells
         self.encode_chunks = encode_chunks
-        self.matryoshka = text_embedding.shorter_lengths(
-            matryoshka, vector_size, "ColBERT.matryoshka"
-        )
-        self.token_vector_size = token_representations.kept_size(
-            token_vector_size, vector_size, "ColBERT.token_vector_size"
-        )
         self.encoder = config.build(rngs)
         self.multi_vector = token_representations.TokenVectors(
             config, vector_size, bias=False, kept=self.token_vector_size, rngs=rngs

@@ -127,14 +127,14 @@ class M3(Objective):
         self.distil_after = distil_after
         self.exchange, self.cells = exchange, cells
         self.encode_chunks = encode_chunks
+        size = vector_size or config.hidden
+        self.matryoshka = _shorter_lengths(matryoshka, loss_config, size)
+        self.token_vector_size = _kept_size(token_vector_size, kinds, size)
         self.encoder = config.build(rngs)
         if SPARSE in kinds:
             # A shared word scores 1 after the temperature.
             start = math.sqrt(embedding_config.temperature)
             self.sparse = token_representations.WordWeights(config, vocabulary, start, rngs=rngs)
-        size = vector_size or config.hidden
-        self.matryoshka = _shorter_lengths(matryoshka, loss_config, size)
-        self.token_vector_size = _kept_size(token_vector_size, kinds, size)
         if MULTI_VECTOR in kinds:
             self.multi_vector = token_representations.TokenVectors(
                 config, size, kept=self.token_vector_size, rngs=rngs

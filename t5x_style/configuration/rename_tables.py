@@ -282,6 +282,7 @@ ADDED: Mapping[str, str] = {
     "beir.gold_ids.also": "[]",
     "pair_mixture.PairMixture.similar": "1",
     "embedding_shards.Storage.pool_factor": "1",
+    "evaluate_short_vectors.evaluate_short_vectors.kind": "'dense'",
     "embedding_shards.Storage.token_dtype": "None",
     "encoding.load_embeddings.expected": "None",
     "hybrid.load.expected": "None",

@@ -24,7 +24,7 @@ from t5x_style.interfaces.contract import Combination, Contract, ContractError
 from t5x_style.interfaces.objective import GroupShape, Objective
 from t5x_style.interfaces.representation import KINDS, MULTI_VECTOR, SIDES, Entries
 from t5x_style.retrieval import embedding_shards, exact_index, hybrid
-from t5x_style.retrieval.token_vectors import compact
+from t5x_style.retrieval.token_vectors import compact, cutting
 from t5x_style.serving import saved_model
 from t5x_style.step import train_state
 from t5x_style.training import model_folder
@@ -134,6 +134,7 @@ def test_vectors_are_the_first_dimensions_at_their_length(opened, name, side):
     whole, short = (opened(size).encode(side, source, MULTI_VECTOR) for size in (None, SIZE))
     assert whole.arrays["vectors"].shape[1] == WHOLE and short.arrays["vectors"].shape[1] == SIZE
     same(short, cut(whole))
+    same(short, cutting.cut(whole, SIZE))
     lengths = np.linalg.norm(short.arrays["vectors"], axis=1)
     mean = name == "m3" and side == "query"  # MaxSim is then a mean over the query's vectors
     np.testing.assert_allclose(
