@@ -54,7 +54,7 @@ def evaluate_short_vectors(
     depth: int,
     metrics: Sequence[str],
     model_dir: str,
-    kind: str = DENSE,
+    kind: str = "dense",
 ) -> dict[str, str]:
     """Writes scores.json (`score_files`) by the number of dimensions, and prints a table.
 
@@ -120,7 +120,7 @@ def check(
     lengths: Sequence[int],
     depth: int,
     metrics: Sequence[str],
-    kind: str = DENSE,
+    kind: str = "dense",
 ) -> None:
     """What can be known to be wrong before the job runs; reads names of files only.
 
