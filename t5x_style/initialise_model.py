@@ -49,6 +49,7 @@ def initialise_model(
     Raises:
       ValueError: `initialise_from` is empty.
       InitialiseError: the weights do not fit the objective.
+      ContractError: the objective cuts vectors of tokens, which is for a trained model.
     """
     check(initialise_from)
     definition, state, shardings = train_state.create(

@@ -8,6 +8,7 @@ vectors of tokens are `multi_vector/` once more, a MultiVectorEncoder of sentenc
 SPLADE, `sparse_encoder/` alone, a SparseEncoder; of ColBERT, `multi_vector/` alone.
 """
 
+import dataclasses
 import json
 import re
 import shutil
@@ -30,6 +31,7 @@ from models.interop import (
     sentence_modules,
     torch_pickle,
 )
+from models.networks import token_representations
 from t5x_style.interfaces.contract import Contract, Vocabulary
 from t5x_style.interfaces.encoder import TokenEncoderConfig
 
@@ -67,6 +69,7 @@ def export(
     tokenizer: str,
     unused: Sequence[str] = (),
     hybrid: str | None = None,
+    token_vector_size: int | None = None,
 ) -> dict[str, str]:
     """Writes what a training stage left for other libraries.
 
@@ -80,6 +83,8 @@ def export(
         hybrid: folder of a contract that says how the kinds of M3 are searched as one
             (`hybrid_weights.keep`); `encoder/` gets that contract, and its card the weights. None:
             neither.
+        token_vector_size: how many first dimensions the vectors of tokens have in what is written,
+            one of those that M3 or ColBERT was trained for; None: all.
 
     Returns:
         name -> folder in model_dir, of `encoder` and those of `masked_lm`, `pretraining` and
@@ -90,18 +95,24 @@ def export(
         ExportError: the weights have other shapes than config says, or parts that Hugging Face
             files have no place for, or the tokenizer is another than in training; or a re-ranker's
             encoder is not of BERT's family, or its tokenizer joins pairs in another way than ours.
-        ContractError: `hybrid` is of another model, or combines a kind that this one does not make.
+        ContractError: `hybrid` is of another model, or combines a kind that this one does not make;
+            or the model was not trained for `token_vector_size`.
         ValueError: see `hf_config.config_to_hf`.
     """
-    contract = Contract.load(checkpoint)
+    whole = weights.arrays()
+    size = _kept(whole, token_vector_size)
+    contract = Contract.load(checkpoint).cut_to(size, checkpoint)
+    given = _of_embedder(_cut(whole, size), contract)
     arrays = {
         path: array
-        for path, array in _of_embedder(weights.arrays(), contract).items()
+        for path, array in given.items()
         if not any(re.search(pattern, path) for pattern in unused)
     }
     export_checks.require_fit(arrays, config, contract, vocabulary)
     if hybrid is not None:
         contract = contract.combined(hybrid, export_checks.kinds(arrays, contract))
+    # A projection to fewer dimensions gives all that it has.
+    contract = dataclasses.replace(contract, token_vector_size=None, trained_token_vector_sizes=())
     writer = _Writer(config, contract, vocabulary, Path(tokenizer))
     folder, parts = Path(model_dir), {path.split("/")[0] for path in arrays}
     if export_checks.is_reranker(contract):
@@ -135,6 +146,20 @@ def _of_embedder(arrays: Mapping[str, np.ndarray], contract: Contract) -> Mappin
     if contract.pooling != "pooler":
         return arrays
     return {path.removeprefix("embedder/"): array for path, array in arrays.items()}
+
+
+def _kept(arrays: Mapping[str, np.ndarray], size: int | None) -> int | None:
+    """As `token_vector_size` of a contract."""
+    kernel = arrays.get("multi_vector/dense/kernel")
+    if kernel is None:
+        return size
+    return token_representations.kept_size(size, kernel.shape[1], "export.token_vector_size")
+
+
+def _cut(arrays: Mapping[str, np.ndarray], size: int | None) -> Mapping[str, np.ndarray]:
+    """With a projection of the states of tokens to `size` dimensions; None: as it is."""
+    head = ("multi_vector/dense/kernel", "multi_vector/dense/bias")
+    return {path: array[..., :size] if path in head else array for path, array in arrays.items()}
 
 
 def _parts(arrays: Mapping[str, np.ndarray], *parts: str) -> dict[str, np.ndarray]:

@@ -72,7 +72,7 @@ def largest_of_each(
     follows = jnp.concatenate(
         [
             (segments[:, 1:] == segments[:, :-1]) & (tokens[:, 1:] == tokens[:, :-1]),
-            jnp.zeros((len(tokens), 1), bool),
+            jnp.zeros_like(tokens[:, :1], dtype=bool),
         ],
         axis=1,
     )
@@ -91,15 +91,23 @@ class TokenVectors(nnx.Module):
         config: of the encoder.
         size: d; D in M3's official code, 128 in ColBERT.
         bias: whether the projection has one; ColBERT's has none.
+        kept: how many first dimensions a vector has, see `kept_size`; None: all d.
         rngs: stream `params`.
     """
 
     def __init__(
-        self, config: TokenEncoderConfig, size: int, bias: bool = True, *, rngs: nnx.Rngs
+        self,
+        config: TokenEncoderConfig,
+        size: int,
+        bias: bool = True,
+        kept: int | None = None,
+        *,
+        rngs: nnx.Rngs,
     ) -> None:
         if size < 1:
             raise ValueError(f"TokenVectors.size: expected at least 1, found {size}")
         self.dense = heads.projection(config, size, rngs, bias)
+        self.kept = kept
 
     def __call__(self, hidden: jax.Array, group: Group) -> dict[str, jax.Array]:
         """M3's multi_vector representation, of all tokens but the first, [CLS]; E = L.
@@ -117,8 +125,23 @@ class TokenVectors(nnx.Module):
             hidden: [B, L, D].
             segments: [B, L] int32, as `segment_ids`; a token that is given 0 has no vector.
         """
-        vectors = text_embedding.unit(self.dense(hidden).astype(jnp.float32))
+        projected = self.dense(hidden).astype(jnp.float32)[..., : self.kept]
+        vectors = text_embedding.unit(projected)
         return {SEGMENTS: segments, "vectors": jnp.where(segments[..., None] > 0, vectors, 0.0)}
+
+
+def kept_size(size: int | None, whole: int, where: str) -> int | None:
+    """How many first dimensions of vectors of `whole` are kept, at unit length; None: all.
+
+    Raises:
+        ValueError: fewer than 1 or more than there are; `where` is in the message.
+    """
+    if size is not None and not 0 < size <= whole:
+        raise ValueError(
+            f"{where}: expected 1 to {whole} dimensions, those of a vector, or None for all of "
+            f"them, found {size}"
+        )
+    return None if size == whole else size
 
 
 def shorter(vectors: Mapping[str, jax.Array], length: int) -> dict[str, jax.Array]:

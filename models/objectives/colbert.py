@@ -56,6 +56,8 @@ class ColBERT(Objective):
         matryoshka: numbers of first dimensions that are trained as vectors, too (arXiv:2205.13147;
             of tokens arXiv:2408.16672): for each, the loss of their MaxSim is added. The metric is
             of whole vectors.
+        token_vector_size: how many first dimensions the vectors of a trained model are cut to, see
+            `Contract`; one of its `matryoshka`. None: all.
         rngs: stream `params`.
 
     Raises:
@@ -80,13 +82,13 @@ class ColBERT(Objective):
         cells: int = 1 << 24,
         encode_chunks: int = 1,
         matryoshka: Sequence[int] = (),
+        token_vector_size: int | None = None,
         *,
         rngs: nnx.Rngs,
     ) -> None:
         text_embedding.require_token_states(config, "ColBERT")
         text_embedding.require_fit(config, embedding_config, vocabulary)
         _require_unit_length(embedding_config)
-        _require_words(punctuation, vocabulary)
         kinds = tuple(loss_config.weights)
         representation.require_kinds(kinds, (MULTI_VECTOR,), "ColBERT: JointLossConfig.weights")
         if min(group_size, vector_size, cells, encode_chunks) < 1:
@@ -98,6 +100,13 @@ class ColBERT(Objective):
             raise ValueError(
                 f"ColBERT.exchange: expected one of {collectives.EXCHANGES}, found {exchange!r}"
             )
+        self.matryoshka = text_embedding.shorter_lengths(
+            matryoshka, vector_size, "ColBERT.matryoshka"
+        )
+        self.token_vector_size = token_representations.kept_size(
+            token_vector_size, vector_size, "ColBERT.token_vector_size"
+        )
+        _require_words(punctuation, vocabulary)
         self.config, self.embedding_config = config, embedding_config
         self.vocabulary = vocabulary
         self.query, self.passage = query, passage
@@ -108,12 +117,9 @@ class ColBERT(Objective):
         self.vector_size = vector_size
         self.exchange, self.cells = exchange, cells
         self.encode_chunks = encode_chunks
-        self.matryoshka = text_embedding.shorter_lengths(
-            matryoshka, vector_size, "ColBERT.matryoshka"
-        )
         self.encoder = config.build(rngs)
         self.multi_vector = token_representations.TokenVectors(
-            config, vector_size, bias=False, rngs=rngs
+            config, vector_size, bias=False, kept=self.token_vector_size, rngs=rngs
         )
 
     def batch_specs(self) -> list[dict[str, dict[str, jax.ShapeDtypeStruct]]]:
@@ -123,8 +129,12 @@ class ColBERT(Objective):
 
     def contract(self) -> Contract:
         """See `Objective`; the pooling is 'colbert', the dimension d."""
-        found = self.embedding_config.contract(self.vector_size, self.vocabulary)
-        return dataclasses.replace(found, pooling="colbert")
+        return dataclasses.replace(
+            self.embedding_config.contract(self.vector_size, self.vocabulary),
+            pooling="colbert",
+            token_vector_size=self.token_vector_size,
+            trained_token_vector_sizes=self.matryoshka,
+        )
 
     def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
         """Mean over queries whose positive is in the batch, see `joint_losses.by_kind`.

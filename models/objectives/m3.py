@@ -63,6 +63,8 @@ class M3(Objective):
         matryoshka: numbers of first dimensions of the vectors of tokens that are trained as
             vectors, too (arXiv:2205.13147; of tokens arXiv:2408.16672): for each, the contrastive
             loss of their MaxSim, with the kind's weight, is added. Metrics are of whole vectors.
+        token_vector_size: how many first dimensions the vectors of tokens of a trained model are
+            cut to, see `Contract`; one of its `matryoshka`. None: all.
         rngs: stream `params`.
 
     Raises:
@@ -87,6 +89,7 @@ class M3(Objective):
         cells: int = 1 << 24,
         encode_chunks: int = 1,
         matryoshka: Sequence[int] = (),
+        token_vector_size: int | None = None,
         *,
         rngs: nnx.Rngs,
     ) -> None:
@@ -124,15 +127,18 @@ class M3(Objective):
         self.distil_after = distil_after
         self.exchange, self.cells = exchange, cells
         self.encode_chunks = encode_chunks
-        self.encoder = config.build(rngs)
         size = config.hidden if vector_size is None else vector_size
+        self.matryoshka = _shorter_lengths(matryoshka, loss_config, size)
+        self.token_vector_size = _kept_size(token_vector_size, kinds, size)
+        self.encoder = config.build(rngs)
         if SPARSE in kinds:
             # A shared word scores 1 after the temperature.
             start = math.sqrt(embedding_config.temperature)
             self.sparse = token_representations.WordWeights(config, vocabulary, start, rngs=rngs)
         if MULTI_VECTOR in kinds:
-            self.multi_vector = token_representations.TokenVectors(config, size, rngs=rngs)
-        self.matryoshka = _shorter_lengths(matryoshka, loss_config, size)
+            self.multi_vector = token_representations.TokenVectors(
+                config, size, kept=self.token_vector_size, rngs=rngs
+            )
         if distil_after is not None:
             self.updates = Updates(jnp.zeros((), jnp.int32))
 
@@ -160,8 +166,12 @@ class M3(Objective):
         return [spec]
 
     def contract(self) -> Contract:
-        """See `Objective`; it speaks of the vector."""
-        return self.embedding_config.contract(self.config.hidden, self.vocabulary)
+        """See `Objective`; but for two fields it speaks of the vector."""
+        return dataclasses.replace(
+            self.embedding_config.contract(self.config.hidden, self.vocabulary),
+            token_vector_size=self.token_vector_size,
+            trained_token_vector_sizes=self.matryoshka,
+        )
 
     def loss(self, batch: Batch, key: jax.Array) -> tuple[MetricSum, dict[str, MetricSum]]:
         """Mean over queries whose positive is in the batch, see `joint_losses.combined`.
@@ -312,3 +322,13 @@ def _shorter_lengths(lengths: Sequence[int], config: JointLossConfig, size: int)
             f"(KIND_WEIGHTS), found {dict(config.weights)}"
         )
     return text_embedding.shorter_lengths(lengths, size, "M3.matryoshka")
+
+
+def _kept_size(size: int | None, kinds: Sequence[str], whole: int) -> int | None:
+    """Raises ValueError unless there are vectors of tokens, of this size at least."""
+    if size is not None and MULTI_VECTOR not in kinds:
+        raise ValueError(
+            "M3.token_vector_size: expected 'multi_vector' in JointLossConfig.weights "
+            f"(KIND_WEIGHTS), found {list(kinds)}"
+        )
+    return token_representations.kept_size(size, whole, "M3.token_vector_size")

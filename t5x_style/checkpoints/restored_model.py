@@ -174,7 +174,7 @@ def restore(
     saved = Contract.load(checkpoint)
     if (saved.pooling, contract.pooling) == _WITH_SEVERAL_CLS:
         saved = dataclasses.replace(saved, pooling=contract.pooling)
-    contract.require(saved, checkpoint)
+    contract.require(saved.cut_to(contract.token_vector_size, checkpoint), checkpoint)
     parts: Any = nnx.split(abstract, nnx.Param, ...)
     graphdef, *states = parts
     placed = [

@@ -166,7 +166,7 @@ class HybridSearch:
             "candidates": self._hybrid.candidates,
             "method": self._method,
             **({"weights": self._weights, **self._facts} if self._method == "weighted" else {}),
-            "contract": self._model.contract.facts(),
+            "contract": self._model.contract.of_texts(),
         }
 
 

@@ -22,10 +22,13 @@ def keep(checkpoint: str, metrics: str, system: str, model_dir: str) -> dict[str
       model_dir: gets contract.json.
 
     Raises:
-      ContractError: the evaluation was of a model with another contract.
+      ContractError: the evaluation was of a model with another contract, or of vectors of tokens
+        of a size that the model was not trained for.
       HybridError: see `chosen`.
     """
-    contract, facts = Contract.load(checkpoint), _facts(metrics, system)
+    facts = _facts(metrics, system)
+    size = facts["contract"].get("token_vector_size")
+    contract = Contract.load(checkpoint).cut_to(size, checkpoint)
     if facts["contract"] != contract.of_texts():
         raise ContractError(
             f"{metrics}: {system!r} was evaluated with a model of another contract than that in "

@@ -106,6 +106,10 @@ class Contract:
       passage_layout: 'text', a title, a space and a text; or 'title_and_body', [SEP] between them.
       vocabulary_size: the true size; tables may be padded beyond it.
       tokenizer_fingerprint: sha256 of the tokenizer, as in `Vocabulary`.
+      token_vector_size: how many first dimensions of the vectors of tokens are kept, at unit length
+        again; None: all, as in every training.
+      trained_token_vector_sizes: that were trained as vectors, too (Matryoshka learning); no
+        representation depends on them, so contracts that differ in them alone agree.
       combination: how several kinds are searched as one, where that was chosen on development
         data; no representation depends on it, so contracts that differ in it alone agree.
     """
@@ -122,18 +126,21 @@ class Contract:
     passage_layout: str
     vocabulary_size: int
     tokenizer_fingerprint: str
+    token_vector_size: int | None = None
+    trained_token_vector_sizes: tuple[int, ...] = dataclasses.field(default=(), compare=False)
     combination: Combination | None = dataclasses.field(default=None, compare=False)
 
     def facts(self) -> dict[str, Any]:
-        """Its fields for JSON, without `combination` where there is none."""
+        """Its fields for JSON; those with a default are left out where they have it."""
         fields = dataclasses.asdict(self)
-        if self.combination is None:
-            del fields["combination"]
+        for field in dataclasses.fields(self):
+            if field.default is not dataclasses.MISSING and fields[field.name] == field.default:
+                del fields[field.name]
         return fields
 
     def of_texts(self) -> dict[str, Any]:
         """The fields that representations depend on."""
-        return dataclasses.replace(self, combination=None).facts()
+        return dataclasses.replace(self, trained_token_vector_sizes=(), combination=None).facts()
 
     def save(self, folder: str | Path) -> None:
         path = Path(folder) / FILE_NAME
@@ -154,16 +161,48 @@ class Contract:
                 "of an index; each of these carries its contract."
             )
         fields = json.loads(path.read_text(encoding="utf-8"))
-        names = {field.name for field in dataclasses.fields(cls)} - {"combination"}
-        combination = fields.pop("combination", None)
-        if set(fields) != names:
+        known = dataclasses.fields(cls)
+        names = {field.name for field in known if field.default is dataclasses.MISSING}
+        if not names <= set(fields) <= {field.name for field in known}:
             raise ContractError(
                 f"{path}: expected the fields {sorted(names)}, found {sorted(fields)}"
             )
-        return cls(**fields, combination=_combination(combination, path))
+        combination = _combination(fields.pop("combination", None), path)
+        sizes = tuple(fields.pop("trained_token_vector_sizes", ()))
+        return cls(**fields, trained_token_vector_sizes=sizes, combination=combination)
+
+    def cut_to(self, size: int | None, where: str) -> "Contract":
+        """The contract of a trained model whose vectors of tokens are cut to `size` dimensions.
+
+        Args:
+          size: as `token_vector_size`.
+          where: names the model.
+
+        Raises:
+          ContractError: the model was not trained for this size.
+        """
+        trained = self.trained_token_vector_sizes
+        if size != self.token_vector_size and size not in trained:
+            raise ContractError(
+                f"{where}: expected token_vector_size None, for all dimensions of the vectors of "
+                f"tokens, or a size that the model was trained for, one of {[*trained]}, found "
+                f"{size}. Train it with this size in the objective's `matryoshka` (docs/m3.md)."
+            )
+        return dataclasses.replace(self, token_vector_size=size)
+
+    def require_whole(self) -> None:
+        """Raises ContractError where vectors of tokens are cut: that is for a trained model."""
+        if self.token_vector_size is not None:
+            raise ContractError(
+                "token_vector_size: a model is trained and initialised with all dimensions of its "
+                f"vectors of tokens: expected None here, found {self.token_vector_size}. Set "
+                "TOKEN_VECTOR_SIZE where texts are encoded and searched, and the objective's "
+                "`matryoshka` here (docs/m3.md)."
+            )
 
     def require_trainable(self) -> None:
-        """Raises ContractError for a pooling that is for the use of a trained model alone."""
+        """Raises ContractError for what is for the use of a trained model alone."""
+        self.require_whole()
         if self.pooling == MCLS:
             raise ContractError(
                 f"pooling {MCLS!r} is for the use of a model that was trained with 'cls': expected "

@@ -20,11 +20,16 @@ def write(folder: Path, definition: Definition, state: TrainState) -> None:
     Args:
       folder: of the stage.
       definition, state: of `train_state.create` with UNTRAINED, with the weights to write.
+
+    Raises:
+      ContractError: the objective cuts vectors of tokens, which is for a trained model.
     """
+    contract = definition.module(state.params, state.variables).contract()
+    contract.require_whole()
     checkpointer = checkpointing.Checkpointer(
         folder / "checkpoints", checkpointing.Checkpointing(keep=1)
     )
     checkpointer.save(state, {})
     checkpointer.close()
     if jax.process_index() == 0:
-        definition.module(state.params, state.variables).contract().save(folder)
+        contract.save(folder)

@@ -8,7 +8,9 @@ import pytest
 
 from t5x_style import evaluate_short_vectors
 from t5x_style.interfaces.contract import ContractError
+from t5x_style.interfaces.representation import DENSE, MULTI_VECTOR, Entries, RepresentationError
 from t5x_style.retrieval import embedding_shards
+from t5x_style.retrieval.token_vectors import cutting
 from tests.kits import retrieval_helpers as helpers
 
 CONTRACT = dataclasses.replace(helpers.CONTRACT, dimension=3)
@@ -21,14 +23,22 @@ def unit(vectors):
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
+def as_kind(vectors, kind):
+    """As they are, or as the second of two vectors of tokens; the first is of the other sign."""
+    if kind == DENSE:
+        return unit(vectors)
+    both = np.stack([-unit(vectors), unit(vectors)], axis=1).reshape(-1, 3)
+    return Entries(2 * np.arange(len(vectors) + 1), {"vectors": both})
+
+
 class Encoder:
     """Knows the vectors of two queries."""
 
     contract, fingerprint = CONTRACT, "encoder"
 
-    def encode(self, side, source, kind="dense"):
+    def encode(self, side, source, kind):
         assert side == "query" and source == (["q0", "q1"], "how to read a csv file", 8, "")
-        return unit(QUERIES)
+        return as_kind(QUERIES, kind)
 
 
 def source(ids, texts, length, prefix):
@@ -40,17 +50,18 @@ def measured(tmp_path):
     """Measures an encoder with vectors of the passages of a small collection."""
     corpus = helpers.write_corpus(tmp_path / "corpus")
     ids = [passage[0] for passage in helpers.PASSAGES]
-    storage = embedding_shards.Storage(shard_size=2, dtype="float32")
-    with embedding_shards.ShardWriter(tmp_path / "vectors", "v", storage, ids) as writer:
-        for number in writer.missing():
-            start, end = storage.bounds(len(ids))[number]
-            writer.write(number, {"dense": unit(PASSAGES)[start:end]})
-        writer.finish(CONTRACT, "encoder")
 
-    def run(encoder=None, lengths=(2,), depth=5):
+    def run(encoder=None, lengths=(2,), depth=5, kind=DENSE, **kept):
+        folder = str(tmp_path / f"vectors {kind}")
+        storage = embedding_shards.Storage(shard_size=2, dtype="float32", **kept)
+        with embedding_shards.ShardWriter(folder, "v", storage, ids, [kind]) as writer:
+            for number in writer.missing():
+                start, end = storage.bounds(len(ids))[number]
+                writer.write(number, {kind: as_kind(PASSAGES, kind)[start:end]})
+            writer.finish(CONTRACT, "encoder")
         outputs = evaluate_short_vectors.evaluate_short_vectors(
-            corpus, "test", encoder or Encoder(), source, str(tmp_path / "vectors"), lengths, depth,
-            ["MRR@3"], str(tmp_path),
+            corpus, "test", encoder or Encoder(), source, folder, lengths, depth, ["MRR@3"],
+            str(tmp_path), kind,
         )  # fmt: skip
         return json.loads((tmp_path / outputs["scores"]).read_text())
 
@@ -63,7 +74,40 @@ def test_whole_vectors_and_each_length_are_measured(measured, capsys):
     assert found["3"]["metrics"]["MRR@3"] == [0.5, 0.5]  # p4 comes first
     assert found["2"]["metrics"]["MRR@3"] == [1.0, 1.0]
     assert found["2"]["passages"] == 5 and found["2"]["queries"] == ["q0", "q1"]
-    assert "2 of 3 dimensions: {'MRR@3': 1.0}" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "2 of 3 dimensions: {'MRR@3': 1.0}" in shown.err
+    rows = [line.split() for line in shown.out.splitlines()]
+    assert ["│", "3", "│", "12", "│", "0.5000", "│"] in rows
+    assert ["│", "2", "│", "8", "│", "1.0000", "│"] in rows
+    assert any("+0.5000 (+0.500 to +0.500)" in line for line in shown.out.splitlines())
+
+
+def test_vectors_of_tokens_are_cut_alike(measured):
+    """A query's vectors have the best cosines, of their signs, with the passage's that it asks."""
+    found = measured(kind=MULTI_VECTOR, lengths=(2, 1))
+    assert list(found) == ["3", "2", "1"]
+    assert found["3"]["metrics"]["MRR@3"] == [0.5, 0.5]
+    assert found["2"]["metrics"]["MRR@3"] == [1.0, 1.0]
+
+
+def test_cut_vectors_of_tokens_have_the_length_of_whole_ones():
+    vectors = np.array([[3, 4, 12], [0, 0, 1], [0, 0, 0]], np.float32) / 13
+    found = cutting.cut(Entries(np.array([0, 1, 3]), {"vectors": vectors}), 2)
+    np.testing.assert_allclose(found.arrays["vectors"], [[0.6, 0.8], [0, 0], [0, 0]], rtol=1e-6)
+    np.testing.assert_array_equal(found.offsets, [0, 1, 3])
+    np.testing.assert_array_equal(vectors[0], np.float32([3, 4, 12]) / 13)
+
+
+@pytest.mark.parametrize("kept", [{"pool_factor": 2}, {"token_dtype": "int8"}])
+def test_vectors_that_are_kept_in_less_space_are_refused(measured, kept):
+    with pytest.raises(RepresentationError, match="expected vectors of tokens kept with"):
+        measured(kind=MULTI_VECTOR, **kept)
+
+
+def test_a_kind_without_vectors_is_refused(tmp_path):
+    corpus = helpers.write_corpus(tmp_path)
+    with pytest.raises(RepresentationError, match=r"\['dense', 'multi_vector'\], found 'sparse'"):
+        evaluate_short_vectors.check(corpus, "test", (2,), 5, ["MRR@3"], "sparse")
 
 
 def test_cut_vectors_are_compared_as_whole_ones_are():

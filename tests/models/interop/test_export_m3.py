@@ -200,3 +200,72 @@ def test_sentence_transformers_gives_the_same_vectors_of_tokens(
         for q, n in enumerate(lengths)
     ]
     np.testing.assert_allclose(scores, expected, atol=1e-5)
+
+
+def export_cut(module: m3.M3, tokenizer: str, folder: Path, size: int, **settings: Any) -> Path:
+    """The export with vectors of tokens of a size, of a model that was trained for 4 and 2."""
+    contract = dataclasses.replace(module.contract(), trained_token_vector_sizes=(4, 2))
+    contract.save(folder)
+    export_hf.export(
+        str(folder / "made"), str(folder), parity_kit.Weights(module), module.config,
+        module.vocabulary, tokenizer, token_vector_size=size, **settings,
+    )  # fmt: skip
+    return folder / "made"
+
+
+def test_cut_vectors_are_those_of_a_smaller_projection(
+    module: m3.M3, tokenizer: str, tmp_path: Path
+) -> None:
+    short = dataclasses.replace(module.contract(), token_vector_size=4)
+    chosen = Combination((MULTI_VECTOR,), {MULTI_VECTOR: 1.0}, 10)
+    (tmp_path / "hybrid").mkdir()
+    dataclasses.replace(short, combination=chosen).save(tmp_path / "hybrid")
+    made = export_cut(module, tokenizer, tmp_path, 4, hybrid=str(tmp_path / "hybrid"))
+    size, whole = module.config.vocab_size, parity_kit.Weights(module).arrays()
+    found = import_hf.HuggingFace(str(made / "encoder"), size, m3_heads=True).arrays()
+    for name in ("kernel", "bias"):
+        path = f"multi_vector/dense/{name}"
+        np.testing.assert_array_equal(found[path], whole[path][..., :4])
+    sparse = "sparse/dense/kernel"
+    np.testing.assert_array_equal(found[sparse], whole[sparse])
+    said = Contract.load(made / "encoder")  # it is a model of its own, which has four
+    assert (said.combination, said.token_vector_size) == (chosen, None)
+    with pytest.raises(ContractError, match="token_vector_size: expected 4, found 2"):
+        export_cut(module, tokenizer, tmp_path, 2, hybrid=str(tmp_path / "hybrid"))
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [(3, r"one of \[4, 2\], found 3"), (7, "export.token_vector_size: expected 1 to 6 dimensions")],
+)
+def test_sizes_that_cannot_be_exported_are_refused(
+    module: m3.M3, tokenizer: str, tmp_path: Path, size: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        export_cut(module, tokenizer, tmp_path, size)
+    assert not (tmp_path / "made").exists()
+    made = export_cut(module, tokenizer, tmp_path, 6)  # the whole size
+    config = json.loads((made / "multi_vector/1_Dense/config.json").read_text())
+    assert config["out_features"] == 6
+
+
+@pytest.mark.slow
+@needs_interop
+def test_sentence_transformers_gives_the_same_cut_vectors(
+    module: m3.M3, tokenizer: str, tmp_path: Path
+) -> None:
+    from sentence_transformers import MultiVectorEncoder
+    from transformers import AutoTokenizer
+
+    made = export_cut(module, tokenizer, tmp_path, 4)
+    model = MultiVectorEncoder(str(made / "multi_vector"), device="cpu")
+    tokens = AutoTokenizer.from_pretrained(made / "encoder")(
+        TEXTS, padding=True, return_tensors="np"
+    )
+    group = parity_kit.token_group(tokens["input_ids"], tokens["attention_mask"])
+    whole: Any = module.represent("passage", group, [MULTI_VECTOR])[MULTI_VECTOR]["vectors"]
+    theirs = model.encode_document(TEXTS, convert_to_numpy=True)
+    for row, length in enumerate(tokens["attention_mask"].sum(axis=1)):
+        short = np.array(whole)[row, 1:length, :4]
+        short /= np.linalg.norm(short, axis=1, keepdims=True)
+        np.testing.assert_allclose(short, theirs[row], atol=1e-5)

@@ -139,6 +139,18 @@ def test_nothing_is_wrong_with_our_recipes(name):
             {"realm": True},
             "HostRetrieval.max_staleness_steps: expected at least",
         ),
+        (
+            "m3",
+            ["TOKEN_VECTOR_SIZE=65"],  # VECTOR_SIZE is 64
+            {"m3": False, "m3_vectors": True, "evaluation": True, "search": True},
+            "M3.token_vector_size: expected 1 to 64 dimensions, those of a vector",
+        ),
+        (
+            "colbert",
+            ["TOKEN_VECTOR_SIZE=129"],  # VECTOR_SIZE is 128
+            {"colbert": False, "colbert_vectors": True, "evaluation": True},
+            "ColBERT.token_vector_size: expected 1 to 128 dimensions, those of a vector",
+        ),
     ],
 )
 def test_what_no_stage_accepts_is_known_before_the_first(name, overrides, stages, message):
