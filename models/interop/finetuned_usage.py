@@ -103,7 +103,8 @@ def _several_kinds(contract: Contract) -> list[str]:
 from FlagEmbedding import BGEM3FlagModel
 
 model = BGEM3FlagModel("path/to/this/folder", pooling_method="{contract.pooling}", use_fp16=False)
-kinds = model.encode(["a passage"], return_dense=True, return_sparse=True, return_colbert_vecs=True)
+texts = [{contract.passage_prefix + "a passage"!r}]
+kinds = model.encode(texts, return_dense=True, return_sparse=True, return_colbert_vecs=True)
 ```""",
         model_cards.combination(contract).strip(),
         "`multi_vector/` next to this folder holds the vectors of tokens for `MultiVectorEncoder` "
