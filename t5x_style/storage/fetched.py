@@ -1,6 +1,7 @@
 """Files of a folder that never changes there, fetched when they are read, within a limit of bytes.
 
     FOLDER/.fetched      names of the files that were fetched, a line each; locked by all readers
+    FOLDER/.fetching     locked while a reader looks for absent files and fetches them
 
 Folders are fetched whole. When the copies of all folders would take more than `KENNEL_CACHE_LIMIT`,
 those that were read longest ago lose their files, but none that a process is reading.
@@ -18,6 +19,7 @@ from pathlib import Path
 from t5x_style.storage import mirror, objects, places, sizes
 
 LIST = ".fetched"
+FETCHING = ".fetching"
 LIMIT = "KENNEL_CACHE_LIMIT"
 
 
@@ -53,11 +55,11 @@ def kept(folder: Path, wanted: Mapping[str, File]) -> Iterator[None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / LIST, "a+", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
-        while _absent(folder, wanted):
-            fcntl.flock(file, fcntl.LOCK_EX)  # another process may be fetching the same
+        fcntl.flock(file, fcntl.LOCK_SH)  # `_drop` leaves the folder alone from here on
+        # A lock of its own: for that of the list, one would wait until the others have read.
+        with open(folder / FETCHING, "a", encoding="utf-8") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)  # also where nothing is absent: it may be unchecked
             _fetch(folder, wanted)
-            fcntl.flock(file, fcntl.LOCK_SH)  # not in one step: `_drop` may have been between
         os.utime(file.fileno())  # it was read now
         yield
 

@@ -84,8 +84,14 @@ def _copy(planned: Plan, silent: Version, lease: Lease) -> Path:
     size = store.bytes_of(silent.folder)
     space.check(planned.store, planned.link.name, size, planned.limit, f"a copy of {silent.id}")
     folder = planned.store.new_folder(planned.job.name, planned.fingerprint)
-    names = shutil.ignore_patterns(STARTED_FILE, STAGE_FILE, HERE_FILE, fetched.LIST)
-    shutil.copytree(silent.folder, folder, ignore=names, dirs_exist_ok=True, symlinks=True)
+    own = (STARTED_FILE, STAGE_FILE, HERE_FILE, fetched.LIST, fetched.FETCHING)
+    shutil.copytree(
+        silent.folder,
+        folder,
+        ignore=shutil.ignore_patterns(*own),
+        dirs_exist_ok=True,
+        symlinks=True,
+    )
     remote_store.push(planned.store, folder)  # before the record that lets others continue it
     return folder
 

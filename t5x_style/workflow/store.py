@@ -37,7 +37,7 @@ RUN_FILE = ".run.json"  # in a run's folder: where its store is
 DELETED_SUFFIX = ".deleted"  # suffix of a folder that is being deleted
 ID_DIGITS = 16  # of the fingerprint, in a version's name
 HERE_FILE = "stage.here.json"  # on this machine alone: which attempt wrote its files
-OWN_FILES = (STAGE_FILE, STARTED_FILE, HERE_FILE, USED, PINNED, fetched.LIST)
+OWN_FILES = (STAGE_FILE, STARTED_FILE, HERE_FILE, USED, PINNED, fetched.LIST, fetched.FETCHING)
 
 
 class StoreError(ValueError):

@@ -272,15 +272,16 @@ def test_profile_of_a_resumed_run(tmp_path):
 
 
 def test_development_metric_of_no_evaluator():
+    check = functools.partial(train_entry.check, ToyPipeline(TEXT, 32), CADENCE)
     with pytest.raises(ValueError, match="found 'dev/MRR'; train.evaluators gives nothing"):
-        train_entry.check([], "dev/MRR")
+        check([], "dev/MRR")
     with pytest.raises(ValueError, match=r"found 'dev/MRR'; .* gives dev/MRR@10, dev/nDCG@10"):
         train_entry.measured_development_metric("dev/MRR", {"dev": ("MRR@10", "nDCG@10")})
     gives = types.SimpleNamespace(name="dev", metrics=("MRR@10", "nDCG@10", "F1_*"))
     with pytest.raises(ValueError, match=r"found 'dev/nDGC@10'; .*did you mean dev/nDCG@10\?$"):
-        train_entry.check([gives], "dev/nDGC@10")
-    train_entry.check([gives], "dev/F1_de")
-    train_entry.check([types.SimpleNamespace(name="dev", metrics=())], "dev/nDCG@10")
+        check([gives], "dev/nDGC@10")
+    check([gives], "dev/F1_de")
+    check([types.SimpleNamespace(name="dev", metrics=())], "dev/nDCG@10")
     train_entry.measured_development_metric("dev/MRR@10", {"dev": ("MRR@10",), "other": None})
     train_entry.measured_development_metric("other/anything", {"other": None})
     assert train_entry.measured_development_metric(None, {}) is None

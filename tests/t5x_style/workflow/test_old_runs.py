@@ -19,6 +19,7 @@ def test_a_finished_run_of_old_code_is_done(tmp_path: Path) -> None:
         archive.extractall(tmp_path, filter="data")
     argv = [
         f"--gin_file={tmp_path}/recipe.gin",
+        f"--gin_file={tmp_path}/defaults_of_then.gin",
         f"--gin.CORPUS={tmp_path}/corpus",
         f"--gin.RUN_DIR={tmp_path}/run",
     ]
