@@ -148,12 +148,18 @@ def _of_embedder(arrays: Mapping[str, np.ndarray], contract: Contract) -> Mappin
     return {path.removeprefix("embedder/"): array for path, array in arrays.items()}
 
 
+def size_of_token_vectors(arrays: Mapping[str, np.ndarray]) -> int | None:
+    """Of the vectors of tokens that a model makes, by its parameters; None: it makes none."""
+    kernel = arrays.get("multi_vector/dense/kernel")
+    return None if kernel is None else int(kernel.shape[1])
+
+
 def _kept(arrays: Mapping[str, np.ndarray], size: int | None) -> int | None:
     """As `token_vector_size` of a contract."""
-    kernel = arrays.get("multi_vector/dense/kernel")
-    if kernel is None:
+    whole = size_of_token_vectors(arrays)
+    if whole is None:
         return size
-    return token_representations.kept_size(size, kernel.shape[1], "export.token_vector_size")
+    return token_representations.kept_size(size, whole, "export.token_vector_size")
 
 
 def _cut(arrays: Mapping[str, np.ndarray], size: int | None) -> Mapping[str, np.ndarray]:

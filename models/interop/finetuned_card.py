@@ -29,6 +29,7 @@ class Facts:
         files: that were trained on and tested with.
         division: sentences on how these came to be.
         command: that made the model.
+        token_vector_size: of the vectors of tokens that M3 also has; None: there are none.
     """
 
     base: str
@@ -40,6 +41,7 @@ class Facts:
     files: Sequence[collection_files.File]
     division: Sequence[str]
     command: str
+    token_vector_size: int | None = None
 
     @property
     def data(self) -> str:
@@ -68,7 +70,9 @@ def card(facts: Facts) -> str:
         *_elsewhere(facts.verdict),
         *_short(facts),
         "## How to use it",
-        finetuned_usage.text(facts.contract, facts.max_tokens, _shortest(facts)),
+        finetuned_usage.text(
+            facts.contract, facts.max_tokens, _shortest(facts), facts.token_vector_size
+        ),
         "## How it was made",
         *_made(facts),
         "## Limits",

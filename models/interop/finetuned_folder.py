@@ -36,6 +36,7 @@ JOBS = {
 }
 RERANKER = "reranker"
 KINDS = ("retriever", RERANKER)
+WRITTEN = "folder for sentence-transformers and transformers"  # for messages
 # How a download of the Hub is stored: the name is that of a folder two above.
 _DOWNLOADED = re.compile(r"models--(.+)")
 
@@ -89,23 +90,22 @@ def finetuned_folder(
     """
     check(published, licence, kind)
     found = verdict_lib.Verdict.load(verdict)
-    what = "folder for sentence-transformers and transformers"
-    if verdict_lib.withheld(found, force, what, model_dir):
+    if verdict_lib.withheld(found, force, WRITTEN, model_dir):
         return {"card": verdict_lib.NOTICE}
     contract = Contract.load(checkpoint)
-    reranker = export_checks.is_reranker(contract)
-    if reranker != (kind == RERANKER):
+    if export_checks.is_reranker(contract) != (kind == RERANKER):
         raise export_checks.ExportError(
             f"{checkpoint}: expected a fine-tuned {kind}, found similarity {contract.similarity!r}"
         )
     written = export_hf.export(
         model_dir, checkpoint, weights, config, vocabulary, tokenizer, hybrid=hybrid
     )
-    name = "cross_encoder" if reranker else "encoder"
+    name = "cross_encoder" if kind == RERANKER else "encoder"
+    folder = Path(model_dir) / written[name]
     if hybrid is not None:
-        contract = Contract.load(Path(model_dir) / written[name])
-    folder, longest = Path(model_dir) / written[name], export_hf.max_tokens(contract)
-    keep = kept_files.keep_for_reranker if reranker else kept_files.keep
+        contract = Contract.load(folder)
+    longest = export_hf.max_tokens(contract)
+    keep = kept_files.keep_for_reranker if kind == RERANKER else kept_files.keep
     keep(published, folder, longest)
     facts = finetuned_card.Facts(
         base=base_model or base_name(published),
@@ -117,6 +117,7 @@ def finetuned_folder(
         files=collection_files.files(corpus),
         division=collection_files.division(report),
         command=command,
+        token_vector_size=export_hf.size_of_token_vectors(weights.arrays()),
     )
     (folder / "README.md").write_text(finetuned_card.card(facts), encoding="utf-8")
     return {**written, "card": f"{written[name]}/README.md"}

@@ -22,13 +22,19 @@ ranking = model.rank("a query", ["a passage", "another passage"])
 ```"""
 
 
-def text(contract: Contract, max_tokens: int, dimensions: int | None = None) -> str:
+def text(
+    contract: Contract,
+    max_tokens: int,
+    dimensions: int | None = None,
+    token_vector_size: int | None = None,
+) -> str:
     """Markdown with the ways to use a retriever or a re-ranker.
 
     Args:
         contract: of the model.
         max_tokens: at which sentence-transformers cuts a text, or a pair of texts.
         dimensions: to which vectors can be truncated, where the model was trained for it.
+        token_vector_size: of the vectors of tokens that the model also has; None: it has none.
     """
     if export_checks.is_reranker(contract):
         return _CROSS_ENCODER
@@ -39,7 +45,7 @@ def text(contract: Contract, max_tokens: int, dimensions: int | None = None) -> 
             _sentence_transformers(contract, max_tokens if shorter else None, dimensions),
             "### transformers alone",
             _transformers(contract),
-            *_several_kinds(contract),
+            *_several_kinds(contract, token_vector_size),
             "### Search the collection that it was trained on",
             "In the folder from which the run was started; RUN_DIR is that of the command below.",
             '```\nkennel search --run=RUN_DIR "a question"\n```',
@@ -93,20 +99,29 @@ def _similarity(contract: Contract) -> str:
     return "queries @ passages.T"
 
 
-def _several_kinds(contract: Contract) -> list[str]:
+def _several_kinds(contract: Contract, token_vector_size: int | None) -> list[str]:
     """How a model that also has weights of words and vectors of tokens is used whole (M3)."""
     if contract.combination is None:
         return []
-    return [
-        "### All kinds: FlagEmbedding, and a late-interaction folder",
+    size, vectors = "", ""
+    if token_vector_size is not None:
+        size, vectors = f"colbert_dim={token_vector_size}, ", ", return_colbert_vecs=True"
+    parts = [
+        "### All kinds, in FlagEmbedding",
         f"""```python
 from FlagEmbedding import BGEM3FlagModel
 
-model = BGEM3FlagModel("path/to/this/folder", pooling_method="{contract.pooling}", use_fp16=False)
+model = BGEM3FlagModel(
+    "path/to/this/folder", pooling_method="{contract.pooling}", {size}use_fp16=False
+)
 texts = [{contract.passage_prefix + "a passage"!r}]
-kinds = model.encode(texts, return_dense=True, return_sparse=True, return_colbert_vecs=True)
+kinds = model.encode(texts, return_dense=True, return_sparse=True{vectors})
 ```""",
-        model_cards.combination(contract).strip(),
-        "`multi_vector/` next to this folder holds the vectors of tokens for `MultiVectorEncoder` "
-        "of sentence-transformers 6.",
+        model_cards.combined_kinds(contract).strip(),
     ]
+    if token_vector_size is not None:
+        parts.append(
+            "`multi_vector/` next to this folder holds the vectors of tokens for "
+            "`MultiVectorEncoder` of sentence-transformers 6."
+        )
+    return parts

@@ -21,7 +21,7 @@ most {max_tokens} tokens a text (training: queries {contract.query_length}, pass
 
 {_usage(contract, "SentenceTransformer")}
 {pooler}
-{combination(contract)}"""
+{combined_kinds(contract)}"""
 
 
 def multi_vector(contract: Contract, size: int) -> str:
@@ -86,7 +86,7 @@ library for pairs of which a text is longer than that.
 """
 
 
-def combination(contract: Contract) -> str:
+def combined_kinds(contract: Contract) -> str:
     """How several kinds are searched as one, by weights that were chosen on development data."""
     combination = contract.combination
     if combination is None:

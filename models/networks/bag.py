@@ -8,7 +8,7 @@ beat: on a small corpus it learns in seconds what layers need hours for. Its tab
 an encoder's word table (gin_configs/runs/initialise/bag.gin).
 
 The same table and weights also compare texts token by token (late interaction, as ColBERT does with
-states, arXiv:2004.12832), without any training of its own:
+states, arXiv:2004.12832), without further training:
 
     score(query, passage) = sum over tokens q of the query of  share[q] . max over t of cos(q, t)
 
@@ -147,7 +147,11 @@ class BagEncoder(nnx.Module):
         return jnp.einsum("bsl,bld->bsd", weights, states)
 
     def token_vectors(self, group: Group, side: str) -> dict[str, jax.Array]:
-        """See `Encoder.token_vectors`; each distinct token that counts has a vector."""
+        """See `TokenVectorEncoder`: segments [B, L] int32, vectors [B, L, D] float32.
+
+        Each distinct token of a text that counts has one vector. Those of a passage have unit
+        length; those of a query have their share as length, so that a MaxSim is at most 1.
+        """
         tokens, segments = group["tokens"], group["segment_ids"]
         power = self.config.repetition_exponent
         each = self.weights(tokens) * occurrences(tokens, segments) ** power

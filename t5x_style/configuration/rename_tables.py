@@ -265,7 +265,7 @@ ADDED: Mapping[str, str] = {
     "export_hf.export.token_vector_size": "None",
     "finetuned_folder.finetuned_folder.kind": "'retriever'",
     "finetuned_folder.finetuned_folder.hybrid": "None",
-    "text_search.TextSearch.combination": "None",
+    "text_search.TextSearch.hybrid": "None",
     "pair_rows.fitting_rows.chunks": "1",
     "hf_config.config_from_hf.attention_dropout": "None",
     "bi_encoder.BiEncoder.matryoshka": "[]",

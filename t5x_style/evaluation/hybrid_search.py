@@ -19,8 +19,6 @@ from t5x_style.interfaces.texts import EncodeSource
 from t5x_style.retrieval import candidate_scores, hybrid
 from t5x_style.retrieval.beir_collection import Qrels
 
-Weights = Mapping[str, float]
-
 
 class HybridSearch:
     """A weighted sum of the scores of several kinds, or their reciprocal ranks.
@@ -73,7 +71,11 @@ class HybridSearch:
 
     @staticmethod
     def check_arguments(
-        name: str, method: str, prior: Weights, weights: Weights | None, metric: str
+        name: str,
+        method: str,
+        prior: Mapping[str, float],
+        weights: Mapping[str, float] | None,
+        metric: str,
     ) -> None:
         """Raises ValueError, MetricError for settings that no model would make right."""
         for given in filter(None, (prior, weights)):
@@ -126,7 +128,7 @@ class HybridSearch:
             scores[kind] = np.take_along_axis(both, order, axis=1)
         return np.take_along_axis(rows, order, axis=1), scores
 
-    def _chosen(self, suite: EvaluationSuite, split: str) -> Weights:
+    def _chosen(self, suite: EvaluationSuite, split: str) -> Mapping[str, float]:
         if self._weights is None:
             if split == self._tune_split or not suite.has_qrels(self._tune_split):
                 raise ValueError(
@@ -137,19 +139,19 @@ class HybridSearch:
             self._weights = self._tuned(suite)
         return self._weights
 
-    def _tuned(self, suite: EvaluationSuite) -> Weights:
+    def _tuned(self, suite: EvaluationSuite) -> Mapping[str, float]:
         wanted = list(suite.texts(self._tune_split))
         rows, scores = self._scored(suite, self._tune_split)
         qrels = suite.qrels(self._tune_split)
         depth = min(suite.depth, ranking.measure(self._metric)[1])
         prior = _scaled(self._prior)
 
-        def value(weights: Weights) -> float:
+        def value(weights: Mapping[str, float]) -> float:
             found = index_lib.padded(hybrid.weighted(scores, weights), rows, depth)
             run = ranking.make_run(wanted, self._hybrid.ids, *found)
             return _mean(run, qrels, self._metric)
 
-        def distance(weights: Weights) -> float:
+        def distance(weights: Mapping[str, float]) -> float:
             return sum(abs(weights[kind] - prior[kind]) for kind in prior)
 
         best = max(
@@ -170,7 +172,7 @@ class HybridSearch:
         }
 
 
-def _scaled(weights: Weights) -> Weights:
+def _scaled(weights: Mapping[str, float]) -> Mapping[str, float]:
     """The same ranking with weights that sum to 1."""
     total = sum(weights.values())
     return {kind: weight / total for kind, weight in weights.items()}

@@ -158,6 +158,7 @@ def changed_passages(
     changed: Mapping[str, Passage],
     contract: Contract,
     texts: MakeSource | None,
+    of_blocks: bool = False,
 ) -> ChangedPassages | None:
     """Those of the changed passages that an index holds; None if there are none.
 
@@ -167,20 +168,23 @@ def changed_passages(
       changed: id -> passage, of the collection.
       contract: of the model that embeds them.
       texts: makes sources of texts; needed where there are changed passages.
+      of_blocks: whether the index holds blocks of documents.
 
     Raises:
       ValueError: passages of the index are not whole texts.
     """
-    row_of = {one: row for row, one in enumerate(ids)}
-    kept = [one for one in changed if one in row_of]
-    if not kept:
+    if not changed:
         return None
-    if contract.passage_layout != TEXT:
+    if of_blocks or contract.passage_layout != TEXT:
         raise ValueError(
             f"{name}: pseudo-queries need passages of the layout {TEXT!r}, indexed whole. Give the "
             "collection development queries (gin_configs/runs/collections/split_queries.gin), or "
             "bind retrieval_systems.Fusion.method to 'reciprocal_rank'"
         )
+    row_of = {one: row for row, one in enumerate(ids)}
+    kept = [one for one in changed if one in row_of]
+    if not kept:
+        return None
     assert texts is not None  # who asks pseudo-queries makes sources of them
     present = [" ".join(filter(None, (changed[n].title, changed[n].text))) for n in kept]
     source = texts(kept, present, contract.passage_length, contract.passage_prefix)

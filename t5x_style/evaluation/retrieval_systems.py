@@ -108,16 +108,13 @@ class IndexSearch:
         self, queries: Representation, changed: Mapping[str, Passage], k: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """As `Index.search`, as if the index held the changed passages instead."""
-        if self._documents is not None:
-            raise ValueError(
-                f"{self.name}: pseudo-queries need passages that are indexed whole, found blocks "
-                "of documents. Give the collection development queries "
-                "(gin_configs/runs/collections/split_queries.gin), or bind "
-                "retrieval_systems.Fusion.method to 'reciprocal_rank'"
-            )
-        contract = self._model.contract
         present = pseudo_queries.changed_passages(
-            self.name, self._index.ids, changed, contract, self._texts
+            self.name,
+            self._index.ids,
+            changed,
+            self._model.contract,
+            self._texts,
+            of_blocks=self._documents is not None,
         )
         if present is None:
             return self._index.search(queries, k)

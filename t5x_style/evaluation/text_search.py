@@ -12,7 +12,8 @@ from t5x_style.interfaces import index as index_lib
 from t5x_style.interfaces.contract import Combination
 from t5x_style.interfaces.representation import KINDS, PASSAGE, QUERY, Representations
 from t5x_style.interfaces.text_encoder import TextEncoder
-from t5x_style.retrieval import candidate_scores, exact_index, hybrid
+from t5x_style.retrieval import candidate_scores, exact_index
+from t5x_style.retrieval.hybrid import reciprocal_ranks, weighted
 
 _SCORES = 1 << 20  # of a kind in memory at a time
 
@@ -20,23 +21,21 @@ _SCORES = 1 << 20  # of a kind in memory at a time
 class TextSearch:
     """Exact search over a collection without token stores or index; it has to fit in memory."""
 
-    def __init__(
-        self, name: str, model: TextEncoder, texts: MakeSource, combination: str | None = None
-    ):
+    def __init__(self, name: str, model: TextEncoder, texts: MakeSource, hybrid: str | None = None):
         """Args:
         name: of the system.
         model: embeds passages and queries.
         texts: makes sources of both.
-        combination: folder of a contract that says how kinds are searched as one
+        hybrid: folder of a contract that says how kinds are searched as one
           (`hybrid_weights.keep`); None: the vector alone.
 
         Raises:
-          ContractError: `combination` is of another model.
+          ContractError: `hybrid` is of another model.
         """
         self.name = name
         self._model, self._texts = model, texts
         self._combination = (
-            None if combination is None else model.contract.combined(combination, KINDS).combination
+            None if hybrid is None else model.contract.combined(hybrid, KINDS).combination
         )
 
     def run(self, suite: EvaluationSuite, split: str) -> Run:
@@ -85,9 +84,9 @@ def _combined(
             for kind, one in some.items()
         }
         if combination.weights is None:
-            summed = hybrid.reciprocal_ranks(scores)
+            summed = reciprocal_ranks(scores)
         else:
-            summed = hybrid.weighted(scores, combination.weights)
+            summed = weighted(scores, combination.weights)
         best, at = index_lib.padded(summed, rows, k)
         all_scores.append(best)
         all_rows.append(at)

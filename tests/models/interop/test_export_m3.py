@@ -228,7 +228,7 @@ def test_cut_vectors_are_those_of_a_smaller_projection(
         np.testing.assert_array_equal(found[path], whole[path][..., :4])
     sparse = "sparse/dense/kernel"
     np.testing.assert_array_equal(found[sparse], whole[sparse])
-    said = Contract.load(made / "encoder")  # it is a model of its own, which has four
+    said = Contract.load(made / "encoder")  # a whole model, whose vectors have four dimensions
     assert (said.combination, said.token_vector_size) == (chosen, None)
     with pytest.raises(ContractError, match="token_vector_size: expected 4, found 2"):
         export_cut(module, tokenizer, tmp_path, 2, hybrid=str(tmp_path / "hybrid"))

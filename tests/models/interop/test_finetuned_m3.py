@@ -80,7 +80,8 @@ def test_heads_and_weights_are_in_the_folder_and_on_its_card(made, tmp_path):
     assert Contract.load(encoder).combination.kinds == (DENSE, SPARSE)
     card = (encoder / "README.md").read_text()
     assert card.startswith("---\n") and "VERDICT" in card  # of the run, as of other models
-    assert 'BGEM3FlagModel("path/to/this/folder", pooling_method="mean"' in card
+    assert '"path/to/this/folder", pooling_method="mean", colbert_dim=8, use_fp16=False' in card
+    assert "return_colbert_vecs=True" in card and "texts = ['passage: a passage']" in card
     assert "weights_for_different_modes=[0.5, 0.5, 0.0]" in card
     without = made.export(tmp_path / "without")
     assert "BGEM3FlagModel" not in (tmp_path / "without" / without["card"]).read_text()

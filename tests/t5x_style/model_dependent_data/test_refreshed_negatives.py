@@ -159,9 +159,9 @@ def test_negatives_that_are_too_old_are_named(data, whole, tmp_path, capsys):
         shutil.rmtree(version(tmp_path, number))
     run = ance.build(data, tmp_path, host=ance.source(data, tmp_path, when_stale="warn"))
     run.pipeline.batch(8)
-    told = capsys.readouterr().err
-    assert "version 1 of the negatives is 8 steps old, the bound is 4" in told
-    assert "RefreshedNegatives.when_stale" in told
+    printed = capsys.readouterr().err
+    assert "version 1 of the negatives is 8 steps old, the bound is 4" in printed
+    assert "RefreshedNegatives.when_stale" in printed
 
 
 def test_an_error_in_the_mining_publishes_nothing(data, whole, tmp_path, monkeypatch):

@@ -145,5 +145,5 @@ def test_messages_name_what_is_waited_for(
     choice.stop_waiting()
     with contextlib.suppress(concurrent.futures.CancelledError, VersionError):
         choice.of(9)
-    told = capsys.readouterr().err
-    assert said in told and "index" not in told.replace("watch_index", "")
+    printed = capsys.readouterr().err
+    assert said in printed and "index" not in printed.replace("watch_index", "")
