@@ -253,7 +253,7 @@ def main(_: list[str]) -> None:
     print(
         f"value and gradients of queries of {_QUERY_LENGTH.value} tokens, {_VOCABULARY.value:,} "
         f"words, vectors of {_DIMENSION.value}, float32; MiB by pairs of a batch\n"
-        f"{'kind':<14}{'length':>7}  {'form':<18}" + "".join(f"{one:>9}" for one in counts)
+        f"{'kind':<14}{'length':>7}  {'form':<18}" + "".join(f"{one:>11}" for one in counts)
         + f"{'pairs':>8}{'ms':>9}"
     )  # fmt: skip
     for kind, losses in forms(_VOCABULARY.value).items():
@@ -269,7 +269,7 @@ def main(_: list[str]) -> None:
             taken = times(kind, able, texts, sizes) if able and sharding is None else {}
             for name, one in found.items():
                 shown = ("too large" if size is None else f"{size / 2**20:,.0f}" for size in one)
-                line = f"{kind:<14}{length:>7}  {name:<18}" + "".join(f"{s:>9}" for s in shown)
+                line = f"{kind:<14}{length:>7}  {name:<18}" + "".join(f"{s:>11}" for s in shown)
                 if name in taken:
                     line += f"{texts:>8}{1e3 * taken[name]:>9,.0f}"
                 print(line, flush=True)
