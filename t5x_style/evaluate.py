@@ -1,7 +1,7 @@
 """Stage: systems against judgements, as TREC runs, metrics with intervals, and a table."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ def evaluate(
     compared: Sequence[tuple[str, str]] = (),
     group_of: query_groups.GroupRule | None = None,
     development: str | None = None,
+    published: Mapping[str, Mapping[str, float]] | None = None,
 ) -> dict[str, str]:
     """Writes runs/<system>.trec, metrics.json and per_query.json, and prints a table.
 
@@ -50,8 +51,8 @@ def evaluate(
     {"baseline", "systems": {system: {metric: {"difference", "low", "high", "p"}}}}, "compared":
     [{"one", "other", metric: {"difference", "low", "high", "p"}}], "development": {split: {"n",
     "systems": {system: {metric: value}}}}, "judged": {split: number of queries}, "facts": {system:
-    ...}}. low and high bound a 95 % bootstrap interval over queries or groups of queries, p is of a
-    paired randomisation test over the same.
+    ...}, "published": as given, if it is}. low and high bound a 95 % bootstrap interval over
+    queries or groups of queries, p is of a paired randomisation test over the same.
 
     per_query.json: {"queries": [n] ids, "groups": [n] numbers of their groups, or null, "systems":
     {system: {metric: [n]}}}.
@@ -70,13 +71,16 @@ def evaluate(
       group_of: which queries belong together, see `groups`; None: queries are independent.
       development: a split on which the systems are measured as well, where the collection has it;
         but for those that are tuned on it.
+      published: system -> metric -> a figure that others have published for this collection, a row
+        of the table each; nothing is tested against them.
 
     Raises:
       MetricError: a metric that does not exist or looks further.
       GroupError: a relevant passage lacks what names its group.
-      ValueError: names that are not distinct, pairs of systems that do not exist, one group only.
+      ValueError: names that are not distinct, pairs of systems that do not exist, one group only,
+        `published` of something that is not measured, see `comparison.require_published`.
     """
-    check(corpus, systems, split, baseline, depth, samples, metrics, compared)
+    check(corpus, systems, split, baseline, depth, samples, metrics, compared, published)
     suite = retrieval_systems.EvaluationSuite(corpus, systems, depth)
     folder = Path(model_dir)
     (folder / "runs").mkdir(parents=True, exist_ok=True)
@@ -100,7 +104,7 @@ def evaluate(
         report |= {"split": split, "passages": len(suite.passages), "facts": facts}
         report |= {"grouped_by": repr(group_of) if group_of is not None else None}
         report |= {"development": _development(suite, split, depth, metrics)}
-        report |= {"judged": suite.judged()}
+        report |= {"judged": suite.judged()} | ({"published": published} if published else {})
         comparison.write(folder, report, scores, numbers)
     return {"metrics": "metrics.json", "per_query": "per_query.json", "runs": "runs"}
 
@@ -114,6 +118,7 @@ def check(
     samples: int,
     metrics: Sequence[str],
     compared: Sequence[tuple[str, str]],
+    published: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
     """What can be known to be wrong before `evaluate` runs; reads names of files only.
 
@@ -130,6 +135,7 @@ def check(
         if not name.replace("_", "").replace("-", "").isalnum():
             raise ValueError(f"{name!r} names a file: expected letters, digits, '_' and '-' only")
     comparison.require_names(names, baseline, compared)
+    comparison.require_published(published, names, metrics)
     beir_collection.find_qrels(corpus, split)
 
 

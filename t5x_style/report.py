@@ -218,7 +218,7 @@ def tables(results: Mapping[str, Any]) -> list[str]:
 
 
 def _systems(results: Mapping[str, Any]) -> list[str]:
-    """The systems of an evaluation beside each other, line by line."""
+    """The systems of an evaluation next to each other, line by line."""
     metrics = list(next(iter(results["systems"].values())))
     rows = []
     for system, values in results["systems"].items():
@@ -227,6 +227,10 @@ def _systems(results: Mapping[str, Any]) -> list[str]:
             for m in metrics
         ]
         rows.append(f"| {system} | " + " | ".join(cells) + " |")
+    published = {} if results.get("sets") else results.get("published", {})  # else of their mean
+    for system, figures in published.items():
+        cells = [f"{figures[m]:.4f}" if m in figures else "" for m in metrics]
+        rows.append(f"| {system} (published) | " + " | ".join(cells) + " |")
     return [
         f"{results['n']} held-out queries over {results['passages']:,} passages "
         f"(split `{results['split']}`), 95 % bootstrap intervals over {comparison.units(results)}.",

@@ -266,6 +266,8 @@ ADDED: Mapping[str, str] = {
     "finetuned_folder.finetuned_folder.kind": "'retriever'",
     "finetuned_folder.finetuned_folder.hybrid": "None",
     "text_search.TextSearch.hybrid": "None",
+    "evaluate.evaluate.published": "None",
+    "answered_passages.evaluate_answered.published": "None",
     "pair_rows.fitting_rows.chunks": "1",
     "hf_config.config_from_hf.attention_dropout": "None",
     "bi_encoder.BiEncoder.matryoshka": "[]",

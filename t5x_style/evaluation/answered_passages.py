@@ -1,7 +1,7 @@
 """Stage: retrievers by whether a passage that they find holds an answer, as metrics and a table."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from t5x_style.evaluation import (
@@ -35,6 +35,7 @@ def evaluate_answered(
     model_dir: str,
     compared: Sequence[tuple[str, str]] = (),
     titles: bool = True,
+    published: Mapping[str, Mapping[str, float]] | None = None,
 ) -> dict[str, str]:
     """Writes runs/<system>.trec, metrics.json and per_query.json, and prints a table of each set.
 
@@ -54,11 +55,14 @@ def evaluate_answered(
       model_dir: where the files go.
       compared: pairs of systems that are tested against each other as well, one minus other.
       titles: whether an answer may be in a passage's title, too.
+      published: system -> metric -> a figure that others have published, of the mean over sets
+        where there are several; a row of the table each. metrics.json has it as given.
 
     Raises:
-      ValueError: names that are not distinct, a system that does not exist, a depth below 1.
+      ValueError: names that are not distinct, a system that does not exist, a depth below 1,
+        `published` of something that is not measured, see `comparison.require_published`.
     """
-    check(systems, baseline, depths, samples, compared)
+    check(systems, baseline, depths, samples, compared, published)
     suite = answer_metrics.QuestionSuite(corpus, key, systems, max(depths))
     questions = tuple(sorted(key.questions()))
     folder = Path(model_dir)
@@ -77,9 +81,8 @@ def evaluate_answered(
     sets = comparison.compare_sets(scores, key.sets(), baseline, compared, samples, seed)
     report |= {"split": "questions", "sets": {name: one | about for name, one in sets.items()}}
     report |= {"mean_of_sets": _means(report["sets"])}
+    report |= {"published": published} if published else {}
     comparison.write(folder, report, scores)
-    for name, means in report["mean_of_sets"].items():
-        print(f"mean of {len(sets)} sets: {name} {means}", file=sys.stderr)
     return {"metrics": "metrics.json", "per_query": "per_query.json", "runs": "runs"}
 
 
@@ -89,6 +92,7 @@ def check(
     depths: Sequence[int],
     samples: int,
     compared: Sequence[tuple[str, str]],
+    published: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
     """What can be known to be wrong before `evaluate_answered` runs; ValueError, see there."""
     if samples < 1:
@@ -98,6 +102,7 @@ def check(
     names = [system.name for system in systems]
     evaluation_suite.require_systems(names, max(depths))
     comparison.require_names(names, baseline, compared)
+    comparison.require_published(published, names, [f"Recall@{depth}" for depth in depths])
 
 
 def _means(sets: dict[str, dict]) -> dict[str, dict[str, float]]:

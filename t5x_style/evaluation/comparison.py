@@ -1,4 +1,4 @@
-"""Systems beside each other: differences, intervals and tests, as files and as tables."""
+"""Systems next to each other: differences, intervals and tests, as files and as tables."""
 
 import itertools
 import json
@@ -24,6 +24,41 @@ def require_names(
             raise ValueError(
                 f"baseline, compared: expected some of {sorted(names)}, found {name!r}"
             )
+
+
+def require_published(
+    published: Mapping[str, Mapping[str, float]] | None,
+    names: Collection[str],
+    metrics: Collection[str],
+) -> None:
+    """What `published` of an evaluation may be.
+
+    Args:
+      published: system -> metric -> a figure that was published, to be printed next to ours.
+      names: of the systems that are measured.
+      metrics: that are measured.
+
+    Raises:
+      ValueError: it names a measured system, another metric, or a value that is no share of 1.
+    """
+    for system, figures in (published or {}).items():
+        if system in names:
+            raise ValueError(
+                f"published: expected a name that no measured system has, found {system!r}"
+            )
+        if not figures:
+            raise ValueError(f"published: expected figures of {system!r}, found none")
+        for metric, value in figures.items():
+            if metric not in metrics:
+                raise ValueError(
+                    f"published, {system!r}: expected some of the metrics {list(metrics)}, found "
+                    f"{metric!r}"
+                )
+            if not 0 <= value <= 1:
+                raise ValueError(
+                    f"published, {system!r}: expected {metric} from 0 to 1 (69.2 % is 0.692), "
+                    f"found {value}"
+                )
 
 
 def compare(
@@ -118,10 +153,15 @@ def write(
         console.print(table(one))
         if one["compared"]:
             console.print(differences(one))
+    if report.get("sets"):
+        console.print(table_of_means(report))
 
 
 def table(report: dict[str, Any]) -> Table:
-    """The systems of a metrics.json beside each other, with intervals; * where p < 0.05."""
+    """The systems of a metrics.json next to each other, with intervals; * where p < 0.05.
+
+    What was published follows, but in an evaluation of several sets, where it is of their mean.
+    """
     baseline, tested = report["against"]["baseline"], report["against"]["systems"]
     result = Table(
         title=f"{report['split']}: {report['n']} queries, {report['passages']:,} passages",
@@ -139,7 +179,30 @@ def table(report: dict[str, Any]) -> Table:
             star = "*" if name in tested and tested[name][metric]["p"] < 0.05 else " "
             cells.append(f"{one['value']:.4f}{star}\n{one['low']:.3f} to {one['high']:.3f} ")
         result.add_row(name, *cells)
+    if not report.get("sets"):
+        _add_published(result, report, metrics)
     return result
+
+
+def table_of_means(report: dict[str, Any]) -> Table:
+    """The means over sets of a metrics.json, `mean_of_sets`, with what was published of them."""
+    means = report["mean_of_sets"]
+    result = Table(title=f"mean of {len(report['sets'])} sets, each counting the same")
+    metrics = list(next(iter(means.values())))
+    result.add_column("system")
+    for metric in metrics:
+        result.add_column(metric, justify="right")
+    for name, values in means.items():
+        result.add_row(name, *(f"{values[metric]:.4f} " for metric in metrics))
+    _add_published(result, report, metrics)
+    return result
+
+
+def _add_published(result: Table, report: Mapping[str, Any], metrics: Sequence[str]) -> None:
+    """Rows of figures that were published; no test compares them with ours."""
+    for name, figures in report.get("published", {}).items():
+        cells = (f"{figures[metric]:.4f} " if metric in figures else "" for metric in metrics)
+        result.add_row(f"{name}\n(published)", *cells)
 
 
 def differences(report: dict[str, Any]) -> Table:

@@ -158,22 +158,26 @@ def test_from_the_published_file_to_a_table_of_languages(tmp_path: Path) -> None
         for name, (title, text) in passages.items():
             file.write(json.dumps({"_id": name, "title": title, "text": text}) + "\n")
 
-    def run(name: str, **macros: Any) -> None:
+    def run(name: str, **macros: Any) -> str:
         command = [sys.executable, "-m", "t5x_style.stage"]
         command += [f"--gin_file=gin_configs/runs/{name}.gin"]
         command += [f"--gin.{macro}={value}" for macro, value in macros.items()]
         done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout
 
     run(
         "collections/mkqa", COLLECTION=published(tmp_path),
         MKQA_LANGUAGES="['de', 'en']", MODEL_DIR=tmp_path / "mkqa",
     )  # fmt: skip
-    run(
+    printed = run(
         "evaluation/answered_passages",
         CORPUS=tmp_path / "nq", ANSWER_FILE=tmp_path / "mkqa/questions.jsonl",
         SYSTEMS="{'bm25': 'bm25'}", ANSWER_DEPTHS="[1, 3]", MODEL_DIR=tmp_path / "out",
+        PUBLISHED_FIGURES="{'M3': {'Recall@3': 0.75}}",
     )  # fmt: skip
+    sets, of_the_mean = printed.split("mean of 2 sets")
+    assert "0.7500" in of_the_mean and "0.7500" not in sets
     report = json.loads((tmp_path / "out/metrics.json").read_text())
     values = {
         language: {metric: found["value"] for metric, found in one["systems"]["bm25"].items()}

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from input_pipelines.batches import negatives
 from input_pipelines.sources import beir
+from t5x_style import report as report_page
 from t5x_style.evaluate import evaluate
 from t5x_style.evaluation import query_embedder, query_groups, ranking, retrieval_systems
 from t5x_style.evaluation.comparison import table
@@ -217,6 +218,37 @@ def test_queries_may_be_in_two_sources():
     embedder = query_embedder.QueryEmbedder("dense", Model(), sources, ["dense"], texts)
     found = embedder.embed(dict.fromkeys(QUERY_IDS, ""), "test")
     np.testing.assert_array_equal(found["dense"], QUERY_TABLE[: len(QUERY_IDS)])
+
+
+def test_published_figures_are_rows_of_the_table(corpus, tmp_path, capsys):
+    figures = {"M3 (paper)": {"nDCG@10": 0.487}}
+    report, _ = run_stage(corpus, tmp_path, retrieval_systems.Bm25("bm25"), published=figures)
+    assert report["published"] == figures and set(report["systems"]) == {"bm25"}
+    rows = capsys.readouterr().out.splitlines()
+    at = next(number for number, line in enumerate(rows) if "M3 (paper)" in line)
+    assert "0.4870" in rows[at] and "(published)" in rows[at + 1]
+    page = "\n".join(report_page.tables(report))
+    assert "| M3 (paper) (published) |  | 0.4870 |  |  |" in page
+    unpublished, _ = run_stage(corpus, tmp_path / "other", retrieval_systems.Bm25("bm25"))
+    assert "published" not in unpublished
+
+
+@pytest.mark.parametrize(
+    ("figures", "message"),
+    [
+        ({"M3": {"NDCG@10": 0.5}}, r"'M3': expected some of the metrics .*found 'NDCG@10'"),
+        (
+            {"M3": {"nDCG@10": 48.7}},
+            r"expected nDCG@10 from 0 to 1 \(69.2 % is 0.692\), found 48.7",
+        ),
+        ({"M3": {}}, "expected figures of 'M3', found none"),
+        ({"bm25": {"nDCG@10": 0.5}}, "a name that no measured system has, found 'bm25'"),
+    ],
+)
+def test_published_figures_of_something_else_are_refused(corpus, tmp_path, figures, message):
+    with pytest.raises(ValueError, match=message):
+        run_stage(corpus, tmp_path, retrieval_systems.Bm25("bm25"), published=figures)
+    assert not (tmp_path / "evaluation").exists()
 
 
 def test_the_stage_compares_systems(corpus, tmp_path):
