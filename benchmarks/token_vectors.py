@@ -75,7 +75,7 @@ def searches(
     index = muvera_index.Muvera(candidates=1).build(whole, IndexRecord(ids, contract))
     seconds = time.perf_counter() - started
     for count in map(int, _MUVERA.value):
-        # Of k hits, at least k are candidates.
+        # `search` compares max(k, candidates) passages, here k.
         yield f"MUVERA, {count} candidates", whole, seconds, index.search(asked, count)
 
 

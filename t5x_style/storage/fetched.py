@@ -56,7 +56,7 @@ def kept(folder: Path, wanted: Mapping[str, File]) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / LIST, "a+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_SH)  # `_drop` leaves the folder alone from here on
-        # A lock of its own: for that of the list, one would wait until the others have read.
+        # Not the lock of the list: whoever waits for that waits until all other readers are done.
         with open(folder / FETCHING, "a", encoding="utf-8") as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)  # also where nothing is absent: it may be unchecked
             _fetch(folder, wanted)

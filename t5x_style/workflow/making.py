@@ -84,11 +84,11 @@ def _copy(planned: Plan, silent: Version, lease: Lease) -> Path:
     size = store.bytes_of(silent.folder)
     space.check(planned.store, planned.link.name, size, planned.limit, f"a copy of {silent.id}")
     folder = planned.store.new_folder(planned.job.name, planned.fingerprint)
-    own = (STARTED_FILE, STAGE_FILE, HERE_FILE, fetched.LIST, fetched.FETCHING)
+    not_copied = (STARTED_FILE, STAGE_FILE, HERE_FILE, fetched.LIST, fetched.FETCHING)
     shutil.copytree(
         silent.folder,
         folder,
-        ignore=shutil.ignore_patterns(*own),
+        ignore=shutil.ignore_patterns(*not_copied),
         dirs_exist_ok=True,
         symlinks=True,
     )
