@@ -153,14 +153,14 @@ def write(
         console.print(table(one))
         if one["compared"]:
             console.print(differences(one))
-    if report.get("sets"):
+    if "mean_of_sets" in report:  # of passages; sets of answers have tables and no mean
         console.print(table_of_means(report))
 
 
 def table(report: dict[str, Any]) -> Table:
     """The systems of a metrics.json next to each other, with intervals; * where p < 0.05.
 
-    What was published follows, but in an evaluation of several sets, where it is of their mean.
+    What was published follows, but where the report has a mean of sets, of which it then is.
     """
     baseline, tested = report["against"]["baseline"], report["against"]["systems"]
     result = Table(
@@ -179,7 +179,7 @@ def table(report: dict[str, Any]) -> Table:
             star = "*" if name in tested and tested[name][metric]["p"] < 0.05 else " "
             cells.append(f"{one['value']:.4f}{star}\n{one['low']:.3f} to {one['high']:.3f} ")
         result.add_row(name, *cells)
-    if not report.get("sets"):
+    if "mean_of_sets" not in report:
         _add_published(result, report, metrics)
     return result
 
