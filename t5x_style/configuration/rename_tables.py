@@ -245,6 +245,7 @@ MACROS: Mapping[str, str] = {
 # "module.name.parameter" as in fingerprints -> the value that means what was done without it
 ADDED: Mapping[str, str] = {
     "encode_corpus.encode_corpus.kinds": "['dense']",
+    "initialise_model.initialise_model.fits": "[]",
     "systems.exact_dense.kind": "'dense'",
     "encoding.load_embeddings.kind": "'dense'",
     "exact.load.kind": "'dense'",

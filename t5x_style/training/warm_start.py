@@ -94,10 +94,20 @@ class _Opened:
 def apply(
     state: TrainState, initialisers: Sequence[Initialise], shardings: TrainState
 ) -> TrainState:
+    """As `taken_over`, the state alone."""
+    return taken_over(state, initialisers, shardings)[0]
+
+
+def taken_over(
+    state: TrainState, initialisers: Sequence[Initialise], shardings: TrainState
+) -> tuple[TrainState, list[str]]:
     """The state with weights taken over, each array in its sharding; later sources win.
 
     A table with rows to spare (a vocabulary padded for another mesh) is filled from the top and
     keeps its fresh rows below.
+
+    Returns:
+      the state, and the paths of the parameters that no source has, which keep their fresh values.
 
     Raises:
       InitialiseError: a path matches nothing, something is left over or missing that no pattern
@@ -132,11 +142,12 @@ def apply(
         )
     if absent and jax.process_index() == 0:
         print(f"in no source, so fresh: {_summary(absent, here)}", flush=True)
-    return dataclasses.replace(
+    state = dataclasses.replace(
         state,
         params=_replace(state.params, shardings.params, taken),
         variables=_replace(state.variables, shardings.variables, taken),
     )
+    return state, absent
 
 
 def _parameters(state: TrainState) -> dict[str, Any]:
