@@ -1,0 +1,212 @@
+"""What a server offers of one version of a bundle: the interface between it and its routes.
+
+A request takes one `Service` and keeps it to its end, so that encoder and indexes are always of one
+version. Texts go to the device through `submit`, which batches them with those of other requests;
+all else is computed by the caller's thread.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+import numpy as np
+
+HYBRID = "hybrid"  # the mode in which all kinds of a bundle are searched as one
+
+
+class RequestError(ValueError):
+    """A request that cannot be answered as it is; the message says what was expected and found."""
+
+
+class Overloaded(RuntimeError):
+    """The queue of texts is full.
+
+    Attributes:
+      retry_after: seconds after which there may be room.
+    """
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__(
+            f"too many texts are waiting; expected to have room in {retry_after:.1f} s"
+        )
+        self.retry_after = retry_after
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What a bundle says of itself.
+
+    Attributes:
+      name: of the run that it was made of.
+      version: its number; a later one has a larger one.
+      kinds: of representations that its model makes of a text.
+      modes: of search: the kinds that are searched, and HYBRID where these are several.
+      dimension: of a vector.
+      similarity: 'cosine' or 'dot'.
+      query_length, passage_length: tokens at which texts are cut, specials included.
+      passages: how many are indexed.
+      sources: of passages, each once, in alphabetical order; [] where passages name none.
+      made: when it was made, ISO 8601 in UTC.
+      contract: all fields of contract.json.
+    """
+
+    name: str
+    version: int
+    kinds: tuple[str, ...]
+    modes: tuple[str, ...]
+    dimension: int
+    similarity: str
+    query_length: int
+    passage_length: int
+    passages: int
+    sources: tuple[str, ...]
+    made: str
+    contract: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """One text as a model reads it.
+
+    Attributes:
+      ids: [n] int32, specials included.
+      pieces: n, what the tokenizer calls them: 'token', '##ize', '[CLS]'.
+      places: n, the characters of the text that each stands for; None of special tokens and of
+        what was put before the text.
+      cut_off: tokens of the text that are not read, since it is longer than the model allows.
+    """
+
+    ids: np.ndarray
+    pieces: Sequence[str]
+    places: Sequence[tuple[int, int] | None]
+    cut_off: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+    """What one text became, by kind; None of a kind that was not asked for.
+
+    Attributes:
+      dense: [D] float32.
+      sparse: token ids int32 [e] and their weights float32 [e].
+      multi_vector: [m, d] float32.
+    """
+
+    dense: np.ndarray | None = None
+    sparse: tuple[np.ndarray, np.ndarray] | None = None
+    multi_vector: np.ndarray | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Hit:
+    """A passage that was found.
+
+    Attributes:
+      score: of the mode.
+      scores: kind -> score, of the kinds that took part.
+      id, title, text, source: of the passage.
+    """
+
+    score: float
+    scores: Mapping[str, float]
+    id: str
+    title: str
+    text: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedWord:
+    """A token that a query and a passage have in common, as their weights of words count it.
+
+    Attributes:
+      piece: what the tokenizer calls it.
+      query_weight, passage_weight: whose product is its part of the score.
+    """
+
+    piece: str
+    query_weight: float
+    passage_weight: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """Why a passage was found.
+
+    Attributes:
+      passage: its tokens; places are characters of title, a space and text.
+      content: that text, as it was tokenized.
+      words: of the sparse kind, the largest part first; None where the bundle has no such kind.
+      max_sim: [query vectors, passage vectors] float32, inner products; None without that kind.
+      query_pieces, passage_pieces: what its rows and columns stand for.
+    """
+
+    passage: Tokens
+    content: str
+    words: Sequence[SharedWord] | None
+    max_sim: np.ndarray | None
+    query_pieces: Sequence[str]
+    passage_pieces: Sequence[str]
+
+
+class Service(Protocol):
+    """One open version of a bundle. All methods may be called from any thread."""
+
+    @property
+    def facts(self) -> Facts:
+        """See `Facts`."""
+        ...
+
+    def tokenize(self, side: str, text: str) -> Tokens:
+        """A text as a query or a passage.
+
+        Args:
+          side: 'query' or 'passage'.
+          text: without a prefix, which is added here.
+        """
+        ...
+
+    def submit(self, side: str, tokens: Tokens, kinds: Sequence[str]) -> "Future[Encoded]":
+        """Encodes one text in a batch with others; a future that is cancelled is left out.
+
+        Args:
+          side: 'query' or 'passage'.
+          tokens: of `tokenize`.
+          kinds: among those of the facts.
+
+        Raises:
+          Overloaded: too many tokens are waiting.
+        """
+        ...
+
+    def search(self, query: Encoded, mode: str, k: int, source: str | None = None) -> list[Hit]:
+        """The best passages, best first.
+
+        Args:
+          query: with the kinds that `needs` names.
+          mode: one of the facts'.
+          k: at least 1.
+          source: only passages of this source; None: all.
+        """
+        ...
+
+    def needs(self, mode: str) -> tuple[str, ...]:
+        """Kinds that `search` takes a query in; RequestError for a mode that there is not."""
+        ...
+
+    def evidence(self, question: Tokens, query: Encoded, passage_id: str) -> Evidence:
+        """Why a passage fits; of the kinds that the query has and the bundle stores.
+
+        Raises:
+          RequestError: there is no such passage.
+        """
+        ...
+
+    def similarity(self, query: Encoded, passages: Sequence[Encoded]) -> list[float]:
+        """Scores of passages that are no part of the index, by the dense kind, or else its own."""
+        ...
+
+    def waiting(self) -> int:
+        """Tokens that wait to be encoded."""
+        ...
