@@ -137,7 +137,13 @@ _TABLE = (
         (command_flags.add_health,),
         "RUN_DIR [flags]",
     ),
-    Command("export", "Write a SavedModel: one stage.", "t5x_style.export", _STAGE_FLAGS, _STAGE),
+    Command(
+        "export",
+        "Write a SavedModel: one stage. With --bundle=RUN, a bundle for kennel serve.",
+        "t5x_style.export",
+        (command_flags.add_bundle, command_flags.add_stage),
+        _STAGE,
+    ),
     Command(
         "evaluate", "Compare retrievers: one stage.", "t5x_style.evaluate", _STAGE_FLAGS, _STAGE
     ),

@@ -4,14 +4,19 @@
 
 The version is the time of the export, seconds since 1970: it grows from one stage version to the
 next, and a server never meets another model under a number it has seen.
+
+`python -m t5x_style.export --bundle=RUN` makes a bundle of what a finished run searches with, for
+`kennel serve`: in RUN/bundle, or where `--to` says. `--bundle=BUNDLE --changes=FILE` publishes its
+next version, with passages added, replaced or deleted (docs/serving.md).
 """
 
+import argparse
 import dataclasses
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -19,15 +24,18 @@ from typing import Any, Protocol
 
 import jax
 
+from t5x_style import search
 from t5x_style.checkpoints import restored_model
+from t5x_style.configuration import command_flags, gin_checks
 from t5x_style.distributed import startup
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.interfaces.contract import FILE_NAME, Contract, Vocabulary
 from t5x_style.interfaces.verdict_record import NOTICE, Verdict, withheld
 from t5x_style.retrieval import versioned_folder
-from t5x_style.serving import saved_model, saved_model_check
+from t5x_style.serving import bundle_update, bundling, saved_model, saved_model_check
 from t5x_style.serving.saved_model import ExportError
 from t5x_style.step.train_state import MakeObjective
+from t5x_style.workflow import links, remote_store, stage_runner
 
 _PACKAGES = ("jax", "flax", "orbax-export", "tensorflow-cpu")
 
@@ -205,8 +213,52 @@ def _rename(made: Path, version: Path) -> None:
     versioned_folder.sync(version.parent)
 
 
-if __name__ == "__main__":
+def bundle(options: argparse.Namespace, flags: gin_checks.Flags) -> int:
+    """Makes a bundle of a finished run, or its next version; returns the exit code.
+
+    Raises:
+      SearchError: the run has no finished search.
+      BundleError: what it searches with cannot be served; or changes that do not fit.
+    """
+    folder = Path(options.bundle)
+    if options.changes:
+        done = bundle_update.update(folder, bundle_update.Changes.read(Path(options.changes)))
+        print(
+            f"{done.version}: {done.encoded} passages encoded, {done.deleted} deleted, "
+            f"{done.unchanged} as they were"
+        )
+        return 0
+    run = links.run_here(options.bundle)
+    flags = dataclasses.replace(flags, files=(str(search.find_config(str(run))), *flags.files))
+    target = Path(options.to) if options.to else run / "bundle"
+    with remote_store.named_here(flags) as here:
+        found = search.open_searcher(here)
+        made = bundling.publish(
+            target, run.name, found.model, found.index, found.questions.folder, found.passages
+        )
+    print(f"{made}: {len(found.passages):,} passages; next: kennel serve {target}")
+    return 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Makes a bundle, where `--bundle` asks for one; else runs the stage. Returns the exit code."""
     from t5x_style import stage
 
+    if not any(word.startswith("--bundle") for word in argv):
+        startup.start(together=False)
+        stage.main("t5x_style.export.export")
+        return 0
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    command_flags.add_bundle(parser)
+    flags_argv, own_argv = search.split_arguments(argv)
+    options = parser.parse_args(own_argv)
+    if options.changes and options.to:
+        parser.error("--changes are made where the bundle is: leave out --to")
     startup.start(together=False)
-    stage.main("t5x_style.export.export")
+    return stage_runner.guarded(lambda flags: bundle(options, flags), flags_argv)
+
+
+if __name__ == "__main__":
+    from t5x_style import export as this  # so that gin sees one module, not two
+
+    sys.exit(this.main(sys.argv[1:]))

@@ -47,6 +47,7 @@ class SearchError(ValueError):
 class QuestionEncoder(Protocol):
     """Tokenizes questions as training did; called with a list of them, returns a token group."""
 
+    folder: str  # of the tokenizer
     length: int
     prefix: str
 
@@ -139,7 +140,8 @@ class Searcher:
         kinds = hybrid.asked_kinds(index)
         represent = embedding_function(model.functions, QUERY, kinds)
         self._represent = functools.partial(represent, kinds=kinds)
-        self._index, self._questions, self._passages = index, questions, passages
+        self.model, self.index = model, index
+        self.questions, self.passages = questions, passages
         self._reader = None if reading is None else reader_of(model, reading)
 
     @property
@@ -155,18 +157,18 @@ class Searcher:
         """
         if not question.strip():
             raise SearchError("the question is empty; expected a few words")
-        if (count := self._questions.tokens(question)) > self._questions.length:
+        if (count := self.questions.tokens(question)) > self.questions.length:
             print(
                 f"the question has {count} tokens, of which the model reads the first "
-                f"{self._questions.length}: the rest does not count",
+                f"{self.questions.length}: the rest does not count",
                 file=sys.stderr,
             )
-        group = self._questions([question])
+        group = self.questions([question])
         collected = TextCollector([question])
         collected.add(group, self._represent(group))
-        scores, rows = hybrid.ask(self._index, collected.finish(), k)
+        scores, rows = hybrid.ask(self.index, collected.finish(), k)
         return [
-            Hit(float(score), self._passages.passage(self._passages.row(self._index.ids[row])))
+            Hit(float(score), self.passages.passage(self.passages.row(self.index.ids[row])))
             for score, row in zip(scores[0], rows[0], strict=True)
             if row != index_lib.NO_ROW
         ]

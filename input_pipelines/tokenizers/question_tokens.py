@@ -41,6 +41,7 @@ class QuestionEncoder:
     def __init__(self, tokenizer: str, length: int, prefix: str):
         """tokenizer: folder. length: tokens a question. prefix: put before each question."""
         self._tokenizer = Tokenizer(tokenizer)
+        self.folder = tokenizer
         self.length = length
         self.prefix = prefix
 

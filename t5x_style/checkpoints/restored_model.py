@@ -39,12 +39,14 @@ class Trained:
     contract: of the objective, equal to the one saved in training.
     partitioner: the mesh that the parameters lie on.
     fingerprint: of the checkpoint.
+    restored: what the functions were made of; an export needs it.
     """
 
     functions: Mapping[str, ModelFunction]
     contract: Contract
     partitioner: Partitioner
     fingerprint: str
+    restored: "Restored | None" = None
 
     def encode(self, side: str, source: EncodeSource, kind: str = DENSE) -> Representation:
         """As `text_encoder.TextEncoder.encode`."""
@@ -202,7 +204,7 @@ def load(
 def _compiled(model: Restored, partitioner: Partitioner, fingerprint: str) -> Trained:
     jitted = jitted_functions.jitted_functions(model.graphdef, model.functions, partitioner.mesh)
     functions = jitted_functions.bound(jitted, model.params, model.variables)
-    return Trained(functions, model.contract, partitioner, fingerprint)
+    return Trained(functions, model.contract, partitioner, fingerprint, model)
 
 
 def untrained(objective: MakeObjective, partitioner: Partitioner, seed: int) -> Trained:

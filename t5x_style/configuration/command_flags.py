@@ -106,6 +106,13 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-k", type=int, default=5, help="how many passages (default 5)")
 
 
+def add_bundle(parser: argparse.ArgumentParser) -> None:
+    """Adds those of `t5x_style.export` that make bundles."""
+    parser.add_argument("--bundle", help="folder of a finished recipe, or of a bundle to change")
+    parser.add_argument("--to", help="where the bundle goes (default: bundle/ in the run's folder)")
+    parser.add_argument("--changes", help="jsonl of passages to add, replace or delete")
+
+
 def add_preflight(parser: argparse.ArgumentParser) -> None:
     """Adds those of `t5x_style.preflight`, next to `add_stage`."""
     parser.add_argument("--topology", required=True, help="a slice, as v5e:8x8")

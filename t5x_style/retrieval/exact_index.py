@@ -57,6 +57,11 @@ class ExactIndex:
         self.contract = contract
         self.checkpoint = checkpoint
 
+    @property
+    def passages(self) -> Representation:
+        """What it was given."""
+        return self._passages
+
     def search(self, queries: Representation, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As `index.Index.search`."""
         return top_k(queries, self._passages, k, self.kind)

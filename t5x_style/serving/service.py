@@ -46,7 +46,8 @@ class Facts:
       similarity: 'cosine' or 'dot'.
       query_length, passage_length: tokens at which texts are cut, specials included.
       passages: how many are indexed.
-      sources: of passages, each once, in alphabetical order; [] where passages name none.
+      sources: of passages, or how they begin where they are many, in alphabetical order; ()
+        where passages name none, or too many to choose from.
       made: when it was made, ISO 8601 in UTC.
       contract: all fields of contract.json.
     """
@@ -187,7 +188,7 @@ class Service(Protocol):
           query: with the kinds that `needs` names.
           mode: one of the facts'.
           k: at least 1.
-          source: only passages of this source; None: all.
+          source: only passages whose source begins so; None: all.
         """
         ...
 

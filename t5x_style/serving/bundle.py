@@ -1,0 +1,211 @@
+"""Bundles: all that a server needs of a retriever, in one folder, without gin and without pickle.
+
+    bundle/CURRENT                       the number of the version that is served
+    bundle/versions/7/manifest.json      facts, and sizes and sha256 of the files below
+                      contract.json      with the weights of the kinds, where they were chosen
+                      card.md
+                      programs/          `serving.programs`
+                      tokenizer/         tokenizer.json, vocabulary.json and what else was there
+                      corpus.jsonl       the passages, in the order of their rows
+                      representations/   of the passages, by kind (`retrieval.representation_files`)
+                      indexes/dense/     of many passages, a published ScaNN index
+
+A version appears whole or not at all (`retrieval.versioned_folder`). Opening one compares every
+file with its hash, and takes nothing from outside of its folder.
+"""
+
+import collections
+import dataclasses
+import datetime
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from t5x_style.interfaces.contract import Contract
+from t5x_style.interfaces.index import IndexDamaged
+from t5x_style.interfaces.representation import DENSE, KINDS, Representation
+from t5x_style.retrieval import published_index, representation_files, versioned_folder
+from t5x_style.retrieval.beir_collection import Passage
+from t5x_style.retrieval.encoding import Embeddings
+from t5x_style.retrieval.scann_index import Scann
+from t5x_style.serving import programs, saved_model, text_tokens
+
+FORMAT = 1
+CORPUS, CARD, REPRESENTATIONS, INDEXES = "corpus.jsonl", "card.md", "representations", "indexes"
+EXACT_BELOW = 200_000  # passages that are compared one by one; an index for more of them
+CANDIDATES = 200  # that each index proposes, where no contract says how many
+_PACKAGES = ("jax", "jaxlib", "tokenizers", "numpy")
+
+
+class BundleError(ValueError):
+    """A folder that is no bundle, or one that this code does not open."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """What a version is written from.
+
+    Attributes:
+      name: of the run.
+      contract: of the model.
+      programs: folder that `programs.write` or an older version wrote.
+      tokenizer: folder.
+      passages: N, in the order of their rows.
+      representations: kind -> of the N passages.
+      checkpoint: fingerprint of the one that the programs were made of.
+    """
+
+    name: str
+    contract: Contract
+    programs: Path
+    tokenizer: Path
+    passages: Sequence[Passage]
+    representations: Mapping[str, Representation]
+    checkpoint: str
+
+
+def publish(folder: Path, content: Content, keep: int = 2, exact_below: int = EXACT_BELOW) -> Path:
+    """Writes a version, which becomes the current one at once.
+
+    Args:
+      folder: of the bundle; made where missing.
+      content: see there.
+      keep: versions that stay on disk, this one included; a server may still read the one before.
+      exact_below: up to so many passages every vector is compared.
+
+    Returns:
+      the version's folder.
+
+    Raises:
+      BundleError: passages and representations do not fit each other, or an id occurs twice.
+      PublishError: no room, or no permission to write; what was published before stays.
+    """
+    ids = [passage.id for passage in content.passages]
+    _require_fit(ids, content.representations)
+    facts = {
+        "format": FORMAT,
+        "name": content.name,
+        "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "kinds": list(content.representations),
+        "passages": len(ids),
+        "checkpoint": content.checkpoint,
+        "platforms": list(saved_model.PLATFORMS),
+        "packages": {name: metadata.version(name) for name in _PACKAGES},
+    }
+    with versioned_folder.new_version(folder, facts, keep) as made:
+        content.contract.save(made)
+        shutil.copytree(content.programs, made / programs.FOLDER)
+        _copy_files(content.tokenizer, made / text_tokens.FOLDER)
+        _write_corpus(made / CORPUS, content.passages)
+        (made / REPRESENTATIONS).mkdir()
+        for kind, representation in content.representations.items():
+            representation_files.write(made / REPRESENTATIONS, kind, representation)
+        if DENSE in content.representations and len(ids) > exact_below:
+            vectors = content.representations[DENSE]
+            embeddings = Embeddings(vectors, ids, content.contract, content.checkpoint)
+            index = Scann(brute_force_below=exact_below, leaves=0, searched_share=0.3, reorder=200)
+            published_index.publish(made / INDEXES / DENSE, embeddings, index, keep=1)
+        (made / CARD).write_text(_card(facts, content.contract), encoding="utf-8")
+    return versioned_folder.current(folder)
+
+
+def read_manifest(version: Path) -> dict[str, Any]:
+    """The facts of a version, after every file in it was compared with its size and hash.
+
+    Raises:
+      BundleError: it is no bundle, of a newer format, or names files outside of its folder.
+      IndexDamaged: a file is missing, cut short or changed.
+    """
+    manifest = versioned_folder.read_manifest_alone(version)
+    if "format" not in manifest or "kinds" not in manifest:
+        raise BundleError(
+            f"{version}: expected the manifest of a bundle, found one with {sorted(manifest)[:8]}. "
+            "Make a bundle of a finished run: kennel export --bundle=RUN"
+        )
+    if manifest["format"] != FORMAT:
+        raise BundleError(
+            f"{version}: expected a bundle of format {FORMAT}, found {manifest['format']!r}. Open "
+            "it with the version of Kennel that made it, or make it again with this one."
+        )
+    for name in manifest["files"]:
+        _require_inside(version, name)
+    versioned_folder.read_manifest(version)
+    unknown = [kind for kind in manifest["kinds"] if kind not in KINDS]
+    if unknown or not manifest["kinds"]:
+        raise BundleError(f"{version}: expected kinds among {list(KINDS)}, found {unknown}")
+    return manifest
+
+
+def _require_inside(version: Path, name: str) -> None:
+    """Raises BundleError for a name that climbs out of the folder, or a link on its way."""
+    parts = Path(name).parts
+    if Path(name).is_absolute() or ".." in parts or not parts:
+        raise BundleError(f"{version}: expected names of files inside of it, found {name!r}")
+    at = version
+    for part in parts:
+        at = at / part
+        if at.is_symlink():
+            raise BundleError(
+                f"{at}: expected a file or a folder, found a link. A bundle has none: copy what it "
+                "leads to, or make the bundle again."
+            )
+
+
+def _require_fit(ids: Sequence[str], representations: Mapping[str, Representation]) -> None:
+    """Raises BundleError, see `publish`."""
+    counts = {kind: len(one) for kind, one in representations.items()}
+    if not ids or not counts or set(counts.values()) != {len(ids)}:
+        raise BundleError(
+            f"expected representations of {len(ids)} passages, at least one, found {counts}"
+        )
+    if len(set(ids)) < len(ids):
+        twice = collections.Counter(ids).most_common(1)[0][0]
+        raise BundleError(f"expected each passage once, found the id {twice!r} twice")
+
+
+def _copy_files(source: Path, target: Path) -> None:
+    target.mkdir()
+    for file in sorted(source.iterdir()):
+        if file.is_file():
+            shutil.copyfile(file, target / file.name)
+
+
+def _write_corpus(path: Path, passages: Iterable[Passage]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for one in passages:
+            record = {"_id": one.id, "title": one.title, "text": one.text, "source": one.source}
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def _card(facts: Mapping[str, Any], contract: Contract) -> str:
+    """What a reader of the folder wants to know first."""
+    lines = [
+        f"# {facts['name']}",
+        "",
+        f"A retriever over {facts['passages']:,} passages, made {facts['made']} by Kennel.",
+        "",
+        f"- Kinds of representations: {', '.join(facts['kinds'])}.",
+        f"- A question is cut at {contract.query_length} tokens, a passage at "
+        f"{contract.passage_length}; prefixes {contract.query_prefix!r} and "
+        f"{contract.passage_prefix!r}.",
+        f"- Vectors have {contract.dimension} numbers, pooling '{contract.pooling}', similarity "
+        f"'{contract.similarity}'.",
+        f"- Checkpoint {facts['checkpoint'] or 'not recorded'}; programs for "
+        f"{', '.join(facts['platforms'])}.",
+        "",
+        "    kennel serve FOLDER",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def is_bundle(folder: Path) -> bool:
+    """Whether a folder looks like one; `read_manifest` decides."""
+    try:
+        manifest = versioned_folder.read_manifest_alone(versioned_folder.current(folder))
+    except (FileNotFoundError, IndexDamaged):
+        return False
+    return "format" in manifest and "kinds" in manifest

@@ -1,0 +1,228 @@
+"""An open version of a bundle: what answers requests."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5x_style.interfaces.contract import Contract
+from t5x_style.interfaces.index import Index
+from t5x_style.interfaces.representation import (
+    DENSE,
+    MULTI_VECTOR,
+    PASSAGE,
+    QUERY,
+    SPARSE,
+    Representation,
+    function_name,
+)
+from t5x_style.retrieval import hybrid, published_index, representation_files, similarity
+from t5x_style.retrieval.beir_collection import Passages
+from t5x_style.retrieval.exact_index import ExactIndex
+from t5x_style.serving import bundle, passage_search, programs, text_tokens, token_batches
+from t5x_style.serving.passage_search import PassageSearch
+from t5x_style.serving.service import (
+    Encoded,
+    Evidence,
+    Facts,
+    Hit,
+    RequestError,
+    SharedWord,
+    Tokens,
+)
+from t5x_style.serving.sources import Sources
+
+
+class BundleService:
+    """Implements `service.Service`.
+
+    Attributes:
+      programs: of the model.
+      batches: what encodes texts.
+    """
+
+    def __init__(self, version: Path, observe: token_batches.Observe | None = None) -> None:
+        """Opens a version: compares its files with their hashes, and reads programs and indexes.
+
+        Args:
+          version: folder of a version.
+          observe: see `TokenBatches`.
+
+        Raises:
+          BundleError, IndexDamaged: see `bundle.read_manifest`.
+          ProgramError: its programs do not run here.
+          ContractError: its parts do not belong together.
+        """
+        manifest = bundle.read_manifest(version)
+        self._contract = Contract.load(version)
+        self._tokenizer = text_tokens.TextTokenizer(version / text_tokens.FOLDER, self._contract)
+        self._passages = Passages(version)
+        self._search = _searched(version, manifest, self._contract, self._passages)
+        self._facts = _facts(manifest, self._contract, self._search)
+        self.programs = programs.Programs(version / programs.FOLDER)
+        lengths = {
+            side: length
+            for side, length in (
+                (QUERY, self._contract.query_length),
+                (PASSAGE, self._contract.passage_length),
+            )
+            if function_name(side) in self.programs.names
+        }
+        pad = self._tokenizer.vocabulary.pad
+        self.batches = token_batches.TokenBatches(self.programs, lengths, pad, observe=observe)
+
+    @property
+    def facts(self) -> Facts:
+        """See `Service`."""
+        return self._facts
+
+    def warm_up(self) -> int:
+        """Compiles all that requests need; returns how many programs. Before the first request."""
+        count = self.batches.warm_up()
+        query = self.submit(QUERY, self.tokenize(QUERY, "warm up"), self._facts.kinds).result()
+        for mode in self._facts.modes:
+            for k in passage_search.SIZES:
+                self.search(query, mode, k)
+        return count
+
+    def tokenize(self, side: str, text: str) -> Tokens:
+        """See `Service`."""
+        (found,) = self._tokenizer(side, [text])
+        return found
+
+    def submit(self, side: str, tokens: Tokens, kinds: Sequence[str]) -> "Future[Encoded]":
+        """See `Service`."""
+        return self.batches.submit(side, tokens, kinds)
+
+    def search(self, query: Encoded, mode: str, k: int, source: str | None = None) -> list[Hit]:
+        """See `Service`."""
+        if k < 1:
+            raise RequestError(f"k: expected at least 1, found {k}")
+        hits = []
+        for row, score, scores in self._search.search(query, mode, k, source):
+            one = self._passages.passage(row)
+            hits.append(Hit(score, scores, one.id, one.title, one.text, one.source))
+        return hits
+
+    def needs(self, mode: str) -> tuple[str, ...]:
+        """See `Service`."""
+        return self._search.needs(mode)
+
+    def evidence(self, question: Tokens, query: Encoded, passage_id: str) -> Evidence:
+        """See `Service`."""
+        if passage_id not in self._passages:
+            raise RequestError(f"id: expected a passage of the bundle, found {passage_id!r}")
+        row = self._passages.row(passage_id)
+        passage = self._passages.passage(row)
+        content = text_tokens.content(passage.title, passage.text)
+        tokens = self.tokenize(PASSAGE, content)
+        words = products = None
+        if query.sparse is not None and SPARSE in self._search.passages:
+            words = self._shared(query.sparse, self._search.passages[SPARSE], row)
+        if query.multi_vector is not None and MULTI_VECTOR in self._search.passages:
+            vectors = self._search.passages[MULTI_VECTOR][row : row + 1].arrays["vectors"]
+            products = np.asarray(query.multi_vector @ np.asarray(vectors, np.float32).T)
+        rows = _pieces_of(question, 0 if products is None else products.shape[0])
+        columns = _pieces_of(tokens, 0 if products is None else products.shape[1])
+        return Evidence(tokens, content, words, products, rows, columns)
+
+    def similarity(self, query: Encoded, passages: Sequence[Encoded]) -> list[float]:
+        """See `Service`."""
+        kind = DENSE if DENSE in self._facts.kinds else self._facts.kinds[0]
+        asked = passage_search.as_representations([query])[kind]
+        given = passage_search.as_representations(passages)[kind]
+        return [float(score) for score in similarity.scores(kind, asked, given)[0]]
+
+    def waiting(self) -> int:
+        """See `Service`."""
+        return self.batches.waiting
+
+    def close(self) -> None:
+        """Ends its thread, after what waits was encoded."""
+        self.batches.close()
+
+    def _shared(
+        self, query: tuple[np.ndarray, np.ndarray], passages: Representation, row: int
+    ) -> list[SharedWord]:
+        """Tokens of both, the largest product first."""
+        given = passages[row : row + 1].arrays
+        weights = dict(zip(given["tokens"].tolist(), given["weights"].tolist(), strict=True))
+        ids, asked = query
+        both = [
+            (token, float(weight), float(weights[token]))
+            for token, weight in zip(ids.tolist(), asked.tolist(), strict=True)
+            if token in weights
+        ]
+        both.sort(key=lambda one: -one[1] * one[2])
+        pieces = self._tokenizer.pieces([token for token, _, _ in both])
+        return [
+            SharedWord(piece, mine, theirs)
+            for piece, (_, mine, theirs) in zip(pieces, both, strict=True)
+        ]
+
+
+def _pieces_of(tokens: Tokens, vectors: int) -> list[str]:
+    """What the vectors of a text belong to: its tokens, of which heads leave out the first ones."""
+    pieces = list(tokens.pieces)
+    if vectors > len(pieces):  # of queries that are brought to one length
+        return pieces + ["[MASK]"] * (vectors - len(pieces))
+    return pieces[len(pieces) - vectors :]
+
+
+def _searched(
+    version: Path, manifest: dict[str, Any], contract: Contract, passages: Passages
+) -> PassageSearch:
+    folder = version / bundle.REPRESENTATIONS
+    kinds, ids, checkpoint = manifest["kinds"], passages.ids, manifest["checkpoint"]
+    held: dict[str, Representation] = {
+        kind: representation_files.read(folder, kind) for kind in kinds
+    }
+    indexes: dict[str, Index] = {}
+    published = version / bundle.INDEXES / DENSE
+    for kind in kinds:
+        if kind == DENSE and published.is_dir():
+            indexes[kind] = published_index.load(published, fall_back_to_exact=True)
+        elif kind != MULTI_VECTOR or len(kinds) == 1:
+            indexes[kind] = ExactIndex(held[kind], ids, contract, checkpoint, kind)
+    combined = None
+    if len(kinds) > 1:
+        combined = _combined(held, indexes, ids, contract, checkpoint)
+    sources = Sources([passage.source for passage in passages])
+    return PassageSearch(held, indexes, combined, sources)
+
+
+def _combined(
+    held: dict[str, Representation],
+    indexes: dict[str, Index],
+    ids: Sequence[str],
+    contract: Contract,
+    checkpoint: str,
+) -> hybrid.Combined:
+    """With the contract's weights, or reciprocal ranks where it has none."""
+    chosen = contract.combination
+    candidates = bundle.CANDIDATES if chosen is None else chosen.candidates
+    searched = hybrid.Hybrid(
+        list(indexes.values()), held, list(ids), contract, checkpoint, candidates
+    )
+    if chosen is None:
+        return hybrid.Combined(searched, None)
+    return hybrid.Combined(searched, chosen.weights, tuple(chosen.kinds))
+
+
+def _facts(manifest: dict[str, Any], contract: Contract, search: PassageSearch) -> Facts:
+    return Facts(
+        name=str(manifest["name"]),
+        version=int(manifest["version"]),
+        kinds=tuple(manifest["kinds"]),
+        modes=search.modes,
+        dimension=contract.dimension,
+        similarity=contract.similarity,
+        query_length=contract.query_length,
+        passage_length=contract.passage_length,
+        passages=int(manifest["passages"]),
+        sources=search.sources.listed,
+        made=str(manifest["made"]),
+        contract=contract.facts(),
+    )

@@ -1,0 +1,127 @@
+"""From what answers questions of a finished run to a bundle."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from t5x_style.checkpoints.restored_model import Trained
+from t5x_style.interfaces.contract import MCLS, Combination, Contract
+from t5x_style.interfaces.representation import PASSAGE, Representation, function_name
+from t5x_style.retrieval import hybrid
+from t5x_style.retrieval.beir_collection import Passage, Passages
+from t5x_style.retrieval.exact_index import ExactIndex
+from t5x_style.serving import (
+    bundle,
+    passage_search,
+    programs,
+    saved_model,
+    text_tokens,
+    token_batches,
+)
+from t5x_style.serving.bundle import BundleError, Content
+from t5x_style.serving.programs import Programs
+
+
+def publish(
+    folder: Path,
+    name: str,
+    model: Trained,
+    index: hybrid.Searched,
+    tokenizer: str,
+    passages: Passages,
+    keep: int = 2,
+) -> Path:
+    """Writes the next version of a bundle; what passages became is taken over where it is at hand.
+
+    Args:
+      folder: of the bundle.
+      name: of the run.
+      model: on one process's devices.
+      index: that is searched.
+      tokenizer: folder.
+      passages: of the index.
+      keep: see `bundle.publish`.
+
+    Returns:
+      the version's folder.
+
+    Raises:
+      BundleError: a model that cannot be served.
+      ExportError: see `saved_model.portable`.
+    """
+    contract = _combined(model.contract, index)
+    if model.restored is None:
+        raise BundleError("expected a model that was restored from a checkpoint, found another")
+    if contract.pooling == MCLS:
+        raise BundleError("pooling 'mcls' puts further [CLS] into a text, which is not served yet")
+    with TemporaryDirectory() as scratch:
+        made = Path(scratch)
+        programs.write(made, saved_model.portable(model.restored))
+        found = [passages.passage(passages.row(one)) for one in index.ids]
+        held = _at_hand(index)
+        kinds = hybrid.asked_kinds(index)
+        if missing := [kind for kind in kinds if kind not in held]:
+            encoded = encode(made, Path(tokenizer), contract, found, missing)
+            held = {kind: (held | encoded)[kind] for kind in kinds}
+        content = Content(name, contract, made, Path(tokenizer), found, held, model.fingerprint)
+        return bundle.publish(folder, content, keep)
+
+
+def encode(
+    programs_folder: Path,
+    tokenizer: Path,
+    contract: Contract,
+    passages: Sequence[Passage],
+    kinds: Sequence[str],
+) -> dict[str, Representation]:
+    """What passages become, by kind, computed by the programs of a bundle.
+
+    Args:
+      programs_folder: of `programs.write`.
+      tokenizer: folder.
+      contract: of the model.
+      passages: N, at least one.
+      kinds: of representations.
+
+    Raises:
+      BundleError: the model does not embed passages, or not as all of the kinds.
+    """
+    model, texts = Programs(programs_folder), text_tokens.TextTokenizer(tokenizer, contract)
+    if function_name(PASSAGE) not in model.names:
+        raise BundleError(f"expected a model that embeds passages, found {list(model.names)}")
+    contents = [text_tokens.content(one.title, one.text) for one in passages]
+    lengths = {PASSAGE: contract.passage_length}
+    batches = token_batches.TokenBatches(model, lengths, texts.vocabulary.pad, most_waiting=1 << 62)
+    try:
+        tokens = texts(PASSAGE, contents)
+        # Texts of like length next to each other, so that batches have little padding
+        order = np.argsort([-len(one.ids) for one in tokens], kind="stable")
+        futures = {int(row): batches.submit(PASSAGE, tokens[row], kinds) for row in order}
+        found = [futures[row].result() for row in range(len(tokens))]
+    except KeyError as error:
+        raise BundleError(f"expected a model with the kinds {list(kinds)}: no {error}") from error
+    finally:
+        batches.close()
+    return passage_search.as_representations(found)
+
+
+def _at_hand(index: hybrid.Searched) -> dict[str, Representation]:
+    """Kind -> representation of the index's passages, of those that it holds as they were."""
+    if isinstance(index, hybrid.Combined):
+        return dict(index.searched.passages)
+    if isinstance(index, ExactIndex):
+        return {index.kind: index.passages}
+    return {}
+
+
+def _combined(contract: Contract, index: hybrid.Searched) -> Contract:
+    """The contract with how the index combines its kinds."""
+    if not isinstance(index, hybrid.Combined):
+        return contract
+    weights: Mapping[str, float] | None = index.weights
+    kinds = tuple(weights) if weights is not None else index.ranked
+    chosen = Combination(kinds, weights, index.searched.candidates)
+    return dataclasses.replace(contract, combination=chosen)

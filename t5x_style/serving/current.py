@@ -1,0 +1,118 @@
+"""The version of a bundle that is served, and its replacement by a newer one without a pause.
+
+A new version is opened and compiled next to the old one, then takes its place for requests to come;
+the old one is closed when the last request that uses it has ended.
+"""
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from t5x_style.retrieval import versioned_folder
+from t5x_style.serving import token_batches
+from t5x_style.serving.bundle_service import BundleService
+
+
+class _Held:
+    """A service, and how many requests use it."""
+
+    def __init__(self, service: BundleService) -> None:
+        self.service = service
+        self.users = 0
+        self.retired = False
+
+
+class Current:
+    """See the module's docstring; may be called from any thread.
+
+    Attributes:
+      failed: version that could not be opened -> why; it is not tried again.
+    """
+
+    def __init__(self, folder: Path, observe: token_batches.Observe | None = None) -> None:
+        """Opens the current version of a bundle; errors as of `BundleService`.
+
+        Raises:
+          FileNotFoundError: the folder has no version.
+        """
+        self._folder, self._observe = folder, observe
+        self.failed: dict[int, str] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._watcher: threading.Thread | None = None
+        self._held = _Held(self._open(versioned_folder.current_number(folder)))
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[BundleService]:
+        """The service of the moment, which stays open until the end of the `with`."""
+        with self._lock:
+            held = self._held
+            held.users += 1
+        try:
+            yield held.service
+        finally:
+            self._leave(held)
+
+    def refresh(self) -> bool:
+        """Changes to the current version of the folder, if that is another; whether it did.
+
+        A version that cannot be opened is named on stderr, and the present one stays.
+        """
+        try:
+            number = versioned_folder.current_number(self._folder)
+        except (OSError, ValueError) as error:
+            print(f"serve: {error}", file=sys.stderr, flush=True)
+            return False
+        if number == self._held.service.facts.version or number in self.failed:
+            return False
+        try:
+            opened = _Held(self._open(number))
+        except Exception as error:  # whatever is wrong with it, what is served stays
+            self.failed[number] = str(error)
+            print(f"serve: version {number} is not served: {error}", file=sys.stderr, flush=True)
+            return False
+        with self._lock:
+            old, self._held = self._held, opened
+            old.retired = True
+            unused = old.users == 0
+        print(f"serve: version {number} is served now", file=sys.stderr, flush=True)
+        if unused:
+            old.service.close()
+        return True
+
+    def watch(self, seconds: float = 2.0) -> None:
+        """Starts a thread that looks for a newer version."""
+
+        def run() -> None:
+            while not self._stop.wait(seconds):
+                self.refresh()
+
+        self._watcher = threading.Thread(target=run, name="watch", daemon=True)
+        self._watcher.start()
+
+    def close(self) -> None:
+        """Ends the threads; what waits is encoded before."""
+        self._stop.set()
+        if self._watcher is not None:
+            self._watcher.join()
+        self._held.service.close()
+
+    def _open(self, number: int) -> BundleService:
+        version = versioned_folder.version_folder(self._folder, number)
+        service = BundleService(version, self._observe)
+        service.warm_up()
+        return service
+
+    def _leave(self, held: _Held) -> None:
+        with self._lock:
+            held.users -= 1
+            last = held.retired and held.users == 0
+        if last:
+            held.service.close()
+
+
+def open_current(folder: str | Path, observe: token_batches.Observe | None = None) -> Current:
+    """The current version of the bundle in a folder; errors as of `Current`."""
+    return Current(Path(folder), observe)

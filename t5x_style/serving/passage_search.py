@@ -1,0 +1,163 @@
+"""Search of one version's passages: by each kind, by all as one, and within one source."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from t5x_style.interfaces.index import NO_ROW, Index, padded
+from t5x_style.interfaces.representation import (
+    DENSE,
+    MULTI_VECTOR,
+    SPARSE,
+    Entries,
+    Representation,
+    Representations,
+)
+from t5x_style.retrieval import candidate_scores, hybrid
+from t5x_style.serving.service import HYBRID, Encoded, RequestError
+from t5x_style.serving.sources import Sources
+
+Part = TypeVar("Part")
+SIZES = (16, 128, 1024)  # of the hits that are asked for: an exact index compiles once for each
+_CANDIDATES = 200  # that each index proposes to a kind without one
+
+
+@dataclasses.dataclass(frozen=True)
+class PassageSearch:
+    """May be called from any thread.
+
+    Attributes:
+      passages: kind -> representation of the N passages.
+      indexes: kind -> index of them, of kinds that propose candidates.
+      combined: how all kinds are searched as one; None where there is one kind.
+      sources: of the passages.
+    """
+
+    passages: Mapping[str, Representation]
+    indexes: Mapping[str, Index]
+    combined: hybrid.Combined | None
+    sources: Sources
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Of `search`: HYBRID last, which is what to ask first."""
+        return (*self.passages, *([] if self.combined is None else [HYBRID]))
+
+    def needs(self, mode: str) -> tuple[str, ...]:
+        """See `Service.needs`."""
+        if mode not in self.modes:
+            raise RequestError(f"mode: expected one of {list(self.modes)}, found {mode!r}")
+        if mode == HYBRID:
+            assert self.combined is not None
+            return self.combined.kinds
+        if mode in self.indexes:
+            return (mode,)
+        return (mode, *self.indexes)  # which propose what it puts in order
+
+    def search(
+        self, query: Encoded, mode: str, k: int, source: str | None
+    ) -> list[tuple[int, float, dict[str, float]]]:
+        """Row, score, and score by kind of the best passages, best first; see `Service.search`."""
+        asked = as_representations([query])
+        if source is not None:
+            scores, rows = self._within(asked, mode, k, source)
+        elif mode == HYBRID:
+            assert self.combined is not None
+            scores, rows = self.combined.search(asked, _rounded(k))
+        elif mode in self.indexes:
+            scores, rows = self.indexes[mode].search(asked[mode], _rounded(k))
+        else:
+            scores, rows = self._in_order(asked, mode, k)
+        best_scores, best_rows = scores[0, :k], rows[0, :k]
+        best_scores = best_scores[best_rows != NO_ROW]
+        best_rows = best_rows[best_rows != NO_ROW]
+        if not len(best_rows):
+            return []
+        parts = {
+            kind: candidate_scores.scores(kind, one, self.passages[kind], best_rows[None])[0]
+            for kind, one in asked.items()
+            if kind in self.passages
+        }
+        return [
+            (int(row), float(score), {kind: float(part[n]) for kind, part in parts.items()})
+            for n, (row, score) in enumerate(zip(best_rows, best_scores, strict=True))
+        ]
+
+    def _in_order(self, asked: Representations, kind: str, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """What the indexes propose, in the order of a kind that has none."""
+        width = max(k, _CANDIDATES)
+        found = [index.search(asked[one], width)[1][0] for one, index in self.indexes.items()]
+        rows = np.unique(np.concatenate(found))
+        rows = rows[rows != NO_ROW][None].astype(np.int32)
+        scores = candidate_scores.scores(kind, asked[kind], self.passages[kind], rows)
+        return padded(scores, rows, k)
+
+    def _within(
+        self, asked: Representations, mode: str, k: int, source: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Every passage of a source is compared."""
+        rows = self.sources.rows(source)[None].astype(np.int32)
+        if not rows.size:
+            raise RequestError(
+                f"source: expected the beginning of a passage's source, found {source!r}, with "
+                f"which none begins; GET /info lists some"
+            )
+        kinds = [mode] if mode != HYBRID else self._hybrid_kinds()
+        scores = {
+            kind: candidate_scores.scores(kind, asked[kind], self.passages[kind], rows)
+            for kind in kinds
+        }
+        if mode != HYBRID:
+            found = scores[mode]
+            if mode == SPARSE:
+                found = np.where(found == 0, -np.inf, found)  # nothing in common is no hit
+                rows = np.where(np.isfinite(found), rows, NO_ROW)
+            return padded(found, rows, k)
+        assert self.combined is not None
+        weights = self.combined.weights
+        total = (
+            hybrid.reciprocal_ranks(scores) if weights is None else hybrid.weighted(scores, weights)
+        )
+        return padded(total, rows, k)
+
+    def _hybrid_kinds(self) -> Sequence[str]:
+        assert self.combined is not None
+        if self.combined.weights is not None:
+            return [kind for kind, weight in self.combined.weights.items() if weight]
+        return self.combined.ranked or self.combined.searched.kinds
+
+
+def _rounded(k: int) -> int:
+    return next((size for size in SIZES if size >= k), k)
+
+
+def as_representations(texts: Sequence[Encoded]) -> dict[str, Representation]:
+    """By kind what texts became, as an index takes them; kinds that the first has."""
+    found: dict[str, Representation] = {}
+    first = texts[0]
+    if first.dense is not None:
+        found[DENSE] = np.stack([_there(one.dense) for one in texts]).astype(np.float32)
+    if first.sparse is not None:
+        pairs = [_there(one.sparse) for one in texts]
+        arrays = {
+            "tokens": np.concatenate([tokens for tokens, _ in pairs]).astype(np.int32),
+            "weights": np.concatenate([weights for _, weights in pairs]).astype(np.float32),
+        }
+        found[SPARSE] = Entries(_offsets([len(tokens) for tokens, _ in pairs]), arrays)
+    if first.multi_vector is not None:
+        several = [_there(one.multi_vector) for one in texts]
+        vectors = np.concatenate(several).astype(np.float32)
+        found[MULTI_VECTOR] = Entries(_offsets(list(map(len, several))), {"vectors": vectors})
+    return found
+
+
+def _offsets(counts: Sequence[int]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _there(one: Part | None) -> Part:
+    if one is None:
+        raise ValueError("expected texts that were encoded as the same kinds")
+    return one

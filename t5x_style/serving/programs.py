@@ -1,0 +1,116 @@
+"""A model's embed functions as portable programs: files that need JAX to run, and none of our code.
+
+    programs/embed_query.stablehlo     one for each function, by jax.export, for cpu, cuda and tpu
+    programs/parameters.safetensors    what they are called with, once for all of them
+
+A program takes token ids and a mask of any batch and length; outputs have the names of a SavedModel
+(`serving.saved_model`). Neither file can carry code that Python would run.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from t5x_style.serving import saved_model
+from t5x_style.serving.saved_model import Outputs, Portable
+
+FOLDER = "programs"
+_PARAMETERS = "parameters.safetensors"
+_SUFFIX = ".stablehlo"
+
+
+class ProgramError(ValueError):
+    """Files that are no programs, or programs that this version of JAX does not run."""
+
+
+def write(folder: Path, model: Portable) -> None:
+    """Writes the files into an existing folder.
+
+    Args:
+      folder: FOLDER of a bundle.
+      model: of `saved_model.portable`.
+    """
+    safetensors.numpy.save_file(
+        {path: np.ascontiguousarray(array) for path, array in model.arrays.items()},
+        folder / _PARAMETERS,
+    )
+    rows, length = jax.export.symbolic_shape("b, s")
+    tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
+    arrays = {
+        path: jax.ShapeDtypeStruct(array.shape, array.dtype) for path, array in model.arrays.items()
+    }
+    for name, function in model.functions.items():
+        exported = jax.export.export(jax.jit(function), platforms=saved_model.PLATFORMS)
+        program = exported(arrays, tokens, tokens).serialize()
+        (folder / f"{name}{_SUFFIX}").write_bytes(program)
+
+
+class Programs:
+    """The programs of a folder, on this process's first device.
+
+    Attributes:
+      names: of the functions.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Reads the folder.
+
+        Raises:
+          ProgramError: see there.
+        """
+        files = sorted(folder.glob(f"*{_SUFFIX}"))
+        if not files:
+            raise ProgramError(f"{folder}: expected programs (*{_SUFFIX}), found none")
+        self._calls = {file.name.removesuffix(_SUFFIX): _call_of(file) for file in files}
+        self._arrays = _parameters(folder / _PARAMETERS)
+        self.names = tuple(self._calls)
+        self._shapes: set[tuple[str, tuple[int, int]]] = set()
+
+    @property
+    def compiled(self) -> int:
+        """How many programs were compiled: one for each function and shape."""
+        return len(self._shapes)
+
+    def __call__(self, name: str, tokens: np.ndarray, mask: np.ndarray) -> Outputs:
+        """What a function makes of texts, still on the device.
+
+        Args:
+          name: of the function.
+          tokens: [b, s] int32.
+          mask: [b, s] int32, ones and then zeros.
+        """
+        self._shapes.add((name, (tokens.shape[0], tokens.shape[1])))
+        found: Outputs = self._calls[name](self._arrays, tokens, mask)
+        return found
+
+
+def _call_of(file: Path) -> Any:
+    try:
+        exported = jax.export.deserialize(bytearray(file.read_bytes()))
+    except Exception as error:  # flatbuffers and MLIR raise whatever they meet
+        raise ProgramError(
+            f"{file}: JAX {jax.__version__} cannot read this program ({error}). Make the bundle "
+            "again with this version, or install the one that its manifest names."
+        ) from error
+    platform = jax.default_backend()
+    known = [_PLATFORMS.get(one, one) for one in exported.platforms]
+    if _PLATFORMS.get(platform, platform) not in known:
+        raise ProgramError(f"{file}: is for {known}, but this process runs on {platform}")
+    return jax.jit(exported.call)
+
+
+_PLATFORMS = {"gpu": "cuda"}
+
+
+def _parameters(file: Path) -> Mapping[str, jax.Array]:
+    try:
+        arrays = safetensors.numpy.load_file(file)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ProgramError(f"{file}: expected a whole safetensors file: {error}") from error
+    return {path: jnp.asarray(array) for path, array in arrays.items()}

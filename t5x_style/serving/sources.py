@@ -1,0 +1,40 @@
+"""Which passages are of a source: 'python/csv.py:95' is of 'python/csv.py', and of 'python/'."""
+
+import bisect
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+LISTED = 200  # sources that are offered for a choice, at most
+_PART = re.compile(r"^[^/:#]*[/:#]?")
+
+
+class Sources:
+    """Of N passages.
+
+    Attributes:
+      listed: what to offer for a choice: each source, or, of more than LISTED, each beginning up to
+        the first of '/', ':' and '#'; none where even these are more. In alphabetical order.
+    """
+
+    def __init__(self, sources: Sequence[str]) -> None:
+        """sources: N, '' of a passage without one."""
+        self._order = np.argsort(np.asarray(sources, dtype=object), kind="stable").astype(np.int64)
+        self._sorted = [sources[row] for row in self._order.tolist()]
+        self.listed = _listed(sorted({source for source in sources if source}))
+
+    def rows(self, beginning: str) -> np.ndarray:
+        """int64 [n], ascending: the passages whose source begins so."""
+        start = bisect.bisect_left(self._sorted, beginning)
+        end = bisect.bisect_right(
+            self._sorted, beginning, lo=start, key=lambda source: source[: len(beginning)]
+        )
+        return np.sort(self._order[start:end])
+
+
+def _listed(sources: Sequence[str]) -> tuple[str, ...]:
+    if len(sources) <= LISTED:
+        return tuple(sources)
+    beginnings = sorted({found[0] for source in sources if (found := _PART.match(source))})
+    return tuple(beginnings) if len(beginnings) <= LISTED else ()
