@@ -5,7 +5,7 @@
                       contract.json      with the weights of the kinds, where they were chosen
                       card.md
                       programs/          `serving.programs`
-                      tokenizer/         tokenizer.json, vocabulary.json and what else was there
+                      tokenizer/         tokenizer.json, vocabulary.json
                       corpus.jsonl       the passages, in the order of their rows
                       representations/   of the passages, by kind (`retrieval.representation_files`)
                       indexes/dense/     of many passages, a published ScaNN index
@@ -37,6 +37,7 @@ FORMAT = 1
 CORPUS, CARD, REPRESENTATIONS, INDEXES = "corpus.jsonl", "card.md", "representations", "indexes"
 EXACT_BELOW = 200_000  # passages that are compared one by one; an index for more of them
 CANDIDATES = 200  # that each index proposes, where no contract says how many
+_TOKENIZER = ("tokenizer.json", "vocabulary.json", "tokenizer_config.json", "vocab.txt")
 _PACKAGES = ("jax", "jaxlib", "tokenizers", "numpy")
 
 
@@ -98,7 +99,7 @@ def publish(folder: Path, content: Content, keep: int = 2, exact_below: int = EX
     with versioned_folder.new_version(folder, facts, keep) as made:
         content.contract.save(made)
         shutil.copytree(content.programs, made / programs.FOLDER)
-        _copy_files(content.tokenizer, made / text_tokens.FOLDER)
+        _copy_tokenizer(content.tokenizer, made / text_tokens.FOLDER)
         _write_corpus(made / CORPUS, content.passages)
         (made / REPRESENTATIONS).mkdir()
         for kind, representation in content.representations.items():
@@ -166,11 +167,12 @@ def _require_fit(ids: Sequence[str], representations: Mapping[str, Representatio
         raise BundleError(f"expected each passage once, found the id {twice!r} twice")
 
 
-def _copy_files(source: Path, target: Path) -> None:
+def _copy_tokenizer(source: Path, target: Path) -> None:
+    """The files of a tokenizer, and nothing else that lies in its folder."""
     target.mkdir()
-    for file in sorted(source.iterdir()):
-        if file.is_file():
-            shutil.copyfile(file, target / file.name)
+    for name in _TOKENIZER:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
 
 
 def _write_corpus(path: Path, passages: Iterable[Passage]) -> None:

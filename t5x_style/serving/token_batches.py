@@ -157,7 +157,10 @@ class TokenBatches:
         if self._observe is not None:
             self._observe(side, len(texts), rows * columns, seconds)
         for row, one in enumerate(texts):
-            one.future.set_result(encoded(found, row, one.kinds))
+            try:
+                one.future.set_result(encoded(found, row, one.kinds))
+            except KeyError as error:  # a kind that the programs do not give
+                one.future.set_exception(error)
 
 
 def width_of(length: int, longest: int) -> int:

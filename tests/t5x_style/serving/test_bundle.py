@@ -1,0 +1,155 @@
+"""Folders of bundles: what opening one refuses."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from t5x_style.interfaces.contract import Contract, ContractError
+from t5x_style.interfaces.index import IndexDamaged
+from t5x_style.retrieval import versioned_folder
+from t5x_style.retrieval.beir_collection import Passage
+from t5x_style.serving import bundle
+from t5x_style.serving.bundle import BundleError
+from t5x_style.serving.bundle_service import BundleService
+from t5x_style.serving.programs import ProgramError, Programs
+from tests.t5x_style.serving import bundle_kit
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bundle_kit.publish(tmp_path_factory.mktemp("bundle"))
+
+
+@pytest.fixture
+def version(made: Path, tmp_path: Path) -> Path:
+    """A copy, to be damaged."""
+    shutil.copytree(made, tmp_path / "bundle")
+    return tmp_path / "bundle/versions/1"
+
+
+def rewrite(version: Path, **changes) -> None:
+    """Another manifest, whose hashes are those of the files."""
+    manifest = json.loads((version / "manifest.json").read_text()) | changes
+    names = list(manifest.pop("files"))
+    versioned_folder.write_manifest(version, manifest, names)
+
+
+def test_it_holds_no_gin_and_no_pickle(made) -> None:
+    names = {path.suffix for path in made.rglob("*") if path.is_file()}
+    assert names == {"", ".json", ".jsonl", ".md", ".npy", ".safetensors", ".stablehlo", ".txt"}
+    for path in made.rglob("*.npy"):
+        assert b"\x80\x04" not in path.read_bytes()[:12]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "programs/embed_query.stablehlo",
+        "programs/parameters.safetensors",
+        "corpus.jsonl",
+        "tokenizer/tokenizer.json",
+        "representations/vectors.npy",
+        "contract.json",
+    ],
+)
+def test_a_flipped_byte_is_found(version, name) -> None:
+    content = bytearray((version / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (version / name).write_bytes(content)
+    with pytest.raises(IndexDamaged, match="its bytes changed"):
+        BundleService(version)
+
+
+def test_a_version_that_was_half_written_is_found(version) -> None:
+    (version / "corpus.jsonl").unlink()
+    with pytest.raises(IndexDamaged, match="missing, though the manifest lists it"):
+        BundleService(version)
+    (version / "manifest.json").unlink()
+    with pytest.raises(IndexDamaged, match="not written to its end"):
+        BundleService(version)
+
+
+@pytest.mark.parametrize("name", ["../../outside.json", "/etc/hostname", "a/../../b"])
+def test_a_name_that_climbs_out_is_refused(version, name) -> None:
+    manifest = json.loads((version / "manifest.json").read_text())
+    manifest["files"][name] = {"bytes": 1, "sha256": "0"}
+    (version / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match="expected names of files inside"):
+        BundleService(version)
+
+
+def test_a_link_is_refused(version, tmp_path) -> None:
+    moved = tmp_path / "elsewhere.jsonl"
+    (version / "corpus.jsonl").rename(moved)
+    (version / "corpus.jsonl").symlink_to(moved)
+    with pytest.raises(BundleError, match="found a link"):
+        BundleService(version)
+
+
+def test_a_linked_folder_is_refused(version, tmp_path) -> None:
+    moved = tmp_path / "elsewhere"
+    (version / "programs").rename(moved)
+    (version / "programs").symlink_to(moved)
+    with pytest.raises(BundleError, match="programs: expected a file or a folder, found a link"):
+        BundleService(version)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"format": 2}, "format 1, found 2"), ({"kinds": ["dense", "x"]}, r"found \['x'\]")],
+)
+def test_what_this_code_does_not_know_is_refused(version, changes, message) -> None:
+    rewrite(version, **changes)
+    with pytest.raises(BundleError, match=message):
+        BundleService(version)
+
+
+def test_another_manifest_is_refused(version) -> None:
+    versioned_folder.write_manifest(version, {"count": 1}, [])
+    with pytest.raises(BundleError, match="kennel export --bundle=RUN"):
+        BundleService(version)
+
+
+def test_the_contract_of_another_model_is_refused(version) -> None:
+    contract = Contract.load(version)
+    dataclasses.replace(contract, tokenizer_fingerprint="other").save(version)
+    rewrite(version)
+    with pytest.raises(ContractError, match="tokenizer_fingerprint"):
+        BundleService(version)
+
+
+def test_a_program_that_cannot_be_read_is_refused(version) -> None:
+    (version / "programs/embed_query.stablehlo").write_bytes(b"from a later version")
+    rewrite(version)
+    with pytest.raises(ProgramError, match="cannot read this program"):
+        BundleService(version)
+    with pytest.raises(ProgramError, match="expected programs"):
+        Programs(version / "tokenizer")
+
+
+def test_passages_with_one_id_are_refused(tmp_path) -> None:
+    twice = [*bundle_kit.PASSAGES[:-1], bundle_kit.PASSAGES[0]]
+    with pytest.raises(BundleError, match="the id 'a' twice"):
+        bundle_kit.publish(tmp_path, listed=twice)
+    assert not bundle.is_bundle(tmp_path / "bundle")
+
+
+def test_a_new_version_leaves_as_many_as_are_kept(made, tmp_path) -> None:
+    assert bundle.is_bundle(made)
+    assert versioned_folder.published(made) == [1]
+    assert not bundle.is_bundle(tmp_path)
+
+
+def test_many_passages_get_an_index(tmp_path) -> None:
+    passages = [Passage(str(n), "", f"salt of the sea {n}", "") for n in range(100)]
+    made = bundle_kit.publish(tmp_path, passages, exact_below=50)
+    service = BundleService(made / "versions/1")
+    try:
+        query = service.submit("query", service.tokenize("query", "salt"), ["dense"]).result()
+        assert len(service.search(query, "dense", 3)) == 3
+        assert (made / "versions/1/indexes/dense/CURRENT").is_file()
+    finally:
+        service.close()

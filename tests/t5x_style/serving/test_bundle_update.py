@@ -1,0 +1,117 @@
+"""Next versions of a bundle: what is encoded, that nothing else differs, and what is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from t5x_style.interfaces.representation import KINDS
+from t5x_style.retrieval import representation_files, versioned_folder
+from t5x_style.retrieval.beir_collection import Passage, Passages
+from t5x_style.serving import bundle_update, bundling
+from t5x_style.serving.bundle import BundleError
+from t5x_style.serving.bundle_update import Changes
+from tests.t5x_style.serving import bundle_kit
+
+CHANGES = [
+    {"_id": "b", "delete": True},
+    {"_id": "c", "title": "Bread", "text": "Bread is made of salt alone.", "source": "food/new"},
+    {"_id": "a", "title": "Rivers", "text": bundle_kit.PASSAGES[0].text, "source": "water/moved"},
+    {"_id": "f", "text": "A new song of salt and water."},
+    {"_id": "g", "text": "hills"},
+]
+
+
+def written(path: Path, rows) -> Changes:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Changes.read(path)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    return bundle_kit.publish(tmp_path)
+
+
+def held(version: Path) -> dict[str, np.ndarray]:
+    """Name -> array, of all representations."""
+    found = {}
+    for kind in KINDS:
+        one = representation_files.read(version / "representations", kind)
+        for name, array in representation_files.arrays(kind, one).items():
+            found[name] = np.asarray(array[:])
+    return found
+
+
+def test_only_what_changed_is_encoded_and_the_rest_is_a_full_rebuild(
+    made, tmp_path, monkeypatch
+) -> None:
+    encoded = []
+    real = bundling.encode
+
+    def counted(programs, tokenizer, contract, passages, kinds):
+        encoded.extend(one.id for one in passages)
+        return real(programs, tokenizer, contract, passages, kinds)
+
+    monkeypatch.setattr(bundling, "encode", counted)
+    done = bundle_update.update(made, written(tmp_path / "changes.jsonl", CHANGES))
+    assert encoded[1:] == ["c", "f", "g"]  # the first is compared with what is stored
+    assert (done.encoded, done.deleted, done.unchanged) == (3, 1, 3)
+    assert versioned_folder.current(made) == done.version
+    passages = list(Passages(done.version))
+    assert [one.id for one in passages] == ["a", "c", "d", "e", "f", "g"]
+    assert [one.source for one in passages][:2] == ["water/moved", "food/new"]
+    again = bundle_kit.publish(tmp_path / "again", passages)
+    for name, array in held(again / "versions/1").items():
+        np.testing.assert_allclose(held(done.version)[name], array, atol=1e-5, err_msg=name)
+
+
+def test_deleting_alone_encodes_nothing(made, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(bundling, "encode", lambda *_: pytest.fail("nothing is new"))
+    done = bundle_update.update(made, written(tmp_path / "c.jsonl", CHANGES[:1]))
+    assert (done.encoded, done.unchanged) == (0, 4)
+
+
+def test_an_id_that_is_not_there_is_refused_and_nothing_is_published(made, tmp_path) -> None:
+    changes = written(tmp_path / "c.jsonl", [{"_id": "zz", "delete": True}])
+    with pytest.raises(BundleError, match="found 1 others, the first is 'zz'"):
+        bundle_update.update(made, changes)
+    assert versioned_folder.published(made) == [1]
+
+
+def test_deleting_all_is_refused(made, tmp_path) -> None:
+    rows = [{"_id": one.id, "delete": True} for one in bundle_kit.PASSAGES]
+    with pytest.raises(BundleError, match="no passage would be left"):
+        bundle_update.update(made, written(tmp_path / "c.jsonl", rows))
+
+
+def test_representations_of_another_making_are_refused(made, tmp_path) -> None:
+    version = made / "versions/1"
+    path = version / "representations/vectors.npy"
+    np.save(path, -np.load(path))
+    manifest = json.loads((version / "manifest.json").read_text())
+    versioned_folder.write_manifest(version, manifest, list(manifest.pop("files")))
+    with pytest.raises(BundleError, match="of kind 'dense' is not what its programs make"):
+        bundle_update.update(made, Changes({"n": Passage("n", "", "new", "")}, frozenset()))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("not json", ":1: not JSON"),
+        ('["a"]', "expected an object"),
+        ('{"text": "a"}', "a string in '_id'"),
+        ('{"_id": 7, "text": "a"}', "a string in '_id'"),
+        ('{"_id": "7"}', "expected _id and text"),
+        ('{"_id": "7", "text": null}', "expected _id and text"),
+        ('{"_id": "7", "text": "a", "titel": "b"}', "expected _id and text"),
+        ('{"_id": "7", "delete": "yes"}', "expected _id and text"),
+        ('{"_id": "7", "text": "a"}\n{"_id": "7", "delete": true}', ":2: the id '7' is in"),
+        ("\n", "at least one change, found none"),
+    ],
+)
+def test_lines_that_are_no_changes_are_refused(tmp_path, line, message) -> None:
+    path = tmp_path / "changes.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(BundleError, match=message):
+        Changes.read(path)

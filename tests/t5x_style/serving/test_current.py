@@ -1,0 +1,99 @@
+"""The version that is served: replaced while requests run, kept where a new one is damaged."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from t5x_style.retrieval.beir_collection import Passage
+from t5x_style.serving import bundle_update, current
+from t5x_style.serving.bundle_update import Changes
+from tests.t5x_style.serving import bundle_kit
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    return bundle_kit.publish(tmp_path)
+
+
+@pytest.fixture
+def served(made: Path, monkeypatch):
+    monkeypatch.setattr(current.BundleService, "warm_up", lambda self: 0)  # takes seconds
+    found = current.open_current(made)
+    yield found
+    found.close()
+
+
+def changes(number: int) -> Changes:
+    """A passage whose text names the version in which it is new."""
+    return Changes({"n": Passage("n", "", f"salt {number}", "")}, frozenset())
+
+
+def ask(service) -> list[str]:
+    query = service.submit("query", service.tokenize("query", "salt"), ["dense"]).result(10)
+    return [hit.text for hit in service.search(query, "dense", 10) if hit.id == "n"]
+
+
+def test_a_request_keeps_its_version_and_the_next_gets_the_new_one(made, served) -> None:
+    with served.use() as old:
+        bundle_update.update(made, changes(2))
+        assert served.refresh()
+        assert not served.refresh()
+        with served.use() as new:
+            assert (old.facts.version, new.facts.version) == (1, 2)
+            assert ask(new) == ["salt 2"]
+        assert ask(old) == []  # still open
+    with pytest.raises(RuntimeError, match="closed"):
+        ask(old)
+
+
+def test_no_request_fails_and_none_mixes_versions_while_they_change(made, served) -> None:
+    failed: list[BaseException] = []
+    versions: set[int] = set()
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.is_set():
+            try:
+                with served.use() as service:
+                    version = service.facts.version
+                    assert ask(service) == ([] if version == 1 else [f"salt {version}"])
+                    versions.add(version)
+            except BaseException as error:
+                failed.append(error)
+                return
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for one in threads:
+        one.start()
+    for number in (2, 3):
+        bundle_update.update(made, changes(number))
+        assert served.refresh()
+    while 3 not in versions and not failed:
+        pass
+    stop.set()
+    for one in threads:
+        one.join()
+    assert failed == []
+    assert {1, 3} <= versions
+
+
+def test_a_damaged_version_is_not_served_and_not_tried_again(made, served, capsys) -> None:
+    done = bundle_update.update(made, changes(2))
+    with (done.version / "corpus.jsonl").open("a") as file:
+        file.write("\n")
+    assert not served.refresh()
+    assert not served.refresh()
+    assert capsys.readouterr().err.count("version 2 is not served") == 1
+    with served.use() as service:
+        assert service.facts.version == 1
+        assert ask(service) == []
+    corpus = (done.version / "corpus.jsonl").read_text()
+    (done.version / "corpus.jsonl").write_text(corpus.removesuffix("\n"))
+    bundle_update.update(made, changes(3))
+    assert served.refresh()
+
+
+def test_a_folder_without_versions_is_refused(tmp_path) -> None:
+    with pytest.raises(FileNotFoundError, match="CURRENT: not found"):
+        current.open_current(tmp_path)

@@ -1,0 +1,186 @@
+"""Batches of texts of many requests: what is put together, what is refused, and what is let go."""
+
+import threading
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from t5x_style.serving import token_batches
+from t5x_style.serving.service import Encoded, Overloaded, Tokens
+from t5x_style.serving.token_batches import TokenBatches, shapes, width_of
+
+LENGTHS = {"query": 48, "passage": 192}
+
+
+class FakePrograms:
+    """A vector that says what a text was: its first id, and how many it has. May be held."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[int, ...]]] = []
+        self.free = threading.Event()
+        self.free.set()
+        self.entered = threading.Event()
+        self.error: Exception | None = None
+
+    def __call__(self, name: str, tokens: np.ndarray, mask: np.ndarray) -> dict[str, np.ndarray]:
+        self.calls.append((name, tokens.shape))
+        self.entered.set()
+        self.free.wait()
+        if self.error is not None:
+            raise self.error
+        return {"embedding": np.stack([tokens[:, 0], mask.sum(1)], 1).astype(np.float32)}
+
+
+def text(first: int, length: int) -> Tokens:
+    ids = np.full(length, 7, np.int32)
+    ids[0] = first
+    return Tokens(ids, [], [], 0)
+
+
+def vector(future: "Future[Encoded]") -> list[int]:
+    found = future.result(10).dense
+    assert found is not None
+    return found.astype(int).tolist()
+
+
+@pytest.fixture
+def programs() -> FakePrograms:
+    return FakePrograms()
+
+
+def batches(programs: FakePrograms, **settings) -> TokenBatches:
+    return TokenBatches(programs, LENGTHS, 0, **settings)
+
+
+def held(made: TokenBatches, programs: FakePrograms) -> "Future[Encoded]":
+    """A text that the device works on until `programs.free` is set."""
+    programs.free.clear()
+    programs.entered.clear()
+    first = made.submit("query", text(1, 5), ["dense"])
+    assert programs.entered.wait(10)
+    programs.calls.clear()
+    return first
+
+
+def test_each_text_gets_what_it_became(programs) -> None:
+    made = batches(programs)
+    futures = [made.submit("passage", text(n, 1 + n % 192), ["dense"]) for n in range(500)]
+    assert [vector(one) for one in futures] == [[n, 1 + n % 192] for n in range(500)]
+    made.close()
+
+
+def test_what_waits_becomes_one_batch_of_a_side(programs) -> None:
+    made = batches(programs, budget=1024)
+    held(made, programs)
+    futures = [
+        made.submit(side, text(n, 9), ["dense"]) for n, side in enumerate(["query", "passage"] * 4)
+    ]
+    programs.free.set()
+    assert [vector(one)[0] for one in futures] == list(range(8))
+    assert programs.calls == [("embed_query", (4, 16)), ("embed_passage", (4, 16))]
+    made.close()
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["query", "passage"]), st.integers(1, 48)), max_size=60),
+    st.sampled_from([16, 100, 512, 4096]),
+)
+def test_no_batch_exceeds_the_budget_but_of_one_text(texts, budget) -> None:
+    programs = FakePrograms()
+    made = batches(programs, budget=budget)
+    held(made, programs)
+    futures = [
+        made.submit(side, text(n, length), ["dense"]) for n, (side, length) in enumerate(texts)
+    ]
+    programs.free.set()
+    assert [vector(one) for one in futures] == [[n, one[1]] for n, one in enumerate(texts)]
+    known = {side: set(shapes(length, budget)) for side, length in LENGTHS.items()}
+    for name, (rows, columns) in programs.calls:
+        assert (rows, columns) in known[name.removeprefix("embed_")]
+        assert rows == 1 or rows * columns <= budget
+    made.close()
+
+
+@given(st.integers(1, 8192), st.integers(1, 20_000))
+def test_there_is_a_shape_for_every_batch_within_the_budget(longest, budget) -> None:
+    known = list(shapes(longest, budget))
+    assert len(known) == len(set(known))
+    for length in {1, longest // 2 or 1, longest}:
+        columns = width_of(length, longest)
+        assert length <= columns <= longest
+        rows = [rows for rows, width in known if width == columns]
+        assert rows == sorted(rows)
+        assert rows[0] == 1
+        assert rows[-1] == max(1, budget // columns)
+
+
+def test_a_cancelled_text_is_left_out(programs) -> None:
+    made = batches(programs)
+    held(made, programs)
+    gone = made.submit("query", text(2, 5), ["dense"])
+    kept = made.submit("query", text(3, 5), ["dense"])
+    assert gone.cancel()
+    programs.free.set()
+    assert vector(kept) == [3, 5]
+    assert programs.calls == [("embed_query", (1, 16))]
+    made.close()
+
+
+def test_too_many_waiting_tokens_are_refused_and_there_is_room_again(programs) -> None:
+    made = batches(programs, most_waiting=20)
+    first = held(made, programs)
+    waiting = [made.submit("query", text(n, 10), ["dense"]) for n in range(2)]
+    assert made.waiting == 20
+    with pytest.raises(Overloaded) as refused:
+        made.submit("query", text(9, 1), ["dense"])
+    assert refused.value.retry_after > 0
+    programs.free.set()
+    assert [vector(one)[0] for one in (first, *waiting)] == [1, 0, 1]
+    assert vector(made.submit("query", text(9, 40), ["dense"])) == [9, 40]  # alone: any length
+    assert made.waiting == 0
+    made.close()
+
+
+def test_an_error_reaches_the_texts_of_its_batch_and_no_other(programs) -> None:
+    made = batches(programs)
+    programs.error = RuntimeError("out of memory")
+    with pytest.raises(RuntimeError, match="out of memory"):
+        made.submit("query", text(1, 5), ["dense"]).result(10)
+    programs.error = None
+    assert vector(made.submit("query", text(2, 5), ["dense"])) == [2, 5]
+    made.close()
+
+
+def test_a_kind_that_the_programs_lack_is_an_error_of_its_texts_alone(programs) -> None:
+    made = batches(programs)
+    with pytest.raises(KeyError, match="sparse_segments"):
+        made.submit("query", text(1, 5), ["sparse"]).result(10)
+    assert vector(made.submit("query", text(2, 5), ["dense"])) == [2, 5]
+    made.close()
+
+
+def test_closing_ends_what_waits_and_then_refuses(programs) -> None:
+    made = batches(programs)
+    held(made, programs)
+    waiting = made.submit("query", text(4, 5), ["dense"])
+    ending = threading.Thread(target=made.close)
+    ending.start()
+    programs.free.set()
+    ending.join(10)
+    assert vector(waiting) == [4, 5]
+    with pytest.raises(RuntimeError, match="closed"):
+        made.submit("query", text(5, 5), ["dense"])
+
+
+def test_batches_are_observed(programs) -> None:
+    seen: list[tuple] = []
+    made = batches(programs, observe=lambda *one: seen.append(one))
+    vector(made.submit("query", text(1, 5), ["dense"]))
+    made.close()
+    ((side, texts, places, seconds),) = seen
+    assert (side, texts, places) == ("query", 1, 16)
+    assert seconds >= 0
+    assert token_batches.BUDGET >= 16
