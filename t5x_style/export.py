@@ -24,7 +24,6 @@ from typing import Any, Protocol
 
 import jax
 
-from t5x_style import search
 from t5x_style.checkpoints import restored_model
 from t5x_style.configuration import command_flags, gin_checks
 from t5x_style.distributed import startup
@@ -32,7 +31,13 @@ from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.interfaces.contract import FILE_NAME, Contract, Vocabulary
 from t5x_style.interfaces.verdict_record import NOTICE, Verdict, withheld
 from t5x_style.retrieval import versioned_folder
-from t5x_style.serving import bundle_update, bundling, saved_model, saved_model_check
+from t5x_style.serving import (
+    bundle_update,
+    bundling,
+    saved_model,
+    saved_model_check,
+    searcher,
+)
 from t5x_style.serving.saved_model import ExportError
 from t5x_style.step.train_state import MakeObjective
 from t5x_style.workflow import links, remote_store, stage_runner
@@ -229,10 +234,10 @@ def bundle(options: argparse.Namespace, flags: gin_checks.Flags) -> int:
         )
         return 0
     run = links.run_here(options.bundle)
-    flags = dataclasses.replace(flags, files=(str(search.find_config(str(run))), *flags.files))
+    flags = dataclasses.replace(flags, files=(str(searcher.find_config(str(run))), *flags.files))
     target = Path(options.to) if options.to else run / "bundle"
     with remote_store.named_here(flags) as here:
-        found = search.open_searcher(here)
+        found = searcher.open_searcher(here)
         made = bundling.publish(
             target, run.name, found.model, found.index, found.questions.folder, found.passages
         )
@@ -250,7 +255,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     command_flags.add_bundle(parser)
-    flags_argv, own_argv = search.split_arguments(argv)
+    flags_argv, own_argv = command_flags.split_arguments(argv)
     options = parser.parse_args(own_argv)
     if options.changes and options.to:
         parser.error("--changes are made where the bundle is: leave out --to")

@@ -4,6 +4,7 @@ Each function adds flags to a parser of the caller: the command itself, or `laun
 """
 
 import argparse
+from collections.abc import Sequence
 
 from t5x_style.distributed import launch_flags
 
@@ -104,6 +105,18 @@ def add_search(parser: argparse.ArgumentParser) -> None:
         "--answer", action="store_true", help="read the passages, and say what answers"
     )
     parser.add_argument("-k", type=int, default=5, help="how many passages (default 5)")
+
+
+def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The arguments that every stage takes, `--gin_file FILE` in two words too, and the others."""
+    every_stages: list[str] = []
+    others: list[str] = []
+    is_value = False
+    for word in argv:
+        is_flag = word.startswith(("--gin", "--traceback"))
+        (every_stages if is_flag or is_value else others).append(word)
+        is_value = word.startswith("--gin_") and "=" not in word
+    return every_stages, others
 
 
 def add_bundle(parser: argparse.ArgumentParser) -> None:

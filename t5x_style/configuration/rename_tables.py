@@ -173,6 +173,7 @@ _SINCE: Mapping[str, str] = {
         "t5x_style.evaluation.retrieval_systems.exact_search"
     ),
     "t5x_style.retrieval.scann_index.load": "t5x_style.retrieval.published_index.load",
+    "t5x_style.search.Searcher": "t5x_style.serving.searcher.Searcher",
 }
 
 # Dotted path of a module, function or class -> the present one

@@ -12,11 +12,13 @@ from rich.console import Console
 
 from t5x_style import search
 from t5x_style.checkpoints.restored_model import Trained
+from t5x_style.configuration import command_flags
 from t5x_style.distributed.partitioning import Partitioner
 from t5x_style.interfaces.contract import ContractError
 from t5x_style.interfaces.objective import FunctionError, ModelFunction
 from t5x_style.retrieval import encoding, exact_index, published_index, sharded_index
 from t5x_style.retrieval.beir_collection import Passages
+from t5x_style.serving import searcher
 from tests.kits import retrieval_helpers as helpers
 from tests.kits import store_kit
 from tests.kits.toys import int8_index
@@ -63,7 +65,7 @@ def parts(tmp_path):
 
 
 def test_answers_with_scores_and_sources(parts):
-    hits = search.Searcher(**parts).search("what is a socket", 2)
+    hits = searcher.Searcher(**parts).search("what is a socket", 2)
     assert [hit.passage.id for hit in hits] == ["p2", "p0"]
     assert (hits[0].score, hits[0].passage.source) == (1.0, "python/socket")
 
@@ -74,18 +76,18 @@ def test_an_index_of_any_type_is_opened_and_searched(parts, tmp_path, index):
     embeddings = encoding.Embeddings(vectors, ids, helpers.CONTRACT, "fingerprint")
     published_index.publish(tmp_path / "index", embeddings, index, keep=1)
     opened = published_index.load(tmp_path / "index")
-    hits = search.Searcher(**parts | {"index": opened}).search("what is a socket", 2)
+    hits = searcher.Searcher(**parts | {"index": opened}).search("what is a socket", 2)
     assert [(hit.passage.id, hit.score) for hit in hits] == [("p2", 1.0), ("p0", 0.0)]
 
 
 def test_more_than_there_is(parts):
-    assert len(search.Searcher(**parts).search("json", 50)) == 5
+    assert len(searcher.Searcher(**parts).search("json", 50)) == 5
 
 
 def test_a_question_that_is_cut_is_told(parts, capsys):
-    search.Searcher(**parts).search("json " * 6, 1)
+    searcher.Searcher(**parts).search("json " * 6, 1)
     assert not capsys.readouterr().err
-    search.Searcher(**parts).search("json " * 7, 1)
+    searcher.Searcher(**parts).search("json " * 7, 1)
     assert "has 9 tokens, of which the model reads the first 8" in capsys.readouterr().err
 
 
@@ -136,7 +138,7 @@ def answering(parts):
     functions = {**helpers.embedding_functions(query=embed_query), "answer": answer}
     alone = Partitioner(devices=jax.devices()[:1])
     model = Trained(functions, helpers.CONTRACT, alone, "fingerprint")
-    return search.Searcher(**{**parts, "model": model, "reading": Reading()})
+    return searcher.Searcher(**{**parts, "model": model, "reading": Reading()})
 
 
 def test_answers_are_spans_with_their_probabilities(answering):
@@ -161,10 +163,10 @@ def test_answers_are_shown_with_the_span_marked(answering):
 
 
 def test_without_a_reader_there_is_no_answer(parts):
-    with pytest.raises(search.SearchError, match="bind search.Searcher.reading"):
-        search.Searcher(**parts).answer("json", 2)
+    with pytest.raises(searcher.SearchError, match="bind searcher.Searcher.reading"):
+        searcher.Searcher(**parts).answer("json", 2)
     with pytest.raises(FunctionError, match="kind 'answer'"):
-        search.Searcher(**{**parts, "reading": Reading()})
+        searcher.Searcher(**{**parts, "reading": Reading()})
 
 
 def test_what_stands_around_a_span():
@@ -178,15 +180,15 @@ def test_what_stands_around_a_span():
 
 @pytest.mark.parametrize("question", ["", "  \n"])
 def test_an_empty_question_is_refused(parts, question):
-    with pytest.raises(search.SearchError, match="question is empty"):
-        search.Searcher(**parts).search(question, 1)
+    with pytest.raises(searcher.SearchError, match="question is empty"):
+        searcher.Searcher(**parts).search(question, 1)
 
 
 def test_parts_that_do_not_belong_together_are_refused(parts):
     other = dataclasses.replace(helpers.CONTRACT, pooling="mean")
     model = dataclasses.replace(parts["model"], contract=other)
     with pytest.raises(ContractError, match="(?s)the index.*pooling"):
-        search.Searcher(**{**parts, "model": model})
+        searcher.Searcher(**{**parts, "model": model})
     for field, value, name in (
         ("fingerprint", "other", "tokenizer_fingerprint"),
         ("length", 9, "query_length"),
@@ -195,18 +197,18 @@ def test_parts_that_do_not_belong_together_are_refused(parts):
         questions = Questions()
         setattr(questions, field, value)
         with pytest.raises(ContractError, match=f"(?s)tokenizer of questions.*{name}"):
-            search.Searcher(**{**parts, "questions": questions})
+            searcher.Searcher(**{**parts, "questions": questions})
 
 
 def test_an_index_of_another_corpus_is_refused(parts):
     table = np.eye(1, 16, dtype=np.float32)
     index = exact_index.ExactIndex(table, ["old"], helpers.CONTRACT)
-    with pytest.raises(search.SearchError, match="passage 'old'"):
-        search.Searcher(**{**parts, "index": index})
+    with pytest.raises(searcher.SearchError, match="passage 'old'"):
+        searcher.Searcher(**{**parts, "index": index})
 
 
 def test_plain_lines_where_no_terminal_is(parts):
-    hits = search.Searcher(**parts).search("csv row", 1)
+    hits = searcher.Searcher(**parts).search("csv row", 1)
     file = io.StringIO()
     search.show("csv", hits, Console(file=file))
     text = "Read and write tabular data in CSV files."
@@ -214,7 +216,7 @@ def test_plain_lines_where_no_terminal_is(parts):
 
 
 def test_colours_on_a_terminal(parts):
-    hits = search.Searcher(**parts).search("csv", 2)
+    hits = searcher.Searcher(**parts).search("csv", 2)
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
     search.show("csv", hits, console)
     printed = console.file.getvalue()
@@ -231,7 +233,7 @@ def test_snippets_show_the_words_that_were_asked_for():
 
 
 def test_the_stage_writes_answers(parts, tmp_path):
-    outputs = search.search(search.Searcher(**parts), ["json?"], 2, str(tmp_path))
+    outputs = search.search(searcher.Searcher(**parts), ["json?"], 2, str(tmp_path))
     assert outputs == {"answers": "answers.md"}
     assert "1. **json** (1.0000, python/json)" in (tmp_path / "answers.md").read_text()
 
@@ -246,7 +248,7 @@ def test_the_stage_writes_answers_of_a_reader(answering, tmp_path):
 
 def searched(link, **settings):
     """A finished search stage, with its configuration."""
-    planned = store_kit.plan(link, "search", entry=search.JOB, **settings)
+    planned = store_kit.plan(link, "search", entry=searcher.JOB, **settings)
     return store_kit.finished(planned, {"config.gin": f"# {settings}"}, {"answers": "config.gin"})
 
 
@@ -256,30 +258,30 @@ def test_the_search_stage_of_a_run_is_found_through_its_link(tmp_path):
     old, new = searched(run / "ask", k=5), searched(run / "ask", k=10)
     assert old.folder != new.folder
     for folder in (run, run / "ask", new.folder):
-        assert search.find_config(str(folder)).read_text() == "# {'k': 10}"
+        assert searcher.find_config(str(folder)).read_text() == "# {'k': 10}"
     searched(run / "ask", k=5)  # the link points back to the first one
-    assert search.find_config(str(run)).read_text() == "# {'k': 5}"
+    assert searcher.find_config(str(run)).read_text() == "# {'k': 5}"
 
 
 def test_a_search_stage_that_has_not_finished_is_not_opened(tmp_path):
     run = tmp_path / "run"
     store_kit.finished(store_kit.plan(run / "train", "train"), {}, {})
     searched(run / "ask", k=5)
-    store_kit.started(store_kit.plan(run / "ask", "search", entry=search.JOB, k=10))
+    store_kit.started(store_kit.plan(run / "ask", "search", entry=searcher.JOB, k=10))
     (run / ".ask.123.link").symlink_to(searched(tmp_path / "other/ask", k=5).folder)  # of a kill
     (run / "gone").symlink_to(tmp_path / "nowhere")
     message = r"no finished search stage; finished are \['train'\]\. Let the recipe run"
-    with pytest.raises(search.SearchError, match=message):
-        search.find_config(str(run))
-    with pytest.raises(search.SearchError, match="gone: not found"):
-        search.find_config(str(run / "gone"))
+    with pytest.raises(searcher.SearchError, match=message):
+        searcher.find_config(str(run))
+    with pytest.raises(searcher.SearchError, match="gone: not found"):
+        searcher.find_config(str(run / "gone"))
 
 
 def test_the_search_stage_of_a_run_without_a_store_is_found(tmp_path):
-    for name, entry in (("train", "t5x_style.train.train"), ("ask", search.JOB)):
+    for name, entry in (("train", "t5x_style.train.train"), ("ask", searcher.JOB)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "stage.json").write_text(json.dumps({"entry": entry}))
-    assert search.find_config(str(tmp_path)) == tmp_path / "ask" / "config.gin"
+    assert searcher.find_config(str(tmp_path)) == tmp_path / "ask" / "config.gin"
 
 
 @pytest.mark.parametrize(
@@ -303,7 +305,7 @@ def test_piped_questions_are_answered_line_by_line(monkeypatch):
 
 
 def test_gin_files_may_be_named_in_two_words(capsys):
-    every_stages, own = search.split_arguments(
+    every_stages, own = command_flags.split_arguments(
         ["--gin_file", "a.gin", "--gin.X=1", "how", "--gin_file=b.gin", "--traceback", "now", "-k2"]
     )
     assert every_stages == ["--gin_file", "a.gin", "--gin.X=1", "--gin_file=b.gin", "--traceback"]

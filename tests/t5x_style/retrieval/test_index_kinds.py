@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from t5x_style import search
 from t5x_style.build_index import build_index
 from t5x_style.checkpoints.restored_model import Trained
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
@@ -36,6 +35,7 @@ from t5x_style.retrieval import (
     versioned_folder,
 )
 from t5x_style.retrieval.beir_collection import Passages
+from t5x_style.serving import searcher
 from tests.kits import retrieval_helpers as helpers
 from tests.kits.toys import inverted_index, three_kinds
 from tests.kits.toys.random_entries import entries, plain_scores
@@ -167,9 +167,9 @@ def small(name, model, tmp_path_factory):
 
 def test_questions_are_asked_of_it(small, model, collection):
     index = published_index.load(small / "index")
-    searcher = search.Searcher(model, index, Questions(), Passages(collection))
+    asked = searcher.Searcher(model, index, Questions(), Passages(collection))
     for n, question in enumerate(QUESTIONS):
-        hits = searcher.search(question, 5)
+        hits = asked.search(question, 5)
         if n == 1:  # special tokens alone
             assert hits == []
             continue
@@ -187,16 +187,16 @@ def test_questions_are_asked_of_several_kinds_at_once(model, collection, tmp_pat
     indexes = [exact_index.load(str(tmp_path), kind) for kind in ("dense", "sparse")]
     weights = {"dense": 0.2, "sparse": 0.3, "multi_vector": 0.5}
     several = hybrid.Combined(hybrid.load(str(tmp_path), indexes, KINDS), weights)
-    searcher = search.Searcher(model, several, Questions(), Passages(collection))
+    asked = searcher.Searcher(model, several, Questions(), Passages(collection))
     for question, tokens in QUESTIONS.items():
         query = model.represent("query", Sourced({question: tokens}), KINDS)
         scores, rows = several.search(query, 3)
-        hits = searcher.search(question, 3)
+        hits = asked.search(question, 3)
         assert [hit.passage.id for hit in hits] == [f"p{row}" for row in rows[0] if row >= 0]
         np.testing.assert_allclose([hit.score for hit in hits], scores[0][: len(hits)], rtol=1e-4)
     other = dataclasses.replace(model, fingerprint="another")
     with pytest.raises(ContractError, match="embeds the queries"):
-        search.Searcher(other, several, Questions(), Passages(collection))
+        searcher.Searcher(other, several, Questions(), Passages(collection))
 
 
 def test_negatives_are_mined_from_it(name, small, model, collection):
@@ -302,7 +302,7 @@ def test_what_does_not_fit_is_refused(name, index, embedded, model, collection, 
         *(model.contract, model.fingerprint, kind),
     )
     with pytest.raises(RepresentationError, match=rf"'query' as \['{kind}'\].*as \['dense'\]"):
-        search.Searcher(alone, small, Questions(), Passages(collection))
+        searcher.Searcher(alone, small, Questions(), Passages(collection))
 
 
 def test_an_exact_index_is_made_of_a_folder(embedded):

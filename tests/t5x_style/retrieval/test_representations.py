@@ -10,7 +10,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from t5x_style import search
 from t5x_style.checkpoints import restored_model
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.encode_corpus import encode_corpus
@@ -25,6 +24,7 @@ from t5x_style.interfaces.representation import (
 )
 from t5x_style.retrieval import embedding_shards, encoding, exact_index, text_collector
 from t5x_style.retrieval.beir_collection import Passages
+from t5x_style.serving import searcher
 from t5x_style.step import jitted_functions
 from tests.kits import retrieval_helpers as helpers
 from tests.kits.toys import three_kinds
@@ -231,7 +231,7 @@ def test_a_model_without_dense_vectors_cannot_be_asked(model, tmp_path):
         length, prefix, fingerprint = 8, "", "fingerprint"
 
     with pytest.raises(RepresentationError, match=r"'query' as \['dense'\].*as \['sparse'\]"):
-        search.Searcher(alone, index, Questions(), passages)
+        searcher.Searcher(alone, index, Questions(), passages)
     with pytest.raises(RepresentationError, match=r"'passage' as \['dense'\].*as \['sparse'\]"):
         alone.encode("passage", three_kinds.Texts(TEXTS))
 

@@ -1,0 +1,220 @@
+"""A trained retriever that answers questions: of a finished run, or as gin files describe it."""
+
+import dataclasses
+import functools
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from t5x_style.checkpoints import restored_model
+from t5x_style.configuration import gin_checks
+from t5x_style.interfaces import index as index_lib
+from t5x_style.interfaces.objective import embedding_function
+from t5x_style.interfaces.reading import Reading
+from t5x_style.interfaces.representation import QUERY
+from t5x_style.retrieval import hybrid
+from t5x_style.retrieval.answer_reader import reader_of
+from t5x_style.retrieval.beir_collection import Passage, Passages
+from t5x_style.retrieval.text_collector import TextCollector
+from t5x_style.workflow import links, remote_store
+from t5x_style.workflow.store import STAGE_FILE
+
+JOB = "t5x_style.search.search"  # of the stage that leaves what `find_config` looks for
+
+
+class SearchError(ValueError):
+    """A question that cannot be asked, or a folder that cannot be searched."""
+
+
+class QuestionEncoder(Protocol):
+    """Tokenizes questions as training did; called with a list of them, returns a token group."""
+
+    folder: str  # of the tokenizer
+    length: int
+    prefix: str
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the tokenizer."""
+        ...
+
+    def tokens(self, question: str) -> int:
+        """How many a question has, specials included, before it is cut at `length`."""
+        ...
+
+    def __call__(self, questions: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """A token group: a question a row, its one segment valid, `example_id` its number."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Hit:
+    """A passage with its score, see `retrieval.similarity`."""
+
+    score: float
+    passage: Passage
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """A span of a passage, or none.
+
+    Attributes:
+      hit: the passage, with its relevance.
+      span: characters of its text; None where the reader finds nothing to point at.
+      score: of reader and relevance together.
+      passage_probability: p(z|x), among the passages that were read.
+      span_probability: p(y|z,x), among the spans of the passage.
+    """
+
+    hit: Hit
+    span: tuple[int, int] | None
+    score: float
+    passage_probability: float
+    span_probability: float
+
+    @property
+    def text(self) -> str:
+        """The answer; empty where there is none."""
+        return "" if self.span is None else self.hit.passage.text[slice(*self.span)]
+
+
+class Searcher:
+    """A model, an index of what it made of passages, their texts, and perhaps a reader of these."""
+
+    def __init__(
+        self,
+        model: restored_model.Trained,
+        index: hybrid.Searched,
+        questions: QuestionEncoder,
+        passages: Passages,
+        reading: Reading | None = None,
+    ):
+        """Args:
+        model: embeds questions; reads, where `reading` is given.
+        index: of what it made of the passages; questions are embedded as its kind, or kinds.
+        questions: tokenizes them.
+        passages: those of the index.
+        reading: makes the texts of the model's reader, for `answer`.
+
+        Raises:
+        ContractError: model, index and tokenizer do not belong together.
+        FunctionError: `reading` is given, and the model has no reader.
+        RepresentationError: the model does not embed queries as the kinds of the index.
+        SearchError: the index holds a passage that the corpus does not.
+        """
+        for one in hybrid.indexes(index):
+            index_lib.check_contract(one, model.contract, "the index", one.kind)
+            index_lib.check_checkpoint(one, model.fingerprint, "the index")
+        found = dataclasses.replace(
+            model.contract,
+            tokenizer_fingerprint=questions.fingerprint,
+            query_length=questions.length,
+            query_prefix=questions.prefix,
+        )
+        model.contract.require(found, "the tokenizer of questions")
+        unknown = next((name for name in index.ids if name not in passages), None)
+        if unknown is not None:
+            raise SearchError(
+                f"{passages.path}: the index holds passage {unknown!r}, which is not there; the "
+                "index was built from another corpus"
+            )
+        kinds = hybrid.asked_kinds(index)
+        represent = embedding_function(model.functions, QUERY, kinds)
+        self._represent = functools.partial(represent, kinds=kinds)
+        self.model, self.index = model, index
+        self.questions, self.passages = questions, passages
+        self._reader = None if reading is None else reader_of(model, reading)
+
+    @property
+    def reads(self) -> bool:
+        """Whether there is a reader, for `answer`."""
+        return self._reader is not None
+
+    def search(self, question: str, k: int) -> list[Hit]:
+        """The best k passages, best first.
+
+        Raises:
+          SearchError: the question is empty.
+        """
+        if not question.strip():
+            raise SearchError("the question is empty; expected a few words")
+        if (count := self.questions.tokens(question)) > self.questions.length:
+            print(
+                f"the question has {count} tokens, of which the model reads the first "
+                f"{self.questions.length}: the rest does not count",
+                file=sys.stderr,
+            )
+        group = self.questions([question])
+        collected = TextCollector([question])
+        collected.add(group, self._represent(group))
+        scores, rows = hybrid.ask(self.index, collected.finish(), k)
+        return [
+            Hit(float(score), self.passages.passage(self.passages.row(self.index.ids[row])))
+            for score, row in zip(scores[0], rows[0], strict=True)
+            if row != index_lib.NO_ROW
+        ]
+
+    def answer(self, question: str, k: int) -> list[Answer]:
+        """The best span of each of the best k passages, the best one first.
+
+        Raises:
+          SearchError: the question is empty, or there is no reader.
+        """
+        if self._reader is None:
+            raise SearchError(
+                "nothing here reads passages: bind searcher.Searcher.reading, for a model of open "
+                "question answering (docs/open_qa.md), or search without --answer"
+            )
+        hits = self.search(question, k)
+        if not hits:
+            return []
+        read = self._reader.read([question] * len(hits), [hit.passage.text for hit in hits])
+        relevance = np.array([hit.score for hit in hits])
+        chances = np.exp(relevance - relevance.max())
+        chances /= chances.sum()
+        answers = [
+            Answer(hit, found.span, found.score + hit.score, float(chance), found.probability)
+            for hit, found, chance in zip(hits, read, chances, strict=True)
+        ]
+        return sorted(answers, key=lambda answer: -answer.score)
+
+
+def find_config(run: str) -> Path:
+    """The config.gin of the finished search stage below a recipe's folder.
+
+    Stages are links to their current versions; hidden ones, which a killed process may have left,
+    do not count.
+
+    Raises:
+      SearchError: there is no such folder, or no such stage, or its current version is not
+        finished.
+    """
+    folder = links.run_here(run)
+    if not folder.is_dir():
+        raise SearchError(f"{run}: not found. Expected a recipe's folder, as runs/quickstart")
+    stages = sorted(folder.glob(f"[!.]*/{STAGE_FILE}"))
+    for manifest in (*folder.glob(STAGE_FILE), *stages):
+        if json.loads(manifest.read_text(encoding="utf-8")).get("entry") == JOB:
+            return remote_store.with_files(manifest).with_name("config.gin")
+    finished = [manifest.parent.name for manifest in stages]
+    raise SearchError(
+        f"{run}: no finished search stage; finished are {finished}. Let the recipe run to its end, "
+        "or name a gin file that binds searcher.Searcher with --gin_file."
+    )
+
+
+def open_searcher(flags: gin_checks.Flags) -> Searcher:
+    """Builds the searcher that the gin files describe."""
+    config = flags.read()
+    gin_checks.check_names(
+        config, ("t5x_style.stage.run", JOB, "t5x_style.serving.searcher.Searcher")
+    )
+    gin_checks.check_code(config)
+    gin_checks.parse(config)
+    searcher: Searcher = gin_checks.configured(Searcher)()
+    return searcher
