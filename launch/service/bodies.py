@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from launch.service.errors import shown
 
@@ -43,11 +43,22 @@ def _check_text(text: Any, where: str) -> None:
         ) from None
 
 
+def check_unicode(text: str) -> str:
+    """Refuses half of a surrogate pair, which JSON can express and UTF-8 cannot.
+
+    Raises:
+      ValueError: the text has one.
+    """
+    _check_text(text, "")
+    return text
+
+
 def as_list(texts: str | list[str]) -> list[str]:
     """One text, or several, as a list."""
     return [texts] if isinstance(texts, str) else texts
 
 
+Text = Annotated[str, AfterValidator(check_unicode)]
 Texts = Annotated[str | list[str], BeforeValidator(check_texts)]
 
 
@@ -60,7 +71,7 @@ class Request(BaseModel):
 class SearchRequest(Request):
     """Of POST /search."""
 
-    query: str
+    query: Text
     mode: str | None = Field(None, description="one of /info's modes; default: hybrid, if offered")
     k: int = Field(10, description="passages, from 1")
     source: str | None = Field(None, description="only passages of this source")
@@ -80,15 +91,15 @@ class SearchLink(BaseModel):
 class CompareRequest(Request):
     """Of POST /compare."""
 
-    query: str
+    query: Text
     k: int = Field(10, description="passages of each mode, from 1")
 
 
 class EvidenceRequest(Request):
     """Of POST /evidence."""
 
-    query: str
-    id: str = Field(description="of a passage")
+    query: Text
+    id: Text = Field(description="of a passage")
 
 
 class EncodeRequest(Request):

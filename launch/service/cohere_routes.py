@@ -10,24 +10,26 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
+from launch.service.bodies import Text
 from launch.service.encoding import Opened, Session
+from launch.service.errors import CohereError, documented
 from launch.service.json_reply import JsonReply
 from launch.service.tei_routes import best_first, similarities, unit_score
 
-router = APIRouter(tags=["Cohere"])
+router = APIRouter(tags=["Cohere"], responses=documented(CohereError))
 
 
 class Document(BaseModel):
     """A document; other fields are ignored."""
 
-    text: str
+    text: Text
 
 
 class RerankRequest(BaseModel):
     """Of /v1/rerank and /v2/rerank; other fields are ignored."""
 
-    query: str
-    documents: list[str | Document]
+    query: Text
+    documents: list[Text | Document]
     model: str = ""
     top_n: int | None = Field(None, ge=1, description="results; default: all")
     max_tokens_per_doc: int | None = Field(None, ge=1)

@@ -58,6 +58,50 @@ class ErrorReply(BaseModel):
     error_type: str
 
 
+class OpenAIDetail(BaseModel):
+    """What OpenAI's client shows of an error."""
+
+    message: str
+    type: str
+    code: str
+    param: str | None
+
+
+class OpenAIError(BaseModel):
+    """An error of OpenAI's routes, with the fields of TEI's errors on them."""
+
+    error: OpenAIDetail
+    message: str
+    code: int
+    error_type: str
+
+
+class CohereError(BaseModel):
+    """An error of Cohere's routes."""
+
+    message: str
+    error_type: str
+
+
+def documented(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """The errors of a route in openapi.json, of which each has the same shape."""
+    return {
+        status: {"model": model, "description": text}
+        for status, text in {
+            400: "the body is no JSON",
+            401: "the key is missing or another one",
+            408: "the body did not arrive in time",
+            413: "the body is too large",
+            422: "a field is wrong",
+            424: "the model does not make the kind that the route needs",
+            429: "too many requests, or texts; see Retry-After",
+            500: "an error of the server",
+            503: "the model was closed; see Retry-After",
+            504: "no answer in time",
+        }.items()
+    }
+
+
 def reply(
     path: str, status: int, message: str, headers: Mapping[str, str] | None = None
 ) -> Response:

@@ -7,17 +7,11 @@ from fastapi import APIRouter, Query
 
 from launch.service import bodies
 from launch.service.encoding import Opened, Session
-from launch.service.errors import ErrorReply, shown
+from launch.service.errors import ErrorReply, documented, shown
 from launch.service.json_reply import JsonReply
 from t5x_style.serving.service import HYBRID, Encoded, Evidence, Hit, RequestError, Tokens
 
-ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorReply, "description": "no JSON"},
-    422: {"model": ErrorReply, "description": "a field is wrong"},
-    429: {"model": ErrorReply, "description": "too many requests, or texts; see Retry-After"},
-    504: {"model": ErrorReply, "description": "no answer in time"},
-}
-router = APIRouter(tags=["Kennel"], responses=ERRORS)
+router = APIRouter(tags=["Kennel"], responses=documented(ErrorReply))
 _QUERY, _PASSAGE = "query", "passage"
 _LISTED = 20  # names in an error
 

@@ -15,11 +15,12 @@ from pydantic import BaseModel, Field
 
 from launch.service.bodies import Texts, as_list
 from launch.service.encoding import Opened, Session
+from launch.service.errors import OpenAIError, documented
 from launch.service.json_reply import JsonReply
 from t5x_style.interfaces.representation import DENSE, PASSAGE, QUERY
 from t5x_style.serving.service import RequestError, Tokens
 
-router = APIRouter(prefix="/v1", tags=["OpenAI"])
+router = APIRouter(prefix="/v1", tags=["OpenAI"], responses=documented(OpenAIError))
 AS_QUERY = ":query"
 _LISTED = 256  # indexes in a header, which proxies limit to 4 or 8 KiB
 

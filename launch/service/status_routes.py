@@ -7,10 +7,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from launch.service.encoding import Opened
+from launch.service.errors import ErrorReply, documented
 from launch.service.json_reply import JsonReply
 from launch.service.metrics import CONTENT_TYPE
 
-router = APIRouter(tags=["Status"])
+router = APIRouter(tags=["Status"], responses=documented(ErrorReply))
 
 
 @router.get("/health")

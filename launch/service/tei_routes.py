@@ -12,17 +12,15 @@ import numpy as np
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from launch.service.bodies import Texts, as_list
+from launch.service.bodies import Text, Texts, as_list
 from launch.service.encoding import Opened, Session
+from launch.service.errors import ErrorReply, documented
 from launch.service.json_reply import JsonReply
-from launch.service.native import ERRORS
 from launch.service.openai_routes import check_dimensions, truncated
 from t5x_style.interfaces.representation import DENSE, MULTI_VECTOR, PASSAGE, QUERY, SPARSE
 from t5x_style.serving.service import Encoded, RequestError, Tokens
 
-router = APIRouter(
-    tags=["TEI"], responses={**ERRORS, 424: {"description": "the model has no such kind"}}
-)
+router = APIRouter(tags=["TEI"], responses=documented(ErrorReply))
 COSINE = "cosine"
 
 
@@ -48,8 +46,8 @@ class SparseValue(BaseModel):
 class RerankRequest(BaseModel):
     """Of POST /rerank; other fields are ignored."""
 
-    query: str
-    texts: list[str]
+    query: Text
+    texts: list[Text]
     raw_scores: bool | None = Field(None, description="similarities; default: between 0 and 1")
     return_text: bool | None = None
     truncate: bool | None = Field(None, description="cut texts that are too long; default: false")
