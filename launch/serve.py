@@ -32,8 +32,10 @@ from t5x_style.configuration import command_flags
 from t5x_style.workflow import stage_runner
 
 if TYPE_CHECKING:  # imports FastAPI, which is an extra
+    from launch.service.metrics import Metrics
     from launch.service.settings import Current, Settings
 
+BUNDLE = "bundle"  # in the folder of a run
 _BACKLOG = 2048  # connections that wait to be accepted, as uvicorn has it
 
 
@@ -61,10 +63,19 @@ def serve(options: argparse.Namespace) -> int:
     with contextlib.closing(listen(options.host, options.port)) as listener:
         from t5x_style.serving.current import open_current  # imports JAX
 
-        with contextlib.closing(open_current(options.path)) as current:
+        from launch.service.metrics import Metrics
+
+        metrics = Metrics()
+        with contextlib.closing(open_current(bundle(options.path), metrics.batch)) as current:
             current.watch()
-            run(current, settings, listener)
+            run(current, settings, listener, metrics)
     return 0
+
+
+def bundle(path: str) -> Path:
+    """The folder of a bundle: the path itself, or where `kennel export` puts that of a run."""
+    inner = Path(path) / BUNDLE
+    return inner if inner.is_dir() else Path(path)
 
 
 def settings_of(options: argparse.Namespace) -> "Settings":
@@ -149,13 +160,19 @@ def _address(listener: socket.socket) -> ipaddress.IPv4Address | ipaddress.IPv6A
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0])
 
 
-def run(current: "Current", settings: "Settings", listener: socket.socket) -> None:
+def run(
+    current: "Current",
+    settings: "Settings",
+    listener: socket.socket,
+    metrics: "Metrics | None" = None,
+) -> None:
     """Answers requests until SIGTERM or Ctrl-C, and those in progress to their end.
 
     Args:
       current: the bundle.
       settings: limits.
       listener: of `listen`.
+      metrics: in which the bundle counts its batches, if it does.
     """
     import uvicorn
 
@@ -176,7 +193,7 @@ def run(current: "Current", settings: "Settings", listener: socket.socket) -> No
             flush=True,
         )
     config = uvicorn.Config(
-        create_app(current, settings),
+        create_app(current, settings, metrics),
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -74,7 +74,7 @@ class SearchRequest(Request):
     query: Text
     mode: str | None = Field(None, description="one of /info's modes; default: hybrid, if offered")
     k: int = Field(10, description="passages, from 1")
-    source: str | None = Field(None, description="only passages of this source")
+    source: str | None = Field(None, description="only passages whose source begins so")
 
 
 class SearchLink(BaseModel):

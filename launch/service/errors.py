@@ -192,6 +192,8 @@ def _problem(one: Mapping[str, Any]) -> str:
     kind, place = one["type"], [_name(part) for part in one["loc"]]
     if kind == "json_invalid":
         return f"the body: expected JSON, found an error at character {place[-1]}"
+    if place == ["body"] and kind in ("invalid_key", "string_unicode"):
+        return "the body: expected names of fields in Unicode, found half of a surrogate pair"
     if place == ["body"]:
         found = one.get("input")
         what = "nothing" if found is None else f"a {type(found).__name__}"

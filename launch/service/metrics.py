@@ -9,7 +9,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 TOKENIZATION, ENCODING, SEARCH = "tokenization", "encoding", "search"
-QUEUE, INFERENCE = "queue", "inference"  # together ENCODING; of `Metrics.batch`
+QUEUE, INFERENCE = "queue", "inference"  # the parts of ENCODING, which the service knows
 OTHER = "other"  # any path without a route, so that clients cannot make labels
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _POWERS_OF_TWO = tuple(2**power for power in range(15))
@@ -18,7 +18,7 @@ _POWERS_OF_TWO = tuple(2**power for power in range(15))
 class Metrics:
     """Counters of one app. Methods may be called from any thread.
 
-    `batch` and `compilation` are for the service that makes batches: the routes do not see them.
+    `batch`, `queue` and `compilation` are for the service, which makes the batches.
     """
 
     def __init__(self) -> None:
@@ -48,6 +48,7 @@ class Metrics:
             Histogram(
                 f"kennel_batch_{unit}",
                 f"{unit.capitalize()} of a batch that was encoded",
+                ["side"],
                 buckets=_POWERS_OF_TWO,
                 registry=registry,
             )
@@ -84,19 +85,22 @@ class Metrics:
         self._texts.inc(count)
         self._cut.inc(cut_off)
 
-    def batch(self, texts: int, tokens: int, queue: float, inference: float) -> None:
-        """Counts a batch.
+    def batch(self, side: str, texts: int, tokens: int, seconds: float) -> None:
+        """Counts a batch, as the service reports it (`token_batches.Observe`).
 
         Args:
+          side: 'query' or 'passage'.
           texts: how many it had.
-          tokens: of them, padding excluded.
-          queue: seconds that its oldest text waited.
-          inference: seconds of the device.
+          tokens: that it has room for, padding included.
+          seconds: of the device.
         """
-        self._batch_texts.observe(texts)
-        self._batch_tokens.observe(tokens)
-        self._stages.labels(QUEUE).observe(queue)
-        self._stages.labels(INFERENCE).observe(inference)
+        self._batch_texts.labels(side).observe(texts)
+        self._batch_tokens.labels(side).observe(tokens)
+        self._stages.labels(INFERENCE).observe(seconds)
+
+    def queue(self, seconds: float) -> None:
+        """Counts how long a text waited for its batch."""
+        self._stages.labels(QUEUE).observe(seconds)
 
     def compilation(self, seconds: float) -> None:
         """Counts a compilation of the model for a new shape."""

@@ -131,11 +131,16 @@ def _check_k(session: Session, k: int) -> None:
 
 
 def _check_source(session: Session, source: str | None) -> None:
+    """Refuses a source with which none of the listed ones agrees; the list may be of prefixes."""
     known = session.facts.sources
-    if source is not None and source not in known:
-        names = ", ".join(known[:_LISTED]) or "none, as the passages name no sources"
+    if source is None or not known:
+        return
+    if not any(one.startswith(source) or source.startswith(one) for one in known):
         more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
-        raise RequestError(f"source: expected one of {names}{more}, found {shown(source)}")
+        raise RequestError(
+            f"source: expected the beginning of one of {', '.join(known[:_LISTED])}{more}, found "
+            f"{shown(source)}"
+        )
 
 
 def _lengths(tokens: Tokens) -> Mapping[str, int]:

@@ -22,6 +22,7 @@ from t5x_style.serving.service import Encoded, RequestError, Tokens
 
 router = APIRouter(tags=["TEI"], responses=documented(ErrorReply))
 COSINE = "cosine"
+_ROUNDING = 1e-5  # of a length in float32
 
 
 class EmbedRequest(BaseModel):
@@ -184,10 +185,10 @@ def unit_score(similarity: str) -> Callable[[float], float]:
 
 
 def normalized(vector: np.ndarray | None) -> np.ndarray:
-    """A vector of length 1; zeros stay."""
+    """A vector of length 1; zeros stay, and what has this length already, bit by bit."""
     found = np.asarray(vector, np.float32)
     length = float(np.linalg.norm(found))
-    return found / np.float32(length) if length > 0 else found
+    return found if length == 0 or abs(length - 1) < _ROUNDING else found / np.float32(length)
 
 
 def _sparse(one: Encoded) -> list[dict[str, Any]]:

@@ -67,7 +67,6 @@ class FakeService:
         self.room: int | None = None
         self.hanging, self.is_open = False, True
         self.failure: Exception | None = None
-        self.tokenized = threading.Event()
         self._waiting: list[tuple[Future, Tokens, Sequence[str]]] = []
         self._lock = threading.Lock()
 
@@ -90,23 +89,25 @@ class FakeService:
     def submit(self, side: str, tokens: Tokens, kinds: Sequence[str]) -> "Future[Encoded]":
         assert self.is_open and set(kinds) <= set(self.facts.kinds) and kinds
         with self._lock:
-            waiting = sum(not future.done() for future, _, _ in self._waiting)
-            if self.room is not None and waiting >= self.room:
-                raise Overloaded(2.3)
+            if self.room is not None:
+                waiting = sum(not future.done() for future, _, _ in self._waiting)
+                if waiting >= self.room:
+                    raise Overloaded(2.3)
             self.submitted.append((side, len(tokens.ids), tuple(kinds)))
             future: Future[Encoded] = Future()
             self._waiting.append((future, tokens, kinds))
-        if not self.hanging:
-            threading.Timer(0.001, self.release).start() if self.room else self.release()
+        if not self.hanging and self.room is not None:
+            threading.Timer(0.001, self.release).start()
+        elif not self.hanging:
+            self.release()
         return future
 
     def release(self) -> None:
         """Encodes what waits."""
         with self._lock:
-            waiting = [one for one in self._waiting if not one[0].done()]
-        for future, tokens, kinds in waiting:
-            if future.set_running_or_notify_cancel():
-                future.set_result(encoded(tokens, kinds))
+            for future, tokens, kinds in self._waiting:
+                if not future.done() and future.set_running_or_notify_cancel():
+                    future.set_result(encoded(tokens, kinds))
 
     def close(self) -> None:
         """Cancels what waits, as a service that is shut down."""
@@ -127,7 +128,7 @@ class FakeService:
         found = [
             Hit(1 / place, dict.fromkeys(kinds, 1 / place), name, title, text, where)
             for place, (name, (title, text, where)) in enumerate(PASSAGES.items(), 1)
-            if source in (None, where)
+            if source is None or where.startswith(source)
         ]
         return found[:k]
 
