@@ -48,7 +48,12 @@ CORE = [
 EXTRAS = {
     "tpu": ["jax[tpu]==0.10.2", "google-cloud-storage==3.17.1"],
     "cuda": ["jax[cuda13]==0.10.2"],
-    "serve": ["fastapi", "uvicorn"],
+    "serve": [
+        "fastapi==0.165.0",
+        "uvicorn==0.54.0",
+        "orjson==3.13.0",
+        "prometheus-client==0.26.0",
+    ],
     # The peers: exports are opened in them, benchmarks run beside them. `make interop` installs
     # them, and takes PyTorch for CPUs.
     "interop": ["torch==2.13.0", "sentence-transformers==6.2.0", "faiss-cpu==1.15.1"],
@@ -58,6 +63,12 @@ EXTRAS = {
     "sparse": ["pyseismic-lsr==0.5.4"],
     "sweeps": ["optuna==5.0.0"],  # samplers and pruners; grids and quasi-random points need none
     "test": [
+        # The extra `serve`, and a client of it.
+        "fastapi==0.165.0",
+        "uvicorn==0.54.0",
+        "orjson==3.13.0",
+        "prometheus-client==0.26.0",
+        "httpx==0.28.1",
         "google-cloud-storage==3.17.1",
         # Another client and another server than ours, to test each with.
         "gcsfs==2026.10.1",
@@ -89,7 +100,7 @@ setup(
     package_data={
         "gin_configs": ["**/*.gin"],
         "t5x_style": ["reporting/references/*.json"],
-        "launch": ["cloud/tpu.lock", "cloud/uv_pin.txt"],
+        "launch": ["cloud/tpu.lock", "cloud/uv_pin.txt", "page/**/*"],
     },
     entry_points={"console_scripts": ["kennel = launch.cli:main"]},
     install_requires=CORE,

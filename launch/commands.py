@@ -95,6 +95,13 @@ _TABLE = (
         "--run=FOLDER [QUESTION] [flags]",
     ),
     Command(
+        "serve",
+        "Serve a bundle or a finished run on HTTP.",
+        "launch.serve",
+        (command_flags.add_serve,),
+        "PATH [flags]",
+    ),
+    Command(
         "preflight",
         "Memory and FLOPs of a training on a TPU slice, before it is paid for.",
         "t5x_style.preflight",

@@ -46,7 +46,7 @@ LAYERS = {
         "labelled",
         "marge",
     ),
-    "launch": ("cloud", "clusters", ""),
+    "launch": ("cloud", "clusters", "service", ""),
 }
 # Floors of files within a package, in the same way; a file that is on no list may import all.
 FLOORS = {
@@ -81,6 +81,8 @@ ALLOWED = {
         "t5x_style.leases",
         "t5x_style.distributed.launch_flags",
         "t5x_style.distributed.pod",
+        "t5x_style.interfaces.representation",
+        "t5x_style.serving",
     ),
 }
 # What decides whether a stage runs knows nothing of what stages do, and starts in a blink.

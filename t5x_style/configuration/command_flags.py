@@ -166,6 +166,36 @@ def add_health(parser: argparse.ArgumentParser) -> None:
     _add_traceback(parser)
 
 
+def add_serve(parser: argparse.ArgumentParser) -> None:
+    """Adds those of `launch.serve`, with the defaults of `launch.service.settings`."""
+    parser.add_argument("path", metavar="PATH", help="folder of a bundle, or of a finished run")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; default: 127.0.0.1, this machine"
+    )
+    parser.add_argument("--port", type=int, default=8000, help="0: any that is free; default: 8000")
+    parser.add_argument(
+        "--api_key_file",
+        metavar="FILE",
+        help="with a key that clients send as Authorization: Bearer KEY; default: no key",
+    )
+    parser.add_argument("--name", help="of the model in replies; default: the run's")
+    limits = (
+        ("max_body", 2_000_000, "bytes of a request"),
+        ("max_texts", 1024, "texts of a request"),
+        ("max_characters", 200_000, "characters of a text"),
+        ("max_k", 1000, "passages that a search returns"),
+        ("max_requests", 512, "requests at the same time"),
+    )
+    for name, default, text in limits:
+        parser.add_argument(
+            f"--{name}", type=int, default=default, help=f"most {text}; default: {default:,}"
+        )
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, help="seconds of a request; default: 60"
+    )
+    _add_traceback(parser)
+
+
 def _add_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", help="folder of the store; default: runs/.store")
 

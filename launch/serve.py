@@ -1,0 +1,212 @@
+"""Serves a bundle, or a finished run, on HTTP: search, representations, a page at `/`.
+
+    python -m launch.serve runs/quickstart [--port=8000] [--api_key_file=FILE]
+
+PATH is the folder of a bundle, or of a finished run. A newer version of the bundle is opened when
+it appears, and later requests use it; a request that began with the old one ends with it.
+
+The routes are listed at `/docs`: ours (`/search`, `/compare`, `/evidence`, `/encode`), and those
+that clients of OpenAI (`/v1/embeddings`), Text Embeddings Inference (`/embed`, `/rerank`) and
+Cohere (`/v2/rerank`) call.
+
+It listens on this machine only, unless `--host` names another address; give it a key then. SIGTERM
+and Ctrl-C stop it when the requests in progress are answered, or their time is up.
+
+Exit code: 0 stopped by a signal; 1 an error, such as a port that is taken; 2 wrong flags.
+"""
+
+import argparse
+import contextlib
+import errno
+import importlib.util
+import ipaddress
+import math
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from t5x_style.configuration import command_flags
+from t5x_style.workflow import stage_runner
+
+if TYPE_CHECKING:  # imports FastAPI, which is an extra
+    from launch.service.metrics import Metrics
+    from launch.service.settings import Current, Settings
+
+BUNDLE = "bundle"  # in the folder of a run
+_BACKLOG = 2048  # connections that wait to be accepted, as uvicorn has it
+
+
+class ServeError(ValueError):
+    """A server that cannot start; the message says what to change."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit code; 1 with a message where something is wrong."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command_flags.add_serve(parser)
+    options = parser.parse_args(argv)
+    return stage_runner.guarded(lambda _: serve(options), ["--traceback"] * options.traceback)
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Opens the bundle and answers requests until a signal; returns the exit code.
+
+    Raises:
+      ServeError: a library, the port or the key is missing.
+    """
+    settings = settings_of(options)
+    with contextlib.closing(listen(options.host, options.port)) as listener:
+        from t5x_style.serving.current import open_current  # imports JAX
+
+        from launch.service.metrics import Metrics
+
+        metrics = Metrics()
+        with contextlib.closing(open_current(bundle(options.path), metrics.batch)) as current:
+            current.watch()
+            run(current, settings, listener, metrics)
+    return 0
+
+
+def bundle(path: str) -> Path:
+    """The folder of a bundle: the path itself, or where `kennel export` puts that of a run."""
+    inner = Path(path) / BUNDLE
+    return inner if inner.is_dir() else Path(path)
+
+
+def settings_of(options: argparse.Namespace) -> "Settings":
+    """Limits of the command line.
+
+    Raises:
+      ServeError: a library is not installed, or the file of the key is empty.
+      ValueError: a limit is not above 0.
+    """
+    for library in ("fastapi", "orjson", "prometheus_client", "uvicorn"):
+        if importlib.util.find_spec(library) is None:
+            raise ServeError(
+                f"{library} is not installed: pip install -e '.[serve]' in Kennel's folder"
+            )
+    from launch.service.settings import Settings
+
+    return Settings(
+        name=options.name,
+        max_body=options.max_body,
+        max_texts=options.max_texts,
+        max_characters=options.max_characters,
+        max_k=options.max_k,
+        max_requests=options.max_requests,
+        timeout=options.timeout,
+        api_key=read_key(options.api_key_file),
+    )
+
+
+def read_key(path: str | None) -> str | None:
+    """The key in a file; None without a file.
+
+    Raises:
+      ServeError: the file is empty.
+    """
+    if path is None:
+        return None
+    key = Path(path).read_text(encoding="utf-8").strip()
+    if not key:
+        raise ServeError(f"--api_key_file: expected a key in {path}, found an empty file")
+    return key
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that is bound and listens, before the model is opened, which takes long.
+
+    Raises:
+      ServeError: the port is taken, needs other rights, or the address is none of this machine.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError, OverflowError) as error:
+        raise ServeError(f"--host={host} --port={port}: no such address ({error})") from error
+    listener = socket.socket(family, kind, protocol)
+    try:
+        # A server that just ended leaves connections that would keep the port for a minute.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)  # two sockets may be bound to a port, and one may listen
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ServeError(
+                f"port {port} of {host} is taken, perhaps by another server of yours; choose "
+                "another one with --port, or any that is free with --port=0"
+            ) from error
+        raise ServeError(f"cannot listen on port {port} of {host}: {error.strerror}") from error
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where clients on this machine find the server."""
+    host, port = listener.getsockname()[:2]
+    address = _address(listener)
+    if address.is_unspecified:
+        host = "127.0.0.1" if address.version == 4 else "::1"
+    return f"http://[{host}]:{port}" if address.version == 6 else f"http://{host}:{port}"
+
+
+def _address(listener: socket.socket) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0])
+
+
+def run(
+    current: "Current",
+    settings: "Settings",
+    listener: socket.socket,
+    metrics: "Metrics | None" = None,
+) -> None:
+    """Answers requests until SIGTERM or Ctrl-C, and those in progress to their end.
+
+    Args:
+      current: the bundle.
+      settings: limits.
+      listener: of `listen`.
+      metrics: in which the bundle counts its batches, if it does.
+    """
+    import uvicorn
+
+    from launch.service.app import create_app
+
+    url = url_of(listener)
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            print(f"ready at {url}; its routes are at {url}/docs", flush=True)
+
+    if settings.api_key is None and not _address(listener).is_loopback:
+        print(
+            "warning: other machines can reach this server, and it asks for no key; give it one "
+            "with --api_key_file",
+            file=sys.stderr,
+            flush=True,
+        )
+    config = uvicorn.Config(
+        create_app(current, settings, metrics),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=math.ceil(settings.timeout),
+        ws="none",
+    )
+    server = Server(config)
+    # uvicorn raises a signal again when it has stopped; this command then ends normally, and the
+    # bundle is closed.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, server.handle_exit)
+    server.run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,222 @@
+"""Bodies of our own routes: what they take, which is checked, and what they give, for /docs."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from launch.service.errors import shown
+
+Side = Literal["query", "passage"]
+_IDS = (
+    "expected a text or an array of texts, found token ids; ids of another tokenizer would give "
+    "wrong vectors. With langchain-openai, set OpenAIEmbeddings(check_embedding_ctx_length=False)"
+)
+
+
+def check_texts(value: Any) -> Any:
+    """Refuses all but a text and a list of texts, with a message that says what was found.
+
+    Raises:
+      ValueError: another value, among others the token ids that some clients send.
+    """
+    if isinstance(value, str):
+        _check_text(value, "")
+        return value
+    if not isinstance(value, list):
+        raise ValueError(f"expected a text or an array of texts, found {shown(value)}")
+    for number, text in enumerate(value):
+        if isinstance(text, int | list):
+            raise ValueError(_IDS)
+        _check_text(text, f"item {number}: ")
+    return value
+
+
+def _check_text(text: Any, where: str) -> None:
+    if not isinstance(text, str):
+        raise ValueError(f"{where}expected a text, found {shown(text)}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{where}expected Unicode text, found half of a surrogate pair at character "
+            f"{error.start}"
+        ) from None
+
+
+def check_unicode(text: str) -> str:
+    """Refuses half of a surrogate pair, which JSON can express and UTF-8 cannot.
+
+    Raises:
+      ValueError: the text has one.
+    """
+    _check_text(text, "")
+    return text
+
+
+def as_list(texts: str | list[str]) -> list[str]:
+    """One text, or several, as a list."""
+    return [texts] if isinstance(texts, str) else texts
+
+
+Text = Annotated[str, AfterValidator(check_unicode)]
+Texts = Annotated[str | list[str], BeforeValidator(check_texts)]
+
+
+class Request(BaseModel):
+    """A body of our own: with no other fields, and no conversion of types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class SearchRequest(Request):
+    """Of POST /search."""
+
+    query: Text
+    mode: str | None = Field(None, description="one of /info's modes; default: hybrid, if offered")
+    k: int = Field(10, description="passages, from 1")
+    source: str | None = Field(None, description="only passages whose source begins so")
+
+
+class SearchLink(BaseModel):
+    """Of GET /search, whose numbers are texts."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    q: str
+    mode: str | None = None
+    k: int = 10
+    source: str | None = None
+
+
+class CompareRequest(Request):
+    """Of POST /compare."""
+
+    query: Text
+    k: int = Field(10, description="passages of each mode, from 1")
+
+
+class EvidenceRequest(Request):
+    """Of POST /evidence."""
+
+    query: Text
+    id: Text = Field(description="of a passage")
+
+
+class EncodeRequest(Request):
+    """Of POST /encode."""
+
+    texts: Texts
+    side: Side = Field("passage", description="the model reads queries and passages differently")
+    kinds: list[str] | None = Field(None, description="of representations; default: all")
+
+
+class QueryTokens(BaseModel):
+    """How the model reads a query."""
+
+    tokens: int
+    cut_off: int = Field(description="tokens that are not read, as the query is too long")
+
+
+class HitReply(BaseModel):
+    """A passage that was found."""
+
+    rank: int
+    id: str
+    title: str
+    text: str
+    source: str
+    score: float
+    scores: dict[str, float] = Field(description="kind -> score")
+
+
+class Seconds(BaseModel):
+    """Of the stages of a request."""
+
+    tokenization: float
+    encoding: float
+    search: float
+
+
+class SearchReply(BaseModel):
+    """Of /search."""
+
+    mode: str
+    version: int
+    query: QueryTokens
+    hits: list[HitReply]
+    seconds: Seconds
+
+
+class CompareReply(BaseModel):
+    """Of POST /compare."""
+
+    version: int
+    query: QueryTokens
+    modes: dict[str, list[HitReply]]
+    seconds: Seconds
+
+
+class WordReply(BaseModel):
+    """A token that query and passage have in common."""
+
+    piece: str
+    query_weight: float
+    passage_weight: float
+    part: float = Field(description="of the score: the product of the weights")
+
+
+class Column(BaseModel):
+    """A vector of a passage; its place in the content, if it has one."""
+
+    piece: str
+    place: tuple[int, int] | None
+
+
+class MaxSimReply(BaseModel):
+    """Inner products of the vectors of query and passage."""
+
+    rows: list[str]
+    columns: list[Column]
+    values: list[list[float]]
+
+
+class PassageReply(BaseModel):
+    """A passage as the model reads it."""
+
+    pieces: list[str]
+    places: list[tuple[int, int] | None] = Field(description="characters of the content")
+    cut_off: int
+
+
+class EvidenceReply(BaseModel):
+    """Of POST /evidence."""
+
+    content: str
+    words: list[WordReply] | None
+    max_sim: MaxSimReply | None
+    passage: PassageReply
+
+
+class WeightedToken(BaseModel):
+    """Of a sparse representation; the piece of a token that is not in the text is null."""
+
+    token: int
+    piece: str | None
+    weight: float
+
+
+class EncodedReply(BaseModel):
+    """A text; the kinds that were not asked for are absent."""
+
+    tokens: int
+    cut_off: int
+    dense: list[float] | None = None
+    sparse: list[WeightedToken] | None = None
+    multi_vector: list[list[float]] | None = None
+
+
+class EncodeReply(BaseModel):
+    """Of POST /encode."""
+
+    version: int
+    items: list[EncodedReply]

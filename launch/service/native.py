@@ -1,0 +1,225 @@
+"""Our own routes: search, side-by-side comparison, evidence and encoding."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from launch.service import bodies
+from launch.service.encoding import Opened, Session
+from launch.service.errors import ErrorReply, documented, shown
+from launch.service.json_reply import JsonReply
+from t5x_style.serving.service import HYBRID, Encoded, Evidence, Hit, RequestError, Tokens
+
+router = APIRouter(tags=["Kennel"], responses=documented(ErrorReply))
+_QUERY, _PASSAGE = "query", "passage"
+_LISTED = 20  # names in an error
+
+
+@router.post("/search", responses={200: {"model": bodies.SearchReply}})
+async def search(body: bodies.SearchRequest, session: Opened) -> JsonReply:
+    """The best passages for a query, best first."""
+    return await _search(session, "query", body.query, body.mode, body.k, body.source)
+
+
+@router.get("/search", responses={200: {"model": bodies.SearchReply}})
+async def search_by_link(link: Annotated[bodies.SearchLink, Query()], session: Opened) -> JsonReply:
+    """The same, for links and curl: `/search?q=...&mode=&k=&source=`."""
+    return await _search(session, "q", link.q, link.mode or None, link.k, link.source or None)
+
+
+async def _search(
+    session: Session, field: str, query: str, mode: str | None, k: int, source: str | None
+) -> JsonReply:
+    mode = _mode(session, mode)
+    _check_k(session, k)
+    _check_source(session, source)
+    needs = session.service.needs(mode)
+    tokens, encoded = await _encoded_query(session, field, query, needs)
+    hits = await session.search(session.service.search, encoded, mode, k, source)
+    return JsonReply(
+        {
+            "mode": mode,
+            "version": session.facts.version,
+            "query": _lengths(tokens),
+            "hits": _hits(hits),
+            "seconds": session.seconds,
+        }
+    )
+
+
+@router.post("/compare", responses={200: {"model": bodies.CompareReply}})
+async def compare(body: bodies.CompareRequest, session: Opened) -> JsonReply:
+    """The best passages of every mode side by side, with one encoding of the query."""
+    _check_k(session, body.k)
+    service, modes = session.service, session.facts.modes
+    needs = tuple(dict.fromkeys(kind for mode in modes for kind in service.needs(mode)))
+    tokens, encoded = await _encoded_query(session, "query", body.query, needs)
+    found = {
+        mode: _hits(await session.search(service.search, encoded, mode, body.k)) for mode in modes
+    }
+    return JsonReply(
+        {
+            "version": session.facts.version,
+            "query": _lengths(tokens),
+            "modes": found,
+            "seconds": session.seconds,
+        }
+    )
+
+
+@router.post("/evidence", responses={200: {"model": bodies.EvidenceReply}})
+async def evidence(body: bodies.EvidenceRequest, session: Opened) -> JsonReply:
+    """Why a passage fits a query: shared words with weights, and similarities of all tokens."""
+    kinds = session.facts.kinds
+    tokens, encoded = await _encoded_query(session, "query", body.query, kinds)
+    found = await session.search(session.service.evidence, tokens, encoded, body.id)
+    return JsonReply(
+        {
+            "content": found.content,
+            "words": None if found.words is None else _words(found),
+            "max_sim": None if found.max_sim is None else _max_sim(found),
+            "passage": {
+                "pieces": list(found.passage.pieces),
+                "places": list(found.passage.places),
+                "cut_off": found.passage.cut_off,
+            },
+        }
+    )
+
+
+@router.post("/encode", responses={200: {"model": bodies.EncodeReply}})
+async def encode(body: bodies.EncodeRequest, session: Opened) -> JsonReply:
+    """What the model makes of texts: all kinds of representations of one forward pass."""
+    kinds = _kinds(session, body.kinds)
+    tokens = await session.tokenize("texts", body.side, bodies.as_list(body.texts))
+    encoded = await session.encode(body.side, tokens, kinds)
+    items = [_item(one, made) for one, made in zip(tokens, encoded, strict=True)]
+    return JsonReply({"version": session.facts.version, "items": items})
+
+
+async def _encoded_query(
+    session: Session, field: str, query: str, kinds: Sequence[str]
+) -> tuple[Tokens, Encoded]:
+    tokens = await session.tokenize(field, _QUERY, [query])
+    (encoded,) = await session.encode(_QUERY, tokens, kinds)
+    return tokens[0], encoded
+
+
+def _mode(session: Session, mode: str | None) -> str:
+    modes = session.facts.modes
+    if mode is None:
+        return HYBRID if HYBRID in modes else modes[0]
+    if mode not in modes:
+        raise RequestError(f"mode: expected one of {', '.join(modes)}, found {shown(mode)}")
+    return mode
+
+
+def _kinds(session: Session, kinds: Sequence[str] | None) -> tuple[str, ...]:
+    known = session.facts.kinds
+    if kinds is None:
+        return known
+    if not kinds or not set(kinds) <= set(known):
+        found = ", ".join(shown(kind) for kind in kinds[:_LISTED]) or "none"
+        raise RequestError(f"kinds: expected some of {', '.join(known)}, found {found}")
+    return tuple(dict.fromkeys(kinds))
+
+
+def _check_k(session: Session, k: int) -> None:
+    if not 1 <= k <= session.settings.max_k:
+        raise RequestError(f"k: expected 1 to {session.settings.max_k:,}, found {shown(k)}")
+
+
+def _check_source(session: Session, source: str | None) -> None:
+    """Refuses a source with which none of the listed ones agrees; the list may be of prefixes."""
+    known = session.facts.sources
+    if source is None or not known:
+        return
+    if not any(one.startswith(source) or source.startswith(one) for one in known):
+        more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
+        raise RequestError(
+            f"source: expected the beginning of one of {', '.join(known[:_LISTED])}{more}, found "
+            f"{shown(source)}"
+        )
+
+
+def _lengths(tokens: Tokens) -> Mapping[str, int]:
+    return {"tokens": len(tokens.ids), "cut_off": tokens.cut_off}
+
+
+def _hits(hits: Sequence[Hit]) -> list[dict[str, Any]]:
+    return [
+        {
+            "rank": rank,
+            "id": hit.id,
+            "title": hit.title,
+            "text": hit.text,
+            "source": hit.source,
+            "score": hit.score,
+            "scores": dict(hit.scores),
+        }
+        for rank, hit in enumerate(hits, 1)
+    ]
+
+
+def _item(tokens: Tokens, made: Encoded) -> dict[str, Any]:
+    item: dict[str, Any] = {**_lengths(tokens)}
+    if made.dense is not None:
+        item["dense"] = made.dense
+    if made.sparse is not None:
+        pieces = dict(zip(tokens.ids.tolist(), tokens.pieces, strict=True))
+        item["sparse"] = [
+            {"token": token, "piece": pieces.get(token), "weight": weight}
+            for token, weight in zip(*(one.tolist() for one in made.sparse), strict=True)
+        ]
+    if made.multi_vector is not None:
+        item["multi_vector"] = made.multi_vector
+    return item
+
+
+def _words(found: Evidence) -> list[dict[str, Any]]:
+    return [
+        {
+            "piece": word.piece,
+            "query_weight": word.query_weight,
+            "passage_weight": word.passage_weight,
+            "part": word.query_weight * word.passage_weight,
+        }
+        for word in found.words or ()
+    ]
+
+
+def _max_sim(found: Evidence) -> dict[str, Any]:
+    places = column_places(found.passage, found.passage_pieces)
+    return {
+        "rows": list(found.query_pieces),
+        "columns": [
+            {"piece": piece, "place": place}
+            for piece, place in zip(found.passage_pieces, places, strict=True)
+        ],
+        "values": found.max_sim,
+    }
+
+
+def column_places(passage: Tokens, pieces: Sequence[str]) -> list[tuple[int, int] | None]:
+    """Where the tokens that have a vector are in the text.
+
+    A model may make vectors of fewer tokens than it reads: most leave out the first, some more.
+    Tokens are in the order of the text, so that they are found by their pieces.
+
+    >>> import numpy as np
+    >>> passage = Tokens(np.arange(3), ("[CLS]", "a", "b"), (None, (0, 1), (2, 3)), 0)
+    >>> column_places(passage, ["a", "b"])
+    [(0, 1), (2, 3)]
+    """
+    wanted, all_pieces = list(pieces), list(passage.pieces)
+    for start in range(len(all_pieces) - len(wanted) + 1):
+        if all_pieces[start : start + len(wanted)] == wanted:
+            return list(passage.places[start : start + len(wanted)])
+    places: list[tuple[int, int] | None] = []
+    at = 0
+    for piece in wanted:
+        match = next((n for n in range(at, len(all_pieces)) if all_pieces[n] == piece), None)
+        places.append(None if match is None else passage.places[match])
+        at = at if match is None else match + 1
+    return places

@@ -1,0 +1,57 @@
+"""What a server is, whether it answers, and what it counts."""
+
+import dataclasses
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from launch.service.encoding import Opened
+from launch.service.errors import ErrorReply, documented
+from launch.service.json_reply import JsonReply
+from launch.service.metrics import CONTENT_TYPE
+
+router = APIRouter(tags=["Status"], responses=documented(ErrorReply))
+
+
+@router.get("/health")
+async def health(session: Opened) -> JsonReply:
+    """200 as long as the server answers, with the version of the bundle."""
+    return JsonReply({"status": "ok", "version": session.facts.version})
+
+
+@router.get("/info")
+async def info(session: Opened) -> JsonReply:
+    """Facts of the bundle and limits of the server, also under the names that TEI gives them.
+
+    `version` is that of the bundle, as everywhere.
+    """
+    facts, settings = session.facts, session.settings
+    contract = dict(facts.contract)
+    named = {field.name: getattr(facts, field.name) for field in dataclasses.fields(facts)}
+    theirs: dict[str, Any] = {
+        "model_id": session.name,
+        "model_sha": None,
+        "model_dtype": "float32",
+        "model_type": {"embedding": {"pooling": contract.get("pooling")}},
+        "max_input_length": facts.passage_length,
+        "max_client_batch_size": settings.max_texts,
+        "max_concurrent_requests": settings.max_requests,
+        "max_batch_tokens": None,
+        "auto_truncate": False,
+        "tokenization_workers": settings.threads,
+    }
+    ours = {
+        "max_k": settings.max_k,
+        "max_body": settings.max_body,
+        "max_characters": settings.max_characters,
+        "timeout": settings.timeout,
+    }
+    return JsonReply({**named, "contract": contract, **theirs, **ours})
+
+
+@router.get("/metrics")
+async def metrics(request: Request, session: Opened) -> Response:
+    """Counters in the format of Prometheus."""
+    text = request.app.state.metrics.text(session.service.waiting(), session.facts.version)
+    return Response(text, media_type=CONTENT_TYPE)

@@ -1,0 +1,127 @@
+"""The command: flags, the port, the key, and a process that a signal stops."""
+
+import argparse
+import dataclasses
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import httpx
+import pytest
+
+from launch import cli, serve
+from launch.service.settings import Settings
+from t5x_style.configuration import command_flags
+from t5x_style.configuration.gin_reader import REPOSITORY
+
+SERVER = """
+import sys, time
+from launch import serve
+from launch.service.settings import Settings
+from tests.launch.service.fake_service import FakeCurrent, FakeService
+
+class Slow(FakeService):
+    def search(self, *arguments):
+        print("searching", flush=True)
+        time.sleep(1)
+        return super().search(*arguments)
+
+with serve.listen("127.0.0.1", 0) as listener:
+    serve.run(FakeCurrent(Slow()), Settings(threads=2), listener)
+print("closed", flush=True)
+"""
+
+
+def options_of(*argv):
+    parser = argparse.ArgumentParser()
+    command_flags.add_serve(parser)
+    return parser.parse_args(argv)
+
+
+def test_the_flags_have_the_defaults_of_the_settings():
+    found = serve.settings_of(options_of("runs/a"))
+    assert dataclasses.asdict(found) == dataclasses.asdict(Settings())
+    options = options_of("runs/a", "--max_k=3", "--timeout=2.5", "--name=mine")
+    found = serve.settings_of(options)
+    assert (found.max_k, found.timeout, found.name) == (3, 2.5, "mine")
+
+
+def test_the_command_line_has_the_command():
+    words = "serve runs/a --port 9000 --api_key_file=key".split()
+    assert cli.python_arguments(words) == ["-m", "launch.serve", *words[1:]]
+
+
+def test_a_run_is_served_by_its_bundle(tmp_path):
+    assert serve.bundle(str(tmp_path)) == tmp_path
+    (tmp_path / "bundle").mkdir()
+    assert serve.bundle(str(tmp_path)) == tmp_path / "bundle"
+
+
+def test_the_key_is_read_from_a_file(tmp_path):
+    file = tmp_path / "key"
+    file.write_text("secret\n")
+    assert serve.read_key(str(file)) == "secret" and serve.read_key(None) is None
+    file.write_text("\n")
+    with pytest.raises(serve.ServeError, match="expected a key in .*, found an empty file"):
+        serve.read_key(str(file))
+
+
+def test_a_library_that_is_missing(monkeypatch):
+    monkeypatch.setattr(serve.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(serve.ServeError, match="fastapi is not installed: pip install"):
+        serve.settings_of(options_of("runs/a"))
+
+
+def test_a_port_that_is_taken(capsys):
+    with serve.listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        assert serve.url_of(listener) == f"http://127.0.0.1:{port}"
+        assert serve.main(["runs/a", f"--port={port}"]) == 1
+    message = capsys.readouterr().err
+    assert f"port {port} of 127.0.0.1 is taken" in message and "--port=0" in message
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "message"),
+    [
+        ("no.such.host.invalid", 0, "no such address"),
+        ("127.0.0.1", 70_000, "no such address|cannot listen|port"),
+        ("192.0.2.1", 0, "cannot listen on port 0 of 192.0.2.1"),
+    ],
+)
+def test_an_address_that_cannot_be_used(host, port, message):
+    with pytest.raises(serve.ServeError, match=message):
+        serve.listen(host, port)
+
+
+def test_the_url_of_all_addresses_is_one_that_opens():
+    with serve.listen("0.0.0.0", 0) as listener:
+        assert serve.url_of(listener).startswith("http://127.0.0.1:")
+    if socket.has_ipv6:
+        with serve.listen("::1", 0) as listener:
+            assert serve.url_of(listener).startswith("http://[::1]:")
+
+
+def test_a_signal_stops_it_after_the_request_in_progress():
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, cwd=REPOSITORY,
+    )  # fmt: skip
+    try:
+        url = process.stdout.readline().split()[2].rstrip(";")
+        assert httpx.get(f"{url}/health").json()["status"] == "ok"
+        replies = []
+        asking = threading.Thread(
+            target=lambda: replies.append(httpx.get(f"{url}/search?q=cat", timeout=20))
+        )
+        asking.start()
+        assert process.stdout.readline() == "searching\n"
+        process.send_signal(signal.SIGTERM)
+        asking.join()
+        assert replies[0].status_code == 200
+        output, errors = process.communicate(timeout=20)
+        assert (process.returncode, output, errors) == (0, "closed\n", "")
+    finally:
+        process.kill()
