@@ -1,0 +1,55 @@
+/** Facts of the open version of the bundle. */
+
+import { element } from "./dom.js";
+import { count, nameOf } from "./text.js";
+
+const LABELS = {
+  name: "Name", version: "Version", made: "Made", passages: "Passages", kinds: "Representations",
+  modes: "Modes", dimension: "Dimension", similarity: "Similarity",
+  query_length: "Tokens of a query", passage_length: "Tokens of a passage", sources: "Sources",
+};
+
+/**
+ * @param {import("./main.js").Context} context
+ * @returns {{element: HTMLElement, show: () => void}}
+ */
+export function createAboutView(context) {
+  const root = element("section.about", { "aria-label": "About this bundle" });
+  return { element: root, show: () => root.replaceChildren(...content(context.info)) };
+}
+
+function content(info) {
+  const others = Object.keys(info).filter((name) => !(name in LABELS));
+  return [
+    element("h2", {}, "This bundle"),
+    facts(Object.keys(LABELS).filter((name) => name in info), info),
+    ...(others.length ? [element("h2", {}, "Contract"), facts(others, info)] : []),
+    element("h2", {}, "The server"),
+    element("p", {}, "All that this page shows comes from its routes: ",
+      element("a", { href: "docs" }, "their documentation"), ". Its counters are at ",
+      element("a", { href: "metrics" }, "metrics"), ". The line below asks for these facts."),
+  ];
+}
+
+function facts(names, info) {
+  return element("dl.facts", {}, ...names.map((name) => element("div", {},
+    element("dt", {}, LABELS[name] ?? name.replaceAll("_", " ")),
+    element("dd", {}, shown(name, info[name])))));
+}
+
+function shown(name, value) {
+  if (name === "made") return date(value);
+  if (name === "kinds" || name === "modes") return value.map(nameOf).join(", ");
+  if (name === "passages" || name.endsWith("_length")) return count(value);
+  if (Array.isArray(value)) return value.length ? value.join(", ") : "none";
+  if (value !== null && typeof value === "object") {
+    return facts(Object.keys(value), value);
+  }
+  return value === null ? "none" : String(value);
+}
+
+function date(value) {
+  const made = new Date(value);
+  return Number.isNaN(made.getTime()) ? String(value)
+    : made.toLocaleString("en-GB", { dateStyle: "long", timeStyle: "short", timeZone: "UTC" }) + " UTC";
+}
