@@ -89,7 +89,7 @@ setup(
     package_data={
         "gin_configs": ["**/*.gin"],
         "t5x_style": ["reporting/references/*.json"],
-        "launch": ["cloud/tpu.lock", "cloud/uv_pin.txt"],
+        "launch": ["cloud/tpu.lock", "cloud/uv_pin.txt", "page/*"],
     },
     entry_points={"console_scripts": ["kennel = launch.cli:main"]},
     install_requires=CORE,

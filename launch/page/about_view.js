@@ -19,16 +19,27 @@ export function createAboutView(context) {
 }
 
 function content(info) {
-  const others = Object.keys(info).filter((name) => !(name in LABELS));
+  const { contract = {}, ...rest } = info;
+  const others = flat(Object.fromEntries(
+    Object.entries({ ...rest, ...contract }).filter(([name]) => !(name in LABELS))));
   return [
     element("h2", {}, "This bundle"),
     facts(Object.keys(LABELS).filter((name) => name in info), info),
-    ...(others.length ? [element("h2", {}, "Contract"), facts(others, info)] : []),
+    ...(Object.keys(others).length
+      ? [element("h2", {}, "Contract"), facts(Object.keys(others), others)] : []),
     element("h2", {}, "The server"),
-    element("p", {}, "All that this page shows comes from its routes: ",
-      element("a", { href: "docs" }, "their documentation"), ". Its counters are at ",
-      element("a", { href: "metrics" }, "metrics"), ". The line below asks for these facts."),
+    element("p", {}, "Every view uses the routes that other clients use: ",
+      element("a", { href: "docs" }, "documentation of the routes"), ", ",
+      element("a", { href: "metrics" }, "metrics"), "."),
   ];
+}
+
+/** Fields of fields as one table: {a: {b: 1}} becomes {"a.b": 1}. */
+function flat(fields) {
+  return Object.fromEntries(Object.entries(fields).flatMap(([name, value]) => {
+    if (value === null || typeof value !== "object" || Array.isArray(value)) return [[name, value]];
+    return Object.entries(flat(value)).map(([inner, one]) => [`${name}.${inner}`, one]);
+  }));
 }
 
 function facts(names, info) {
@@ -42,14 +53,12 @@ function shown(name, value) {
   if (name === "kinds" || name === "modes") return value.map(nameOf).join(", ");
   if (name === "passages" || name.endsWith("_length")) return count(value);
   if (Array.isArray(value)) return value.length ? value.join(", ") : "none";
-  if (value !== null && typeof value === "object") {
-    return facts(Object.keys(value), value);
-  }
-  return value === null ? "none" : String(value);
+  return value === null || value === "" ? "none" : String(value);
 }
 
 function date(value) {
   const made = new Date(value);
   return Number.isNaN(made.getTime()) ? String(value)
-    : made.toLocaleString("en-GB", { dateStyle: "long", timeStyle: "short", timeZone: "UTC" }) + " UTC";
+    : `${made.toLocaleString("en-GB",
+      { dateStyle: "long", timeStyle: "short", timeZone: "UTC" })} UTC`;
 }

@@ -35,6 +35,7 @@
  * @property {number[][]} values
  *
  * @typedef {Object} Evidence
+ * @property {string} [title] of the passage, where the server names it
  * @property {string} content the passage as it was tokenized
  * @property {SharedWord[]|null} words
  * @property {MaxSim|null} max_sim

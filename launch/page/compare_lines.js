@@ -62,7 +62,8 @@ function boxes(grid, column) {
 function joined(from, to, isStrong) {
   const [start, end] = [from.right, to.left];
   const half = (start + end) / 2;
-  const d = `M${start} ${from.middle}C${half} ${from.middle} ${half} ${to.middle} ${end} ${to.middle}`;
+  const d = `M${start} ${from.middle}`
+    + `C${half} ${from.middle} ${half} ${to.middle} ${end} ${to.middle}`;
   return svg(isStrong ? "path.line.strong" : "path.line", { d });
 }
 

@@ -2,7 +2,7 @@
 
 import { Latest } from "./api.js";
 import { createLines } from "./compare_lines.js";
-import { element } from "./dom.js";
+import { byId, element } from "./dom.js";
 import { errorNotice, notice, placeholder } from "./notices.js";
 import { rankTable, ranksOf } from "./rank_table.js";
 import { change, current } from "./state.js";
@@ -19,7 +19,10 @@ export function createCompareView(context) {
   const latest = new Latest();
   let shown = "";
   let answer = null;
-
+  // Before the listener of the form itself: an error is no answer, and may be asked again.
+  byId("form").addEventListener("submit", () => {
+    if (!answer) shown = "";
+  });
   const draw = () => {
     if (answer) root.replaceChildren(...content(context, answer));
   };
@@ -28,12 +31,12 @@ export function createCompareView(context) {
   async function load(body) {
     const request = JSON.stringify(body);
     shown = request;
+    answer = null;
     startWaiting(root, context);
     try {
       const found = await latest.call("compare", body);
       if (found) receive(found);
     } catch (error) {
-      answer = null;
       root.replaceChildren(errorNotice(error, () => load(body)));
       context.say("The comparison failed.");
     } finally {
@@ -45,9 +48,8 @@ export function createCompareView(context) {
   function receive(found) {
     answer = found;
     context.seen(found.version);
-    for (const hit of Object.values(found.modes).flat()) {
-      if (!context.known.has(hit.id)) context.known.set(hit.id, hit);
-    }
+    context.remember(found.modes.hybrid ?? []);
+    context.remember(Object.values(found.modes).flat().filter((hit) => !context.known.has(hit.id)));
     context.say(`${counted(Object.keys(found.modes).length, "mode")} side by side`);
     draw();
   }

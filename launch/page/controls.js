@@ -54,7 +54,7 @@ function showSizes(select, k) {
 }
 
 function createSource(sources, choose) {
-  return sources.length > MOST_OPTIONS ? typedSource(sources, choose) : chosenSource(sources, choose);
+  return (sources.length > MOST_OPTIONS ? typedSource : chosenSource)(sources, choose);
 }
 
 function chosenSource(sources, choose) {

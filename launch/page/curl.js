@@ -1,7 +1,7 @@
 /** The requests that brought what is shown, as lines for a shell. */
 
-import { readKey } from "./key_dialog.js";
 import { byId, element } from "./dom.js";
+import { readKey } from "./key_dialog.js";
 import { searchBody } from "./search_view.js";
 
 /**
@@ -55,7 +55,8 @@ function row(path, body) {
     window.setTimeout(() => { copy.textContent = "Copy"; }, 1500);
   });
   return element("div.curl-row", {},
-    element("code", { tabindex: "0", role: "group", "aria-label": `curl for ${path}` }, line), copy);
+    element("code", { tabindex: "0", role: "group", "aria-label": `curl for ${path}` }, line),
+    copy);
 }
 
 /** Copy; where the clipboard is closed, as it is without TLS, the line is selected instead. */

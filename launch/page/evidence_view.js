@@ -18,6 +18,8 @@ export function createEvidenceView(context) {
   const root = byId("evidence");
   const latest = new Latest();
   let shown = "";
+  let nameNow = () => {}; // the title may become known after the evidence
+  context.onRemember(() => nameNow());
   let isFirst = true; // a link that is opened leaves focus where it is
 
   async function load(body) {
@@ -25,12 +27,14 @@ export function createEvidenceView(context) {
     const inside = element("div.evidence-body", { "aria-busy": "true" }, placeholder(3));
     const title = element("h2", { tabindex: "-1", dir: "auto" });
     root.replaceChildren(head(title, body.id), inside);
-    nameIt(root, context, body.id);
+    let evidence = null;
+    nameNow = () => nameIt(root, context, body.id, evidence);
+    nameNow();
     if (!isFirst) title.focus();
     try {
-      const evidence = await latest.call("evidence", body);
+      evidence = await latest.call("evidence", body);
       if (!evidence) return;
-      nameIt(root, context, body.id, evidence);
+      nameNow();
       inside.replaceChildren(...content(context, body.query, evidence));
       context.say("Evidence is shown");
     } catch (error) {
@@ -49,7 +53,10 @@ export function createEvidenceView(context) {
       byId("work").dataset.view = state.view;
       const body = { query: state.query, id: state.open };
       const request = isOpen ? JSON.stringify(body) : "";
-      if (isOpen && request !== shown) load(body);
+      if (isOpen && request !== shown) {
+        load(body);
+        document.querySelector(".hit.is-open")?.scrollIntoView({ block: "nearest" });
+      }
       if (!isOpen) latest.abort();
       shown = request;
       isFirst = false;
@@ -72,9 +79,9 @@ function leave(id) {
 }
 
 /** The title as far as it is known: a link may open evidence before its hit is there. */
-function nameIt(root, context, id, evidence = {}) {
+function nameIt(root, context, id, evidence) {
   const hit = context.known.get(id);
-  root.querySelector("h2").textContent = evidence.title || hit?.title || id;
+  root.querySelector("h2").textContent = hit?.title || evidence?.title || id;
   const scores = Object.entries(hit?.scores ?? {}).map(([kind, score]) =>
     element("span", {}, `${nameOf(kind)} ${number(score)}`));
   root.querySelector(".meta").replaceChildren(element("span.id", {}, id), ...scores);

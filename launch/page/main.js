@@ -20,6 +20,8 @@ import { showTheme } from "./theme.js";
  * @typedef {Object} Context
  * @property {import("./api.js").Info} info facts of the open version
  * @property {Map<string, import("./api.js").Hit>} known hits that were shown, by id
+ * @property {(hits: import("./api.js").Hit[]) => void} remember hits that are shown now
+ * @property {(listener: () => void) => void} onRemember
  * @property {(state: import("./state.js").State) => string} modeOf the mode that is searched
  * @property {(text: string) => void} say announce to screen readers
  * @property {(isBusy: boolean) => void} setBusy
@@ -29,6 +31,7 @@ import { showTheme } from "./theme.js";
 /** @returns {Context} */
 function createContext(info) {
   let waiting = 0;
+  const listeners = new Set();
   const context = {
     info,
     known: new Map(),
@@ -36,6 +39,13 @@ function createContext(info) {
       const { modes } = context.info;
       if (modes.includes(state.mode)) return state.mode;
       return modes.includes("hybrid") ? "hybrid" : modes[0];
+    },
+    remember(hits) {
+      for (const hit of hits) context.known.set(hit.id, hit);
+      for (const listener of listeners) listener();
+    },
+    onRemember(listener) {
+      listeners.add(listener);
     },
     say(text) {
       byId("status").textContent = text;

@@ -35,7 +35,7 @@ export function errorNotice(error, retry) {
     return notice("No answer", `${error.message} Is it still running?`, button, "error");
   }
   const heading = error.status >= 500 ? "The server failed" : "The server refused the request";
-  return notice(heading, error.message, button, "error");
+  return notice(heading, `It reports: ${error.message}`, button, "error");
 }
 
 function busyNotice(error, button) {

@@ -1,7 +1,7 @@
 /** The hits of one mode, best first. */
 
 import { Latest } from "./api.js";
-import { bar, element } from "./dom.js";
+import { bar, byId, element } from "./dom.js";
 import { errorNotice, notice, placeholder, warning } from "./notices.js";
 import { change, current } from "./state.js";
 import { count, counted, marked, nameOf, number, timings, wordsOf } from "./text.js";
@@ -14,15 +14,22 @@ export function createSearchView(context) {
   const root = element("section.search", { "aria-label": "Hits" });
   const latest = new Latest();
   let shown = ""; // the request whose answer, or error, is in view
+  let hasFailed = false;
+  // Before the listener of the form itself: an error is no answer, and may be asked again.
+  byId("form").addEventListener("submit", () => {
+    if (hasFailed) shown = "";
+  });
 
   async function load(state, body) {
     const request = JSON.stringify(body);
     shown = request;
+    hasFailed = false;
     startWaiting(root, context);
     try {
       const answer = await latest.call("search", body);
       if (answer) showAnswer(root, context, state, answer);
     } catch (error) {
+      hasFailed = true;
       const retry = () => load(current(), body);
       root.replaceChildren(errorNotice(error, retry));
       context.say("The search failed.");
@@ -68,7 +75,7 @@ function startWaiting(root, context) {
 
 function showAnswer(root, context, state, answer) {
   context.seen(answer.version);
-  for (const hit of answer.hits) context.known.set(hit.id, hit);
+  context.remember(answer.hits);
   context.say(answer.hits.length ? counted(answer.hits.length, "hit") : "No passage was found.");
   if (!answer.hits.length) {
     root.replaceChildren(nothing(state));
@@ -78,7 +85,7 @@ function showAnswer(root, context, state, answer) {
   const words = wordsOf(state.query);
   const list = element("ol.hits", { "data-hits": true },
     ...answer.hits.map((hit) => hitElement(hit, words, scales)));
-  root.replaceChildren(summary(context, answer), list, keysHint());
+  root.replaceChildren(summary(context, answer), list);
   const { cut_off: cutOff } = answer.query;
   if (cutOff > 0) list.before(warning(cutMessage(context.info.query_length, cutOff)));
   markOpen(root, current().open);
@@ -135,23 +142,19 @@ function scoresElement(hit, scales) {
   const rows = Object.entries(hit.scores).map(([kind, score]) => element("div.score-row", {},
     element("dt", {}, nameOf(kind)),
     element("dd", {}, bar(score / scales[kind]), element("span.value", {}, number(score)))));
-  return element("div.scores", {},
-    element("p.score", {}, element("span.unseen", {}, "Score "), number(hit.score)),
-    element("dl", {}, ...rows));
+  const isSame = rows.length === 1 && Object.values(hit.scores)[0] === hit.score;
+  const score = element("p.score", {}, element("span.unseen", {}, "Score "), number(hit.score));
+  return element("div.scores", {}, isSame ? null : score, element("dl", {}, ...rows));
 }
 
 function markOpen(root, open) {
   for (const button of root.querySelectorAll("[data-hit]")) {
     const isOpen = button.dataset.hit === open;
     button.setAttribute("aria-expanded", String(isOpen));
-    button.closest("li").classList.toggle("is-open", isOpen);
+    const hit = button.closest("li");
+    if (isOpen && !hit.classList.contains("is-open")) hit.scrollIntoView({ block: "nearest" });
+    hit.classList.toggle("is-open", isOpen);
   }
-}
-
-function keysHint() {
-  const key = (name) => element("kbd", {}, name);
-  return element("p.keys", {}, key("/"), " query  ", key("↑"), key("↓"), " hits  ", key("Enter"),
-    " evidence  ", key("Esc"), " close");
 }
 
 function nothing(state) {
@@ -166,9 +169,8 @@ function nothing(state) {
 function welcome({ info }) {
   const kinds = new Intl.ListFormat("en").format(info.kinds.map((kind) => nameOf(kind)));
   return element("section.welcome", {},
-    element("p.lead", {}, `${counted(info.passages, "passage")} to search. `),
-    element("p", {}, `The model makes ${kinds.toLowerCase()} representations of a text. Search by `
-      + "one of them or by all at once, put them side by side, and open a hit to see which tokens "
-      + "it was found by."),
-    keysHint());
+    element("p.lead", {}, `${counted(info.passages, "passage")} to search`),
+    element("p", {}, `The model makes ${kinds.toLowerCase()} representations of a text. `
+      + (info.modes.length > 1 ? "Search by one of them or by all, and compare them side by side. "
+        : "") + "Open a hit to see which tokens it was found by."));
 }

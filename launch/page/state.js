@@ -34,7 +34,7 @@ export function parse(search) {
   for (const [name, short] of Object.entries(NAMES)) {
     if (given.has(short)) state[name] = given.get(short);
   }
-  state.k = /^\d{1,4}$/.test(String(state.k)) && Number(state.k) >= 1 ? Number(state.k) : DEFAULTS.k;
+  state.k = /^[1-9]\d{0,3}$/.test(String(state.k)) ? Number(state.k) : DEFAULTS.k;
   if (!VIEWS.includes(state.view)) state.view = DEFAULTS.view;
   if (!THEMES.includes(state.theme)) state.theme = DEFAULTS.theme;
   return state;

@@ -4,7 +4,7 @@ import { byId } from "./dom.js";
 import { change } from "./state.js";
 
 const NEXT = { "": "light", light: "dark", dark: "" };
-const LABELS = { "": "Auto", light: "Light", dark: "Dark" };
+const LABELS = { "": "auto", light: "light", dark: "dark" };
 const listeners = new Set();
 const system = window.matchMedia("(prefers-color-scheme: dark)");
 
@@ -13,8 +13,7 @@ export function showTheme(state) {
   const button = byId("theme");
   const changed = document.documentElement.dataset.theme !== state.theme;
   document.documentElement.dataset.theme = state.theme;
-  button.textContent = LABELS[state.theme];
-  button.setAttribute("aria-label", `Theme: ${LABELS[state.theme]}`);
+  button.textContent = `Theme: ${LABELS[state.theme]}`;
   button.onclick = () => change({ theme: NEXT[state.theme] }, { replace: true });
   if (changed) announce();
 }

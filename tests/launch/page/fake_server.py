@@ -106,6 +106,7 @@ def evidence(query, passage, kinds):
     shared.sort(key=lambda word: -word["part"])
     rows = ["[CLS]", *asked, "[SEP]"]
     return {
+        "title": passage["title"],
         "content": content,
         "words": shared if "sparse" in kinds else None,
         "max_sim": {
@@ -188,6 +189,9 @@ class Handler(BaseHTTPRequestHandler):
         query = body["query"]
         if query == "!401" and self.headers.get("Authorization") != f"Bearer {KEY}":
             self.reply(401, {"error": "expected an API key", "error_type": "unauthorized"})
+        elif body.get("id") and all(passage["id"] != body["id"] for passage in PASSAGES):
+            error = f"id: expected one of the bundle's passages, found '{body['id']}'"
+            self.reply(404, {"error": error, "error_type": "not_found"})
         elif query in ERRORS:
             status, error, kind = ERRORS[query]
             headers = {"Retry-After": "1"} if status == 429 else {}
@@ -217,10 +221,7 @@ class Handler(BaseHTTPRequestHandler):
         }
 
     def evidence(self, query, id):
-        passage = next((passage for passage in PASSAGES if passage["id"] == id), None)
-        if passage is None:
-            self.server.missing = id
-            return {"content": "", "words": None, "max_sim": None, "passage": None}
+        passage = next(passage for passage in PASSAGES if passage["id"] == id)
         return evidence(query, passage, self.server.kinds)
 
     def reply(self, status, answer, headers=None):
