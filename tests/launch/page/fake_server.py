@@ -6,6 +6,7 @@ cut off.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import math
@@ -76,7 +77,7 @@ def scores_of(query, passage):
 def search(query, mode, k, source=None):
     found = []
     for passage in PASSAGES:
-        if source and passage["source"] != source or query == "!empty":
+        if (source and passage["source"] != source) or query == "!empty":
             continue
         scores = scores_of(query, passage)
         hybrid = scores["dense"] + 0.3 * math.log1p(scores["sparse"]) + scores["multi_vector"]
@@ -238,8 +239,9 @@ class Handler(BaseHTTPRequestHandler):
         }
         for name, value in {**fixed, **headers}.items():
             self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # an aborted request
+            self.end_headers()
+            self.wfile.write(content)
 
 
 if __name__ == "__main__":
