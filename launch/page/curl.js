@@ -1,0 +1,73 @@
+/** The requests that brought what is shown, as lines for a shell. */
+
+import { byId, element } from "./dom.js";
+import { readKey } from "./key_dialog.js";
+import { searchBody } from "./search_view.js";
+
+/**
+ * @param {import("./main.js").Context} context
+ * @returns {{show: (state: import("./state.js").State) => void}}
+ */
+export function createCurl(context) {
+  const root = byId("curl");
+  return {
+    show(state) {
+      root.replaceChildren(...requests(context, state).map(([path, body]) => row(path, body)));
+    },
+  };
+}
+
+/** [path, body] of each request of a state. */
+function requests(context, state) {
+  if (state.view === "about" || !state.query) return [["info", null]];
+  const { query, k, open } = state;
+  const main = state.view === "compare" ? ["compare", { query, k }]
+    : ["search", searchBody(context, state)];
+  return open ? [main, ["evidence", { query, id: open }]] : [main];
+}
+
+/**
+ * A line for a POSIX shell. The key is named and not shown.
+ *
+ * @param {string} path
+ * @param {Object|null} body
+ * @returns {string}
+ */
+export function curlLine(path, body) {
+  const parts = ["curl", "-s", quoted(new URL(path, document.baseURI).href)];
+  if (readKey()) parts.push("-H", '"Authorization: Bearer $KENNEL_KEY"');
+  if (body) {
+    parts.push("-H", quoted("Content-Type: application/json"), "-d", quoted(JSON.stringify(body)));
+  }
+  return parts.join(" ");
+}
+
+function quoted(text) {
+  return /^[\w:/.-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+}
+
+function row(path, body) {
+  const line = curlLine(path, body);
+  const copy = element("button.quiet", { type: "button", "aria-label": `Copy curl for ${path}` },
+    "Copy");
+  copy.addEventListener("click", async () => {
+    copy.textContent = await copied(line) ? "Copied" : "Press Ctrl+C";
+    window.setTimeout(() => { copy.textContent = "Copy"; }, 1500);
+  });
+  return element("div.curl-row", {},
+    element("code", { tabindex: "0", role: "group", "aria-label": `curl for ${path}` }, line),
+    copy);
+}
+
+/** Copy; where the clipboard is closed, as it is without TLS, the line is selected instead. */
+async function copied(line) {
+  try {
+    await window.navigator.clipboard.writeText(line);
+    return true;
+  } catch {
+    const code = [...document.querySelectorAll("#curl code")]
+      .find((found) => found.textContent === line);
+    if (code) window.getSelection().selectAllChildren(code);
+    return false;
+  }
+}

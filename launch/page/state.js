@@ -1,0 +1,92 @@
+/**
+ * What is shown, kept in the URL alone: a link restores it, and Back and Forward work.
+ *
+ * @typedef {Object} State
+ * @property {"search"|"compare"|"about"} view
+ * @property {string} query as it was submitted
+ * @property {string} mode "" until one is chosen
+ * @property {number} k how many hits
+ * @property {string} source "" for all
+ * @property {string} open id of the passage whose evidence is shown, or ""
+ * @property {""|"light"|"dark"} theme "" follows the system
+ */
+
+const VIEWS = ["search", "compare", "about"];
+const THEMES = ["", "light", "dark"];
+const NAMES = { view: "view", query: "q", mode: "mode", k: "k", source: "source", open: "open",
+  theme: "theme" };
+const listeners = new Set();
+
+/** @type {Readonly<State>} */
+export const DEFAULTS = Object.freeze({
+  view: "search", query: "", mode: "", k: 10, source: "", open: "", theme: "",
+});
+
+/**
+ * Read a query string; values that are not allowed become the default.
+ *
+ * @param {string} search
+ * @returns {State}
+ */
+export function parse(search) {
+  const given = new URLSearchParams(search);
+  const state = { ...DEFAULTS };
+  for (const [name, short] of Object.entries(NAMES)) {
+    if (given.has(short)) state[name] = given.get(short);
+  }
+  state.k = /^[1-9]\d{0,3}$/.test(String(state.k)) ? Number(state.k) : DEFAULTS.k;
+  if (!VIEWS.includes(state.view)) state.view = DEFAULTS.view;
+  if (!THEMES.includes(state.theme)) state.theme = DEFAULTS.theme;
+  return state;
+}
+
+/**
+ * The address of a state; defaults are left out.
+ *
+ * @param {State} state
+ * @returns {string} "?q=..." or "?"
+ */
+export function address(state) {
+  const given = new URLSearchParams();
+  for (const [name, short] of Object.entries(NAMES)) {
+    if (state[name] !== DEFAULTS[name]) given.set(short, String(state[name]));
+  }
+  return `?${given}`;
+}
+
+/** @returns {State} */
+export function current() {
+  return parse(window.location.search);
+}
+
+/**
+ * Change some of what is shown.
+ *
+ * @param {Partial<State>} patch
+ * @param {{replace?: boolean}} [options] replace: no new entry in the history
+ */
+export function change(patch, { replace = false } = {}) {
+  const before = current();
+  const target = address({ ...before, ...patch });
+  if (target !== address(before)) {
+    window.history[replace ? "replaceState" : "pushState"](null, "", target);
+  }
+  notify();
+}
+
+/**
+ * Call a function after each change, also by Back and Forward.
+ *
+ * @param {(state: State) => void} listener
+ */
+export function subscribe(listener) {
+  listeners.add(listener);
+}
+
+/** Show the current state. */
+export function notify() {
+  const state = current();
+  for (const listener of listeners) listener(state);
+}
+
+window.addEventListener("popstate", notify);

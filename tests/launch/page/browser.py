@@ -1,0 +1,102 @@
+"""Chromium for tests of the page, and what a page did that it must not do.
+
+Needs `pip install playwright` and a Chromium: of Debian, or the one that KENNEL_CHROMIUM names.
+`pip install axe-core-python` adds the checks of accessibility.
+"""
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+WIDE, NARROW = {"width": 1400, "height": 900}, {"width": 360, "height": 760}
+
+
+def chromium():
+    """Path of the binary; skips the test where there is none, or no Playwright."""
+    pytest.importorskip("playwright", reason="the page is tested with Playwright: pip install it")
+    named = os.environ.get("KENNEL_CHROMIUM")
+    found = named or shutil.which("chromium") or shutil.which("chromium-browser")
+    if not found or not Path(found).exists():
+        pytest.skip(f"no Chromium: expected it on PATH or in KENNEL_CHROMIUM, found {named!r}")
+    return found
+
+
+@contextlib.contextmanager
+def opened():
+    """A browser, for all tests of a file."""
+    binary = chromium()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=binary, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """One tab on a server, which notes what the page requests and complains of.
+
+    Attributes:
+      page: of Playwright.
+      foreign: addresses of other origins that were requested.
+      complaints: errors of the console, but of answers that are errors themselves.
+    """
+
+    def __init__(self, browser, server, viewport=None, **context):
+        self.server, self.foreign, self.complaints = server, [], []
+        self.context = browser.new_context(viewport=viewport or WIDE, **context)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(15_000)
+        self.page.on("request", self.note_request)
+        self.page.on("console", self.note_message)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def note_request(self, request):
+        if not request.url.startswith(self.server.url):
+            self.foreign.append(request.url)
+
+    def note_message(self, message):
+        answered = message.text.startswith("Failed to load resource: the server responded")
+        if message.type in ("error", "warning") and not answered:
+            self.complaints.append(message.text)
+
+    def open(self, address=""):
+        self.page.goto(self.server.url + address)
+        wait_for(self.page, "document.querySelector('#bundle').textContent !== ''")
+        return self.page
+
+    def check(self):
+        """What holds after every visit."""
+        assert self.foreign == []
+        assert self.complaints == []
+        widths = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+        inside, outside = self.page.evaluate(widths)
+        assert inside <= outside, "the page is wider than the window"
+
+
+def wait_for(page, condition, seconds=15):
+    """Until JavaScript is true; Playwright's own way needs eval, which the policy forbids."""
+    end = time.monotonic() + seconds
+    while not page.evaluate(condition):
+        assert time.monotonic() < end, f"still not true after {seconds} s: {condition}"
+        page.wait_for_timeout(30)
+
+
+def axe_findings(page):
+    """Serious findings of axe-core as 'rule: element'; skips where it is not installed."""
+    found = importlib.util.find_spec("axe_core_python")
+    if found is None:
+        pytest.skip("axe-core is not installed: pip install axe-core-python")
+    page.evaluate((Path(found.submodule_search_locations[0]) / "axe.min.js").read_text())
+    results = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{violation['id']}: {node['html'][:120]}"
+        for violation in results["violations"]
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
+    ]

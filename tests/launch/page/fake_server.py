@@ -1,0 +1,252 @@
+"""A server with the routes of `kennel serve` and made-up answers, to look at the page and test it.
+
+`python tests/launch/page/fake_server.py 8123` serves it. Queries that ask for a state: '!empty',
+'!slow', '!429', '!500', '!422', '!401' (its key is 'letmein'). Longer queries than 32 tokens are
+cut off.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import math
+import re
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parents[3] / "launch/page"
+PASSAGES = json.loads((Path(__file__).parent / "passages.json").read_text())
+KINDS = ("dense", "sparse", "multi_vector")
+KEY = "letmein"
+QUERY_LENGTH, PASSAGE_LENGTH = 32, 96
+TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css"}
+TYPES[".svg"] = "image/svg+xml"
+ERRORS = {
+    "!429": (429, "too many texts are waiting; expected to have room in 1.0 s", "overloaded"),
+    "!500": (500, "the model failed; see the server's log", "internal"),
+    "!422": (422, "query: expected text without control characters, found U+0007", "validation"),
+}
+
+
+def noise(*parts):
+    """A number from 0 to 1 that is always the same for the same parts."""
+    digest = hashlib.sha256(repr(parts).encode()).digest()
+    return int.from_bytes(digest[:4], "big") / 2**32
+
+
+def pieces_of(text):
+    """[(piece, place)]: words, of which long ones are two pieces."""
+    found = []
+    for match in re.finditer(r"\w+|[^\w\s]", text):
+        start, end = match.span()
+        cut = start + 6 if end - start > 8 else end
+        found.append((text[start:cut].lower(), [start, cut]))
+        if cut < end:
+            found.append(("##" + text[cut:end].lower(), [cut, end]))
+    return found
+
+
+def weight(piece, side):
+    return round(0.15 + 1.6 * noise(piece) * (1 if side == "query" else 0.8), 4)
+
+
+def content_of(passage):
+    return f"{passage['title']} {passage['text']}".strip()
+
+
+def similarity(one, other):
+    """Of two pieces: alike where they are the same or start the same."""
+    if one == other:
+        return 0.84 + 0.12 * noise(one, other)
+    near = len(one) > 3 and one[:4] == other[:4]
+    return (0.55 if near else 0.12) + 0.28 * noise(one, other) ** 2
+
+
+def scores_of(query, passage):
+    asked = [piece for piece, _ in pieces_of(query)][: QUERY_LENGTH - 2]
+    there = [piece for piece, _ in pieces_of(content_of(passage))][: PASSAGE_LENGTH - 2]
+    sparse = sum(weight(p, "query") * weight(p, "passage") for p in {*asked} & {*there})
+    best = [max(similarity(p, other) for other in there) for p in asked]
+    late = sum(best) / max(1, len(best))
+    dense = 0.55 * late + 0.4 * noise(query, passage["id"])
+    return {"dense": dense, "sparse": sparse, "multi_vector": late}
+
+
+def search(query, mode, k, source=None):
+    found = []
+    for passage in PASSAGES:
+        if (source and passage["source"] != source) or query == "!empty":
+            continue
+        scores = scores_of(query, passage)
+        hybrid = scores["dense"] + 0.3 * math.log1p(scores["sparse"]) + scores["multi_vector"]
+        taking_part = scores if mode == "hybrid" else {mode: scores[mode]}
+        found.append((hybrid if mode == "hybrid" else scores[mode], taking_part, passage))
+    found.sort(key=lambda one: -one[0])
+    return [
+        {"rank": rank, "score": score, "scores": scores, **passage}
+        for rank, (score, scores, passage) in enumerate(found[:k], 1)
+        if mode != "sparse" or score > 0
+    ]
+
+
+def evidence(query, passage, kinds):
+    content = content_of(passage)
+    asked = [piece for piece, _ in pieces_of(query)][: QUERY_LENGTH - 2]
+    there = pieces_of(content)
+    cut_off = max(0, len(there) + 2 - PASSAGE_LENGTH)
+    there = [("[CLS]", None), *there[: PASSAGE_LENGTH - 2], ("[SEP]", None)]
+    shared = [
+        {"piece": p, "query_weight": weight(p, "query"), "passage_weight": weight(p, "passage")}
+        for p in dict.fromkeys(asked)
+        if any(p == other for other, _ in there)
+    ]
+    for word in shared:
+        word["part"] = word["query_weight"] * word["passage_weight"]
+    shared.sort(key=lambda word: -word["part"])
+    rows = ["[CLS]", *asked, "[SEP]"]
+    return {
+        "title": passage["title"],
+        "content": content,
+        "words": shared if "sparse" in kinds else None,
+        "max_sim": {
+            "rows": rows,
+            "columns": [{"piece": piece, "place": place} for piece, place in there],
+            "values": [[similarity(row, piece) for piece, _ in there] for row in rows],
+        }
+        if "multi_vector" in kinds
+        else None,
+        "passage": {
+            "pieces": [piece for piece, _ in there],
+            "places": [place for _, place in there],
+            "cut_off": cut_off,
+        },
+    }
+
+
+class FakeServer(ThreadingHTTPServer):
+    """Serves the page and its routes.
+
+    Attributes:
+      kinds: of the bundle.
+      more_sources: how many sources to list besides those of the passages.
+      requests: (path, body) of each request to a route.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, port=0, kinds=KINDS, more_sources=0):
+        super().__init__(("127.0.0.1", port), Handler)
+        self.kinds, self.more_sources, self.requests = tuple(kinds), more_sources, []
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/"
+
+    def start(self):
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        return self
+
+    def info(self):
+        sources = {passage["source"] for passage in PASSAGES}
+        sources |= {f"Archive {number:02d}" for number in range(self.more_sources)}
+        return {
+            "name": "m3-small",
+            "version": 3,
+            "kinds": self.kinds,
+            "modes": self.modes(),
+            "dimension": 384,
+            "similarity": "cosine",
+            "query_length": QUERY_LENGTH,
+            "passage_length": PASSAGE_LENGTH,
+            "passages": len(PASSAGES),
+            "sources": sorted(sources),
+            "made": "2026-11-27T18:20:00+00:00",
+            "contract": {"pooling": "first token", "prefixes": {"query": "", "passage": ""}},
+        }
+
+    def modes(self):
+        return (*self.kinds, "hybrid") if len(self.kinds) > 1 else self.kinds
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    def log_message(self, *_):
+        """Without a line for each request."""
+
+    def do_GET(self):
+        path = self.path.partition("?")[0].lstrip("/") or "index.html"
+        if path == "info":
+            self.reply(200, self.server.info())
+            return
+        file = PAGE / path
+        if "/" in path or file.suffix not in TYPES or not file.is_file():
+            self.reply(404, {"error": f"no such page: {path}", "error_type": "not_found"})
+            return
+        self.send(200, file.read_bytes(), TYPES[file.suffix], {})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.requests.append((self.path, body))
+        query = body["query"]
+        if query == "!401" and self.headers.get("Authorization") != f"Bearer {KEY}":
+            self.reply(401, {"error": "expected an API key", "error_type": "unauthorized"})
+        elif body.get("id") and all(passage["id"] != body["id"] for passage in PASSAGES):
+            error = f"id: expected one of the bundle's passages, found '{body['id']}'"
+            self.reply(404, {"error": error, "error_type": "not_found"})
+        elif query in ERRORS:
+            status, error, kind = ERRORS[query]
+            headers = {"Retry-After": "1"} if status == 429 else {}
+            self.reply(status, {"error": error, "error_type": kind}, headers)
+        else:
+            time.sleep(1.5 if query == "!slow" else 0)
+            self.reply(200, getattr(self, self.path.strip("/"))(**body))
+
+    def search(self, query, mode="hybrid", k=10, source=None):
+        tokens = len(pieces_of(query)) + 2
+        return {
+            "mode": mode,
+            "version": 3,
+            "query": {
+                "tokens": min(tokens, QUERY_LENGTH),
+                "cut_off": max(0, tokens - QUERY_LENGTH),
+            },
+            "hits": search(query, mode, k, source),
+            "seconds": {"tokenization": 0.00021, "encoding": 0.0117, "search": 0.0034},
+        }
+
+    def compare(self, query, k=10):
+        return {
+            "version": 3,
+            "modes": {mode: search(query, mode, k) for mode in self.server.modes()},
+            "seconds": {"tokenization": 0.0002, "encoding": 0.0121, "search": 0.0098},
+        }
+
+    def evidence(self, query, id):
+        passage = next(passage for passage in PASSAGES if passage["id"] == id)
+        return evidence(query, passage, self.server.kinds)
+
+    def reply(self, status, answer, headers=None):
+        self.send(status, json.dumps(answer).encode(), "application/json", headers or {})
+
+    def send(self, status, content, content_type, headers):
+        self.send_response(status)
+        fixed = {
+            "Content-Type": content_type,
+            "Content-Length": str(len(content)),
+            "Content-Security-Policy": "default-src 'self'",
+            "X-Content-Type-Options": "nosniff",
+            "Cache-Control": "no-store",
+        }
+        for name, value in {**fixed, **headers}.items():
+            self.send_header(name, value)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # an aborted request
+            self.end_headers()
+            self.wfile.write(content)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("port", type=int)
+    server = FakeServer(parser.parse_args().port)
+    print(server.url)
+    server.serve_forever()
