@@ -174,7 +174,7 @@ class Handler(BaseHTTPRequestHandler):
         """Without a line for each request."""
 
     def do_GET(self):
-        path = self.path.partition("?")[0].lstrip("/") or "index.html"
+        path = self.path.partition("?")[0].lstrip("/").removeprefix("page/") or "index.html"
         if path == "info":
             self.reply(200, self.server.info())
             return
