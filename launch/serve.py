@@ -2,7 +2,8 @@
 
     python -m launch.serve runs/quickstart [--port=8000] [--api_key_file=FILE]
 
-PATH is the folder of a bundle, or of a finished run. A newer version of the bundle is opened when
+PATH is the folder of a bundle, or of a finished run, of which a bundle is made first, as
+`kennel export --bundle=PATH` does, unless it has one. A newer version of the bundle is opened when
 it appears, and later requests use it; a request that began with the old one ends with it.
 
 The routes are listed at `/docs`: ours (`/search`, `/compare`, `/evidence`, `/encode`), and those
@@ -21,8 +22,10 @@ import errno
 import importlib.util
 import ipaddress
 import math
+import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,6 +39,7 @@ if TYPE_CHECKING:  # imports FastAPI, which is an extra
     from launch.service.settings import Current, Settings
 
 BUNDLE = "bundle"  # in the folder of a run
+_CURRENT = "CURRENT"  # in that of a bundle, see `t5x_style.retrieval.versioned_folder`
 _BACKLOG = 2048  # connections that wait to be accepted, as uvicorn has it
 
 
@@ -61,21 +65,44 @@ def serve(options: argparse.Namespace) -> int:
     """
     settings = settings_of(options)
     with contextlib.closing(listen(options.host, options.port)) as listener:
+        folder = bundle(options.path)
+        keep_compiled()
+        from launch.service.metrics import Metrics
         from t5x_style.serving.current import open_current  # imports JAX
 
-        from launch.service.metrics import Metrics
-
         metrics = Metrics()
-        with contextlib.closing(open_current(bundle(options.path), metrics.batch)) as current:
+        print(f"opening {folder}", file=sys.stderr, flush=True)
+        with contextlib.closing(open_current(folder, metrics.batch)) as current:
             current.watch()
             run(current, settings, listener, metrics)
     return 0
 
 
 def bundle(path: str) -> Path:
-    """The folder of a bundle: the path itself, or where `kennel export` puts that of a run."""
-    inner = Path(path) / BUNDLE
-    return inner if inner.is_dir() else Path(path)
+    """The folder of a bundle: the path itself, or that in a run's folder, made where missing.
+
+    Raises:
+      ServeError: there is no such folder, or no bundle could be made of it.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise ServeError(f"{path}: expected the folder of a bundle or of a run, found no folder")
+    if (folder / _CURRENT).is_file():
+        return folder
+    inner = folder / BUNDLE
+    if not (inner / _CURRENT).is_file():
+        print(f"{path} has no bundle yet: making {inner}", file=sys.stderr, flush=True)
+        command = [sys.executable, "-m", "t5x_style.export", f"--bundle={path}"]
+        if code := subprocess.run(command, check=False).returncode:
+            raise ServeError(f"{path}: no bundle could be made of it (exit code {code}); see above")
+    return inner
+
+
+def keep_compiled() -> None:
+    """Lets JAX keep compiled programs, so that a server starts in seconds the next time."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kennel/jax"
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 
 def settings_of(options: argparse.Namespace) -> "Settings":

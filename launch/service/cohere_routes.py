@@ -65,7 +65,7 @@ async def rerank_of_version_1(body: RerankRequest, session: Opened) -> JsonReply
 
 async def _ranked(body: RerankRequest, session: Session, version: str) -> JsonReply:
     texts = [one.text if isinstance(one, Document) else one for one in body.documents]
-    scores = await similarities(session, body.query, "documents", texts, truncate=True)
+    scores, headers = await similarities(session, body.query, "documents", texts, truncate=True)
     form = unit_score(session.facts.similarity)
     results: list[dict[str, Any]] = [
         {"index": index, "relevance_score": form(scores[index])}
@@ -74,4 +74,5 @@ async def _ranked(body: RerankRequest, session: Session, version: str) -> JsonRe
     if version == "1" and body.return_documents:
         results = [{**one, "document": {"text": texts[one["index"]]}} for one in results]
     meta = {"api_version": {"version": version}, "billed_units": {"search_units": 1}}
-    return JsonReply({"id": str(uuid.uuid4()), "results": results, "meta": meta})
+    reply = {"id": str(uuid.uuid4()), "results": results, "meta": meta}
+    return JsonReply(reply, headers=headers)

@@ -1,7 +1,8 @@
 """Routes of Hugging Face's Text Embeddings Inference, so that its clients can call Kennel.
 
-Unlike there, a text that is too long is an error unless `truncate` is true, whatever number of
-texts is taken, and the model may make all three kinds of representations.
+As there, a text that is too long is cut unless `truncate` is false; unlike there, the header
+X-Truncated says which, any number of texts is taken, and the model may make all three kinds of
+representations.
 """
 
 import math
@@ -29,7 +30,7 @@ class EmbedRequest(BaseModel):
     """Of the three routes that embed; other fields are ignored."""
 
     inputs: Texts
-    truncate: bool | None = Field(None, description="cut texts that are too long; default: false")
+    truncate: bool | None = Field(None, description="false: texts that are too long are refused")
     prompt_name: Literal["query", "passage"] | None = Field(None, description="default: passage")
     normalize: bool | None = Field(
         None, description="to length 1; default: true where the model compares by cosine"
@@ -51,7 +52,7 @@ class RerankRequest(BaseModel):
     texts: list[Text]
     raw_scores: bool | None = Field(None, description="similarities; default: between 0 and 1")
     return_text: bool | None = None
-    truncate: bool | None = Field(None, description="cut texts that are too long; default: false")
+    truncate: bool | None = Field(None, description="false: texts that are too long are refused")
 
 
 class Ranked(BaseModel):
@@ -91,14 +92,15 @@ async def embed_all(body: EmbedRequest, session: Opened) -> JsonReply:
 @router.post("/rerank", responses={200: {"model": list[Ranked]}})
 async def rerank(body: RerankRequest, session: Opened) -> JsonReply:
     """Texts in the order of their similarity to a query."""
-    scores = await similarities(session, body.query, "texts", body.texts, bool(body.truncate))
+    truncate = body.truncate is not False
+    scores, headers = await similarities(session, body.query, "texts", body.texts, truncate)
     form = float if body.raw_scores else unit_score(session.facts.similarity)
     ranked: list[dict[str, Any]] = [
         {"index": index, "score": form(scores[index])} for index in best_first(scores)
     ]
     if body.return_text:
         ranked = [{**one, "text": body.texts[one["index"]]} for one in ranked]
-    return JsonReply(ranked)
+    return JsonReply(ranked, headers=headers)
 
 
 async def _encoded(
@@ -108,7 +110,7 @@ async def _encoded(
     session.require_kind(kind)
     side = body.prompt_name or PASSAGE
     tokens = await session.tokenize("inputs", side, as_list(body.inputs))
-    if not body.truncate:
+    if body.truncate is False:
         require_whole("inputs", tokens)
     return await session.encode(side, tokens, (kind,)), truncated(tokens)
 
@@ -125,14 +127,14 @@ def require_whole(field: str, tokens: Sequence[Tokens]) -> None:
             where = field if len(tokens) == 1 else f"{field}[{number}]"
             raise RequestError(
                 f"{where}: expected at most {read} tokens, found {read + one.cut_off}; shorten the "
-                "text, or set truncate to true"
+                "text, or leave out truncate, and it is cut"
             )
 
 
 async def similarities(
     session: Session, query: str, field: str, texts: Sequence[str], truncate: bool
-) -> list[float]:
-    """Scores of texts for a query, in the order of the texts.
+) -> tuple[list[float], dict[str, str]]:
+    """Scores of texts for a query, in the order of the texts, and headers that say what was cut.
 
     Args:
       session: of the request.
@@ -153,7 +155,8 @@ async def similarities(
     both = [(QUERY, asked[0]), *((PASSAGE, one) for one in tokens)]
     question, *passages = await session.encode_mixed(both, kinds)
     scores = await session.search(session.service.similarity, question, passages)
-    return [float(score) for score in scores]
+    cut = {"X-Truncated-Query": "true"} if asked[0].cut_off else {}
+    return [float(score) for score in scores], truncated(tokens) | cut
 
 
 def best_first(scores: Sequence[float]) -> list[int]:

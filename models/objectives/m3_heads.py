@@ -69,7 +69,7 @@ class FromStates:
         counts = Counts.of(self.source.batches(), _special(model), self.k1, self.b)
         products, wanted, squares = self._sums(model, counts, partitioner)
         if SPARSE in heads:
-            weights, explained = _ridge(products, wanted, squares, self.ridge)
+            weights, explained = ridge(products, wanted, squares, self.ridge)
             scaled = math.sqrt(model.embedding_config.temperature) * weights
             _set(model.sparse.dense.kernel, scaled[:-1, None])
             _set(model.sparse.dense.bias, scaled[-1:])
@@ -79,7 +79,7 @@ class FromStates:
             )
         if MULTI_VECTOR in heads:
             size = model.multi_vector.dense.kernel.shape[1]
-            kernel, kept = _components(products[:-1, :-1], size)
+            kernel, kept = components(products[:-1, :-1], size)
             _set(model.multi_vector.dense.kernel, kernel)
             _say(f"vectors of tokens: {size} numbers keep {kept:.0%} of the states' squares")
 
@@ -207,7 +207,7 @@ def _is_fresh(model: TwoHeads, kind: str, fresh: Collection[str]) -> bool:
     return kind in model.kinds and any(path.startswith(f"{kind}/") for path in fresh)
 
 
-def _ridge(
+def ridge(
     products: np.ndarray, wanted: np.ndarray, squares: float, ridge: float
 ) -> tuple[np.ndarray, float]:
     """Weights of the states and the bias, [D + 1], and the share of the variance they explain."""
@@ -220,7 +220,7 @@ def _ridge(
     return weights, 1.0 - float(left) / max(squares, np.finfo(np.float64).tiny)
 
 
-def _components(products: np.ndarray, size: int) -> tuple[np.ndarray, float]:
+def components(products: np.ndarray, size: int) -> tuple[np.ndarray, float]:
     """The first principal components as columns, [D, size], and their share of the squares.
 
     Columns past D are 0. The sign of a column is such that its largest number is positive, so that

@@ -1,4 +1,4 @@
-"""The commands that a summary page ends with: search, train longer, use another folder."""
+"""The commands that a summary page ends with: search, serve, train longer, another folder."""
 
 import dataclasses
 import os
@@ -40,6 +40,7 @@ def commands(run: Run, longer: bool) -> Iterator[str]:
     kennel = _kennel()
     if run.searchable and run.folder is not None:
         yield f'{kennel} search --run={shlex.quote(run.folder)} "your question"'
+        yield f"{kennel} serve {shlex.quote(run.folder)}"
     if longer and run.recipe is not None and run.folder is not None:
         settings = {"RUN_DIR": run.folder, **run.settings, "BUDGET": f"{3 * run.budget:g}"}
         said = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in settings.items())

@@ -99,15 +99,27 @@ def test_tei_normalizes_where_it_is_asked(serve):
 
 @pytest.mark.parametrize("route", ["/embed", "/embed_sparse", "/embed_all"])
 def test_tei_refuses_a_text_that_is_too_long_or_reports_it(client, route):
-    reply = client.post(route, json={"inputs": ["cat", LONG]})
+    reply = client.post(route, json={"inputs": ["cat", LONG], "truncate": False})
     assert reply.status_code == 422
     assert reply.json() == {
-        "error": "inputs[1]: expected at most 8 tokens, found 10; shorten the text, or set "
-        "truncate to true",
+        "error": "inputs[1]: expected at most 8 tokens, found 10; shorten the text, or leave "
+        "out truncate, and it is cut",
         "error_type": "Validation",
     }
-    reply = client.post(route, json={"inputs": ["cat", LONG], "truncate": True})
-    assert reply.status_code == 200 and reply.headers["X-Truncated"] == "1"
+    for more in ({}, {"truncate": True}):
+        reply = client.post(route, json={"inputs": ["cat", LONG]} | more)
+        assert reply.status_code == 200 and reply.headers["X-Truncated"] == "1"
+
+
+def test_reranking_says_what_it_cut(client):
+    for route, field, more in (
+        ("/rerank", "texts", {}),
+        ("/v2/rerank", "documents", {"model": "m"}),
+    ):
+        reply = client.post(route, json={"query": LONG, field: ["cat", LONG], **more})
+        assert reply.status_code == 200
+        assert reply.headers["X-Truncated"] == "1"
+        assert reply.headers["X-Truncated-Query"] == "true"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +150,7 @@ def test_tei_reranks(client, service):
     plain = client.post("/rerank", json={"query": "cat", "texts": texts}).json()
     assert [one["index"] for one in plain] == expected and set(plain[0]) == {"index", "score"}
     assert all(0 <= one["score"] <= 1 for one in plain)
-    reply = client.post("/rerank", json={"query": LONG, "texts": ["a"]})
+    reply = client.post("/rerank", json={"query": LONG, "texts": ["a"], "truncate": False})
     assert reply.status_code == 422 and reply.json()["error"].startswith("query: expected at most")
     reply = client.post("/rerank", json={"query": "a", "texts": []})
     assert reply.status_code == 422 and "texts: expected 1 to" in reply.json()["error"]

@@ -1,0 +1,194 @@
+"""The command with a bundle of a tiny model: one process, its port, newer versions, and its end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from launch import serve
+from t5x_style.configuration.gin_reader import REPOSITORY
+from t5x_style.retrieval.beir_collection import Passage
+from t5x_style.serving import bundle_update
+from t5x_style.serving.bundle_update import Changes
+from tests.t5x_style.serving import bundle_kit
+
+# Of an environment of its own: pip install openai==3.51 langchain-openai cohere huggingface_hub
+# llama-index-embeddings-text-embeddings-inference llama-index-postprocessor-tei-rerank
+CLIENTS_PYTHON = os.environ.get("KENNEL_CLIENTS_PYTHON", "")
+CLIENTS = REPOSITORY / "tests/launch/service/real_clients.py"
+
+
+class Server:
+    """`python -m launch.serve` of a folder, in a process of its own."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        command = [sys.executable, "-m", "launch.serve", str(folder), "--port=0", *flags]
+        self.process = subprocess.Popen(
+            command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.lines: list[str] = []
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line.startswith("ready at "):
+            raise AssertionError(f"{line}{self.process.communicate()[1]}")
+        self.url = line.removeprefix("ready at ").partition(";")[0]
+        self.said = threading.Event()  # of a new version, or of one that is not served
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if "served" in line:  # now, or not
+                self.said.set()
+
+    def ask(self, text: str) -> dict:
+        reply = httpx.post(f"{self.url}/search", json={"query": text, "k": 10}, timeout=30)
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return bundle_kit.publish(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    made = Server(bundle_kit.publish(tmp_path_factory.mktemp("served")))
+    yield made
+    assert made.end() == 0
+
+
+def test_a_bundle_is_searched_and_encoded(server) -> None:
+    found = server.ask(bundle_kit.QUESTION)
+    assert found["mode"] == "hybrid"
+    assert {hit["id"] for hit in found["hits"]} <= {one.id for one in bundle_kit.PASSAGES}
+    reply = httpx.post(f"{server.url}/encode", json={"texts": ["salt", "the sea"]}, timeout=30)
+    items = reply.json()["items"]
+    assert [sorted(item)[:1] for item in items] == [["cut_off"], ["cut_off"]]
+    assert np.linalg.norm(items[0]["dense"]) == pytest.approx(1, abs=1e-5)
+    assert all(term["weight"] > 0 for term in items[0]["sparse"])
+    assert len(items[1]["multi_vector"]) == items[1]["tokens"] - 1
+
+
+def test_metrics_count_batches_and_compilations(server) -> None:
+    server.ask("salt")
+    text = httpx.get(f"{server.url}/metrics", timeout=30).text
+    assert "batch" in text
+    assert "/search" in text
+
+
+def test_many_threads_get_what_one_gets(server) -> None:
+    texts = [f"{one.text} {n}" for n in range(20) for one in bundle_kit.PASSAGES]
+    expected = [
+        httpx.post(f"{server.url}/v1/embeddings", json={"input": text}, timeout=30).json()
+        for text in texts[:5]
+    ]
+    found: dict[int, list] = {}
+
+    def run(start: int) -> None:
+        body = {"input": texts[start : start + 25]}
+        reply = httpx.post(f"{server.url}/v1/embeddings", json=body, timeout=60).json()
+        found[start] = [one["embedding"] for one in reply["data"]]
+
+    threads = [threading.Thread(target=run, args=(start,)) for start in range(0, 100, 25)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    vectors = [vector for start in sorted(found) for vector in found[start]]
+    assert len(vectors) == 100
+    for one, other in zip(expected, vectors, strict=False):
+        np.testing.assert_allclose(one["data"][0]["embedding"], other, atol=1e-5)
+
+
+def test_a_newer_version_is_served_and_a_damaged_one_is_not(folder) -> None:
+    server = Server(folder)
+    try:
+        given = Passage("n", "", "a new passage of salt", "")
+        bundle_update.update(folder, Changes({"n": given}, frozenset()))
+        assert server.said.wait(60)
+        found = server.ask("salt")
+        assert found["version"] == 2
+        assert "n" in {hit["id"] for hit in found["hits"]}
+        server.said.clear()
+        made = bundle_update.update(folder, Changes({}, frozenset("n")))
+        (made.version / "corpus.jsonl").write_text("")
+        assert server.said.wait(60)
+        assert server.ask("salt")["version"] in (2, 3)  # 3 only where it was opened before
+    finally:
+        server.process.kill()
+        server.process.wait()
+
+
+def test_after_a_kill_the_last_complete_version_is_served(folder) -> None:
+    server = Server(folder)
+    half = folder / "versions/2.tmp"
+    half.mkdir()
+    (half / "manifest.json").write_text("{}")
+    assert server.end(signal.SIGKILL) == -signal.SIGKILL
+    again = Server(folder)
+    try:
+        assert again.ask("salt")["version"] == 1
+    finally:
+        assert again.end() == 0
+
+
+def test_two_servers_on_one_port(server, folder) -> None:
+    port = server.url.rpartition(":")[2]
+    command = [sys.executable, "-m", "launch.serve", str(folder), f"--port={port}"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"port {port} of 127.0.0.1 is taken" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda version: (version / "contract.json").unlink(), "contract.json: missing"),
+        (
+            lambda version: (version / "card.md").write_text("x"),
+            "card.md: expected",
+        ),
+    ],
+)
+def test_a_damaged_bundle_is_an_error_before_the_first_request(folder, damage, message) -> None:
+    damage(folder / "versions/1")
+    command = [sys.executable, "-m", "launch.serve", str(folder), "--port=0"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_that_is_neither_a_bundle_nor_a_run_is_refused(tmp_path) -> None:
+    with pytest.raises(serve.ServeError, match="no bundle could be made of it"):
+        serve.bundle(str(tmp_path))
+    with pytest.raises(serve.ServeError, match="found no folder"):
+        serve.bundle(str(tmp_path / "gone"))
+
+
+@pytest.mark.skipif(not CLIENTS_PYTHON, reason="needs KENNEL_CLIENTS_PYTHON, with the clients")
+def test_real_clients_get_the_vectors_and_the_order(server) -> None:
+    done = subprocess.run(
+        [CLIENTS_PYTHON, str(CLIENTS), server.url], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)["clients"] == [
+        *("openai", "openai, float", "langchain_openai", "cohere", "huggingface_hub"),
+        *("llama_index embedding", "llama_index rerank"),
+    ]
