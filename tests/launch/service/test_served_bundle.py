@@ -122,7 +122,7 @@ def test_a_newer_version_is_served_and_a_damaged_one_is_not(folder) -> None:
         bundle_update.update(folder, Changes({"n": given}, frozenset()))
         assert server.said.wait(60)
         found = server.ask("salt")
-        assert found["version"] == 2
+        assert found["version"] == 2, server.lines
         assert "n" in {hit["id"] for hit in found["hits"]}
         server.said.clear()
         made = bundle_update.update(folder, Changes({}, frozenset("n")))
