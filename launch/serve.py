@@ -124,11 +124,13 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
       ServeError: the port is taken, needs other rights, or the address is none of this machine.
     """
+    if not 0 <= port < 1 << 16:
+        raise ServeError(f"--port: expected 0 to {(1 << 16) - 1}, found {port}")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-    except (OSError, UnicodeError, OverflowError) as error:
+    except (OSError, UnicodeError) as error:
         raise ServeError(f"--host={host} --port={port}: no such address ({error})") from error
     listener = socket.socket(family, kind, protocol)
     try:

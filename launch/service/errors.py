@@ -214,4 +214,5 @@ def _problem(one: Mapping[str, Any]) -> str:
 def _name(part: Any) -> str:
     """A part of a place; the name of an unknown field may be anything."""
     text = str(part)
-    return text if text.isidentifier() and len(text) <= _SHOWN else shown(part)
+    plain = text.isascii() and text.isidentifier() and len(text) <= _SHOWN
+    return text if plain else shown(part)
