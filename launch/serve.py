@@ -5,9 +5,9 @@
 PATH is the folder of a bundle, or of a finished run. A newer version of the bundle is opened when
 it appears, and later requests use it; a request that began with the old one ends with it.
 
-The routes are listed at `/docs`: ours (`/search`, `/compare`, `/evidence`, `/encode`), and those
-that clients of OpenAI (`/v1/embeddings`), Text Embeddings Inference (`/embed`, `/rerank`) and
-Cohere (`/v2/rerank`) call.
+The routes are listed at `/docs`: Kennel's (`/search`, `/compare`, `/evidence`, `/encode`), and
+those of OpenAI (`/v1/embeddings`), Text Embeddings Inference (`/embed`, `/rerank`) and
+Cohere (`/v2/rerank`), for their clients.
 
 It listens on this machine only, unless `--host` names another address; give it a key then. SIGTERM
 and Ctrl-C stop it when the requests in progress are answered, or their time is up.

@@ -1,4 +1,4 @@
-"""The app of a server: routes of ours, and those that clients of other servers call.
+"""The app of a server: Kennel's routes, and those that clients of other servers call.
 
 `create_app` needs a bundle that is open, and no files; `launch.serve` opens one and starts the app.
 """

@@ -1,4 +1,4 @@
-"""Our own routes: search, side-by-side comparison, evidence and encoding."""
+"""Kennel's routes: search, side-by-side comparison, evidence and encoding."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
