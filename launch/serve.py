@@ -32,7 +32,7 @@ from t5x_style.configuration import command_flags
 from t5x_style.workflow import stage_runner
 
 if TYPE_CHECKING:  # imports FastAPI, which is an extra
-    from launch.service.metrics import Metrics
+    from launch.service.server_metrics import Metrics
     from launch.service.settings import Current, Settings
 
 BUNDLE = "bundle"  # in the folder of a run
@@ -63,7 +63,7 @@ def serve(options: argparse.Namespace) -> int:
     with contextlib.closing(listen(options.host, options.port)) as listener:
         from t5x_style.serving.current import open_current  # imports JAX
 
-        from launch.service.metrics import Metrics
+        from launch.service.server_metrics import Metrics
 
         metrics = Metrics()
         with contextlib.closing(open_current(bundle(options.path), metrics.batch)) as current:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from launch.service.errors import shown
+from launch.service.error_replies import shown
 
 Side = Literal["query", "passage"]
 _IDS = (

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from launch.service import bodies
-from launch.service.encoding import Opened, Session
-from launch.service.errors import ErrorReply, documented, shown
+from launch.service.error_replies import ErrorReply, documented, shown
 from launch.service.json_reply import JsonReply
+from launch.service.session import Opened, Session
 from t5x_style.serving.service import HYBRID, Encoded, Evidence, Hit, RequestError, Tokens
 
 router = APIRouter(tags=["Kennel"], responses=documented(ErrorReply))

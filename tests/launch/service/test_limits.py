@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from launch.service.app import create_app
-from launch.service.limits import CLIENT_GONE
+from launch.service.request_limits import CLIENT_GONE
 from launch.service.settings import Settings
 from t5x_style.serving.service import Overloaded
 from tests.launch.service.fake_service import FakeCurrent, FakeService
