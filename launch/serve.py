@@ -6,9 +6,9 @@ PATH is the folder of a bundle, or of a finished run, of which a bundle is made 
 `kennel export --bundle=PATH` does, unless it has one. A newer version of the bundle is opened when
 it appears, and later requests use it; a request that began with the old one ends with it.
 
-The routes are listed at `/docs`: ours (`/search`, `/compare`, `/evidence`, `/encode`), and those
-that clients of OpenAI (`/v1/embeddings`), Text Embeddings Inference (`/embed`, `/rerank`) and
-Cohere (`/v2/rerank`) call.
+The routes are listed at `/docs`: Kennel's (`/search`, `/compare`, `/evidence`, `/encode`), and
+those of OpenAI (`/v1/embeddings`), Text Embeddings Inference (`/embed`, `/rerank`) and
+Cohere (`/v2/rerank`), for their clients.
 
 It listens on this machine only, unless `--host` names another address; give it a key then. SIGTERM
 and Ctrl-C stop it when the requests in progress are answered, or their time is up.
@@ -35,7 +35,7 @@ from t5x_style.configuration import command_flags
 from t5x_style.workflow import stage_runner
 
 if TYPE_CHECKING:  # imports FastAPI, which is an extra
-    from launch.service.metrics import Metrics
+    from launch.service.server_metrics import Metrics
     from launch.service.settings import Current, Settings
 
 BUNDLE = "bundle"  # in the folder of a run
@@ -67,7 +67,7 @@ def serve(options: argparse.Namespace) -> int:
     with contextlib.closing(listen(options.host, options.port)) as listener:
         folder = bundle(options.path)
         keep_compiled()
-        from launch.service.metrics import Metrics
+        from launch.service.server_metrics import Metrics
         from t5x_style.serving.current import open_current  # imports JAX
 
         metrics = Metrics()
@@ -151,11 +151,13 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
       ServeError: the port is taken, needs other rights, or the address is none of this machine.
     """
+    if not 0 <= port < 1 << 16:
+        raise ServeError(f"--port: expected 0 to {(1 << 16) - 1}, found {port}")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-    except (OSError, UnicodeError, OverflowError) as error:
+    except (OSError, UnicodeError) as error:
         raise ServeError(f"--host={host} --port={port}: no such address ({error})") from error
     listener = socket.socket(family, kind, protocol)
     try:

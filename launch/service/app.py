@@ -1,4 +1,4 @@
-"""The app of a server: routes of ours, and those that clients of other servers call.
+"""The app of a server: Kennel's routes, and those that clients of other servers call.
 
 `create_app` needs a bundle that is open, and no files; `launch.serve` opens one and starts the app.
 """
@@ -11,15 +11,15 @@ from fastapi import FastAPI
 
 from launch.service import (
     cohere_routes,
-    errors,
+    error_replies,
     native,
     openai_routes,
     page,
     status_routes,
     tei_routes,
 )
-from launch.service.limits import Limits
-from launch.service.metrics import Metrics
+from launch.service.request_limits import Limits
+from launch.service.server_metrics import Metrics
 from launch.service.settings import Current, Settings
 
 _ROUTERS = (native, status_routes, tei_routes, openai_routes, cohere_routes, page)
@@ -55,7 +55,7 @@ def create_app(
     )
     app.state.current, app.state.settings = current, settings
     app.state.metrics, app.state.pool = metrics, pool
-    errors.add_handlers(app)
+    error_replies.add_handlers(app)
     for module in _ROUTERS:
         app.include_router(module.router)
     app.add_middleware(Limits, settings=settings, metrics=metrics)

@@ -1,10 +1,10 @@
-"""Bodies of our own routes: what they take, which is checked, and what they give, for /docs."""
+"""Bodies of Kennel's routes: what they take, which is checked, and what they give, for /docs."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from launch.service.errors import shown
+from launch.service.error_replies import shown
 
 Side = Literal["query", "passage"]
 _IDS = (
@@ -63,7 +63,7 @@ Texts = Annotated[str | list[str], BeforeValidator(check_texts)]
 
 
 class Request(BaseModel):
-    """A body of our own: with no other fields, and no conversion of types."""
+    """A body of Kennel's routes: with no other fields, and no conversion of types."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

@@ -11,9 +11,9 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from launch.service.bodies import Text
-from launch.service.encoding import Opened, Session
-from launch.service.errors import CohereError, documented
+from launch.service.error_replies import CohereError, documented
 from launch.service.json_reply import JsonReply
+from launch.service.session import Opened, Session
 from launch.service.tei_routes import best_first, similarities, unit_score
 
 router = APIRouter(tags=["Cohere"], responses=documented(CohereError))

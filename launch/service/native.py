@@ -1,4 +1,4 @@
-"""Our own routes: search, side-by-side comparison, evidence and encoding."""
+"""Kennel's routes: search, side-by-side comparison, evidence and encoding."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -6,9 +6,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from launch.service import bodies
-from launch.service.encoding import Opened, Session
-from launch.service.errors import ErrorReply, documented, shown
+from launch.service.error_replies import ErrorReply, documented, shown
 from launch.service.json_reply import JsonReply
+from launch.service.session import Opened, Session
 from t5x_style.serving.service import HYBRID, Encoded, Evidence, Hit, RequestError, Tokens
 
 router = APIRouter(tags=["Kennel"], responses=documented(ErrorReply))

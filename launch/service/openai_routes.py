@@ -14,9 +14,9 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from launch.service.bodies import Texts, as_list
-from launch.service.encoding import Opened, Session
-from launch.service.errors import OpenAIError, documented
+from launch.service.error_replies import OpenAIError, documented
 from launch.service.json_reply import JsonReply
+from launch.service.session import Opened, Session
 from t5x_style.interfaces.representation import DENSE, PASSAGE, QUERY
 from t5x_style.serving.service import RequestError, Tokens
 

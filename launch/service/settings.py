@@ -1,4 +1,4 @@
-"""Limits of a server, and what it needs to know besides the bundle."""
+"""Limits of a server, and names and files that it needs next to the bundle."""
 
 import dataclasses
 import os

@@ -6,10 +6,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from launch.service.encoding import Opened
-from launch.service.errors import ErrorReply, documented
+from launch.service.error_replies import ErrorReply, documented
 from launch.service.json_reply import JsonReply
-from launch.service.metrics import CONTENT_TYPE
+from launch.service.server_metrics import CONTENT_TYPE
+from launch.service.session import Opened
 
 router = APIRouter(tags=["Status"], responses=documented(ErrorReply))
 

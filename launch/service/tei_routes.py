@@ -14,10 +14,10 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from launch.service.bodies import Text, Texts, as_list
-from launch.service.encoding import Opened, Session
-from launch.service.errors import ErrorReply, documented
+from launch.service.error_replies import ErrorReply, documented
 from launch.service.json_reply import JsonReply
 from launch.service.openai_routes import check_dimensions, truncated
+from launch.service.session import Opened, Session
 from t5x_style.interfaces.representation import DENSE, MULTI_VECTOR, PASSAGE, QUERY, SPARSE
 from t5x_style.serving.service import Encoded, RequestError, Tokens
 

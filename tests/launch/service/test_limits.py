@@ -2,12 +2,13 @@
 
 import asyncio
 import json
+import threading
 
 import httpx
 import pytest
 
 from launch.service.app import create_app
-from launch.service.limits import CLIENT_GONE
+from launch.service.request_limits import CLIENT_GONE
 from launch.service.settings import Settings
 from t5x_style.serving.service import Overloaded
 from tests.launch.service.fake_service import FakeCurrent, FakeService
@@ -151,11 +152,11 @@ def test_what_takes_too_long_is_answered_and_leaves_the_queue(route):
     async def run():
         service = FakeService()
         service.hanging = True
-        app, current = app_of(service, timeout=0.1)
+        app, current = app_of(service, timeout=1)
         async with client_of(app) as client:
             body = SEARCH if route == "/search" else {"input": ["a", "b", "c"]}
             reply = await client.post(route, json=body)
-            assert reply.status_code == 504 and "no answer in 0.1 s" in reply.text
+            assert reply.status_code == 504 and "no answer in 1 s" in reply.text
             assert service.cancelled == len(service.submitted) > 0 and current.users == 0
             service.hanging = False
             assert (await client.post("/search", json=SEARCH)).status_code == 200
@@ -163,36 +164,77 @@ def test_what_takes_too_long_is_answered_and_leaves_the_queue(route):
     asyncio.run(run())
 
 
+class Connection:
+    """A request as a server passes it to an app; the client is gone when `gone` is set."""
+
+    def __init__(self, app, path, body):
+        self.gone, self.sent = asyncio.Event(), []
+        self._messages = [{"type": "http.request", "body": json.dumps(body).encode()}]
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b""}
+        scope["headers"] = [(b"content-type", b"application/json")]
+        self.task = asyncio.create_task(app(scope, self._receive, lambda one: self._send(one)))
+
+    async def _receive(self):
+        if self._messages:
+            return self._messages.pop()
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message):
+        self.sent.append(message)
+
+    @property
+    def status(self):
+        return self.sent[0]["status"]
+
+
 def test_texts_of_a_client_that_is_gone_leave_the_queue():
     async def run():
         service = FakeService()
         service.hanging = True
         app, current = app_of(service)
-        gone, sent = asyncio.Event(), []
-        messages = [{"type": "http.request", "body": json.dumps({"inputs": ["a"] * 5}).encode()}]
-
-        async def receive():
-            if messages:
-                return messages.pop()
-            await gone.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message):
-            sent.append(message)
-
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/embed",
-            "query_string": b"",
-            "headers": [(b"content-type", b"application/json")],
-        }
-        task = asyncio.create_task(app(scope, receive, send))
+        request = Connection(app, "/embed", {"inputs": ["a"] * 5})
         await until(lambda: len(service.submitted) == 5)
-        gone.set()
-        await task
-        assert (sent, service.cancelled, current.users) == ([], 5, 0)
+        request.gone.set()
+        await request.task
+        assert (request.sent, service.cancelled, current.users) == ([], 5, 0)
         assert counted(app, CLIENT_GONE) == 1
+
+    asyncio.run(run())
+
+
+def test_a_client_that_leaves_with_its_reply_is_not_gone():
+    """uvicorn reports a disconnection as soon as the reply is sent."""
+
+    async def run():
+        app, current = app_of(FakeService())
+        request = Connection(app, "/search", SEARCH)
+        send, sent = request._send, request.sent
+
+        async def and_leave(message):
+            await send(message)
+            if message["type"] == "http.response.body":
+                request.gone.set()
+
+        request._send = and_leave
+        await request.task
+        assert request.status == 200 and len(sent) == 2 and current.users == 0
+        assert counted(app, CLIENT_GONE) == 0 and counted(app, 200) == 1
+
+    asyncio.run(run())
+
+
+def test_a_version_stays_open_for_a_search_that_takes_too_long(monkeypatch):
+    async def run():
+        service, may_end = FakeService(), threading.Event()
+        monkeypatch.setattr(service, "search", lambda *_: may_end.wait(10))
+        app, current = app_of(service, timeout=1)
+        request = Connection(app, "/search", SEARCH)
+        await until(lambda: len(request.sent) == 2)
+        assert request.status == 504 and not request.task.done() and current.users == 1
+        may_end.set()
+        await request.task
+        assert len(request.sent) == 2 and current.users == 0
 
     asyncio.run(run())
 

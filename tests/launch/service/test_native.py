@@ -1,4 +1,4 @@
-"""Our own routes: what they answer, and what they refuse."""
+"""Kennel's routes: what they answer, and what they refuse."""
 
 import numpy as np
 import pytest

@@ -73,7 +73,7 @@ def client():
 SEEN: set[int] = set()
 
 
-@settings(max_examples=600, deadline=None, database=None,
+@settings(max_examples=400, deadline=None, database=None,
           suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
 @given(requests())
 @example(("/search", b'{"query": "a", "k": 1e400}', TYPES[0]))
@@ -100,7 +100,7 @@ def test_the_bodies_were_not_all_refused(client):
     assert {200, 422} <= SEEN
 
 
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=100, deadline=None, database=None)
 @given(
     st.sampled_from((*FIELDS, *OTHERS, "/search")),
     st.sampled_from(("GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")),
@@ -112,7 +112,7 @@ def test_any_method_and_parameters_are_answered(client, route, method, params):
     assert not INSIDE.search(reply.text) or (route, reply.status_code) == ("/page/a.js", 200)
 
 
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=100, deadline=None, database=None)
 @given(st.text(max_size=20))
 def test_any_path_is_answered(client, path):
     for start in ("/", "/page/"):

@@ -6,7 +6,7 @@ import pytest
 
 from launch.service import page
 from launch.service.app import create_app
-from launch.service.metrics import Metrics
+from launch.service.server_metrics import Metrics
 from launch.service.settings import Settings
 from tests.launch.service.fake_service import FakeCurrent, FakeService
 

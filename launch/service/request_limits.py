@@ -11,8 +11,8 @@ import re
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from launch.service import errors
-from launch.service.metrics import OTHER, Metrics, Stopwatch
+from launch.service import error_replies
+from launch.service.server_metrics import OTHER, Metrics, Stopwatch
 from launch.service.settings import Settings
 
 OPEN = ("/", "/health", "/docs", "/docs/docs.css", "/openapi.json")  # without an API key
@@ -56,14 +56,14 @@ class Limits:
         path, most = scope["path"], self._settings.max_requests
         if not self._may_pass(scope):
             message = "expected the header Authorization: Bearer KEY with the key of this server"
-            headers = {"WWW-Authenticate": "Bearer", **errors.CLOSES}
-            await errors.reply(path, 401, message, headers)(scope, receive, answer)
+            headers = {"WWW-Authenticate": "Bearer", **error_replies.CLOSES}
+            await error_replies.reply(path, 401, message, headers)(scope, receive, answer)
         elif path in UNLIMITED or path.startswith(OPEN_FOLDER):
             await self._app(scope, receive, answer)
         elif self._active >= most:
             message = f"{most} requests are in progress, which is the limit; try again"
-            refusal = errors.overloaded(path, 1, message)
-            refusal.headers.update(errors.CLOSES)
+            refusal = error_replies.overloaded(path, 1, message)
+            refusal.headers.update(error_replies.CLOSES)
             await refusal(scope, receive, answer)
         else:
             self._active += 1
@@ -90,10 +90,14 @@ class Limits:
                 f"the body: expected at most {self._settings.max_body:,} bytes, found more; send "
                 "the texts in several requests"
             )
-            await errors.reply(path, 413, message, errors.CLOSES)(scope, receive, answer)
+            await error_replies.reply(path, 413, message, error_replies.CLOSES)(
+                scope, receive, answer
+            )
         except TimeoutError:
             message = f"the body: expected all of it in {seconds:g} s"
-            await errors.reply(path, 408, message, errors.CLOSES)(scope, receive, answer)
+            await error_replies.reply(path, 408, message, error_replies.CLOSES)(
+                scope, receive, answer
+            )
         except _Gone:
             answer.drop(CLIENT_GONE)
         else:
@@ -139,7 +143,7 @@ class Limits:
             else:
                 message = f"no answer in {seconds:g} s, which is the limit; try again, or send less"
                 send = answer.take()
-                await errors.reply(scope["path"], 504, message)(scope, receive, send)
+                await error_replies.reply(scope["path"], 504, message)(scope, receive, send)
         finally:
             gone.cancel()
             work.cancel()

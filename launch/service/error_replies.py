@@ -5,7 +5,7 @@
 | OpenAI's: `/v1/embeddings`, `/v1/models` | {"error": {"message", "type", "code"}, and TEI's
   "message", "code", "error_type"} |
 | Cohere's: `/v1/rerank`, `/v2/rerank` | {"message", "error_type"} |
-| all others: ours, and those of TEI | {"error", "error_type"} |
+| all others: Kennel's, and those of TEI | {"error", "error_type"} |
 
 A reply holds no traceback and no path of this machine; those of unexpected errors are in the log.
 """
@@ -52,7 +52,7 @@ class Unavailable(RuntimeError):
 
 
 class ErrorReply(BaseModel):
-    """An error of our own routes, and of those of TEI."""
+    """An error of Kennel's routes, and of those of TEI."""
 
     error: str
     error_type: str
@@ -214,4 +214,5 @@ def _problem(one: Mapping[str, Any]) -> str:
 def _name(part: Any) -> str:
     """A part of a place; the name of an unknown field may be anything."""
     text = str(part)
-    return text if text.isidentifier() and len(text) <= _SHOWN else shown(part)
+    plain = text.isascii() and text.isidentifier() and len(text) <= _SHOWN
+    return text if plain else shown(part)

@@ -12,8 +12,8 @@ from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 
-from launch.service.errors import MissingKind, Unavailable
-from launch.service.metrics import ENCODING, SEARCH, TOKENIZATION, Metrics
+from launch.service.error_replies import MissingKind, Unavailable
+from launch.service.server_metrics import ENCODING, SEARCH, TOKENIZATION, Metrics
 from launch.service.settings import Settings
 from t5x_style.serving.service import Encoded, Facts, Overloaded, RequestError, Service, Tokens
 
