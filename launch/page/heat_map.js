@@ -23,7 +23,7 @@ export function createHeatMap(maxSim, onRow) {
   const readout = element("p.readout", { "aria-live": "polite" }, "");
   const cells = element("div.cells", { tabindex: "0", role: "group", "aria-roledescription":
     "heat map", "aria-label": "MaxSim values; arrow keys move between pairs" },
-  canvas, ...best.map((column, row) => at(element("span.ring"), row, column)), cursor);
+  canvas, ...rings(values, best, range), cursor);
   const labels = rows.map((piece) => element("span", {}, piece));
   const grid = element("div.heat", {},
     element("div.heat-corner"),
@@ -48,6 +48,14 @@ export function createHeatMap(maxSim, onRow) {
       element("div.heat-scroll", {}, grid)),
     chooseRow,
   };
+}
+
+/** A ring in the best cell of each row, in the colour that stands out from its cell. */
+function rings(values, best, [low, high]) {
+  return best.map((column, row) => {
+    const isStrong = values[row][column] > (low + high) / 2;
+    return at(element(isStrong ? "span.ring.on-strong" : "span.ring"), row, column);
+  });
 }
 
 function at(node, row, column) {

@@ -1,7 +1,7 @@
 /** Start of the page: reads the facts of the bundle, then shows what the URL says. */
 
 import { createAboutView } from "./about_view.js";
-import { call } from "./api.js";
+import { ApiError, call } from "./api.js";
 import { createCompareView } from "./compare_view.js";
 import { createControls } from "./controls.js";
 import { createCurl } from "./curl.js";
@@ -56,7 +56,12 @@ function createContext(info) {
     },
     async seen(version) {
       if (version === undefined || version === context.info.version) return;
-      context.info = await call("info");
+      try {
+        context.info = await call("info");
+      } catch (error) {
+        if (error instanceof ApiError) return; // the next answer tries again
+        throw error;
+      }
       showBundle(context.info);
       notify();
     },
@@ -89,18 +94,24 @@ function followLinks() {
   });
 }
 
+/** Ask for the facts until they are there; each failure is shown with a button. */
+async function readInfo() {
+  try {
+    return await call("info");
+  } catch (error) {
+    return new Promise((resolve) => {
+      const retry = () => resolve(readInfo());
+      byId("views").replaceChildren(errorNotice(error, retry));
+    });
+  }
+}
+
 async function start() {
   subscribe(showTheme);
   subscribe(showLinks);
   notify();
   followLinks();
-  let info;
-  try {
-    info = await call("info");
-  } catch (error) {
-    byId("views").replaceChildren(errorNotice(error, start));
-    return;
-  }
+  const info = await readInfo();
   showBundle(info);
   const context = createContext(info);
   const views = {

@@ -1,7 +1,8 @@
 """Chromium for tests of the page, and what a page did that it must not do.
 
 Needs `pip install playwright` and a Chromium: of Debian, or the one that KENNEL_CHROMIUM names.
-`pip install axe-core-python` adds the checks of accessibility.
+The checks of accessibility need axe-core: the `axe.min.js` that KENNEL_AXE names (of `npm pack
+axe-core`), or `pip install axe-core-python`, which has an older one.
 """
 
 import contextlib
@@ -9,10 +10,15 @@ import importlib.util
 import os
 import shutil
 import time
+import urllib.parse
 from pathlib import Path
 
 import pytest
 
+from tests.launch.page import fake_server
+
+QUERY = "why do glaciers move faster in summer"
+ASKED = urllib.parse.urlencode({"q": QUERY})
 WIDE, NARROW = {"width": 1400, "height": 900}, {"width": 360, "height": 760}
 
 
@@ -87,12 +93,18 @@ def wait_for(page, condition, seconds=15):
         page.wait_for_timeout(30)
 
 
+def axe_core():
+    """Path of axe.min.js; skips the test where there is none."""
+    named = os.environ.get("KENNEL_AXE")
+    found = None if named else importlib.util.find_spec("axe_core_python")
+    if not named and found is None:
+        pytest.skip("no axe-core: expected KENNEL_AXE to name axe.min.js, or axe-core-python")
+    return Path(named or Path(found.submodule_search_locations[0]) / "axe.min.js")
+
+
 def axe_findings(page):
     """Serious findings of axe-core as 'rule: element'; skips where it is not installed."""
-    found = importlib.util.find_spec("axe_core_python")
-    if found is None:
-        pytest.skip("axe-core is not installed: pip install axe-core-python")
-    page.evaluate((Path(found.submodule_search_locations[0]) / "axe.min.js").read_text())
+    page.evaluate(axe_core().read_text())
     results = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
         f"{violation['id']}: {node['html'][:120]}"
@@ -100,3 +112,19 @@ def axe_findings(page):
         if violation["impact"] in ("serious", "critical")
         for node in violation["nodes"]
     ]
+
+
+def titles(page):
+    """Of the hits in view, when they are there."""
+    page.wait_for_selector(".search:not([aria-busy]) .hit")
+    return page.locator(".hit-title").all_inner_texts()
+
+
+def expected_titles(mode, k=10, source=None):
+    """Of the hits of QUERY."""
+    hits = fake_server.search(QUERY, mode, k, source)
+    return [hit["title"] or hit["id"] for hit in hits]
+
+
+def wait_for_evidence(page):
+    page.wait_for_selector("#evidence .passage")

@@ -17,7 +17,25 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parents[3] / "launch/page"
-PASSAGES = json.loads((Path(__file__).parent / "passages.json").read_text())
+
+
+def read_passages(path):
+    """Passages of a file: 'id | title | source', then lines of text, then an empty line."""
+    passages = []
+    for block in path.read_text(encoding="utf-8").strip().split("\n\n"):
+        head, *lines = block.split("\n")
+        name, title, source = (part.strip() for part in head.split("|"))
+        passages.append({"id": name, "title": title, "source": source, "text": " ".join(lines)})
+    return passages
+
+
+PASSAGES = read_passages(Path(__file__).parent / "passages.txt")
+ASTRAL = {  # has evidence, though no search finds it: characters that UTF-16 writes as two units
+    "id": "astral-1",
+    "title": "Snow notes",
+    "source": "Climate",
+    "text": "\U0001f3d4\U0001f3d4 Snow lies until June; ice below it is seen in summer.",
+}
 KINDS = ("dense", "sparse", "multi_vector")
 KEY = "letmein"
 QUERY_LENGTH, PASSAGE_LENGTH = 32, 96
@@ -54,6 +72,11 @@ def weight(piece, side):
 
 def content_of(passage):
     return f"{passage['title']} {passage['text']}".strip()
+
+
+def passage_of(name):
+    """The passage with this id, or None."""
+    return next((one for one in (*PASSAGES, ASTRAL) if one["id"] == name), None)
 
 
 def similarity(one, other):
@@ -131,6 +154,8 @@ class FakeServer(ThreadingHTTPServer):
     Attributes:
       kinds: of the bundle.
       more_sources: how many sources to list besides those of the passages.
+      version: of the bundle.
+      is_failing: whether /info is an error.
       requests: (path, body) of each request to a route.
     """
 
@@ -138,6 +163,7 @@ class FakeServer(ThreadingHTTPServer):
 
     def __init__(self, port=0, kinds=KINDS, more_sources=0):
         super().__init__(("127.0.0.1", port), Handler)
+        self.version, self.is_failing = 3, False
         self.kinds, self.more_sources, self.requests = tuple(kinds), more_sources, []
         self.url = f"http://127.0.0.1:{self.server_address[1]}/"
 
@@ -150,7 +176,7 @@ class FakeServer(ThreadingHTTPServer):
         sources |= {f"Archive {number:02d}" for number in range(self.more_sources)}
         return {
             "name": "m3-small",
-            "version": 3,
+            "version": self.version,
             "kinds": self.kinds,
             "modes": self.modes(),
             "dimension": 384,
@@ -176,7 +202,10 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         path = self.path.partition("?")[0].lstrip("/").removeprefix("page/") or "index.html"
         if path == "info":
-            self.reply(200, self.server.info())
+            if self.server.is_failing:
+                self.reply(503, {"error": "no version is open yet", "error_type": "unhealthy"})
+            else:
+                self.reply(200, self.server.info())
             return
         file = PAGE / path
         if "/" in path or file.suffix not in TYPES or not file.is_file():
@@ -190,7 +219,7 @@ class Handler(BaseHTTPRequestHandler):
         query = body["query"]
         if query == "!401" and self.headers.get("Authorization") != f"Bearer {KEY}":
             self.reply(401, {"error": "expected an API key", "error_type": "unauthorized"})
-        elif body.get("id") and all(passage["id"] != body["id"] for passage in PASSAGES):
+        elif body.get("id") and passage_of(body["id"]) is None:
             error = f"id: expected one of the bundle's passages, found '{body['id']}'"
             self.reply(404, {"error": error, "error_type": "not_found"})
         elif query in ERRORS:
@@ -205,7 +234,7 @@ class Handler(BaseHTTPRequestHandler):
         tokens = len(pieces_of(query)) + 2
         return {
             "mode": mode,
-            "version": 3,
+            "version": self.server.version,
             "query": {
                 "tokens": min(tokens, QUERY_LENGTH),
                 "cut_off": max(0, tokens - QUERY_LENGTH),
@@ -216,14 +245,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def compare(self, query, k=10):
         return {
-            "version": 3,
+            "version": self.server.version,
             "modes": {mode: search(query, mode, k) for mode in self.server.modes()},
             "seconds": {"tokenization": 0.0002, "encoding": 0.0121, "search": 0.0098},
         }
 
     def evidence(self, query, id):
-        passage = next(passage for passage in PASSAGES if passage["id"] == id)
-        return evidence(query, passage, self.server.kinds)
+        return evidence(query, passage_of(id), self.server.kinds)
 
     def reply(self, status, answer, headers=None):
         self.send(status, json.dumps(answer).encode(), "application/json", headers or {})
