@@ -72,7 +72,7 @@ def serve(options: argparse.Namespace) -> int:
 
         metrics = Metrics()
         print(f"opening {folder}", file=sys.stderr, flush=True)
-        with contextlib.closing(open_current(folder, metrics.batch)) as current:
+        with contextlib.closing(open_current(folder, metrics)) as current:
             current.watch()
             run(current, settings, listener, metrics)
     return 0

@@ -191,6 +191,7 @@ class PassageReply(BaseModel):
 class EvidenceReply(BaseModel):
     """Of POST /evidence."""
 
+    title: str
     content: str
     words: list[WordReply] | None
     max_sim: MaxSimReply | None

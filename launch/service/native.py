@@ -76,6 +76,7 @@ async def evidence(body: bodies.EvidenceRequest, session: Opened) -> JsonReply:
     found = await session.search(session.service.evidence, tokens, encoded, body.id)
     return JsonReply(
         {
+            "title": found.title,
             "content": found.content,
             "words": None if found.words is None else _words(found),
             "max_sim": None if found.max_sim is None else _max_sim(found),

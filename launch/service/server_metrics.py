@@ -16,10 +16,7 @@ _POWERS_OF_TWO = tuple(2**power for power in range(15))
 
 
 class Metrics:
-    """Counters of one app. Methods may be called from any thread.
-
-    `batch`, `queue` and `compilation` are for the service, which makes the batches.
-    """
+    """Counters of one app; a `token_batches.Observer`. Methods may be called from any thread."""
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
@@ -86,14 +83,7 @@ class Metrics:
         self._cut.inc(cut_off)
 
     def batch(self, side: str, texts: int, tokens: int, seconds: float) -> None:
-        """Counts a batch, as the service reports it (`token_batches.Observe`).
-
-        Args:
-          side: 'query' or 'passage'.
-          texts: how many it had.
-          tokens: that it has room for, padding included.
-          seconds: of the device.
-        """
+        """See `token_batches.Observer`."""
         self._batch_texts.labels(side).observe(texts)
         self._batch_tokens.labels(side).observe(tokens)
         self._stages.labels(INFERENCE).observe(seconds)

@@ -43,12 +43,12 @@ class BundleService:
       batches: what encodes texts.
     """
 
-    def __init__(self, version: Path, observe: token_batches.Observe | None = None) -> None:
+    def __init__(self, version: Path, observer: token_batches.Observer | None = None) -> None:
         """Opens a version: compares its files with their hashes, and reads programs and indexes.
 
         Args:
           version: folder of a version.
-          observe: see `TokenBatches`.
+          observer: see `TokenBatches`.
 
         Raises:
           BundleError, IndexDamaged: see `bundle.read_manifest`.
@@ -71,7 +71,7 @@ class BundleService:
             if function_name(side) in self.programs.names
         }
         pad = self._tokenizer.vocabulary.pad
-        self.batches = token_batches.TokenBatches(self.programs, lengths, pad, observe=observe)
+        self.batches = token_batches.TokenBatches(self.programs, lengths, pad, observer=observer)
 
     @property
     def facts(self) -> Facts:
@@ -126,7 +126,7 @@ class BundleService:
             products = np.asarray(query.multi_vector @ np.asarray(vectors, np.float32).T)
         rows = _pieces_of(question, 0 if products is None else products.shape[0])
         columns = _pieces_of(tokens, 0 if products is None else products.shape[1])
-        return Evidence(tokens, content, words, products, rows, columns)
+        return Evidence(tokens, passage.title, content, words, products, rows, columns)
 
     def similarity(self, query: Encoded, passages: Sequence[Encoded]) -> list[float]:
         """See `Service`."""

@@ -31,13 +31,13 @@ class Current:
       failed: version that could not be opened -> why; it is not tried again.
     """
 
-    def __init__(self, folder: Path, observe: token_batches.Observe | None = None) -> None:
+    def __init__(self, folder: Path, observer: token_batches.Observer | None = None) -> None:
         """Opens the current version of a bundle; errors as of `BundleService`.
 
         Raises:
           FileNotFoundError: the folder has no version.
         """
-        self._folder, self._observe = folder, observe
+        self._folder, self._observer = folder, observer
         self.failed: dict[int, str] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -101,7 +101,7 @@ class Current:
 
     def _open(self, number: int) -> BundleService:
         version = versioned_folder.version_folder(self._folder, number)
-        service = BundleService(version, self._observe)
+        service = BundleService(version, self._observer)
         service.warm_up()
         return service
 
@@ -113,6 +113,6 @@ class Current:
             held.service.close()
 
 
-def open_current(folder: str | Path, observe: token_batches.Observe | None = None) -> Current:
+def open_current(folder: str | Path, observer: token_batches.Observer | None = None) -> Current:
     """The current version of the bundle in a folder; errors as of `Current`."""
-    return Current(Path(folder), observe)
+    return Current(Path(folder), observer)

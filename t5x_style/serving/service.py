@@ -137,13 +137,15 @@ class Evidence:
 
     Attributes:
       passage: its tokens; places are characters of title, a space and text.
-      content: that text, as it was tokenized.
+      title: of the passage.
+      content: title and text, as they were tokenized.
       words: of the sparse kind, the largest part first; None where the bundle has no such kind.
       max_sim: [query vectors, passage vectors] float32, inner products; None without that kind.
       query_pieces, passage_pieces: what its rows and columns stand for.
     """
 
     passage: Tokens
+    title: str
     content: str
     words: Sequence[SharedWord] | None
     max_sim: np.ndarray | None

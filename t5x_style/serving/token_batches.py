@@ -9,9 +9,9 @@ import collections
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
@@ -24,7 +24,28 @@ WAITING = 1 << 18  # tokens that may wait
 _SHORTEST = 16
 _ROWS = 4  # one more shape for each factor of rows
 
-Observe = Callable[[str, int, int, float], None]  # side, texts, places for tokens, seconds
+
+class Observer(Protocol):
+    """Counts what batches cost; called in the thread that computes."""
+
+    def batch(self, side: str, texts: int, tokens: int, seconds: float) -> None:
+        """A batch.
+
+        Args:
+          side: 'query' or 'passage'.
+          texts: how many it had.
+          tokens: that it has room for, padding included.
+          seconds: of the device.
+        """
+        ...
+
+    def queue(self, seconds: float) -> None:
+        """How long a text waited for its batch."""
+        ...
+
+    def compilation(self, seconds: float) -> None:
+        """A program was compiled, and run once."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +54,7 @@ class _Text:
     ids: np.ndarray
     kinds: Sequence[str]
     future: "Future[Encoded]"
+    begin: float  # seconds, when it came
 
 
 class TokenBatches:
@@ -49,7 +71,7 @@ class TokenBatches:
         pad: int,
         budget: int = BUDGET,
         most_waiting: int = WAITING,
-        observe: Observe | None = None,
+        observer: Observer | None = None,
     ) -> None:
         """Starts the thread.
 
@@ -59,10 +81,10 @@ class TokenBatches:
           pad: id of [PAD].
           budget: tokens of a batch, padding included; a longer text is a batch.
           most_waiting: tokens that may wait before a text is refused.
-          observe: called for each batch, in the thread that computes.
+          observer: is given what batches cost.
         """
         self._programs, self._lengths, self._pad = programs, dict(lengths), pad
-        self._budget, self._most_waiting, self._observe = budget, most_waiting, observe
+        self._budget, self._most_waiting, self._observer = budget, most_waiting, observer
         self._texts: collections.deque[_Text] = collections.deque()
         self._changed = threading.Condition()
         self.waiting = 0
@@ -80,7 +102,7 @@ class TokenBatches:
             if self.waiting and self.waiting + len(tokens.ids) > self._most_waiting:
                 raise Overloaded(self.waiting / self._rate if self._rate else 1.0)
             self.waiting += len(tokens.ids)
-            self._texts.append(_Text(side, tokens.ids, tuple(kinds), future))
+            self._texts.append(_Text(side, tokens.ids, tuple(kinds), future, time.perf_counter()))
             self._changed.notify()
         return future
 
@@ -91,7 +113,7 @@ class TokenBatches:
             for rows, columns in shapes(length, self._budget):
                 ids = np.full((rows, columns), self._pad, np.int32)
                 mask = np.ones((rows, columns), np.int32)
-                _on_host(self._programs(function_name(side), ids, mask))
+                self._computed(side, ids, mask)
                 count += 1
         return count
 
@@ -147,20 +169,33 @@ class TokenBatches:
             ids[row, : len(one.ids)] = one.ids
             mask[row, : len(one.ids)] = 1
         try:
-            found = _on_host(self._programs(function_name(side), ids, mask))
+            found, seconds = self._computed(side, ids, mask)
         except Exception as error:  # of whatever the device raises: the requests get it
             for one in texts:
                 one.future.set_exception(error)
             return
-        seconds = time.perf_counter() - begin
         self._rate = sum(len(one.ids) for one in texts) / max(seconds, 1e-6)
-        if self._observe is not None:
-            self._observe(side, len(texts), rows * columns, seconds)
+        if self._observer is not None:
+            self._observer.batch(side, len(texts), rows * columns, seconds)
+            for one in texts:
+                self._observer.queue(begin - one.begin)
         for row, one in enumerate(texts):
             try:
                 one.future.set_result(encoded(found, row, one.kinds))
             except KeyError as error:  # a kind that the programs do not give
                 one.future.set_exception(error)
+
+    def _computed(
+        self, side: str, ids: np.ndarray, mask: np.ndarray
+    ) -> tuple[dict[str, np.ndarray], float]:
+        """What a batch became, on the host, and the seconds it took."""
+        begin, compiled = time.perf_counter(), self._programs.compiled
+        outputs = self._programs(function_name(side), ids, mask)
+        found = {name: np.asarray(array) for name, array in outputs.items()}
+        seconds = time.perf_counter() - begin
+        if self._observer is not None and self._programs.compiled > compiled:
+            self._observer.compilation(seconds)
+        return found, seconds
 
 
 def width_of(length: int, longest: int) -> int:
@@ -177,10 +212,6 @@ def shapes(longest: int, budget: int) -> Iterator[tuple[int, int]]:
             yield rows, columns
             rows *= _ROWS
         yield most, columns
-
-
-def _on_host(found: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    return {name: np.asarray(array) for name, array in found.items()}
 
 
 def encoded(found: Mapping[str, np.ndarray], row: int, kinds: Sequence[str]) -> Encoded:

@@ -143,6 +143,7 @@ class FakeService:
             values = query.multi_vector @ encoded(passage, KINDS).multi_vector.T
         return Evidence(
             passage,
+            title,
             f"{title} {text}",
             None if query.sparse is None else [SharedWord(word, 0.5, 0.25) for word in shared],
             values,

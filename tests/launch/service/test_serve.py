@@ -54,9 +54,10 @@ def test_the_command_line_has_the_command():
 
 
 def test_a_run_is_served_by_its_bundle(tmp_path):
-    assert serve.bundle(str(tmp_path)) == tmp_path
     (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle/CURRENT").write_text("1\n")
     assert serve.bundle(str(tmp_path)) == tmp_path / "bundle"
+    assert serve.bundle(str(tmp_path / "bundle")) == tmp_path / "bundle"
 
 
 def test_the_key_is_read_from_a_file(tmp_path):

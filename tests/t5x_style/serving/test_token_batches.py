@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t5x_style.serving import token_batches
 from t5x_style.serving.service import Encoded, Overloaded, Tokens
 from t5x_style.serving.token_batches import TokenBatches, shapes, width_of
 
@@ -24,9 +23,15 @@ class FakePrograms:
         self.free.set()
         self.entered = threading.Event()
         self.error: Exception | None = None
+        self.shapes: set[tuple[str, tuple[int, ...]]] = set()
+
+    @property
+    def compiled(self) -> int:
+        return len(self.shapes)
 
     def __call__(self, name: str, tokens: np.ndarray, mask: np.ndarray) -> dict[str, np.ndarray]:
         self.calls.append((name, tokens.shape))
+        self.shapes.add((name, tokens.shape))
         self.entered.set()
         self.free.wait()
         if self.error is not None:
@@ -176,11 +181,20 @@ def test_closing_ends_what_waits_and_then_refuses(programs) -> None:
 
 
 def test_batches_are_observed(programs) -> None:
-    seen: list[tuple] = []
-    made = batches(programs, observe=lambda *one: seen.append(one))
-    vector(made.submit("query", text(1, 5), ["dense"]))
+    seen: dict[str, list[tuple]] = {"batch": [], "queue": [], "compilation": []}
+
+    class Observer:
+        def __getattr__(self, name):
+            return lambda *one: seen[name].append(one)
+
+    made = batches(programs, observer=Observer())
+    held(made, programs)
+    waiting = [made.submit("query", text(n, 5), ["dense"]) for n in range(3)]
+    programs.free.set()
+    for one in waiting:
+        vector(one)
     made.close()
-    ((side, texts, places, seconds),) = seen
-    assert (side, texts, places) == ("query", 1, 16)
-    assert seconds >= 0
-    assert token_batches.BUDGET >= 16
+    assert [one[:3] for one in seen["batch"]] == [("query", 1, 16), ("query", 3, 64)]
+    assert all(one[3] >= 0 for one in seen["batch"])
+    assert len(seen["queue"]) == 4
+    assert len(seen["compilation"]) == 2
