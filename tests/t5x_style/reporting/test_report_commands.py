@@ -31,8 +31,10 @@ def test_commands_of_recipes_plan(name, tmp_path, monkeypatch):
         (corpus / file).write_text("")
     settings = {"CORPUS": str(corpus)} if name == "beir" else {}
     monkeypatch.chdir(REPOSITORY)
-    search, again, *others = advised(run_of(name, **settings))
+    search, serve, again, *others = advised(run_of(name, **settings))
     assert "kennel search --run=runs/mine" in search
+    assert serve.endswith("kennel serve runs/mine")
+    assert cli.python_arguments(shlex.split(serve)[1:]) == ["-m", "launch.serve", "runs/mine"]
     assert len(others) == (name != "beir")
     for command in (again, *others):
         argv = shlex.split(command.replace("path/to/your/folder", f"'{corpus}'"))
@@ -57,8 +59,8 @@ def test_nothing_is_advised_that_is_not_known():
 
 def test_another_folder_is_not_advised_after_a_run_on_ones_own():
     run = run_of("finetune", CORPUS="path/to/data", PUBLISHED="path/to/encoder")
-    (search,) = advised(run, longer=False)
-    assert " search " in search
+    search, serve = advised(run, longer=False)
+    assert " search " in search and " serve " in serve
 
 
 def test_the_command_is_named_as_it_is_called(monkeypatch, tmp_path):
