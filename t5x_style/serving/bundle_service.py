@@ -23,6 +23,7 @@ from t5x_style.retrieval.beir_collection import Passages
 from t5x_style.retrieval.exact_index import ExactIndex
 from t5x_style.serving import bundle, passage_search, programs, text_tokens, token_batches
 from t5x_style.serving.passage_search import PassageSearch
+from t5x_style.serving.passage_sources import Sources
 from t5x_style.serving.service import (
     Encoded,
     Evidence,
@@ -32,7 +33,6 @@ from t5x_style.serving.service import (
     SharedWord,
     Tokens,
 )
-from t5x_style.serving.sources import Sources
 
 
 class BundleService:

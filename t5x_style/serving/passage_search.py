@@ -16,8 +16,8 @@ from t5x_style.interfaces.representation import (
     Representations,
 )
 from t5x_style.retrieval import candidate_scores, hybrid
+from t5x_style.serving.passage_sources import Sources
 from t5x_style.serving.service import HYBRID, Encoded, RequestError
-from t5x_style.serving.sources import Sources
 
 Part = TypeVar("Part")
 SIZES = (16, 128, 1024)  # of the hits that are asked for: an exact index compiles once for each
