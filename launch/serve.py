@@ -65,8 +65,8 @@ def serve(options: argparse.Namespace) -> int:
     """
     settings = settings_of(options)
     with contextlib.closing(listen(options.host, options.port)) as listener:
-        folder = bundle(options.path)
         keep_compiled()
+        folder = bundle(options.path)
         from launch.service.server_metrics import Metrics
         from t5x_style.serving.current import open_current  # imports JAX
 
@@ -79,19 +79,25 @@ def serve(options: argparse.Namespace) -> int:
 
 
 def bundle(path: str) -> Path:
-    """The folder of a bundle: the path itself, or that in a run's folder, made where missing.
+    """The folder of a bundle: the path itself, or that in a run's folder.
+
+    It is made where it is missing, and made again where the run searches with something else now.
 
     Raises:
       ServeError: there is no such folder, or no bundle could be made of it.
+      SearchError: it is no bundle, and no run whose search is finished.
     """
     folder = Path(path)
     if not folder.is_dir():
         raise ServeError(f"{path}: expected the folder of a bundle or of a run, found no folder")
     if (folder / _CURRENT).is_file():
         return folder
+    from t5x_style.serving import bundle as bundles  # these two import JAX
+    from t5x_style.serving import searcher
+
     inner = folder / BUNDLE
-    if not (inner / _CURRENT).is_file():
-        print(f"{path} has no bundle yet: making {inner}", file=sys.stderr, flush=True)
+    if bundles.origin(inner) != searcher.origin(path):
+        print(f"{path}: making a bundle of its search, {inner}", file=sys.stderr, flush=True)
         command = [sys.executable, "-m", "t5x_style.export", f"--bundle={path}"]
         if code := subprocess.run(command, check=False).returncode:
             raise ServeError(f"{path}: no bundle could be made of it (exit code {code}); see above")

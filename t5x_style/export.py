@@ -238,9 +238,9 @@ def bundle(options: argparse.Namespace, flags: gin_checks.Flags) -> int:
     target = Path(options.to) if options.to else run / "bundle"
     with remote_store.named_here(flags) as here:
         found = searcher.open_searcher(here)
-        made = bundling.publish(
-            target, run.name, found.model, found.index, found.questions.folder, found.passages
-        )
+        parts = found.model, found.index, found.questions.folder, found.passages
+        origin = searcher.origin(str(run))
+        made = bundling.publish(target, run.name, *parts, origin=origin)
     print(f"{made}: {len(found.passages):,} passages; next: kennel serve {target}")
     return 0
 

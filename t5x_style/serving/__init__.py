@@ -1,1 +1,1 @@
-"""Exported programs, and the check that they compute what the model does."""
+"""Exported programs, bundles of them with indexes and passages, and what a server asks of these."""

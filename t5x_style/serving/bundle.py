@@ -57,6 +57,7 @@ class Content:
       passages: N, in the order of their rows.
       representations: kind -> of the N passages.
       checkpoint: fingerprint of the one that the programs were made of.
+      origin: says what the bundle was made of; versions that follow keep it. '' where unknown.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Content:
     passages: Sequence[Passage]
     representations: Mapping[str, Representation]
     checkpoint: str
+    origin: str = ""
 
 
 def publish(folder: Path, content: Content, keep: int = 2, exact_below: int = EXACT_BELOW) -> Path:
@@ -93,6 +95,7 @@ def publish(folder: Path, content: Content, keep: int = 2, exact_below: int = EX
         "kinds": list(content.representations),
         "passages": len(ids),
         "checkpoint": content.checkpoint,
+        "origin": content.origin,
         "platforms": list(saved_model.PLATFORMS),
         "packages": {name: metadata.version(name) for name in _PACKAGES},
     }
@@ -202,6 +205,14 @@ def _card(facts: Mapping[str, Any], contract: Contract) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def origin(folder: Path) -> str:
+    """What the current version was made of; '' where that is unknown, or there is no bundle."""
+    if not is_bundle(folder):
+        return ""
+    manifest = versioned_folder.read_manifest_alone(versioned_folder.current(folder))
+    return str(manifest.get("origin", ""))
 
 
 def is_bundle(folder: Path) -> bool:

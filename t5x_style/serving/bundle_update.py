@@ -132,7 +132,8 @@ def update(folder: Path, changes: Changes, keep: int = 2) -> Updated:
     }
     merged = _merged(held, _encoded(version, contract, passages, held, new), order)
     parts = version / programs.FOLDER, version / text_tokens.FOLDER
-    content = Content(manifest["name"], contract, *parts, kept, merged, manifest["checkpoint"])
+    facts = manifest["checkpoint"], manifest.get("origin", "")
+    content = Content(manifest["name"], contract, *parts, kept, merged, *facts)
     made = bundle.publish(folder, content, keep)
     return Updated(made, len(new), len(changes.deleted), len(kept) - len(new))
 

@@ -33,6 +33,7 @@ def publish(
     tokenizer: str,
     passages: Passages,
     keep: int = 2,
+    origin: str = "",
 ) -> Path:
     """Writes the next version of a bundle; what passages became is taken over where it is at hand.
 
@@ -44,6 +45,7 @@ def publish(
       tokenizer: folder.
       passages: of the index.
       keep: see `bundle.publish`.
+      origin: see `bundle.Content`.
 
     Returns:
       the version's folder.
@@ -66,7 +68,8 @@ def publish(
         if missing := [kind for kind in kinds if kind not in held]:
             encoded = encode(made, Path(tokenizer), contract, found, missing)
             held = {kind: (held | encoded)[kind] for kind in kinds}
-        content = Content(name, contract, made, Path(tokenizer), found, held, model.fingerprint)
+        facts = model.fingerprint, origin
+        content = Content(name, contract, made, Path(tokenizer), found, held, *facts)
         return bundle.publish(folder, content, keep)
 
 

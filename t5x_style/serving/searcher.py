@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -206,6 +207,15 @@ def find_config(run: str) -> Path:
         f"{run}: no finished search stage; finished are {finished}. Let the recipe run to its end, "
         "or name a gin file that binds searcher.Searcher with --gin_file."
     )
+
+
+def origin(run: str) -> str:
+    """sha256 of the configuration of a run's search, which names the versions that it reads.
+
+    Raises:
+      SearchError: see `find_config`.
+    """
+    return hashlib.sha256(find_config(run).read_bytes()).hexdigest()
 
 
 def open_searcher(flags: gin_checks.Flags) -> Searcher:

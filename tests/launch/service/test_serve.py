@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -15,6 +16,8 @@ from launch import cli, serve
 from launch.service.settings import Settings
 from t5x_style.configuration import command_flags
 from t5x_style.configuration.gin_reader import REPOSITORY
+from t5x_style.serving import bundle, searcher
+from tests.t5x_style.serving import bundle_kit
 
 SERVER = """
 import sys, time
@@ -53,11 +56,22 @@ def test_the_command_line_has_the_command():
     assert cli.python_arguments(words) == ["-m", "launch.serve", *words[1:]]
 
 
-def test_a_run_is_served_by_its_bundle(tmp_path):
-    (tmp_path / "bundle").mkdir()
-    (tmp_path / "bundle/CURRENT").write_text("1\n")
-    assert serve.bundle(str(tmp_path)) == tmp_path / "bundle"
-    assert serve.bundle(str(tmp_path / "bundle")) == tmp_path / "bundle"
+def test_a_run_is_served_by_a_bundle_of_its_present_search(tmp_path, monkeypatch):
+    made = bundle_kit.publish(tmp_path)  # of nothing that is known
+    assert serve.bundle(str(made)) == made
+    monkeypatch.setattr(searcher, "origin", lambda run: "now")
+    monkeypatch.setattr(bundle, "origin", lambda folder: "now")
+    assert serve.bundle(str(tmp_path)) == made
+    done = []
+
+    def run(command, **_):
+        done.append(command)
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(serve.subprocess, "run", run)
+    monkeypatch.setattr(bundle, "origin", lambda folder: "before")
+    assert serve.bundle(str(tmp_path)) == made
+    assert [command[-1] for command in done] == [f"--bundle={tmp_path}"]
 
 
 def test_the_key_is_read_from_a_file(tmp_path):

@@ -16,7 +16,7 @@ import pytest
 from launch import serve
 from t5x_style.configuration.gin_reader import REPOSITORY
 from t5x_style.retrieval.beir_collection import Passage
-from t5x_style.serving import bundle_update
+from t5x_style.serving import bundle_update, searcher
 from t5x_style.serving.bundle_update import Changes
 from tests.t5x_style.serving import bundle_kit
 
@@ -176,7 +176,7 @@ def test_a_damaged_bundle_is_an_error_before_the_first_request(folder, damage, m
 
 
 def test_a_folder_that_is_neither_a_bundle_nor_a_run_is_refused(tmp_path) -> None:
-    with pytest.raises(serve.ServeError, match="no bundle could be made of it"):
+    with pytest.raises(searcher.SearchError, match="no finished search stage"):
         serve.bundle(str(tmp_path))
     with pytest.raises(serve.ServeError, match="found no folder"):
         serve.bundle(str(tmp_path / "gone"))
