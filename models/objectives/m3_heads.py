@@ -101,9 +101,10 @@ class FromStates:
                 hidden = module.encoder(
                     group["tokens"], group["positions"], group["segment_ids"], None
                 )
-            counted = (group["wanted"] > 0).astype(jnp.float32)[..., None]
-            x = jnp.concatenate([hidden.astype(jnp.float32), jnp.ones_like(counted)], -1) * counted
-            both = jnp.concatenate([x, group["wanted"][..., None]], -1)
+            wanted = group["wanted"][..., None]
+            x = jnp.concatenate([hidden.astype(jnp.float32), jnp.ones_like(wanted)], -1)
+            # Chosen, not multiplied: the states of a row without texts may be NaN.
+            both = jnp.concatenate([jnp.where(wanted > 0, x, 0.0), wanted], -1)
             return jnp.einsum("bld,ble->de", both, both, precision="highest")
 
         found = np.zeros((), np.float64)
