@@ -12,6 +12,7 @@ processor time is subtracted. Ends with the compilations that the server counted
 
 import asyncio
 import contextlib
+import logging
 import os
 import re
 import subprocess
@@ -135,6 +136,7 @@ def compilations(url: str) -> float:
 
 def main(_: list[str]) -> None:
     """Offline first, then each server alone on the machine."""
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request
     version = versioned_folder.current(_BUNDLE.value)
     texts = texts_of(version, _TEXTS.value)
     rate, alone, counts = offline(version, texts)
