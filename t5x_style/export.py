@@ -255,12 +255,12 @@ def main(argv: Sequence[str]) -> int:
         return 0
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     command_flags.add_bundle(parser)
-    flags_argv, own_argv = command_flags.split_arguments(argv)
-    options = parser.parse_args(own_argv)
+    stage_argv, bundle_argv = command_flags.split_arguments(argv)
+    options = parser.parse_args(bundle_argv)
     if options.changes and options.to:
         parser.error("--changes are made where the bundle is: leave out --to")
     startup.start(together=False)
-    return stage_runner.guarded(lambda flags: bundle(options, flags), flags_argv)
+    return stage_runner.guarded(lambda flags: bundle(options, flags), stage_argv)
 
 
 if __name__ == "__main__":

@@ -160,8 +160,8 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     command_flags.add_search(parser)
     parser.epilog = "--gin_file, --gin.NAME=VALUE and --gin_search_paths as in every stage."
-    flags_argv, own_argv = command_flags.split_arguments(argv)
-    options = parser.parse_args(own_argv)
+    stage_argv, search_argv = command_flags.split_arguments(argv)
+    options = parser.parse_args(search_argv)
 
     def answer(flags: Flags) -> int:
         if options.question and not " ".join(options.question).strip():
@@ -180,7 +180,7 @@ def main(argv: Sequence[str]) -> int:
                     show(question, searcher.search(question, options.k), console)
         return 0
 
-    return stage_runner.guarded(answer, flags_argv)
+    return stage_runner.guarded(answer, stage_argv)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ async def info(session: Opened) -> JsonReply:
         "max_client_batch_size": settings.max_texts,
         "max_concurrent_requests": settings.max_requests,
         "max_batch_tokens": None,
-        "auto_truncate": False,
+        "auto_truncate": True,
         "tokenization_workers": settings.threads,
     }
     ours = {

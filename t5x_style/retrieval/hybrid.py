@@ -133,11 +133,12 @@ class Combined:
     ranked: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        given = dict.fromkeys(self._scored, 1.0) if self.weights is None else self.weights
+        given = dict.fromkeys(self.scored, 1.0) if self.weights is None else self.weights
         check_weights(given, self.searched.kinds)
 
     @property
-    def _scored(self) -> tuple[str, ...]:
+    def scored(self) -> tuple[str, ...]:
+        """Kinds whose scores or ranks count."""
         if self.weights is not None:
             return tuple(self.weights)
         return self.ranked or self.searched.kinds
@@ -146,7 +147,7 @@ class Combined:
     def kinds(self) -> tuple[str, ...]:
         """Of the representations of a query that are needed."""
         proposing = [index.kind for index in self.searched.indexes]
-        return tuple(dict.fromkeys([*self._scored, *proposing]))
+        return tuple(dict.fromkeys([*self.scored, *proposing]))
 
     @property
     def ids(self) -> Sequence[str]:
@@ -158,8 +159,17 @@ class Combined:
         if self.weights is not None:
             return self.searched.search(queries, k, self.weights)
         rows = self.searched.propose(queries, k)
-        scores = self.searched.scores({kind: queries[kind] for kind in self._scored}, rows)
-        return index_lib.padded(reciprocal_ranks(scores), rows, k)
+        return self.best_of(queries, rows, k)
+
+    def best_of(
+        self, queries: Representations, rows: np.ndarray, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As `search`, among given candidates: rows [Q, C] int32, NO_ROW where there is none."""
+        scores = self.searched.scores({kind: queries[kind] for kind in self.scored}, rows)
+        combined = (
+            reciprocal_ranks(scores) if self.weights is None else weighted(scores, self.weights)
+        )
+        return index_lib.padded(combined, rows, k)
 
 
 Searched = Index | Combined  # what a question is asked of

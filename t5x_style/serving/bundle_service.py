@@ -174,6 +174,7 @@ def _pieces_of(tokens: Tokens, vectors: int) -> list[str]:
 def _searched(
     version: Path, manifest: dict[str, Any], contract: Contract, passages: Passages
 ) -> PassageSearch:
+    """The passages and indexes of a version, whose files were compared with their hashes."""
     folder = version / bundle.REPRESENTATIONS
     kinds, ids, checkpoint = manifest["kinds"], passages.ids, manifest["checkpoint"]
     held: dict[str, Representation] = {
@@ -187,25 +188,20 @@ def _searched(
         elif kind != MULTI_VECTOR or len(kinds) == 1:
             indexes[kind] = ExactIndex(held[kind], ids, contract, checkpoint, kind)
     combined = None
+    candidates = bundle.CANDIDATES
+    if contract.combination is not None:
+        candidates = contract.combination.candidates
     if len(kinds) > 1:
-        combined = _combined(held, indexes, ids, contract, checkpoint)
+        proposing = list(indexes.values())
+        searched = hybrid.Hybrid(proposing, held, ids, contract, checkpoint, candidates)
+        combined = _combined(searched, contract)
     sources = Sources([passage.source for passage in passages])
-    return PassageSearch(held, indexes, combined, sources)
+    return PassageSearch(held, indexes, combined, candidates, sources)
 
 
-def _combined(
-    held: dict[str, Representation],
-    indexes: dict[str, Index],
-    ids: Sequence[str],
-    contract: Contract,
-    checkpoint: str,
-) -> hybrid.Combined:
+def _combined(searched: hybrid.Hybrid, contract: Contract) -> hybrid.Combined:
     """With the contract's weights, or reciprocal ranks where it has none."""
     chosen = contract.combination
-    candidates = bundle.CANDIDATES if chosen is None else chosen.candidates
-    searched = hybrid.Hybrid(
-        list(indexes.values()), held, list(ids), contract, checkpoint, candidates
-    )
     if chosen is None:
         return hybrid.Combined(searched, None)
     return hybrid.Combined(searched, chosen.weights, tuple(chosen.kinds))

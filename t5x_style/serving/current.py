@@ -46,7 +46,7 @@ class Current:
 
     @contextlib.contextmanager
     def use(self) -> Iterator[BundleService]:
-        """The service of the moment, which stays open until the end of the `with`."""
+        """The version that is served now; it stays open until the `with` ends."""
         with self._lock:
             held = self._held
             held.users += 1
@@ -102,7 +102,11 @@ class Current:
     def _open(self, number: int) -> BundleService:
         version = versioned_folder.version_folder(self._folder, number)
         service = BundleService(version, self._observer)
-        service.warm_up()
+        try:
+            service.warm_up()
+        except BaseException:
+            service.close()
+            raise
         return service
 
     def _leave(self, held: _Held) -> None:

@@ -21,23 +21,24 @@ from t5x_style.serving.service import HYBRID, Encoded, RequestError
 
 Part = TypeVar("Part")
 SIZES = (16, 128, 1024)  # of the hits that are asked for: an exact index compiles once for each
-_CANDIDATES = 200  # that each index proposes to a kind without one
 
 
 @dataclasses.dataclass(frozen=True)
 class PassageSearch:
-    """May be called from any thread.
+    """Answers from any thread. Letters: n hits, at most the k that are asked for; N passages.
 
     Attributes:
       passages: kind -> representation of the N passages.
       indexes: kind -> index of them, of kinds that propose candidates.
       combined: how all kinds are searched as one; None where there is one kind.
+      candidates: that each index proposes to a kind without one.
       sources: of the passages.
     """
 
     passages: Mapping[str, Representation]
     indexes: Mapping[str, Index]
     combined: hybrid.Combined | None
+    candidates: int
     sources: Sources
 
     @property
@@ -49,8 +50,7 @@ class PassageSearch:
         """See `Service.needs`."""
         if mode not in self.modes:
             raise RequestError(f"mode: expected one of {list(self.modes)}, found {mode!r}")
-        if mode == HYBRID:
-            assert self.combined is not None
+        if mode == HYBRID and self.combined is not None:
             return self.combined.kinds
         if mode in self.indexes:
             return (mode,)
@@ -63,8 +63,7 @@ class PassageSearch:
         asked = as_representations([query])
         if source is not None:
             scores, rows = self._within(asked, mode, k, source)
-        elif mode == HYBRID:
-            assert self.combined is not None
+        elif mode == HYBRID and self.combined is not None:
             scores, rows = self.combined.search(asked, _rounded(k))
         elif mode in self.indexes:
             scores, rows = self.indexes[mode].search(asked[mode], _rounded(k))
@@ -86,8 +85,8 @@ class PassageSearch:
         ]
 
     def _in_order(self, asked: Representations, kind: str, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """What the indexes propose, in the order of a kind that has none."""
-        width = max(k, _CANDIDATES)
+        """What the indexes propose, in the order of a kind that has none: [1, k] of both."""
+        width = max(k, self.candidates)
         found = [index.search(asked[one], width)[1][0] for one, index in self.indexes.items()]
         rows = np.unique(np.concatenate(found))
         rows = rows[rows != NO_ROW][None].astype(np.int32)
@@ -97,44 +96,33 @@ class PassageSearch:
     def _within(
         self, asked: Representations, mode: str, k: int, source: str
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Every passage of a source is compared."""
+        """Every passage of a source is compared: [1, k] scores and rows; RequestError."""
         rows = self.sources.rows(source)[None].astype(np.int32)
         if not rows.size:
             raise RequestError(
                 f"source: expected the beginning of a passage's source, found {source!r}, with "
                 f"which none begins; GET /info lists some"
             )
-        kinds = [mode] if mode != HYBRID else self._hybrid_kinds()
-        scores = {
-            kind: candidate_scores.scores(kind, asked[kind], self.passages[kind], rows)
-            for kind in kinds
-        }
-        if mode != HYBRID:
-            found = scores[mode]
-            if mode == SPARSE:
-                found = np.where(found == 0, -np.inf, found)  # nothing in common is no hit
-                rows = np.where(np.isfinite(found), rows, NO_ROW)
-            return padded(found, rows, k)
-        assert self.combined is not None
-        weights = self.combined.weights
-        total = (
-            hybrid.reciprocal_ranks(scores) if weights is None else hybrid.weighted(scores, weights)
-        )
-        return padded(total, rows, k)
-
-    def _hybrid_kinds(self) -> Sequence[str]:
-        assert self.combined is not None
-        if self.combined.weights is not None:
-            return [kind for kind, weight in self.combined.weights.items() if weight]
-        return self.combined.ranked or self.combined.searched.kinds
+        if mode == HYBRID and self.combined is not None:
+            return self.combined.best_of(asked, rows, k)
+        found = candidate_scores.scores(mode, asked[mode], self.passages[mode], rows)
+        if mode == SPARSE:
+            found = np.where(found == 0, -np.inf, found)  # nothing in common is no hit
+            rows = np.where(np.isfinite(found), rows, NO_ROW)
+        return padded(found, rows, k)
 
 
 def _rounded(k: int) -> int:
+    """The next of SIZES, or k itself past the last."""
     return next((size for size in SIZES if size >= k), k)
 
 
 def as_representations(texts: Sequence[Encoded]) -> dict[str, Representation]:
-    """By kind what texts became, as an index takes them; kinds that the first has."""
+    """Kind -> what N texts became, as an index takes it, of the kinds that the first text has.
+
+    Raises:
+      ValueError: a text lacks a kind of the first.
+    """
     found: dict[str, Representation] = {}
     first = texts[0]
     if first.dense is not None:

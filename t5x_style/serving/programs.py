@@ -23,6 +23,7 @@ from t5x_style.serving.saved_model import Outputs, Portable
 FOLDER = "programs"
 _PARAMETERS = "parameters.safetensors"
 _SUFFIX = ".stablehlo"
+_PLATFORMS = {"gpu": "cuda"}  # what JAX calls a backend -> and a platform of a program
 
 
 class ProgramError(ValueError):
@@ -62,7 +63,7 @@ class Programs:
         """Reads the folder.
 
         Raises:
-          ProgramError: see there.
+          ProgramError: there is none, a file is damaged, or a program does not run here.
         """
         files = sorted(folder.glob(f"*{_SUFFIX}"))
         if not files:
@@ -91,6 +92,7 @@ class Programs:
 
 
 def _call_of(file: Path) -> Any:
+    """f(arrays, tokens, mask), compiled for each shape; ProgramError."""
     try:
         exported = jax.export.deserialize(bytearray(file.read_bytes()))
     except Exception as error:  # flatbuffers and MLIR raise whatever they meet
@@ -103,9 +105,6 @@ def _call_of(file: Path) -> Any:
     if _PLATFORMS.get(platform, platform) not in known:
         raise ProgramError(f"{file}: is for {known}, but this process runs on {platform}")
     return jax.jit(exported.call)
-
-
-_PLATFORMS = {"gpu": "cuda"}
 
 
 def _parameters(file: Path) -> Mapping[str, jax.Array]:

@@ -207,7 +207,7 @@ class Service(Protocol):
         ...
 
     def similarity(self, query: Encoded, passages: Sequence[Encoded]) -> list[float]:
-        """Scores of passages that are no part of the index, by the dense kind, or else its own."""
+        """Scores of passages that are not indexed: by vectors, or else by the first kind."""
         ...
 
     def waiting(self) -> int:

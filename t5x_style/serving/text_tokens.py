@@ -69,7 +69,10 @@ class TextTokenizer:
 
 
 def content(title: str, text: str) -> str:
-    """What is tokenized of a passage: title, a space, text."""
+    """What is tokenized of a passage: title, a space, text.
+
+    As in training (`tokenization.join_title`), of which a bundle has no code.
+    """
     return f"{title} {text}" if title and text else title or text
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from t5x_style.interfaces.representation import DENSE, MULTI_VECTOR, SPARSE, function_name
 from t5x_style.serving.programs import Programs
-from t5x_style.serving.service import Encoded, Overloaded, Tokens
+from t5x_style.serving.service import Encoded, Overloaded, RequestError, Tokens
 
 BUDGET = 4_096  # tokens of a batch, padding included
 WAITING = 1 << 18  # tokens that may wait
@@ -50,11 +50,13 @@ class Observer(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class _Text:
+    """A text that waits: `ids` [n] int32, `begin` in seconds of `time.perf_counter`."""
+
     side: str
     ids: np.ndarray
     kinds: Sequence[str]
     future: "Future[Encoded]"
-    begin: float  # seconds, when it came
+    begin: float
 
 
 class TokenBatches:
@@ -94,7 +96,17 @@ class TokenBatches:
         self._thread.start()
 
     def submit(self, side: str, tokens: Tokens, kinds: Sequence[str]) -> "Future[Encoded]":
-        """See `Service.submit`; Overloaded, and RuntimeError once it is closed."""
+        """See `Service.submit`.
+
+        Raises:
+          Overloaded: too many tokens wait.
+          RequestError: the model does not embed this side.
+          RuntimeError: it is closed.
+        """
+        if side not in self._lengths:
+            raise RequestError(
+                f"side: expected one that the model embeds, {sorted(self._lengths)}, found {side!r}"
+            )
         future: Future[Encoded] = Future()
         with self._changed:
             if self._closed:
@@ -155,6 +167,7 @@ class TokenBatches:
         return taken
 
     def _encode(self, texts: Sequence[_Text]) -> None:
+        """Encodes texts of one side as one batch, and ends their futures."""
         side, begin = texts[0].side, time.perf_counter()
         columns = width_of(max(len(one.ids) for one in texts), self._lengths[side])
         rows = next(

@@ -86,7 +86,10 @@ class Visit:
 
 
 def wait_for(page, condition, seconds=15):
-    """Until JavaScript is true; Playwright's own way needs eval, which the policy forbids."""
+    """Waits until a JavaScript condition holds.
+
+    Playwright's `wait_for_function` needs eval, which the page's policy forbids.
+    """
     end = time.monotonic() + seconds
     while not page.evaluate(condition):
         assert time.monotonic() < end, f"still not true after {seconds} s: {condition}"

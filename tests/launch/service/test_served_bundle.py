@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,14 +22,14 @@ from t5x_style.serving import bundle_update, searcher
 from t5x_style.serving.bundle_update import Changes
 from tests.t5x_style.serving import bundle_kit
 
-# Of an environment of its own: pip install openai==3.51 langchain-openai cohere huggingface_hub
+# A separate environment: pip install openai==3.51 langchain-openai cohere huggingface_hub
 # llama-index-embeddings-text-embeddings-inference llama-index-postprocessor-tei-rerank
 CLIENTS_PYTHON = os.environ.get("KENNEL_CLIENTS_PYTHON", "")
 CLIENTS = REPOSITORY / "tests/launch/service/real_clients.py"
 
 
 class Server:
-    """`python -m launch.serve` of a folder, in a process of its own."""
+    """`python -m launch.serve` of a folder, in another process."""
 
     def __init__(self, folder: Path, *flags: str) -> None:
         command = [sys.executable, "-m", "launch.serve", str(folder), "--port=0", *flags]
@@ -84,11 +86,22 @@ def test_a_bundle_is_searched_and_encoded(server) -> None:
     assert len(items[1]["multi_vector"]) == items[1]["tokens"] - 1
 
 
-def test_metrics_count_batches_and_compilations(server) -> None:
-    server.ask("salt")
+def counted(server: Server, name: str) -> float:
     text = httpx.get(f"{server.url}/metrics", timeout=30).text
-    assert "batch" in text
-    assert "/search" in text
+    return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.M))
+
+
+def test_metrics_count_batches_and_no_compilation_after_the_start(server) -> None:
+    names = ("kennel_compilations_total", "kennel_batch_texts_count", "kennel_texts_total")
+    before = [counted(server, name) for name in names]
+    assert before[0] > 10  # shapes that were compiled at the start
+    server.ask("salt")
+    body = {"texts": [one.text for one in bundle_kit.PASSAGES] * 9}
+    assert httpx.post(f"{server.url}/encode", json=body, timeout=60).status_code == 200
+    compilations, batches, texts = (counted(server, name) for name in names)
+    assert compilations == before[0]
+    assert batches > before[1]
+    assert texts - before[2] == 1 + 9 * len(bundle_kit.PASSAGES)
 
 
 def test_many_threads_get_what_one_gets(server) -> None:
@@ -125,10 +138,13 @@ def test_a_newer_version_is_served_and_a_damaged_one_is_not(folder) -> None:
         assert found["version"] == 2
         assert "n" in {hit["id"] for hit in found["hits"]}
         server.said.clear()
-        made = bundle_update.update(folder, Changes({}, frozenset("n")))
-        (made.version / "corpus.jsonl").write_text("")
+        # Damaged before it becomes the current one, so that it is never seen whole.
+        shutil.copytree(folder / "versions/2", folder / "versions/3")
+        (folder / "versions/3/corpus.jsonl").write_text("")
+        (folder / "CURRENT").write_text("3\n")
         assert server.said.wait(60)
-        assert server.ask("salt")["version"] in (2, 3)  # 3 only where it was opened before
+        assert server.lines[-1].startswith("serve: version 3 is not served: ")
+        assert server.ask("salt")["version"] == 2
     finally:
         server.process.kill()
         server.process.wait()

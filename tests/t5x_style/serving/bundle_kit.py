@@ -36,6 +36,7 @@ PASSAGES = [
     Passage("d", "", "Salt comes from the sea.", "food/salt"),
     Passage("e", "Music", "A song of the hills, long and low " * 6, ""),
 ]
+ORIGIN = "of the search of a run"
 QUESTION = "where does the river go"
 
 
@@ -114,7 +115,7 @@ def publish(
     programs.write(made, saved_model.portable(trained.restored))
     held = combined(trained, tokenizer, passages).searched.passages
     content = bundle.Content(
-        "run", contract, made, tokenizer, listed or passages, held, "checkpoint"
+        "run", contract, made, tokenizer, listed or passages, held, "checkpoint", ORIGIN
     )
     bundle.publish(root / "bundle", content, **settings)
     return root / "bundle"

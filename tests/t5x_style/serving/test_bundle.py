@@ -137,9 +137,8 @@ def test_passages_with_one_id_are_refused(tmp_path) -> None:
     assert not bundle.is_bundle(tmp_path / "bundle")
 
 
-def test_a_new_version_leaves_as_many_as_are_kept(made, tmp_path) -> None:
+def test_a_folder_without_versions_is_no_bundle(made, tmp_path) -> None:
     assert bundle.is_bundle(made)
-    assert versioned_folder.published(made) == [1]
     assert not bundle.is_bundle(tmp_path)
 
 

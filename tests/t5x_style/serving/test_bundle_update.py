@@ -9,7 +9,7 @@ import pytest
 from t5x_style.interfaces.representation import KINDS
 from t5x_style.retrieval import representation_files, versioned_folder
 from t5x_style.retrieval.beir_collection import Passage, Passages
-from t5x_style.serving import bundle_update, bundling
+from t5x_style.serving import bundle, bundle_update, bundling
 from t5x_style.serving.bundle import BundleError
 from t5x_style.serving.bundle_update import Changes
 from tests.t5x_style.serving import bundle_kit
@@ -77,6 +77,14 @@ def test_an_id_that_is_not_there_is_refused_and_nothing_is_published(made, tmp_p
     with pytest.raises(BundleError, match="found 1 others, the first is 'zz'"):
         bundle_update.update(made, changes)
     assert versioned_folder.published(made) == [1]
+
+
+def test_the_last_two_versions_stay_and_name_what_they_were_made_of(made) -> None:
+    for name in "xyz":
+        given = {name: Passage(name, "", "salt", "")}
+        bundle_update.update(made, Changes(given, frozenset()))
+    assert versioned_folder.published(made) == [3, 4]
+    assert bundle.origin(made) == bundle_kit.ORIGIN
 
 
 def test_deleting_all_is_refused(made, tmp_path) -> None:

@@ -50,7 +50,7 @@ def test_a_request_keeps_its_version_and_the_next_gets_the_new_one(made, served)
 def test_no_request_fails_and_none_mixes_versions_while_they_change(made, served) -> None:
     failed: list[BaseException] = []
     versions: set[int] = set()
-    stop = threading.Event()
+    stop, newest = threading.Event(), threading.Event()
 
     def run() -> None:
         while not stop.is_set():
@@ -59,8 +59,11 @@ def test_no_request_fails_and_none_mixes_versions_while_they_change(made, served
                     version = service.facts.version
                     assert ask(service) == ([] if version == 1 else [f"salt {version}"])
                     versions.add(version)
+                    if version == 3:
+                        newest.set()
             except BaseException as error:
                 failed.append(error)
+                newest.set()
                 return
 
     threads = [threading.Thread(target=run) for _ in range(3)]
@@ -69,8 +72,7 @@ def test_no_request_fails_and_none_mixes_versions_while_they_change(made, served
     for number in (2, 3):
         bundle_update.update(made, changes(number))
         assert served.refresh()
-    while 3 not in versions and not failed:
-        pass
+    assert newest.wait(60)
     stop.set()
     for one in threads:
         one.join()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t5x_style.serving.service import Encoded, Overloaded, Tokens
+from t5x_style.serving.service import Encoded, Overloaded, RequestError, Tokens
 from t5x_style.serving.token_batches import TokenBatches, shapes, width_of
 
 LENGTHS = {"query": 48, "passage": 192}
@@ -163,6 +163,14 @@ def test_a_kind_that_the_programs_lack_is_an_error_of_its_texts_alone(programs) 
     made = batches(programs)
     with pytest.raises(KeyError, match="sparse_segments"):
         made.submit("query", text(1, 5), ["sparse"]).result(10)
+    assert vector(made.submit("query", text(2, 5), ["dense"])) == [2, 5]
+    made.close()
+
+
+def test_a_side_that_the_model_does_not_embed_is_refused_and_others_are_encoded(programs) -> None:
+    made = TokenBatches(programs, {"query": 48}, 0)
+    with pytest.raises(RequestError, match=r"the model embeds, \['query'\], found 'passage'"):
+        made.submit("passage", text(1, 5), ["dense"])
     assert vector(made.submit("query", text(2, 5), ["dense"])) == [2, 5]
     made.close()
 
