@@ -71,23 +71,41 @@ class Programs:
         self._calls = {file.name.removesuffix(_SUFFIX): _call_of(file) for file in files}
         self._arrays = _parameters(folder / _PARAMETERS)
         self.names = tuple(self._calls)
-        self._shapes: set[tuple[str, tuple[int, int]]] = set()
+        self._compiled: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     @property
     def compiled(self) -> int:
         """How many programs were compiled: one for each function and shape."""
-        return len(self._shapes)
+        return len(self._compiled)
+
+    def compile(self, name: str, shape: tuple[int, ...]) -> bool:
+        """Compiles a function for batches of a shape; from any thread.
+
+        Args:
+          name: of the function.
+          shape: (b, s).
+
+        Returns:
+          False where it was compiled before.
+        """
+        if (name, shape) in self._compiled:
+            return False
+        tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
+        self._compiled[name, shape] = (
+            self._calls[name].lower(self._arrays, tokens, tokens).compile()
+        )
+        return True
 
     def __call__(self, name: str, tokens: np.ndarray, mask: np.ndarray) -> Outputs:
-        """What a function makes of texts, still on the device.
+        """What a function makes of texts, still on the device; compiled first for a new shape.
 
         Args:
           name: of the function.
           tokens: [b, s] int32.
           mask: [b, s] int32, ones and then zeros.
         """
-        self._shapes.add((name, (tokens.shape[0], tokens.shape[1])))
-        found: Outputs = self._calls[name](self._arrays, tokens, mask)
+        self.compile(name, tokens.shape)
+        found: Outputs = self._compiled[name, tokens.shape](self._arrays, tokens, mask)
         return found
 
 

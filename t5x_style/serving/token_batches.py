@@ -1,28 +1,29 @@
 """Texts of many requests, encoded together: one thread owns the device, and shapes are few.
 
 A text waits for no other: whatever waits when the device is free becomes the next batch, up to a
-budget of tokens, padding included. Batches have one of a few shapes, all of which are compiled
-before the first request, so that no request waits for a compilation.
+budget of tokens, padding included. Batches have one of a few shapes (`batch_shapes`), all of which
+are compiled before the first request, so that no request waits for a compilation.
 """
 
 import collections
 import dataclasses
+import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
+import jax
 import numpy as np
 
 from t5x_style.interfaces.representation import DENSE, MULTI_VECTOR, SPARSE, function_name
+from t5x_style.serving import batch_shapes
+from t5x_style.serving.batch_shapes import BatchShapes
 from t5x_style.serving.programs import Programs
 from t5x_style.serving.service import Encoded, Overloaded, RequestError, Tokens
 
-BUDGET = 4_096  # tokens of a batch, padding included
 WAITING = 1 << 18  # tokens that may wait
-_SHORTEST = 16
-_ROWS = 4  # one more shape for each factor of rows
 
 
 class Observer(Protocol):
@@ -44,7 +45,7 @@ class Observer(Protocol):
         ...
 
     def compilation(self, seconds: float) -> None:
-        """A program was compiled, and run once."""
+        """A program was compiled."""
         ...
 
 
@@ -71,7 +72,7 @@ class TokenBatches:
         programs: Programs,
         lengths: Mapping[str, int],
         pad: int,
-        budget: int = BUDGET,
+        budget: int | None = None,
         most_waiting: int = WAITING,
         observer: Observer | None = None,
     ) -> None:
@@ -81,12 +82,16 @@ class TokenBatches:
           programs: of the model.
           lengths: side -> tokens of its longest text.
           pad: id of [PAD].
-          budget: tokens of a batch, padding included; a longer text is a batch.
+          budget: tokens of a batch, padding included; a longer text is a batch. None: what suits
+            the device.
           most_waiting: tokens that may wait before a text is refused.
           observer: is given what batches cost.
         """
-        self._programs, self._lengths, self._pad = programs, dict(lengths), pad
-        self._budget, self._most_waiting, self._observer = budget, most_waiting, observer
+        if budget is None:
+            budget = batch_shapes.BUDGETS.get(jax.default_backend(), batch_shapes.OTHER_BUDGET)
+        self._shapes = {side: BatchShapes(length, budget) for side, length in lengths.items()}
+        self._programs, self._pad = programs, pad
+        self._most_waiting, self._observer = most_waiting, observer
         self._texts: collections.deque[_Text] = collections.deque()
         self._changed = threading.Condition()
         self.waiting = 0
@@ -103,9 +108,9 @@ class TokenBatches:
           RequestError: the model does not embed this side.
           RuntimeError: it is closed.
         """
-        if side not in self._lengths:
+        if side not in self._shapes:
             raise RequestError(
-                f"side: expected one that the model embeds, {sorted(self._lengths)}, found {side!r}"
+                f"side: expected one that the model embeds, {sorted(self._shapes)}, found {side!r}"
             )
         future: Future[Encoded] = Future()
         with self._changed:
@@ -120,14 +125,10 @@ class TokenBatches:
 
     def warm_up(self) -> int:
         """Compiles every shape of every side; returns how many there are. Before any request."""
-        count = 0
-        for side, length in self._lengths.items():
-            for rows, columns in shapes(length, self._budget):
-                ids = np.full((rows, columns), self._pad, np.int32)
-                mask = np.ones((rows, columns), np.int32)
-                self._computed(side, ids, mask)
-                count += 1
-        return count
+        every = [(side, shape) for side, shapes in self._shapes.items() for shape in shapes]
+        with ThreadPoolExecutor(os.cpu_count()) as threads:  # XLA compiles outside the GIL
+            list(threads.map(lambda one: self._compile(*one), every))
+        return len(every)
 
     def close(self) -> None:
         """Ends the thread after what waits was encoded."""
@@ -149,32 +150,21 @@ class TokenBatches:
                 self._encode(running)
 
     def _next(self) -> list[_Text]:
-        """Takes the texts of one side that waited longest, as many as fit the budget."""
-        side = self._texts[0].side
-        taken: list[_Text] = []
-        left: list[_Text] = []
-        longest = 0
-        for one in self._texts:
-            width = width_of(max(longest, len(one.ids)), self._lengths[side])
-            fits = not taken or (len(taken) + 1) * width <= self._budget
-            if one.side == side and fits:
-                taken.append(one)
-                longest = max(longest, len(one.ids))
-            else:
-                left.append(one)
-        self._texts = collections.deque(left)
+        """Takes the text that waited longest, and others of its side."""
+        first = [self._texts.popleft() for _ in range(min(len(self._texts), batch_shapes.WINDOW))]
+        side = first[0].side
+        waiting = [one for one in first if one.side == side]
+        chosen = self._shapes[side].chosen([len(one.ids) for one in waiting])
+        taken = [waiting[number] for number in chosen]
+        gone = set(map(id, taken))
+        self._texts.extendleft(one for one in reversed(first) if id(one) not in gone)
         self.waiting -= sum(len(one.ids) for one in taken)
         return taken
 
     def _encode(self, texts: Sequence[_Text]) -> None:
         """Encodes texts of one side as one batch, and ends their futures."""
         side, begin = texts[0].side, time.perf_counter()
-        columns = width_of(max(len(one.ids) for one in texts), self._lengths[side])
-        rows = next(
-            rows
-            for rows, width in shapes(self._lengths[side], self._budget)
-            if width == columns and rows >= len(texts)
-        )
+        rows, columns = self._shapes[side].room(len(texts), max(len(one.ids) for one in texts))
         ids = np.full((rows, columns), self._pad, np.int32)
         mask = np.zeros((rows, columns), np.int32)
         mask[:, 0] = 1  # of rows without a text: a row of padding alone may give NaN
@@ -202,29 +192,17 @@ class TokenBatches:
         self, side: str, ids: np.ndarray, mask: np.ndarray
     ) -> tuple[dict[str, np.ndarray], float]:
         """What a batch became, on the host, and the seconds it took."""
-        begin, compiled = time.perf_counter(), self._programs.compiled
+        self._compile(side, ids.shape)
+        begin = time.perf_counter()
         outputs = self._programs(function_name(side), ids, mask)
         found = {name: np.asarray(array) for name, array in outputs.items()}
-        seconds = time.perf_counter() - begin
-        if self._observer is not None and self._programs.compiled > compiled:
-            self._observer.compilation(seconds)
-        return found, seconds
+        return found, time.perf_counter() - begin
 
-
-def width_of(length: int, longest: int) -> int:
-    """Tokens of a row in which a text of `length` is encoded: a power of two, or the longest."""
-    return min(longest, max(_SHORTEST, 1 << (length - 1).bit_length()))
-
-
-def shapes(longest: int, budget: int) -> Iterator[tuple[int, int]]:
-    """(rows, columns) of all batches of one side; of equal columns the fewest rows first."""
-    lengths = [1 << power for power in range(longest.bit_length() + 1)]
-    for columns in sorted({width_of(length, longest) for length in lengths}):
-        most, rows = max(1, budget // columns), 1
-        while rows < most:
-            yield rows, columns
-            rows *= _ROWS
-        yield most, columns
+    def _compile(self, side: str, shape: tuple[int, ...]) -> None:
+        """Compiles a program, unless it was; the observer is given what that took."""
+        begin = time.perf_counter()
+        if self._programs.compile(function_name(side), shape) and self._observer is not None:
+            self._observer.compilation(time.perf_counter() - begin)
 
 
 def encoded(found: Mapping[str, np.ndarray], row: int, kinds: Sequence[str]) -> Encoded:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from t5x_style.serving.batch_shapes import BatchShapes
 from t5x_style.serving.service import Encoded, Overloaded, RequestError, Tokens
-from t5x_style.serving.token_batches import TokenBatches, shapes, width_of
+from t5x_style.serving.token_batches import TokenBatches
 
 LENGTHS = {"query": 48, "passage": 192}
 
@@ -25,13 +26,13 @@ class FakePrograms:
         self.error: Exception | None = None
         self.shapes: set[tuple[str, tuple[int, ...]]] = set()
 
-    @property
-    def compiled(self) -> int:
-        return len(self.shapes)
+    def compile(self, name: str, shape: tuple[int, ...]) -> bool:
+        known = (name, shape) in self.shapes
+        self.shapes.add((name, shape))
+        return not known
 
     def __call__(self, name: str, tokens: np.ndarray, mask: np.ndarray) -> dict[str, np.ndarray]:
         self.calls.append((name, tokens.shape))
-        self.shapes.add((name, tokens.shape))
         self.entered.set()
         self.free.wait()
         if self.error is not None:
@@ -102,24 +103,11 @@ def test_no_batch_exceeds_the_budget_but_of_one_text(texts, budget) -> None:
     ]
     programs.free.set()
     assert [vector(one) for one in futures] == [[n, one[1]] for n, one in enumerate(texts)]
-    known = {side: set(shapes(length, budget)) for side, length in LENGTHS.items()}
+    known = {side: set(BatchShapes(length, budget)) for side, length in LENGTHS.items()}
     for name, (rows, columns) in programs.calls:
         assert (rows, columns) in known[name.removeprefix("embed_")]
         assert rows == 1 or rows * columns <= budget
     made.close()
-
-
-@given(st.integers(1, 8192), st.integers(1, 20_000))
-def test_there_is_a_shape_for_every_batch_within_the_budget(longest, budget) -> None:
-    known = list(shapes(longest, budget))
-    assert len(known) == len(set(known))
-    for length in {1, longest // 2 or 1, longest}:
-        columns = width_of(length, longest)
-        assert length <= columns <= longest
-        rows = [rows for rows, width in known if width == columns]
-        assert rows == sorted(rows)
-        assert rows[0] == 1
-        assert rows[-1] == max(1, budget // columns)
 
 
 def test_a_cancelled_text_is_left_out(programs) -> None:

@@ -1,0 +1,89 @@
+"""Which shapes batches of one side have: few, so that all are compiled before the first request.
+
+    widths   16, 32, 64, 96, 128, then four to each doubling: 160, 192, 224, 256, 320, ...
+    rows     1, 4, 16, ... and as many as the budget of tokens allows
+
+A batch takes texts of like lengths, and a smaller shape rather than one that is half empty: on a
+CPU a token of padding costs as much as any other, and two batches as much as one.
+"""
+
+from collections.abc import Iterator, Sequence
+
+BUDGETS = {"cpu": 1_024}  # backend -> tokens; docs/results/serving.md has figures of this one
+OTHER_BUDGET = 4_096
+WINDOW = 1_024  # texts that waited longest, of which a batch is chosen
+_TO_A_DOUBLING = 4
+_ROWS = 4  # one more shape for each factor of rows
+_FULL = 0.6  # of the places of a batch, were all texts as long as its longest
+
+
+class BatchShapes:
+    """The shapes of one side.
+
+    Attributes:
+      rows: width -> numbers of rows, ascending, the first of them 1.
+    """
+
+    def __init__(self, longest: int, budget: int) -> None:
+        """Lists them.
+
+        Args:
+          longest: tokens of the longest text, which is a width.
+          budget: tokens of a batch, padding included; one text may have more.
+        """
+        self.rows = {width: list(_rows(max(1, budget // width))) for width in _widths(longest)}
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """(rows, columns) of all."""
+        return ((rows, width) for width, known in self.rows.items() for rows in known)
+
+    def room(self, texts: int, longest: int) -> tuple[int, int]:
+        """(rows, columns) of the smallest batch that holds so many texts, the longest as given.
+
+        Raises:
+          StopIteration: there is none.
+        """
+        width = self._width(longest)
+        return next(rows for rows in self.rows[width] if rows >= texts), width
+
+    def chosen(self, lengths: Sequence[int]) -> list[int]:
+        """Which texts are encoded next: the one that waited longest, and those most like it.
+
+        Args:
+          lengths: of texts that wait, in the order of their arrival; at least one.
+
+        Returns:
+          Their numbers.
+        """
+        width = self._width(lengths[0])
+        fitting = [n for n, length in enumerate(lengths) if length <= width]
+        fitting.sort(key=lambda n: (n > 0, -lengths[n]))
+        for rows in reversed(self.rows[width]):
+            taken = fitting[:rows]
+            given = [lengths[n] for n in taken]
+            if sum(given) >= _FULL * rows * max(given):
+                return taken
+        return fitting[:1]
+
+    def _width(self, length: int) -> int:
+        """Of the rows for a text of `length`."""
+        return next(width for width in self.rows if width >= length)
+
+
+def _widths(longest: int) -> Iterator[int]:
+    width, step = 16, 16
+    while width < longest:
+        yield width
+        width += step
+        step = max(32, (1 << (width.bit_length() - 1)) // _TO_A_DOUBLING)
+    yield longest
+
+
+def _rows(most: int) -> Iterator[int]:
+    """Of one width; a number that is nearly the largest is left out."""
+    rows = 1
+    while rows == 1 or 1.5 * rows <= most:
+        yield rows
+        rows *= _ROWS
+    if most > 1:
+        yield most
