@@ -3,10 +3,12 @@
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.config import JsonDict
 
 from launch.service.error_replies import shown
 
 Side = Literal["query", "passage"]
+_FROM_1: JsonDict = {"minimum": 1}  # for /docs; the check is the route's, in its own words
 _IDS = (
     "expected a text or an array of texts, found token ids; ids of another tokenizer would give "
     "wrong vectors. With langchain-openai, set OpenAIEmbeddings(check_embedding_ctx_length=False)"
@@ -58,8 +60,11 @@ def as_list(texts: str | list[str]) -> list[str]:
     return [texts] if isinstance(texts, str) else texts
 
 
-Text = Annotated[str, AfterValidator(check_unicode)]
-Texts = Annotated[str | list[str], BeforeValidator(check_texts)]
+_NOT_EMPTY: JsonDict = {"minLength": 1, "minItems": 1}
+Text = Annotated[str, AfterValidator(check_unicode), Field(json_schema_extra={"minLength": 1})]
+Texts = Annotated[
+    str | list[str], BeforeValidator(check_texts), Field(json_schema_extra=_NOT_EMPTY)
+]
 
 
 class Request(BaseModel):
@@ -73,7 +78,7 @@ class SearchRequest(Request):
 
     query: Text
     mode: str | None = Field(None, description="one of /info's modes; default: hybrid, if offered")
-    k: int = Field(10, description="passages, from 1")
+    k: int = Field(10, description="passages, from 1", json_schema_extra=_FROM_1)
     source: str | None = Field(None, description="only passages whose source begins so")
 
 
@@ -84,7 +89,7 @@ class SearchLink(BaseModel):
 
     q: str
     mode: str | None = None
-    k: int = 10
+    k: int = Field(10, json_schema_extra=_FROM_1)
     source: str | None = None
 
 
@@ -92,7 +97,7 @@ class CompareRequest(Request):
     """Of POST /compare."""
 
     query: Text
-    k: int = Field(10, description="passages of each mode, from 1")
+    k: int = Field(10, description="passages of each mode, from 1", json_schema_extra=_FROM_1)
 
 
 class EvidenceRequest(Request):

@@ -50,7 +50,7 @@ async def info(session: Opened) -> JsonReply:
     return JsonReply({**named, "contract": contract, **theirs, **ours})
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=Response, responses={200: {"content": {CONTENT_TYPE: {}}}})
 async def metrics(request: Request, session: Opened) -> Response:
     """Counters in the format of Prometheus."""
     text = request.app.state.metrics.text(session.service.waiting(), session.facts.version)

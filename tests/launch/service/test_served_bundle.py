@@ -23,7 +23,7 @@ from t5x_style.serving.bundle_update import Changes
 from tests.t5x_style.serving import bundle_kit
 
 # A separate environment: pip install openai==3.51 langchain-openai cohere huggingface_hub
-# llama-index-embeddings-text-embeddings-inference llama-index-postprocessor-tei-rerank
+# llama-index-embeddings-text-embeddings-inference llama-index-postprocessor-tei-rerank schemathesis
 CLIENTS_PYTHON = os.environ.get("KENNEL_CLIENTS_PYTHON", "")
 CLIENTS = REPOSITORY / "tests/launch/service/real_clients.py"
 
@@ -208,3 +208,16 @@ def test_real_clients_get_the_vectors_and_the_order(server) -> None:
         *("openai", "openai, float", "langchain_openai", "cohere", "huggingface_hub"),
         *("llama_index embedding", "llama_index rerank"),
     ]
+
+
+@pytest.mark.skipif(not CLIENTS_PYTHON, reason="needs KENNEL_CLIENTS_PYTHON, with the clients")
+def test_all_routes_answer_as_their_openapi_document_says(server) -> None:
+    checks = "not_a_server_error,status_code_conformance,content_type_conformance"
+    command = [str(Path(CLIENTS_PYTHON).with_name("schemathesis")), "run"]
+    settings = [f"--checks={checks},response_schema_conformance", "--max-examples=30", "--seed=1"]
+    done = subprocess.run(
+        [*command, f"{server.url}/openapi.json", *settings], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    routes = httpx.get(f"{server.url}/openapi.json").json()["paths"].values()
+    assert f"{sum(map(len, routes))} passed" in done.stdout, done.stdout[-5000:]
