@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # imports FastAPI, which is an extra
     from launch.service.settings import Current, Settings
 
 BUNDLE = "bundle"  # in the folder of a run
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _CURRENT = "CURRENT"  # in that of a bundle, see `t5x_style.retrieval.versioned_folder`
 _BACKLOG = 2048  # connections that wait to be accepted, as uvicorn has it
 
@@ -133,8 +134,25 @@ def settings_of(options: argparse.Namespace) -> "Settings":
         max_k=options.max_k,
         max_requests=options.max_requests,
         timeout=options.timeout,
+        hosts=hosts(options.host, options.allow_host),
         api_key=read_key(options.api_key_file),
     )
+
+
+def hosts(address: str, allowed: Sequence[str]) -> tuple[str, ...]:
+    """Names by which clients may call the server; () where any name will do.
+
+    Args:
+      address: to listen on. One that other machines can reach is called by names unknown here.
+      allowed: further names.
+    """
+    try:
+        loopback = ipaddress.ip_address(address).is_loopback
+    except ValueError:  # a name
+        loopback = address.lower() in _LOOPBACK
+    if not loopback and not allowed:
+        return ()
+    return tuple(dict.fromkeys(one.lower() for one in (*_LOOPBACK, address, *allowed)))
 
 
 def read_key(path: str | None) -> str | None:

@@ -37,6 +37,7 @@ from t5x_style.serving import (
     saved_model,
     saved_model_check,
     searcher,
+    warmup_requests,
 )
 from t5x_style.serving.saved_model import ExportError
 from t5x_style.step.train_state import MakeObjective
@@ -48,7 +49,7 @@ _PACKAGES = ("jax", "flax", "orbax-export", "tensorflow-cpu")
 JOBS = {
     "export": {
         "name": "export",
-        "version": 1,
+        "version": 2,
         "outputs": ["saved_model", "notice"],
         "program": True,
     }
@@ -145,12 +146,13 @@ def _write(
     tokenizer: Tokenizer,
     default: str,
 ) -> None:
-    """The SavedModel, with contract.json and the tokenizer's files as assets."""
+    """The SavedModel; contract.json and the tokenizer's files as assets; warm-up requests."""
     files = {path.name: path for path in sorted(Path(tokenizer.folder).iterdir()) if path.is_file()}
     with tempfile.TemporaryDirectory() as scratch:
         contract.save(scratch)
         files[FILE_NAME] = Path(scratch) / FILE_NAME
         saved_model.save(folder, saved_model.portable(model), default, files)
+    warmup_requests.write(folder, default, saved_model.lengths(model))
 
 
 def _write_manifest(folder: Path, max_lengths: dict[str, int], default: str, worst: float) -> None:

@@ -92,6 +92,7 @@ def documented(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
             401: "the key is missing or another one",
             408: "the body did not arrive in time",
             413: "the body is too large",
+            421: "the header Host names another server",
             422: "a field is wrong",
             424: "the model does not make the kind that the route needs",
             429: "too many requests, or texts; see Retry-After",

@@ -54,7 +54,14 @@ class Limits:
 
     async def _pass_or_refuse(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         path, most = scope["path"], self._settings.max_requests
-        if not self._may_pass(scope):
+        if not self._knows_host(scope):
+            message = (
+                f"the header Host: expected one of {', '.join(self._settings.hosts)}; a server for "
+                "other names is started with --allow_host=NAME"
+            )
+            refusal = error_replies.reply(path, 421, message, error_replies.CLOSES)
+            await refusal(scope, receive, answer)
+        elif not self._may_pass(scope):
             message = "expected the header Authorization: Bearer KEY with the key of this server"
             headers = {"WWW-Authenticate": "Bearer", **error_replies.CLOSES}
             await error_replies.reply(path, 401, message, headers)(scope, receive, answer)
@@ -73,6 +80,11 @@ class Limits:
             finally:
                 self._active -= 1
                 self._metrics.active.set(self._active)
+
+    def _knows_host(self, scope: Scope) -> bool:
+        given = _header(scope, b"host").decode("latin-1").lower()
+        name = re.sub(r":\d*$", "", given).removeprefix("[").removesuffix("]")
+        return not self._settings.hosts or name in self._settings.hosts
 
     def _may_pass(self, scope: Scope) -> bool:
         key, path = self._settings.api_key, scope["path"]

@@ -38,6 +38,9 @@ class Settings:
       timeout: seconds of a request, after which it is answered with 504.
       texts_in_queue: of one request at the same time, so that a large one leaves room for others.
       threads: that tokenize and search.
+      hosts: names by which clients may call the server, in small letters and without a port; ():
+        any. A page of another site can reach a server of this machine under a name of its own
+        (DNS rebinding), and would read the replies.
       api_key: that clients send as `Authorization: Bearer KEY`; None: none is needed.
       page: folder of the page at `/`.
     """
@@ -51,6 +54,7 @@ class Settings:
     timeout: float = 60.0
     texts_in_queue: int = 64
     threads: int = dataclasses.field(default_factory=default_threads)
+    hosts: tuple[str, ...] = ()
     api_key: str | None = dataclasses.field(default=None, repr=False)
     page: Path = PAGE
 

@@ -178,6 +178,14 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="with a key that clients send as Authorization: Bearer KEY; default: no key",
     )
+    parser.add_argument(
+        "--allow_host",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="name by which clients call the server, as behind a proxy; may be repeated; default: "
+        "localhost, or any where --host is an address that other machines can reach",
+    )
     parser.add_argument("--name", help="of the model in replies; default: the run's")
     limits = (
         ("max_body", 2_000_000, "bytes of a request"),

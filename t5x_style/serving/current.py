@@ -11,17 +11,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from t5x_style.retrieval import versioned_folder
-from t5x_style.serving import token_batches
+from t5x_style.serving import freed_memory, token_batches
 from t5x_style.serving.bundle_service import BundleService
 
 
 class _Held:
-    """A service, and how many requests use it."""
+    """A service, None once it is closed, and how many requests use it."""
 
     def __init__(self, service: BundleService) -> None:
-        self.service = service
+        self.service: BundleService | None = service
+        self.version = service.facts.version
         self.users = 0
         self.retired = False
+
+    def close(self) -> None:
+        """Ends the service, and gives its memory back."""
+        service, self.service = self.service, None
+        if service is not None:
+            service.close()
+        del service
+        freed_memory.give_back()
 
 
 class Current:
@@ -51,6 +60,7 @@ class Current:
             held = self._held
             held.users += 1
         try:
+            assert held.service is not None  # it is closed after the last user has left
             yield held.service
         finally:
             self._leave(held)
@@ -65,7 +75,7 @@ class Current:
         except (OSError, ValueError) as error:
             print(f"serve: {error}", file=sys.stderr, flush=True)
             return False
-        if number == self._held.service.facts.version or number in self.failed:
+        if number == self._held.version or number in self.failed:
             return False
         try:
             opened = _Held(self._open(number))
@@ -79,7 +89,7 @@ class Current:
             unused = old.users == 0
         print(f"serve: version {number} is served now", file=sys.stderr, flush=True)
         if unused:
-            old.service.close()
+            old.close()
         return True
 
     def watch(self, seconds: float = 2.0) -> None:
@@ -97,7 +107,7 @@ class Current:
         self._stop.set()
         if self._watcher is not None:
             self._watcher.join()
-        self._held.service.close()
+        self._held.close()
 
     def _open(self, number: int) -> BundleService:
         version = versioned_folder.version_folder(self._folder, number)
@@ -114,7 +124,7 @@ class Current:
             held.users -= 1
             last = held.retired and held.users == 0
         if last:
-            held.service.close()
+            held.close()
 
 
 def open_current(folder: str | Path, observer: token_batches.Observer | None = None) -> Current:

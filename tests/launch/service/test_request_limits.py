@@ -94,6 +94,24 @@ def test_limits_that_let_nothing_pass(change):
         Settings(**change)
 
 
+@pytest.mark.parametrize("host", ["localhost:8000", "LocalHost", "127.0.0.1:1", "[::1]:8000"])
+def test_a_known_host_is_answered(serve, service, host):
+    client = serve(service, hosts=("localhost", "127.0.0.1", "::1"))
+    assert client.post("/search", json=SEARCH, headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8000", "localhost.evil.example", ""]
+)
+@pytest.mark.parametrize("path", ["/", "/search", "/health"])
+def test_another_host_is_refused_before_anything_is_answered(serve, service, host, path):
+    client = serve(service, hosts=("localhost", "127.0.0.1", "::1"))
+    reply = client.get(path, headers={"Host": host})
+    assert reply.status_code == 421
+    assert "expected one of localhost, 127.0.0.1, ::1" in reply.json()["error"]
+    assert "--allow_host=NAME" in reply.json()["error"]
+
+
 def test_more_requests_than_allowed_are_refused_until_one_ends():
     async def run():
         service = FakeService()

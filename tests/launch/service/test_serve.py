@@ -45,7 +45,8 @@ def options_of(*argv):
 
 def test_the_flags_have_the_defaults_of_the_settings():
     found = serve.settings_of(options_of("runs/a"))
-    assert dataclasses.asdict(found) == dataclasses.asdict(Settings())
+    loopback = ("localhost", "127.0.0.1", "::1")
+    assert dataclasses.asdict(found) == dataclasses.asdict(Settings(hosts=loopback))
     options = options_of("runs/a", "--max_k=3", "--timeout=2.5", "--name=mine")
     found = serve.settings_of(options)
     assert (found.max_k, found.timeout, found.name) == (3, 2.5, "mine")
@@ -140,3 +141,18 @@ def test_a_signal_stops_it_after_the_request_in_progress():
         assert (process.returncode, output, errors) == (0, "closed\n", "")
     finally:
         process.kill()
+
+
+@pytest.mark.parametrize(
+    ("address", "allowed", "expected"),
+    [
+        ("127.0.0.1", [], ("localhost", "127.0.0.1", "::1")),
+        ("127.0.0.5", [], ("localhost", "127.0.0.1", "::1", "127.0.0.5")),
+        ("localhost", ["Search.Example"], ("localhost", "127.0.0.1", "::1", "search.example")),
+        ("0.0.0.0", [], ()),
+        ("0.0.0.0", ["a.example"], ("localhost", "127.0.0.1", "::1", "0.0.0.0", "a.example")),
+        ("search.example", [], ()),
+    ],
+)
+def test_names_of_the_server(address, allowed, expected) -> None:
+    assert serve.hosts(address, allowed) == expected

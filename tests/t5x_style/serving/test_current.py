@@ -1,6 +1,7 @@
 """The version that is served: replaced while requests run, kept where a new one is damaged."""
 
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,15 @@ def test_a_request_keeps_its_version_and_the_next_gets_the_new_one(made, served)
         assert ask(old) == []  # still open
     with pytest.raises(RuntimeError, match="closed"):
         ask(old)
+
+
+def test_a_version_that_no_request_uses_is_gone_when_the_next_is_served(made, served) -> None:
+    with served.use() as service:
+        old = weakref.ref(service)
+    del service
+    bundle_update.update(made, changes(2))
+    assert served.refresh()
+    assert old() is None
 
 
 def test_no_request_fails_and_none_mixes_versions_while_they_change(made, served) -> None:

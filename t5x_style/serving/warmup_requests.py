@@ -1,0 +1,73 @@
+"""Requests that TensorFlow Serving sends itself when it loads a SavedModel, so that none waits.
+
+    <version>/assets.extra/tf_serving_warmup_requests    TFRecords, a PredictionLog in each
+
+A program is compiled for each shape of a batch. There is one request for each signature and each
+power of two of tokens, one text each; clients that pad to these lengths never wait for a
+compilation. Other shapes work, and are compiled when they first come.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from t5x_style.serving import saved_model
+
+FILE = "assets.extra/tf_serving_warmup_requests"
+_SHORTEST = 16
+
+
+def write(folder: Path, default: str, max_lengths: Mapping[str, int]) -> None:
+    """Writes FILE.
+
+    Args:
+      folder: of the SavedModel.
+      default: the function that `saved_model.DEFAULT` names.
+      max_lengths: signature -> tokens that a text may have.
+    """
+    tf = saved_model.cpu_only_tensorflow()
+    path = folder / FILE
+    path.parent.mkdir()
+    known = {**max_lengths, saved_model.DEFAULT: max_lengths[default]}
+    with tf.io.TFRecordWriter(str(path)) as file:
+        for signature, longest in known.items():
+            for length in lengths(longest):
+                file.write(request(signature, length))
+
+
+def lengths(longest: int) -> Iterator[int]:
+    """Powers of two from 16 on, and the longest.
+
+    >>> list(lengths(48)), list(lengths(8))
+    ([16, 32, 48], [8])
+    """
+    length = _SHORTEST
+    while length < longest:
+        yield length
+        length *= 2
+    yield longest
+
+
+def request(signature: str, length: int) -> bytes:
+    """A PredictionLog with one text of `length` tokens, each the first of the vocabulary.
+
+    Numbers of fields: tensorflow_serving/apis/prediction_log.proto, predict.proto and model.proto,
+    whose package wants a second TensorFlow.
+    """
+    tf = saved_model.cpu_only_tensorflow()
+    ids = np.zeros((1, length), np.int32)
+    asked = _field(1, _field(3, signature.encode()))  # model_spec.signature_name
+    for name, array in (("attention_mask", np.ones_like(ids)), ("input_ids", ids)):
+        tensor = tf.make_tensor_proto(array).SerializeToString()
+        asked += _field(2, _field(1, name.encode()) + _field(2, tensor))  # inputs: key, value
+    return _field(6, _field(1, asked))  # predict_log.request
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field of a protocol buffer whose content is text or a message: tag, size, content."""
+    head, size = [number << 3 | 2], len(content)
+    while size >= 128:
+        head.append(size & 127 | 128)
+        size >>= 7
+    return bytes([*head, size]) + content
