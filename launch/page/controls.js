@@ -34,8 +34,9 @@ export function createControls(context) {
       for (const radio of form.querySelectorAll("input[name=mode]")) {
         radio.checked = radio.value === context.modeOf(state);
       }
-      byId("modes").hidden = state.view !== "search";
-      byId("source-field").hidden = state.view !== "search" || !context.info.sources.length;
+      const isSearched = state.view === "search" || state.view === "map"; // by one mode
+      byId("modes").hidden = !isSearched;
+      byId("source-field").hidden = !isSearched || !context.info.sources.length;
       form.hidden = state.view === "about";
     },
   };

@@ -19,11 +19,13 @@ export function createCurl(context) {
 
 /** [path, body] of each request of a state. */
 function requests(context, state) {
-  if (state.view === "about" || !state.query) return [["info", null]];
+  const isMap = state.view === "map" && context.info.kinds.includes("dense");
+  const first = isMap ? [["map", null]] : [];
+  if (state.view === "about" || !state.query) return isMap ? first : [["info", null]];
   const { query, k, open } = state;
   const main = state.view === "compare" ? ["compare", { query, k }]
     : ["search", searchBody(context, state)];
-  return open ? [main, ["evidence", { query, id: open }]] : [main];
+  return [...first, main, ...(open ? [["evidence", { query, id: open }]] : [])];
 }
 
 /**

@@ -7,7 +7,7 @@ import { focusHit } from "./keyboard.js";
 import { errorNotice, placeholder, warning } from "./notices.js";
 import { createPassageText } from "./passage_text.js";
 import { sharedWords } from "./shared_words.js";
-import { change } from "./state.js";
+import { change, current } from "./state.js";
 import { counted, nameOf, number } from "./text.js";
 
 /**
@@ -66,7 +66,7 @@ export function createEvidenceView(context) {
 
 function head(title, id) {
   const close = element("button.quiet.close", { type: "button", onclick: () => leave(id) },
-    element("span.to-hits", {}, "Back to the hits"), element("span.to-close", {}, "Close"));
+    element("span.to-hits", {}, `Back to the ${current().view === "map" ? "map" : "hits"}`), element("span.to-close", {}, "Close"));
   return element("header.evidence-head", {},
     element("div.evidence-title", {}, element("p.eyebrow", {}, "Evidence"), title,
       element("p.meta", {})),

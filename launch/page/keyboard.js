@@ -48,13 +48,14 @@ function closeEvidence(target) {
 }
 
 /**
- * Focus the button of a passage in the view that is shown.
+ * Focus the button of a passage in the view that is shown, or else the map.
  *
  * @param {string} id
  */
 export function focusHit(id) {
   const hits = [...document.querySelectorAll("#views [data-hit]")];
-  hits.find((hit) => hit.dataset.hit === id && hit.checkVisibility())?.focus();
+  const hit = hits.find((one) => one.dataset.hit === id && one.checkVisibility());
+  (hit ?? document.querySelector("section:not([hidden]) > * .map-frame"))?.focus();
 }
 
 /** Move focus by columns and rows; a column is the list that a hit is in. */

@@ -8,6 +8,7 @@ import { createCurl } from "./curl.js";
 import { byId } from "./dom.js";
 import { createEvidenceView } from "./evidence_view.js";
 import { listenToKeys } from "./keyboard.js";
+import { createMapView } from "./map/map_view.js";
 import { errorNotice } from "./notices.js";
 import { createSearchView } from "./search_view.js";
 import { address, change, current, notify, subscribe } from "./state.js";
@@ -81,7 +82,7 @@ function showLinks(state) {
     if (view === state.view) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  const title = { search: "Search", compare: "Side by side", about: "About" }[state.view];
+  const title = { search: "Search", compare: "Side by side", map: "Map", about: "About" }[state.view];
   document.title = state.query ? `${state.query} · ${title} · Kennel` : `${title} · Kennel`;
 }
 
@@ -117,6 +118,7 @@ async function start() {
   const views = {
     search: createSearchView(context),
     compare: createCompareView(context),
+    map: createMapView(context),
     about: createAboutView(context),
   };
   byId("views").replaceChildren(...Object.values(views).map((view) => view.element));

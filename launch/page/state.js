@@ -2,24 +2,25 @@
  * What is shown, kept in the URL alone: a link restores it, and Back and Forward work.
  *
  * @typedef {Object} State
- * @property {"search"|"compare"|"about"} view
+ * @property {"search"|"compare"|"map"|"about"} view
  * @property {string} query as it was submitted
  * @property {string} mode "" until one is chosen
  * @property {number} k how many hits
  * @property {string} source "" for all
  * @property {string} open id of the passage whose evidence is shown, or ""
+ * @property {string} point id of the passage that is selected on the map, or ""
  * @property {""|"light"|"dark"} theme "" follows the system
  */
 
-const VIEWS = ["search", "compare", "about"];
+const VIEWS = ["search", "compare", "map", "about"];
 const THEMES = ["", "light", "dark"];
 const NAMES = { view: "view", query: "q", mode: "mode", k: "k", source: "source", open: "open",
-  theme: "theme" };
+  point: "point", theme: "theme" };
 const listeners = new Set();
 
 /** @type {Readonly<State>} */
 export const DEFAULTS = Object.freeze({
-  view: "search", query: "", mode: "", k: 10, source: "", open: "", theme: "",
+  view: "search", query: "", mode: "", k: 10, source: "", open: "", point: "", theme: "",
 });
 
 /**

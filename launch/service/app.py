@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from launch.service import (
     cohere_routes,
     error_replies,
+    map_routes,
     native,
     openai_routes,
     page,
@@ -22,7 +23,7 @@ from launch.service.request_limits import Limits
 from launch.service.server_metrics import Metrics
 from launch.service.settings import Current, Settings
 
-_ROUTERS = (native, status_routes, tei_routes, openai_routes, cohere_routes, page)
+_ROUTERS = (native, map_routes, status_routes, tei_routes, openai_routes, cohere_routes, page)
 
 
 def create_app(

@@ -226,3 +226,18 @@ class EncodeReply(BaseModel):
 
     version: int
     items: list[EncodedReply]
+
+
+class MapReply(BaseModel):
+    """Of GET /map: passages on a plane, an entry of each list for a passage, but of `sources`."""
+
+    version: int
+    passages: int = Field(description="that are indexed; the map may have fewer")
+    explained: tuple[float, float] = Field(description="share of the variance, of each axis")
+    ids: list[str]
+    x: list[float] = Field(description="from -1 to 1: the first principal component")
+    y: list[float] = Field(description="the second, in the scale of the first")
+    titles: list[str] = Field(description="the beginning, as of texts")
+    texts: list[str]
+    sources: list[str] = Field(description="'' of passages without one")
+    groups: list[int] = Field(description="of each passage, the number of its source, from 0")

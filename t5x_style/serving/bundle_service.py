@@ -21,10 +21,18 @@ from t5x_style.interfaces.representation import (
 from t5x_style.retrieval import hybrid, published_index, representation_files, similarity
 from t5x_style.retrieval.beir_collection import Passages
 from t5x_style.retrieval.exact_index import ExactIndex
-from t5x_style.serving import bundle, passage_search, programs, text_tokens, token_batches
+from t5x_style.serving import (
+    bundle,
+    corpus_map,
+    passage_search,
+    programs,
+    text_tokens,
+    token_batches,
+)
 from t5x_style.serving.passage_search import PassageSearch
 from t5x_style.serving.passage_sources import Sources
 from t5x_style.serving.service import (
+    CorpusMap,
     Encoded,
     Evidence,
     Facts,
@@ -61,6 +69,7 @@ class BundleService:
         self._passages = Passages(version)
         self._search = _searched(version, manifest, self._contract, self._passages)
         self._facts = _facts(manifest, self._contract, self._search)
+        self._map = corpus_map.LazyMap(self._drawn_map)
         self.programs = programs.Programs(version / programs.FOLDER)
         lengths = {
             side: length
@@ -135,6 +144,15 @@ class BundleService:
         given = passage_search.as_representations(passages)[kind]
         return [float(score) for score in similarity.scores(kind, asked, given)[0]]
 
+    def map(self) -> "Future[CorpusMap]":
+        """See `Service`."""
+        if DENSE not in self._search.passages:
+            raise RequestError(
+                f"a map is drawn of dense vectors: expected a bundle that stores them, found one "
+                f"with {', '.join(self._search.passages)} representations"
+            )
+        return self._map()
+
     def waiting(self) -> int:
         """See `Service`."""
         return self.batches.waiting
@@ -142,6 +160,10 @@ class BundleService:
     def close(self) -> None:
         """Ends its thread, after what waits was encoded."""
         self.batches.close()
+
+    def _drawn_map(self) -> CorpusMap:
+        vectors = self._search.passages[DENSE]
+        return corpus_map.draw(vectors, self._passages, self._search.sources)
 
     def _shared(
         self, query: tuple[np.ndarray, np.ndarray], passages: Representation, row: int

@@ -23,6 +23,14 @@ class Sources:
         self._order = np.argsort(np.asarray(sources, dtype=object), kind="stable").astype(np.int64)
         self._sorted = [sources[row] for row in self._order.tolist()]
         self.listed = _listed(sorted({source for source in sources if source}))
+        self._known = frozenset(self.listed)
+
+    def listed_of(self, source: str) -> str:
+        """The one of `listed` that a source is of; '' where there is none."""
+        if source in self._known:
+            return source
+        found = _PART.match(source)
+        return found[0] if found and found[0] in self._known else ""
 
     def rows(self, beginning: str) -> np.ndarray:
         """int64 [n], ascending: the passages whose source begins so."""

@@ -153,6 +153,30 @@ class Evidence:
     passage_pieces: Sequence[str]
 
 
+@dataclasses.dataclass(frozen=True)
+class CorpusMap:
+    """Passages on a plane: n of them, all or evenly spaced ones.
+
+    Attributes:
+      points: [n, 2] float32 from -1 to 1, with 4 decimals: along the first two principal
+        components of the dense vectors.
+      explained: [2] float32, the share of the variance that each component explains.
+      ids: n, of the passages.
+      titles, texts: n each, their beginnings.
+      sources: of the passages, or how they begin where they are many, in alphabetical order; '' of
+        passages without one.
+      groups: [n] int32, the place of each passage's source among `sources`.
+    """
+
+    points: np.ndarray
+    explained: np.ndarray
+    ids: Sequence[str]
+    titles: Sequence[str]
+    texts: Sequence[str]
+    sources: Sequence[str]
+    groups: np.ndarray
+
+
 class Service(Protocol):
     """One open version of a bundle. All methods may be called from any thread."""
 
@@ -208,6 +232,14 @@ class Service(Protocol):
 
     def similarity(self, query: Encoded, passages: Sequence[Encoded]) -> list[float]:
         """Scores of passages that are not indexed: by vectors, or else by the first kind."""
+        ...
+
+    def map(self) -> "Future[CorpusMap]":
+        """The map of the passages, which the first call begins to compute; it is not cancelled.
+
+        Raises:
+          RequestError: the bundle stores no dense vectors.
+        """
         ...
 
     def waiting(self) -> int:

@@ -148,12 +148,48 @@ def evidence(query, passage, kinds):
     }
 
 
+def map_of(server):
+    """Status and answer of /map: passages of one source are near each other."""
+    if "dense" not in server.kinds:
+        error = "a map is drawn of dense vectors: expected a bundle that stores them"
+        return 422, {"error": error, "error_type": "validation"}
+    shown = [*PASSAGES, *map(made_up, range(len(PASSAGES), server.points))]
+    sources = sorted({one["source"] for one in shown})
+    groups = [sources.index(one["source"]) for one in shown]
+    middles = [(noise(one, "x"), noise(one, "y")) for one in sources]
+    spread = [[sum(noise(one["id"], axis, n) for n in range(4)) for one in shown] for axis in "xy"]
+    x, y = (
+        [round(0.6 * middles[group][axis] + 0.5 * part - 1.3, 4) for group, part in places]
+        for axis, places in enumerate([list(zip(groups, one, strict=True)) for one in spread])
+    )
+    return 200, {
+        "version": server.version,
+        "passages": max(len(PASSAGES), server.points),
+        "explained": [0.1125, 0.0731],
+        "ids": [one["id"] for one in shown],
+        "x": x,
+        "y": y,
+        "titles": [one["title"][:80] for one in shown],
+        "texts": [one["text"][:79] + "…" for one in shown],
+        "sources": sources,
+        "groups": groups,
+    }
+
+
+def made_up(number):
+    """A passage that is on the map alone."""
+    like = PASSAGES[number % len(PASSAGES)]
+    source = like["source"] if number % 3 else f"Archive {number % 30:02d}"
+    return {**like, "id": f"more-{number}", "source": source}
+
+
 class FakeServer(ThreadingHTTPServer):
     """Serves the page and its routes.
 
     Attributes:
       kinds: of the bundle.
       more_sources: how many sources to list besides those of the passages.
+      points: on the map; 0: one for each passage.
       version: of the bundle.
       is_failing: whether /info is an error.
       requests: (path, body) of each request to a route.
@@ -161,10 +197,11 @@ class FakeServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, port=0, kinds=KINDS, more_sources=0):
+    def __init__(self, port=0, kinds=KINDS, more_sources=0, points=0):
         super().__init__(("127.0.0.1", port), Handler)
         self.version, self.is_failing = 3, False
         self.kinds, self.more_sources, self.requests = tuple(kinds), more_sources, []
+        self.points = points
         self.url = f"http://127.0.0.1:{self.server_address[1]}/"
 
     def start(self):
@@ -183,7 +220,7 @@ class FakeServer(ThreadingHTTPServer):
             "similarity": "cosine",
             "query_length": QUERY_LENGTH,
             "passage_length": PASSAGE_LENGTH,
-            "passages": len(PASSAGES),
+            "passages": max(len(PASSAGES), self.points),
             "sources": sorted(sources),
             "made": "2026-11-27T18:20:00+00:00",
             "contract": {"pooling": "first token", "prefixes": {"query": "", "passage": ""}},
@@ -207,8 +244,12 @@ class Handler(BaseHTTPRequestHandler):
             else:
                 self.reply(200, self.server.info())
             return
+        if path == "map":
+            self.server.requests.append((self.path, None))
+            self.reply(*map_of(self.server))
+            return
         file = PAGE / path
-        if "/" in path or file.suffix not in TYPES or not file.is_file():
+        if ".." in path or file.suffix not in TYPES or not file.is_file():
             self.reply(404, {"error": f"no such page: {path}", "error_type": "not_found"})
             return
         self.send(200, file.read_bytes(), TYPES[file.suffix], {})

@@ -10,6 +10,7 @@ import numpy as np
 
 from t5x_style.serving.service import (
     HYBRID,
+    CorpusMap,
     Encoded,
     Evidence,
     Facts,
@@ -43,6 +44,7 @@ class FakeService:
       room: texts that may wait; more raise Overloaded.
       hanging: encodes nothing until `release`.
       failure: raised by `search`, if any.
+      maps: what each call of `map` returned.
     """
 
     def __init__(self, version: int = 1, kinds: Sequence[str] = KINDS, **facts: object) -> None:
@@ -67,6 +69,7 @@ class FakeService:
         self.room: int | None = None
         self.hanging, self.is_open = False, True
         self.failure: Exception | None = None
+        self.maps: list[Future[CorpusMap]] = []
         self._waiting: list[tuple[Future, Tokens, Sequence[str]]] = []
         self._lock = threading.Lock()
 
@@ -156,6 +159,27 @@ class FakeService:
         if query.dense is None:
             return [1.0] * len(passages)
         return [float(query.dense @ one.dense) for one in passages]
+
+    def map(self) -> "Future[CorpusMap]":
+        assert self.is_open
+        if "dense" not in self.facts.kinds:
+            raise RequestError("a map is drawn of dense vectors: expected some, found none")
+        titles, texts, sources = zip(*PASSAGES.values(), strict=True)
+        known = sorted(set(sources))
+        made = CorpusMap(
+            np.asarray([[-1, 0.25], [0.5, -0.1234], [0.5, 0]], np.float32),
+            np.asarray([0.5, 0.25], np.float32),
+            list(PASSAGES),
+            titles,
+            texts,
+            known,
+            np.asarray([known.index(one) for one in sources], np.int32),
+        )
+        self.maps.append(Future())
+        self.maps[-1].set_running_or_notify_cancel()
+        if not self.hanging:
+            self.maps[-1].set_result(made)
+        return self.maps[-1]
 
     def waiting(self) -> int:
         return sum(len(tokens.ids) for future, tokens, _ in self._waiting if not future.done())

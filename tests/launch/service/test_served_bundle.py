@@ -86,6 +86,17 @@ def test_a_bundle_is_searched_and_encoded(server) -> None:
     assert len(items[1]["multi_vector"]) == items[1]["tokens"] - 1
 
 
+def test_the_map_has_all_passages(server) -> None:
+    found = httpx.get(f"{server.url}/map", timeout=60).json()
+    assert found["ids"] == [one.id for one in bundle_kit.PASSAGES]
+    assert max(map(abs, found["x"] + found["y"])) == 1
+    assert [found["sources"][group] for group in found["groups"]] == [
+        one.source for one in bundle_kit.PASSAGES
+    ]
+    assert 0 < found["explained"][1] <= found["explained"][0] < 1
+    assert httpx.get(f"{server.url}/map", timeout=30).json() == found
+
+
 def counted(server: Server, name: str) -> float:
     text = httpx.get(f"{server.url}/metrics", timeout=30).text
     return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.M))

@@ -1,5 +1,6 @@
 """A served bundle: the model's numbers, all modes of search, and why a passage was found."""
 
+import dataclasses
 import functools
 import tempfile
 from pathlib import Path
@@ -160,6 +161,16 @@ def test_what_there_is_not_is_refused(service) -> None:
             service.search(query, "dense", k)
     with pytest.raises(RequestError, match="half of a surrogate pair at character 1"):
         service.tokenize("query", "a\ud800b")
+
+
+def test_a_map_needs_dense_vectors(service, monkeypatch) -> None:
+    found = service.map().result(60)
+    assert list(found.ids) == [one.id for one in bundle_kit.PASSAGES]
+    assert service.map().result(0) is found
+    others = {kind: one for kind, one in service._search.passages.items() if kind != "dense"}
+    monkeypatch.setattr(service, "_search", dataclasses.replace(service._search, passages=others))
+    with pytest.raises(RequestError, match="found one with sparse, multi_vector"):
+        service.map()
 
 
 def test_passages_of_a_request_are_scored_as_those_of_the_index(service) -> None:
