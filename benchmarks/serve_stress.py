@@ -45,6 +45,7 @@ _REQUESTS = flags.DEFINE_integer("requests", 10_000, "Of fuzz.")
 _SECONDS = flags.DEFINE_float("seconds", 60, "Of overload and of soak.")
 _SWAP_EVERY = flags.DEFINE_float("swap_every", 60, "Seconds between versions.")
 _CLIENTS = flags.DEFINE_integer("clients", 4, "Of soak, each with a pause of 50 ms.")
+_FLAT = 1.02
 _AT_A_TIME = 16  # requests that the server of `overload` allows
 
 # Route -> field -> a value that fits
@@ -186,6 +187,7 @@ async def overload(server: Server) -> bool:
 
         usual = statistics.median([await seconds() for _ in range(10)])
         await asyncio.gather(*(run(time.perf_counter() + 5) for _ in range(4 * _AT_A_TIME)))
+        counts.clear()
         before, end = server.memory(), time.perf_counter() + _SECONDS.value
         await asyncio.gather(*(run(end) for _ in range(4 * _AT_A_TIME)))
         begin = time.perf_counter()
@@ -202,14 +204,16 @@ async def overload(server: Server) -> bool:
         f"overload: a request took {usual * 1000:.0f} ms before, {took * 1000:.0f} ms "
         f"{recovered:.1f} s after the end"
     )
-    return set(counts) == {200, 429} and not without and recovered < 5
+    flat = after <= _FLAT * before
+    return set(counts) == {200, 429} and not without and recovered < 5 and flat
 
 
 async def soak(server: Server, folder: Path) -> bool:
-    """Whether no request failed."""
+    """Whether no request failed, all versions answered, and memory is flat."""
     failed: collections.Counter[str] = collections.Counter()
     versions: collections.Counter[int] = collections.Counter()
     memory: list[float] = []
+    swaps: list[int] = []
     end = time.perf_counter() + _SECONDS.value
     ids = Passages(versioned_folder.current(folder)).ids
 
@@ -226,7 +230,7 @@ async def soak(server: Server, folder: Path) -> bool:
 
     async def swap() -> None:
         number = 0
-        while time.perf_counter() + _SWAP_EVERY.value < end:
+        while time.perf_counter() + _SWAP_EVERY.value + 20 < end:  # the last one answers, too
             await asyncio.sleep(_SWAP_EVERY.value)
             number += 1
             changes = folder.parent / "changes.jsonl"
@@ -238,6 +242,7 @@ async def soak(server: Server, folder: Path) -> bool:
             )
             if await made.wait():
                 failed["export"] += 1
+            swaps.append(number)
 
     async def watch() -> None:
         while time.perf_counter() < end:
@@ -257,13 +262,18 @@ async def soak(server: Server, folder: Path) -> bool:
         f"soak: mem {early:.0f} in the second fifth, {late:.0f} in the last "
         f"({late / early - 1:+.1%}), highest {max(memory):.0f}"
     )
-    return not failed
+    expected = 1 + len(swaps)
+    if len(versions) < expected:
+        print(f"soak: expected answers of {expected} versions")
+    return not failed and late <= _FLAT * early and len(versions) == expected
 
 
 def main(argv: list[str]) -> None:
     del argv
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request
     code_hash.announce("serve_stress")
+    if "soak" in _PARTS.value and _SECONDS.value < 60:
+        raise app.UsageError("--seconds: expected at least 60 of a soak")
     fine = True
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "bundle"

@@ -18,11 +18,13 @@ Exit code: 0 stopped by a signal; 1 an error, such as a port that is taken; 2 wr
 
 import argparse
 import contextlib
+import dataclasses
 import errno
 import importlib.util
 import ipaddress
 import math
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -66,6 +68,8 @@ def serve(options: argparse.Namespace) -> int:
     """
     settings = settings_of(options)
     with contextlib.closing(listen(options.host, options.port)) as listener:
+        known = hosts(options.host, _address(listener).is_loopback, options.allow_host)
+        settings = dataclasses.replace(settings, hosts=known)
         keep_compiled()
         folder = bundle(options.path)
         from launch.service.server_metrics import Metrics
@@ -134,25 +138,31 @@ def settings_of(options: argparse.Namespace) -> "Settings":
         max_k=options.max_k,
         max_requests=options.max_requests,
         timeout=options.timeout,
-        hosts=hosts(options.host, options.allow_host),
         api_key=read_key(options.api_key_file),
     )
 
 
-def hosts(address: str, allowed: Sequence[str]) -> tuple[str, ...]:
+def hosts(given: str, loopback: bool, allowed: Sequence[str]) -> tuple[str, ...]:
     """Names by which clients may call the server; () where any name will do.
 
     Args:
-      address: to listen on. One that other machines can reach is called by names unknown here.
+      given: the address to listen on, as --host says.
+      loopback: whether this machine alone can reach it. Others may call a server by any name.
       allowed: further names.
+
+    Raises:
+      ServeError: an allowed name has a port or a path.
     """
-    try:
-        loopback = ipaddress.ip_address(address).is_loopback
-    except ValueError:  # a name
-        loopback = address.lower() in _LOOPBACK
+    for name in allowed:
+        if not re.fullmatch(r"[\w.-]+|\[?[0-9a-fA-F:.]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*\]?", name):
+            raise ServeError(
+                f"--allow_host: expected a name without a port, such as search.example, found "
+                f"{name!r}"
+            )
     if not loopback and not allowed:
         return ()
-    return tuple(dict.fromkeys(one.lower() for one in (*_LOOPBACK, address, *allowed)))
+    names = (*_LOOPBACK, given, *allowed)
+    return tuple(dict.fromkeys(one.lower().strip("[]") for one in names))
 
 
 def read_key(path: str | None) -> str | None:

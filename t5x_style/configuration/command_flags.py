@@ -184,7 +184,8 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="name by which clients call the server, as behind a proxy; may be repeated; default: "
-        "localhost, or any where --host is an address that other machines can reach",
+        "localhost, or any where --host is an address that other machines can reach. Then the "
+        "first NAME shuts out all others, such as the machine's addresses",
     )
     parser.add_argument("--name", help="of the model in replies; default: the run's")
     limits = (

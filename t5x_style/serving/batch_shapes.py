@@ -3,8 +3,8 @@
     widths   16, 32, 64, 96, 128, then four to each doubling: 160, 192, 224, 256, 320, ...
     rows     1, 4, 16, ... and as many as the budget of tokens allows
 
-A batch takes texts of like lengths, and a smaller shape rather than one that is half empty: on a
-CPU a token of padding costs as much as any other, and two batches as much as one.
+A batch takes texts of like lengths, and on a CPU a smaller shape rather than one that is half
+empty: a token of padding costs as much as any other there, and two batches as much as one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,9 @@ OTHER_BUDGET = 4_096
 WINDOW = 1_024  # texts that waited longest, of which a batch is chosen
 _TO_A_DOUBLING = 4
 _ROWS = 4  # one more shape for each factor of rows
-_FULL = 0.6  # of the places of a batch, were all texts as long as its longest
+# backend -> the least share of a batch's places, were all texts as long as its longest. Elsewhere a
+# row more costs little, and a batch takes all that it can.
+FULL = {"cpu": 0.6}
 
 
 class BatchShapes:
@@ -24,13 +26,15 @@ class BatchShapes:
       rows: width -> numbers of rows, ascending, the first of them 1.
     """
 
-    def __init__(self, longest: int, budget: int) -> None:
+    def __init__(self, longest: int, budget: int, full: float = 0.0) -> None:
         """Lists them.
 
         Args:
           longest: tokens of the longest text, which is a width.
           budget: tokens of a batch, padding included; one text may have more.
+          full: see `FULL`.
         """
+        self._full = full
         self.rows = {width: list(_rows(max(1, budget // width))) for width in _widths(longest)}
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -61,7 +65,7 @@ class BatchShapes:
         for rows in reversed(self.rows[width]):
             taken = fitting[:rows]
             given = [lengths[n] for n in taken]
-            if sum(given) >= _FULL * rows * max(given):
+            if sum(given) >= self._full * rows * max(given):
                 return taken
         return fitting[:1]
 

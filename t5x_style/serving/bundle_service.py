@@ -1,6 +1,7 @@
 """An open version of a bundle: what answers requests."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,9 @@ class BundleService:
         self._passages = Passages(version)
         self._search = _searched(version, manifest, self._contract, self._passages)
         self._facts = _facts(manifest, self._contract, self._search)
-        self._map = corpus_map.LazyMap(self._drawn_map)
+        # Not a method of this object: it would be freed by a collection of cycles alone.
+        parts = self._search.passages, self._passages, self._search.sources
+        self._map = corpus_map.LazyMap(functools.partial(_drawn_map, *parts))
         self.programs = programs.Programs(version / programs.FOLDER)
         lengths = {
             side: length
@@ -161,10 +164,6 @@ class BundleService:
         """Ends its thread, after what waits was encoded."""
         self.batches.close()
 
-    def _drawn_map(self) -> CorpusMap:
-        vectors = self._search.passages[DENSE]
-        return corpus_map.draw(vectors, self._passages, self._search.sources)
-
     def _shared(
         self, query: tuple[np.ndarray, np.ndarray], passages: Representation, row: int
     ) -> list[SharedWord]:
@@ -183,6 +182,12 @@ class BundleService:
             SharedWord(piece, mine, theirs)
             for piece, (_, mine, theirs) in zip(pieces, both, strict=True)
         ]
+
+
+def _drawn_map(
+    held: Mapping[str, Representation], passages: Passages, sources: Sources
+) -> CorpusMap:
+    return corpus_map.draw(held[DENSE], passages, sources)
 
 
 def _pieces_of(tokens: Tokens, vectors: int) -> list[str]:

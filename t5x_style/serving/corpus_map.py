@@ -43,9 +43,13 @@ class LazyMap:
             if future is None or (future.done() and future.exception() is not None):
                 future = self._future = Future()
                 future.set_running_or_notify_cancel()
-                threading.Thread(
+                thread = threading.Thread(
                     target=self._run, args=(future,), name="corpus map", daemon=True
-                ).start()
+                )
+                try:
+                    thread.start()
+                except RuntimeError as error:  # no more threads: the next call tries again
+                    future.set_exception(error)
             return future
 
     def _run(self, future: "Future[CorpusMap]") -> None:

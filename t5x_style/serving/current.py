@@ -25,12 +25,10 @@ class _Held:
         self.retired = False
 
     def close(self) -> None:
-        """Ends the service, and gives its memory back."""
+        """Ends the service."""
         service, self.service = self.service, None
         if service is not None:
             service.close()
-        del service
-        freed_memory.give_back()
 
 
 class Current:
@@ -50,6 +48,7 @@ class Current:
         self.failed: dict[int, str] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._left = threading.Event()  # a version was closed, whose memory is not given back yet
         self._watcher: threading.Thread | None = None
         self._held = _Held(self._open(versioned_folder.current_number(folder)))
 
@@ -90,6 +89,7 @@ class Current:
         print(f"serve: version {number} is served now", file=sys.stderr, flush=True)
         if unused:
             old.close()
+            self._left.set()
         return True
 
     def watch(self, seconds: float = 2.0) -> None:
@@ -98,6 +98,9 @@ class Current:
         def run() -> None:
             while not self._stop.wait(seconds):
                 self.refresh()
+                if self._left.is_set():  # here, so that no request waits for it
+                    self._left.clear()
+                    freed_memory.give_back()
 
         self._watcher = threading.Thread(target=run, name="watch", daemon=True)
         self._watcher.start()
@@ -125,6 +128,7 @@ class Current:
             last = held.retired and held.users == 0
         if last:
             held.close()
+            self._left.set()
 
 
 def open_current(folder: str | Path, observer: token_batches.Observer | None = None) -> Current:

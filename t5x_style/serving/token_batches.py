@@ -87,9 +87,11 @@ class TokenBatches:
           most_waiting: tokens that may wait before a text is refused.
           observer: is given what batches cost.
         """
+        backend = jax.default_backend()
         if budget is None:
-            budget = batch_shapes.BUDGETS.get(jax.default_backend(), batch_shapes.OTHER_BUDGET)
-        self._shapes = {side: BatchShapes(length, budget) for side, length in lengths.items()}
+            budget = batch_shapes.BUDGETS.get(backend, batch_shapes.OTHER_BUDGET)
+        full = batch_shapes.FULL.get(backend, 0.0)
+        self._shapes = {side: BatchShapes(length, budget, full) for side, length in lengths.items()}
         self._programs, self._pad = programs, pad
         self._most_waiting, self._observer = most_waiting, observer
         self._texts: collections.deque[_Text] = collections.deque()

@@ -3,8 +3,8 @@
     <version>/assets.extra/tf_serving_warmup_requests    TFRecords, a PredictionLog in each
 
 A program is compiled for each shape of a batch. There is one request for each signature and each
-power of two of tokens, one text each; clients that pad to these lengths never wait for a
-compilation. Other shapes work, and are compiled when they first come.
+power of two of tokens, one text each: clients that send one text, padded to such a length, do not
+wait for a compilation. Other shapes work, and are compiled when they first come.
 """
 
 from collections.abc import Iterator, Mapping

@@ -34,19 +34,24 @@ export function createMapView(context) {
   const root = element("section.map", { "aria-label": "Map of the passages" });
   let [version, asked, drawn] = [0, 0, null]; // of the map that is shown, and that is awaited
 
+  let turn = 0; // an older map that comes late is not shown
+
   async function load() {
+    const mine = ++turn;
     asked = context.info.version;
     context.setBusy(true);
     root.setAttribute("aria-busy", "true");
     if (!drawn) root.replaceChildren(placeholder());
     try {
       const map = await call("map");
+      if (mine !== turn) return;
       drawn = createDrawnMap(context, map);
       version = map.version;
       root.replaceChildren(drawn.element);
       if (current().view === "map") drawn.show(current());
       context.seen(map.version);
     } catch (error) {
+      if (mine !== turn) return;
       drawn = null;
       root.replaceChildren(errorNotice(error, load));
       context.say("The map cannot be shown.");

@@ -175,11 +175,12 @@ class FakeService:
             known,
             np.asarray([known.index(one) for one in sources], np.int32),
         )
-        self.maps.append(Future())
-        self.maps[-1].set_running_or_notify_cancel()
+        future: Future[CorpusMap] = Future()
+        future.set_running_or_notify_cancel()
         if not self.hanging:
-            self.maps[-1].set_result(made)
-        return self.maps[-1]
+            future.set_result(made)
+        self.maps.append(future)
+        return future
 
     def waiting(self) -> int:
         return sum(len(tokens.ids) for future, tokens, _ in self._waiting if not future.done())

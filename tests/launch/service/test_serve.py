@@ -45,8 +45,7 @@ def options_of(*argv):
 
 def test_the_flags_have_the_defaults_of_the_settings():
     found = serve.settings_of(options_of("runs/a"))
-    loopback = ("localhost", "127.0.0.1", "::1")
-    assert dataclasses.asdict(found) == dataclasses.asdict(Settings(hosts=loopback))
+    assert dataclasses.asdict(found) == dataclasses.asdict(Settings())
     options = options_of("runs/a", "--max_k=3", "--timeout=2.5", "--name=mine")
     found = serve.settings_of(options)
     assert (found.max_k, found.timeout, found.name) == (3, 2.5, "mine")
@@ -144,15 +143,23 @@ def test_a_signal_stops_it_after_the_request_in_progress():
 
 
 @pytest.mark.parametrize(
-    ("address", "allowed", "expected"),
+    ("given", "loopback", "allowed", "more"),
     [
-        ("127.0.0.1", [], ("localhost", "127.0.0.1", "::1")),
-        ("127.0.0.5", [], ("localhost", "127.0.0.1", "::1", "127.0.0.5")),
-        ("localhost", ["Search.Example"], ("localhost", "127.0.0.1", "::1", "search.example")),
-        ("0.0.0.0", [], ()),
-        ("0.0.0.0", ["a.example"], ("localhost", "127.0.0.1", "::1", "0.0.0.0", "a.example")),
-        ("search.example", [], ()),
+        ("127.0.0.1", True, [], ()),
+        ("127.1", True, [], ("127.1",)),
+        ("localhost", True, ["Search.Example"], ("search.example",)),
+        ("0.0.0.0", False, ["a.example", "[fe80::1]"], ("0.0.0.0", "a.example", "fe80::1")),
     ],
 )
-def test_names_of_the_server(address, allowed, expected) -> None:
-    assert serve.hosts(address, allowed) == expected
+def test_names_of_the_server(given, loopback, allowed, more) -> None:
+    assert serve.hosts(given, loopback, allowed) == ("localhost", "127.0.0.1", "::1", *more)
+
+
+def test_a_server_that_others_can_reach_has_any_name() -> None:
+    assert serve.hosts("search.example", False, []) == ()
+
+
+@pytest.mark.parametrize("name", ["search.example:443", "http://search.example", "", "a b"])
+def test_an_allowed_name_with_more_than_a_name_is_refused(name) -> None:
+    with pytest.raises(serve.ServeError, match="a name without a port"):
+        serve.hosts("127.0.0.1", True, [name])

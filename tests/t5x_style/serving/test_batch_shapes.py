@@ -22,7 +22,7 @@ def test_shapes_are_within_the_budget_and_different(longest, budget) -> None:
 
 
 @given(LONGEST, st.integers(1, 8192))
-def test_a_text_alone_has_a_row_that_is_at_most_a_third_too_long(longest, length) -> None:
+def test_a_text_alone_has_a_row_with_at_most_31_places_or_a_quarter_more(longest, length) -> None:
     length = min(length, longest)
     rows, columns = BatchShapes(longest, 1024).room(1, length)
     assert rows == 1
@@ -35,7 +35,7 @@ def test_a_side_with_256_tokens_has_few_shapes() -> None:
 
 @given(st.lists(st.integers(1, 256), min_size=1, max_size=80), st.sampled_from([64, 1024, 4096]))
 def test_what_waited_longest_is_chosen_and_its_batch_is_well_filled(lengths, budget) -> None:
-    shapes = BatchShapes(256, budget)
+    shapes = BatchShapes(256, budget, 0.6)
     chosen = shapes.chosen(lengths)
     assert chosen[0] == 0
     assert len(set(chosen)) == len(chosen)
@@ -48,9 +48,13 @@ def test_what_waited_longest_is_chosen_and_its_batch_is_well_filled(lengths, bud
 
 def test_texts_of_like_lengths_share_a_batch() -> None:
     lengths = [250, 20, 240, 30, 251, 249, 10]
-    assert sorted(BatchShapes(256, 1024).chosen(lengths)) == [0, 2, 4, 5]
+    assert sorted(BatchShapes(256, 1024, 0.6).chosen(lengths)) == [0, 2, 4, 5]
 
 
 def test_two_long_texts_are_two_batches_rather_than_a_half_empty_one() -> None:
-    assert BatchShapes(256, 1024).chosen([250, 250]) == [0]
-    assert BatchShapes(256, 1024).chosen([250, 250, 250]) == [0, 1, 2]
+    assert BatchShapes(256, 1024, 0.6).chosen([250, 250]) == [0]
+    assert BatchShapes(256, 1024, 0.6).chosen([250, 250, 250]) == [0, 1, 2]
+
+
+def test_without_a_least_share_all_that_fit_are_one_batch() -> None:
+    assert sorted(BatchShapes(256, 1024).chosen([250, 20, 30])) == [0, 1, 2]

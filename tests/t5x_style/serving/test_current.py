@@ -57,6 +57,16 @@ def test_a_version_that_no_request_uses_is_gone_when_the_next_is_served(made, se
     assert old() is None
 
 
+def test_a_version_is_gone_when_the_last_request_that_uses_it_has_ended(made, served) -> None:
+    with served.use() as service:
+        old = weakref.ref(service)
+        bundle_update.update(made, changes(2))
+        assert served.refresh()
+        assert old() is service
+    del service
+    assert old() is None
+
+
 def test_no_request_fails_and_none_mixes_versions_while_they_change(made, served) -> None:
     failed: list[BaseException] = []
     versions: set[int] = set()
