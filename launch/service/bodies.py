@@ -8,7 +8,7 @@ from pydantic.config import JsonDict
 from launch.service.error_replies import shown
 
 Side = Literal["query", "passage"]
-_FROM_1: JsonDict = {"minimum": 1}  # for /docs; the check is the route's, in its own words
+_FROM_1: JsonDict = {"minimum": 1}  # for /docs; the route checks it, with a clearer error
 _IDS = (
     "expected a text or an array of texts, found token ids; ids of another tokenizer would give "
     "wrong vectors. With langchain-openai, set OpenAIEmbeddings(check_embedding_ctx_length=False)"
@@ -229,7 +229,7 @@ class EncodeReply(BaseModel):
 
 
 class MapReply(BaseModel):
-    """Of GET /map: passages on a plane, an entry of each list for a passage, but of `sources`."""
+    """Of GET /map: passages on a plane. Lists have an entry for each passage, except `sources`."""
 
     version: int
     passages: int = Field(description="that are indexed; the map may have fewer")

@@ -39,8 +39,8 @@ class Settings:
       texts_in_queue: of one request at the same time, so that a large one leaves room for others.
       threads: that tokenize and search.
       hosts: names by which clients may call the server, in small letters and without a port; ():
-        any. A page of another site can reach a server of this machine under a name of its own
-        (DNS rebinding), and would read the replies.
+        any. Without a list, a web page of another site can give its own domain name the address
+        of this machine (DNS rebinding), and read the replies.
       api_key: that clients send as `Authorization: Bearer KEY`; None: none is needed.
       page: folder of the page at `/`.
     """

@@ -183,9 +183,9 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="name by which clients call the server, as behind a proxy; may be repeated; default: "
-        "localhost, or any where --host is an address that other machines can reach. Then the "
-        "first NAME shuts out all others, such as the machine's addresses",
+        help="name that clients use for the server, such as the name of a proxy; may be repeated; "
+        "default: localhost, or any name if other machines can reach --host. With NAME given, all "
+        "names that are not listed are refused, also addresses of the machine",
     )
     parser.add_argument("--name", help="of the model in replies; default: the run's")
     limits = (

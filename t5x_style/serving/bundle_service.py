@@ -70,7 +70,7 @@ class BundleService:
         self._passages = Passages(version)
         self._search = _searched(version, manifest, self._contract, self._passages)
         self._facts = _facts(manifest, self._contract, self._search)
-        # Not a method of this object: it would be freed by a collection of cycles alone.
+        # No method of this object: such a cycle would keep a closed version in memory.
         parts = self._search.passages, self._passages, self._search.sources
         self._map = corpus_map.LazyMap(functools.partial(_drawn_map, *parts))
         self.programs = programs.Programs(version / programs.FOLDER)

@@ -24,7 +24,7 @@ _FLAT = 1e-6  # of the length of the mean: points that are no farther from it ar
 
 
 class LazyMap:
-    """The map of one version. The first call starts to compute it in a thread of its own.
+    """The map of one version. The first call starts to compute it in a new thread.
 
     All calls return the same future, so that those who wait occupy no thread. A computation that
     failed starts again with the next call.

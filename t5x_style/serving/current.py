@@ -48,7 +48,7 @@ class Current:
         self.failed: dict[int, str] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._left = threading.Event()  # a version was closed, whose memory is not given back yet
+        self._memory_to_give_back = threading.Event()  # of a closed version
         self._watcher: threading.Thread | None = None
         self._held = _Held(self._open(versioned_folder.current_number(folder)))
 
@@ -89,7 +89,7 @@ class Current:
         print(f"serve: version {number} is served now", file=sys.stderr, flush=True)
         if unused:
             old.close()
-            self._left.set()
+            self._memory_to_give_back.set()
         return True
 
     def watch(self, seconds: float = 2.0) -> None:
@@ -98,8 +98,8 @@ class Current:
         def run() -> None:
             while not self._stop.wait(seconds):
                 self.refresh()
-                if self._left.is_set():  # here, so that no request waits for it
-                    self._left.clear()
+                if self._memory_to_give_back.is_set():  # here, so that no request waits for it
+                    self._memory_to_give_back.clear()
                     freed_memory.give_back()
 
         self._watcher = threading.Thread(target=run, name="watch", daemon=True)
@@ -128,7 +128,7 @@ class Current:
             last = held.retired and held.users == 0
         if last:
             held.close()
-            self._left.set()
+            self._memory_to_give_back.set()
 
 
 def open_current(folder: str | Path, observer: token_batches.Observer | None = None) -> Current:

@@ -228,7 +228,7 @@ def test_all_routes_answer_as_their_openapi_document_says(server, tmp_path) -> N
     settings = [f"--checks={checks},response_schema_conformance", "--max-examples=30", "--seed=1"]
     done = subprocess.run(
         [*command, f"{server.url}/openapi.json", *settings],
-        cwd=tmp_path,  # it keeps what it finds in a folder of its own
+        cwd=tmp_path,  # it writes a folder .schemathesis
         capture_output=True,
         text=True,
         check=False,
