@@ -49,7 +49,7 @@ _PACKAGES = ("jax", "flax", "orbax-export", "tensorflow-cpu")
 JOBS = {
     "export": {
         "name": "export",
-        "version": 2,
+        "version": 3,
         "outputs": ["saved_model", "notice"],
         "program": True,
     }

@@ -16,6 +16,7 @@ from launch.service import (
     native,
     openai_routes,
     page,
+    reading_routes,
     status_routes,
     tei_routes,
 )
@@ -23,7 +24,8 @@ from launch.service.request_limits import Limits
 from launch.service.server_metrics import Metrics
 from launch.service.settings import Current, Settings
 
-_ROUTERS = (native, map_routes, status_routes, tei_routes, openai_routes, cohere_routes, page)
+_KENNEL = (native, reading_routes, map_routes, status_routes)
+_ROUTERS = (*_KENNEL, tei_routes, openai_routes, cohere_routes, page)
 
 
 def create_app(

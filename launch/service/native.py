@@ -1,19 +1,18 @@
 """Kennel's routes: search, side-by-side comparison, evidence and encoding."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from launch.service import bodies
+from launch.service import bodies, queries
 from launch.service.error_replies import ErrorReply, documented, shown
 from launch.service.json_reply import JsonReply
 from launch.service.session import Opened, Session
-from t5x_style.serving.service import HYBRID, Encoded, Evidence, Hit, RequestError, Tokens
+from t5x_style.serving.service import Encoded, Evidence, RequestError, Tokens
 
 router = APIRouter(tags=["Kennel"], responses=documented(ErrorReply))
 _QUERY, _PASSAGE = "query", "passage"
-_LISTED = 20  # names in an error
 
 
 @router.post("/search", responses={200: {"model": bodies.SearchReply}})
@@ -31,18 +30,18 @@ async def search_by_link(link: Annotated[bodies.SearchLink, Query()], session: O
 async def _search(
     session: Session, field: str, query: str, mode: str | None, k: int, source: str | None
 ) -> JsonReply:
-    mode = _mode(session, mode)
-    _check_k(session, k)
-    _check_source(session, source)
+    mode = queries.mode_of(session, mode)
+    queries.check_k(session, k)
+    queries.check_source(session, source)
     needs = session.service.needs(mode)
-    tokens, encoded = await _encoded_query(session, field, query, needs)
+    tokens, encoded = await queries.encoded_query(session, field, query, needs)
     hits = await session.search(session.service.search, encoded, mode, k, source)
     return JsonReply(
         {
             "mode": mode,
             "version": session.facts.version,
-            "query": _lengths(tokens),
-            "hits": _hits(hits),
+            "query": queries.lengths(tokens),
+            "hits": queries.hits_of(hits),
             "seconds": session.seconds,
         }
     )
@@ -51,17 +50,18 @@ async def _search(
 @router.post("/compare", responses={200: {"model": bodies.CompareReply}})
 async def compare(body: bodies.CompareRequest, session: Opened) -> JsonReply:
     """The best passages of every mode side by side, with one encoding of the query."""
-    _check_k(session, body.k)
+    queries.check_k(session, body.k)
     service, modes = session.service, session.facts.modes
     needs = tuple(dict.fromkeys(kind for mode in modes for kind in service.needs(mode)))
-    tokens, encoded = await _encoded_query(session, "query", body.query, needs)
+    tokens, encoded = await queries.encoded_query(session, "query", body.query, needs)
     found = {
-        mode: _hits(await session.search(service.search, encoded, mode, body.k)) for mode in modes
+        mode: queries.hits_of(await session.search(service.search, encoded, mode, body.k))
+        for mode in modes
     }
     return JsonReply(
         {
             "version": session.facts.version,
-            "query": _lengths(tokens),
+            "query": queries.lengths(tokens),
             "modes": found,
             "seconds": session.seconds,
         }
@@ -72,7 +72,7 @@ async def compare(body: bodies.CompareRequest, session: Opened) -> JsonReply:
 async def evidence(body: bodies.EvidenceRequest, session: Opened) -> JsonReply:
     """Why a passage fits a query: shared words with weights, and similarities of all tokens."""
     kinds = session.facts.kinds
-    tokens, encoded = await _encoded_query(session, "query", body.query, kinds)
+    tokens, encoded = await queries.encoded_query(session, "query", body.query, kinds)
     found = await session.search(session.service.evidence, tokens, encoded, body.id)
     return JsonReply(
         {
@@ -99,72 +99,18 @@ async def encode(body: bodies.EncodeRequest, session: Opened) -> JsonReply:
     return JsonReply({"version": session.facts.version, "items": items})
 
 
-async def _encoded_query(
-    session: Session, field: str, query: str, kinds: Sequence[str]
-) -> tuple[Tokens, Encoded]:
-    tokens = await session.tokenize(field, _QUERY, [query])
-    (encoded,) = await session.encode(_QUERY, tokens, kinds)
-    return tokens[0], encoded
-
-
-def _mode(session: Session, mode: str | None) -> str:
-    modes = session.facts.modes
-    if mode is None:
-        return HYBRID if HYBRID in modes else modes[0]
-    if mode not in modes:
-        raise RequestError(f"mode: expected one of {', '.join(modes)}, found {shown(mode)}")
-    return mode
-
-
 def _kinds(session: Session, kinds: Sequence[str] | None) -> tuple[str, ...]:
     known = session.facts.kinds
     if kinds is None:
         return known
     if not kinds or not set(kinds) <= set(known):
-        found = ", ".join(shown(kind) for kind in kinds[:_LISTED]) or "none"
+        found = ", ".join(shown(kind) for kind in kinds[: queries.LISTED]) or "none"
         raise RequestError(f"kinds: expected some of {', '.join(known)}, found {found}")
     return tuple(dict.fromkeys(kinds))
 
 
-def _check_k(session: Session, k: int) -> None:
-    if not 1 <= k <= session.settings.max_k:
-        raise RequestError(f"k: expected 1 to {session.settings.max_k:,}, found {shown(k)}")
-
-
-def _check_source(session: Session, source: str | None) -> None:
-    """Refuses a source with which none of the listed ones agrees; the list may be of prefixes."""
-    known = session.facts.sources
-    if source is None or not known:
-        return
-    if not any(one.startswith(source) or source.startswith(one) for one in known):
-        more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
-        raise RequestError(
-            f"source: expected the beginning of one of {', '.join(known[:_LISTED])}{more}, found "
-            f"{shown(source)}"
-        )
-
-
-def _lengths(tokens: Tokens) -> Mapping[str, int]:
-    return {"tokens": len(tokens.ids), "cut_off": tokens.cut_off}
-
-
-def _hits(hits: Sequence[Hit]) -> list[dict[str, Any]]:
-    return [
-        {
-            "rank": rank,
-            "id": hit.id,
-            "title": hit.title,
-            "text": hit.text,
-            "source": hit.source,
-            "score": hit.score,
-            "scores": dict(hit.scores),
-        }
-        for rank, hit in enumerate(hits, 1)
-    ]
-
-
 def _item(tokens: Tokens, made: Encoded) -> dict[str, Any]:
-    item: dict[str, Any] = {**_lengths(tokens)}
+    item: dict[str, Any] = {**queries.lengths(tokens)}
     if made.dense is not None:
         item["dense"] = made.dense
     if made.sparse is not None:

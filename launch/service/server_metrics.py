@@ -45,7 +45,7 @@ class Metrics:
             Histogram(
                 f"kennel_batch_{unit}",
                 f"{unit.capitalize()} of a batch that was encoded",
-                ["side"],
+                ["program"],
                 buckets=_POWERS_OF_TWO,
                 registry=registry,
             )
@@ -82,10 +82,10 @@ class Metrics:
         self._texts.inc(count)
         self._cut.inc(cut_off)
 
-    def batch(self, side: str, texts: int, tokens: int, seconds: float) -> None:
+    def batch(self, program: str, texts: int, tokens: int, seconds: float) -> None:
         """See `token_batches.Observer`."""
-        self._batch_texts.labels(side).observe(texts)
-        self._batch_tokens.labels(side).observe(tokens)
+        self._batch_texts.labels(program).observe(texts)
+        self._batch_tokens.labels(program).observe(tokens)
         self._stages.labels(INFERENCE).observe(seconds)
 
     def queue(self, seconds: float) -> None:

@@ -6,8 +6,9 @@ in batches of the service, which gets each text by itself and is free to mix tho
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
@@ -92,7 +93,7 @@ class Session:
         part = self.settings.texts_in_queue  # after each of which a cancelled request ends
         with self._stage(TOKENIZATION):
             for start in range(0, len(texts), part):
-                found += await self._in_thread(self._tokenized, side, texts[start : start + part])
+                found += await self.in_thread(self._tokenized, side, texts[start : start + part])
         self._metrics.texts(len(found), sum(one.cut_off > 0 for one in found))
         return found
 
@@ -110,27 +111,39 @@ class Session:
     ) -> list[Encoded]:
         """What the model makes of each text, in order.
 
-        A full queue is an error only where none of the request's texts is in it: a request that
-        fills the queue by itself continues as its texts leave it. When the request is cancelled,
-        its texts leave the queue.
-
         Args:
           texts: side, 'query' or 'passage', and tokens of each.
           kinds: among those of the facts.
 
         Raises:
+          Overloaded, Unavailable: see `compute`.
+        """
+        submit = self.service.submit
+        return await self.compute([functools.partial(submit, *text, kinds) for text in texts])
+
+    async def compute(self, submits: Sequence[Callable[[], "Future[T]"]]) -> list[T]:
+        """What the model makes of each of several texts, in order.
+
+        A full queue is an error only where none of the request's texts is in it: a request that
+        fills the queue by itself continues as its texts leave it. When the request is cancelled,
+        its texts leave the queue.
+
+        Args:
+          submits: each puts a text into the queue of the service.
+
+        Raises:
           Overloaded: others fill the queue.
           Unavailable: the service was closed.
         """
-        found: list[Encoded | None] = [None] * len(texts)
-        pending: dict[asyncio.Future[Encoded], int] = {}
-        waiting = list(reversed(range(len(texts))))
+        found: dict[int, T] = {}
+        pending: dict[asyncio.Future[T], int] = {}
+        waiting = list(reversed(range(len(submits))))
         try:
             with self._stage(ENCODING):
                 while waiting or pending:
                     while waiting and len(pending) < self.settings.texts_in_queue:
                         try:
-                            future = self.service.submit(*texts[waiting[-1]], kinds)
+                            future = submits[waiting[-1]]()
                         except Overloaded:
                             if not pending:
                                 raise
@@ -147,12 +160,12 @@ class Session:
         finally:
             for one in pending:
                 one.cancel()
-        return [one for one in found if one is not None]
+        return [found[number] for number in range(len(submits))]
 
     async def search(self, function: Callable[..., T], *arguments: object) -> T:
         """Calls a function of the service that searches or compares, in a thread."""
         with self._stage(SEARCH):
-            return await self._in_thread(function, *arguments)
+            return await self.in_thread(function, *arguments)
 
     @contextlib.contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -160,8 +173,8 @@ class Session:
             yield
         self.seconds[name] += watch.seconds
 
-    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
-        """The result; a cancelled request ends after its thread, which uses the service."""
+    async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        """Calls a function in a thread, after which a cancelled request ends, as it uses this."""
         future = self._pool.submit(function, *arguments)
         waiting = asyncio.wrap_future(future)
         try:

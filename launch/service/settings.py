@@ -34,6 +34,7 @@ class Settings:
       max_texts: of one request; fewer than that are batched as the service likes.
       max_characters: of one text.
       max_k: passages that a search returns at most.
+      max_read: passages that a reader reads for one request.
       max_requests: at the same time; one more is answered with 429.
       timeout: seconds of a request, after which it is answered with 504.
       texts_in_queue: of one request at the same time, so that a large one leaves room for others.
@@ -50,6 +51,7 @@ class Settings:
     max_texts: int = 1024
     max_characters: int = 200_000
     max_k: int = 1000
+    max_read: int = 50
     max_requests: int = 512
     timeout: float = 60.0
     texts_in_queue: int = 64
@@ -64,8 +66,8 @@ class Settings:
         Raises:
           ValueError: a limit is not above 0, or the key is no printable ASCII.
         """
-        names = ("max_body", "max_texts", "max_characters", "max_k", "max_requests", "timeout")
-        for name in (*names, "texts_in_queue", "threads"):
+        names = ("max_body", "max_texts", "max_characters", "max_k", "max_read", "max_requests")
+        for name in (*names, "timeout", "texts_in_queue", "threads"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: expected more than 0, found {getattr(self, name)}")
         key = self.api_key

@@ -43,6 +43,7 @@ async def info(session: Opened) -> JsonReply:
     }
     ours = {
         "max_k": settings.max_k,
+        "max_read": settings.max_read,
         "max_body": settings.max_body,
         "max_characters": settings.max_characters,
         "timeout": settings.timeout,

@@ -130,14 +130,17 @@ def token_types(group: Mapping[str, jax.Array], sep: int, type_vocab: int = 2) -
     """[B, L] int32: 1 behind the first [SEP] of a segment, 0 up to it and at padding.
 
     Args:
-        group: `tokens`, `positions` and `segment_ids` [B, L] count.
+        group: a token group of B rows with S segments each.
         sep: id of [SEP]; tokenizing never makes one of a text.
         type_vocab: of the encoder; None is returned where it has one type only (RoBERTa).
     """
     if type_vocab == 1:
         return None
-    is_sep = (group["tokens"] == sep).astype(jnp.int32)
-    before = jnp.cumsum(is_sep, axis=1) - is_sep  # [SEP] before each token of the row
-    column = jnp.arange(is_sep.shape[1], dtype=jnp.int32)[None]
-    at_start = jnp.take_along_axis(before, column - group["positions"], axis=1)
-    return ((before > at_start) & (group["segment_ids"] > 0)).astype(jnp.int32)
+    # No cumulative sum: TensorFlow, which runs exported models, has none of rows of any length.
+    segment_ids, positions = group["segment_ids"], group["positions"]
+    ids = jnp.arange(1, group["cls_at"].shape[1] + 1, dtype=jnp.int32)[None, :, None]
+    is_sep = (segment_ids[:, None] == ids) & (group["tokens"] == sep)[:, None]  # [B, S, L]
+    nowhere = jnp.iinfo(jnp.int32).max
+    first = jnp.min(jnp.where(is_sep, positions[:, None], nowhere), axis=2)  # [B, S]
+    first = jnp.take_along_axis(first, jnp.maximum(segment_ids - 1, 0), axis=1)
+    return ((positions > first) & (segment_ids > 0)).astype(jnp.int32)

@@ -26,7 +26,14 @@ from models.networks import heads, layers, projected_encoder, text_embedding
 from t5x_style.interfaces.contract import Contract, Vocabulary
 from t5x_style.interfaces.encoder import TokenEncoderConfig
 from t5x_style.interfaces.metrics import MetricSum
-from t5x_style.interfaces.objective import Batch, GroupShape, ModelFunction, Objective, TableSource
+from t5x_style.interfaces.objective import (
+    FILL,
+    Batch,
+    GroupShape,
+    ModelFunction,
+    Objective,
+    TableSource,
+)
 from t5x_style.retrieval.device_index import (
     Corpus,
     DeviceIndex,
@@ -251,17 +258,8 @@ class REALM(Objective):
         length = joint["tokens"].shape[1]
         labels = jnp.pad(labels, ((0, 0), (0, length - labels.shape[1])), constant_values=IGNORED)
         labels = jnp.repeat(labels, self.candidates, axis=0)  # positions are equal for all blocks
-        hidden = self.reader(
-            joint["tokens"],
-            joint["positions"],
-            joint["segment_ids"],
-            projected_encoder.token_types(
-                joint, self.vocabulary.sep, self.reader.config.type_vocab
-            ),
-            key,
-        )
-        max_tokens = max(self.masking.max_tokens, self.evaluation_masking.max_tokens)
-        hidden, labels = cross_entropy.gather_predicted(hidden, labels, max_tokens)
+        hidden = self._states(joint, key)
+        hidden, labels = cross_entropy.gather_predicted(hidden, labels, self._most_masked)
         gold = -cross_entropy.cross_entropy(
             self.head.transform(hidden),
             self.reader.word_table,
@@ -272,6 +270,19 @@ class REALM(Objective):
         )
         shape = (-1, self.candidates, gold.shape[1])
         return gold.reshape(shape), labels.reshape(shape)[:, 0] != IGNORED
+
+    def _states(self, joint: Group, key: jax.Array | None) -> jax.Array:
+        """[R, Q + L, D] of the reader."""
+        types = projected_encoder.token_types(
+            joint, self.vocabulary.sep, self.reader.config.type_vocab
+        )
+        text = (joint["tokens"], joint["positions"], joint["segment_ids"], types, key)
+        return self.reader(*text)
+
+    @property
+    def _most_masked(self) -> int:
+        """M, of training and evaluation."""
+        return max(self.masking.max_tokens, self.evaluation_masking.max_tokens)
 
     # --- the index --------------------------------------------------------------------------------
 
@@ -304,14 +315,39 @@ class REALM(Objective):
     def _rows(self, tokens: jax.Array, lengths: jax.Array) -> Group:
         return evidence_layout.row_group(tokens, lengths, jnp.zeros_like(lengths))
 
+    # --- what it offers ---------------------------------------------------------------------------
+
+    def fill(self, joint: Group) -> dict[str, jax.Array]:
+        """What the reader puts in the place of each [MASK] of "[CLS] sentence [SEP] body [SEP]".
+
+        Args:
+            joint: a token group of R rows of one segment, with at most M [MASK]s each; rows with
+                more give NaN.
+
+        Returns:
+            `log_probability` [R, M, V] float32, log p(y|z,x) of each entry of the vocabulary, of
+            the first [MASK] and the others in order; behind the last one values without meaning.
+        """
+        count = self._most_masked
+        hidden = jnp.pad(self._states(joint, None), ((0, 0), (0, count), (0, 0)))
+        labels = jnp.where(joint["tokens"] == self.vocabulary.mask, 0, IGNORED)
+        labels = jnp.pad(labels, ((0, 0), (0, count)), constant_values=IGNORED)  # M fit in any row
+        hidden, _ = cross_entropy.gather_predicted(hidden, labels, count)
+        size = self.reader.config.vocab_size
+        table, bias = self.reader.word_table[:size], self.head.bias[...][:size]
+        logits = jnp.einsum("rmd,vd->rmv", self.head.transform(hidden), table.astype(hidden.dtype))
+        return {"log_probability": jax.nn.log_softmax(logits.astype(jnp.float32) + bias)}
+
     def functions(self) -> dict[str, ModelFunction]:
-        """See `Objective`."""
+        """See `Objective`; `fill`, without dropout, of a token group of sentences with bodies."""
         passage = GroupShape(self.query.rows, self.embedding_config.passage_length, 1)
         functions = self.embedder.functions(self.query, passage)
         if self.block_embedder is not None:
             theirs = self.block_embedder.functions(self.query, passage)
             functions["embed_passage"] = theirs["embed_passage"]
-        return functions
+        joint = GroupShape(self.query.rows, self.query.length + passage.length, 1)
+        outputs = "log_probability [R, M, V] float32"
+        return {**functions, "fill": ModelFunction(self.fill, joint.spec(), outputs, FILL)}
 
 
 def _require_sizes(

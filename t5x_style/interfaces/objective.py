@@ -22,9 +22,10 @@ Group = Mapping[str, Any]  # a token group: feature -> array, see `GroupShape.sp
 Spec = Mapping[str, Mapping[str, Any]]  # leaves have .shape and .dtype
 
 EMBED = "embed"
-# Other kinds: scores of pairs [B, S]; logits of classes [B, S, C]; spans of texts; texts.
-SCORE, CLASSIFY, ANSWER, GENERATE = "score", "classify", "answer", "generate"
-KINDS = (EMBED, SCORE, CLASSIFY, ANSWER, GENERATE, "metrics")
+# Other kinds: scores of pairs [B, S]; logits of classes [B, S, C]; spans of texts; texts; words for
+# the [MASK]s of texts.
+SCORE, CLASSIFY, ANSWER, GENERATE, FILL = "score", "classify", "answer", "generate", "fill"
+KINDS = (EMBED, SCORE, CLASSIFY, ANSWER, GENERATE, FILL, "metrics")
 
 
 class BatchError(ValueError):

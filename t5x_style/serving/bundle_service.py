@@ -24,9 +24,12 @@ from t5x_style.retrieval.beir_collection import Passages
 from t5x_style.retrieval.exact_index import ExactIndex
 from t5x_style.serving import (
     bundle,
+    bundle_reader,
     corpus_map,
+    encoded_texts,
     passage_search,
     programs,
+    saved_model,
     text_tokens,
     token_batches,
 )
@@ -38,6 +41,7 @@ from t5x_style.serving.service import (
     Evidence,
     Facts,
     Hit,
+    Reader,
     RequestError,
     SharedWord,
     Tokens,
@@ -69,26 +73,26 @@ class BundleService:
         self._tokenizer = text_tokens.TextTokenizer(version / text_tokens.FOLDER, self._contract)
         self._passages = Passages(version)
         self._search = _searched(version, manifest, self._contract, self._passages)
-        self._facts = _facts(manifest, self._contract, self._search)
         # No method of this object: such a cycle would keep a closed version in memory.
         parts = self._search.passages, self._passages, self._search.sources
         self._map = corpus_map.LazyMap(functools.partial(_drawn_map, *parts))
         self.programs = programs.Programs(version / programs.FOLDER)
-        lengths = {
-            side: length
-            for side, length in (
-                (QUERY, self._contract.query_length),
-                (PASSAGE, self._contract.passage_length),
-            )
-            if function_name(side) in self.programs.names
-        }
+        lengths = _lengths(self.programs, self._contract)
         pad = self._tokenizer.vocabulary.pad
         self.batches = token_batches.TokenBatches(self.programs, lengths, pad, observer=observer)
+        self._reader = bundle_reader.of(self.programs, self._tokenizer, self.batches)
+        reads = None if self._reader is None else self._reader.reads
+        self._facts = _facts(manifest, self._contract, self._search, reads)
 
     @property
     def facts(self) -> Facts:
         """See `Service`."""
         return self._facts
+
+    @property
+    def reader(self) -> Reader | None:
+        """See `Service`."""
+        return self._reader
 
     def warm_up(self) -> int:
         """Compiles all that requests need; returns how many programs. Before the first request."""
@@ -106,7 +110,8 @@ class BundleService:
 
     def submit(self, side: str, tokens: Tokens, kinds: Sequence[str]) -> "Future[Encoded]":
         """See `Service`."""
-        return self.batches.submit(side, tokens, kinds)
+        take = functools.partial(encoded_texts.encoded, kinds=tuple(kinds))
+        return self.batches.submit(function_name(side), tokens, take)
 
     def search(self, query: Encoded, mode: str, k: int, source: str | None = None) -> list[Hit]:
         """See `Service`."""
@@ -129,7 +134,7 @@ class BundleService:
         row = self._passages.row(passage_id)
         passage = self._passages.passage(row)
         content = text_tokens.content(passage.title, passage.text)
-        tokens = self.tokenize(PASSAGE, content)
+        (tokens,) = self._tokenizer.passages([(passage.title, passage.text)])
         words = products = None
         if query.sparse is not None and SPARSE in self._search.passages:
             words = self._shared(query.sparse, self._search.passages[SPARSE], row)
@@ -143,8 +148,8 @@ class BundleService:
     def similarity(self, query: Encoded, passages: Sequence[Encoded]) -> list[float]:
         """See `Service`."""
         kind = DENSE if DENSE in self._facts.kinds else self._facts.kinds[0]
-        asked = passage_search.as_representations([query])[kind]
-        given = passage_search.as_representations(passages)[kind]
+        asked = encoded_texts.as_representations([query])[kind]
+        given = encoded_texts.as_representations(passages)[kind]
         return [float(score) for score in similarity.scores(kind, asked, given)[0]]
 
     def map(self) -> "Future[CorpusMap]":
@@ -182,6 +187,14 @@ class BundleService:
             SharedWord(piece, mine, theirs)
             for piece, (_, mine, theirs) in zip(pieces, both, strict=True)
         ]
+
+
+def _lengths(model: programs.Programs, contract: Contract) -> dict[str, int]:
+    """Program -> tokens of its longest text, of those that the model has."""
+    sides = {QUERY: contract.query_length, PASSAGE: contract.passage_length}
+    longest = {function_name(side): length for side, length in sides.items()}
+    longest |= dict.fromkeys(saved_model.READING, sum(sides.values()))
+    return {name: length for name, length in longest.items() if name in model.names}
 
 
 def _drawn_map(
@@ -234,7 +247,9 @@ def _combined(searched: hybrid.Hybrid, contract: Contract) -> hybrid.Combined:
     return hybrid.Combined(searched, chosen.weights, tuple(chosen.kinds))
 
 
-def _facts(manifest: dict[str, Any], contract: Contract, search: PassageSearch) -> Facts:
+def _facts(
+    manifest: dict[str, Any], contract: Contract, search: PassageSearch, reads: str | None
+) -> Facts:
     return Facts(
         name=str(manifest["name"]),
         version=int(manifest["version"]),
@@ -246,6 +261,7 @@ def _facts(manifest: dict[str, Any], contract: Contract, search: PassageSearch) 
         passage_length=contract.passage_length,
         passages=int(manifest["passages"]),
         sources=search.sources.listed,
+        reads=reads,
         made=str(manifest["made"]),
         contract=contract.facts(),
     )

@@ -1,6 +1,7 @@
 """From what answers questions of a finished run to a bundle."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +16,7 @@ from t5x_style.retrieval.beir_collection import Passage, Passages
 from t5x_style.retrieval.exact_index import ExactIndex
 from t5x_style.serving import (
     bundle,
-    passage_search,
+    encoded_texts,
     programs,
     saved_model,
     text_tokens,
@@ -92,23 +93,24 @@ def encode(
     Raises:
       BundleError: the model does not embed passages, or not as all of the kinds.
     """
+    name = function_name(PASSAGE)
     model, texts = Programs(programs_folder), text_tokens.TextTokenizer(tokenizer, contract)
-    if function_name(PASSAGE) not in model.names:
+    if name not in model.names:
         raise BundleError(f"expected a model that embeds passages, found {list(model.names)}")
-    contents = [text_tokens.content(one.title, one.text) for one in passages]
-    lengths = {PASSAGE: contract.passage_length}
+    lengths = {name: contract.passage_length}
     batches = token_batches.TokenBatches(model, lengths, texts.vocabulary.pad, most_waiting=1 << 62)
     try:
-        tokens = texts(PASSAGE, contents)
+        tokens = texts.passages([(one.title, one.text) for one in passages])
         # Texts of like length next to each other, so that batches have little padding
         order = np.argsort([-len(one.ids) for one in tokens], kind="stable")
-        futures = {int(row): batches.submit(PASSAGE, tokens[row], kinds) for row in order}
+        take = functools.partial(encoded_texts.encoded, kinds=kinds)
+        futures = {int(row): batches.submit(name, tokens[row], take) for row in order}
         found = [futures[row].result() for row in range(len(tokens))]
     except KeyError as error:
         raise BundleError(f"expected a model with the kinds {list(kinds)}: no {error}") from error
     finally:
         batches.close()
-    return passage_search.as_representations(found)
+    return encoded_texts.as_representations(found)
 
 
 def _at_hand(index: hybrid.Searched) -> dict[str, Representation]:

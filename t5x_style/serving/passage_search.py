@@ -1,25 +1,21 @@
 """Search of one version's passages: by each kind, by all as one, and within one source."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping
 
 import numpy as np
 
 from t5x_style.interfaces.index import NO_ROW, Index, padded
 from t5x_style.interfaces.representation import (
-    DENSE,
-    MULTI_VECTOR,
     SPARSE,
-    Entries,
     Representation,
     Representations,
 )
 from t5x_style.retrieval import candidate_scores, hybrid
+from t5x_style.serving.encoded_texts import as_representations
 from t5x_style.serving.passage_sources import Sources
 from t5x_style.serving.service import HYBRID, Encoded, RequestError
 
-Part = TypeVar("Part")
 SIZES = (16, 128, 1024)  # of the hits that are asked for: an exact index compiles once for each
 
 
@@ -115,37 +111,3 @@ class PassageSearch:
 def _rounded(k: int) -> int:
     """The next of SIZES, or k itself past the last."""
     return next((size for size in SIZES if size >= k), k)
-
-
-def as_representations(texts: Sequence[Encoded]) -> dict[str, Representation]:
-    """Kind -> what N texts became, as an index takes it, of the kinds that the first text has.
-
-    Raises:
-      ValueError: a text lacks a kind of the first.
-    """
-    found: dict[str, Representation] = {}
-    first = texts[0]
-    if first.dense is not None:
-        found[DENSE] = np.stack([_there(one.dense) for one in texts]).astype(np.float32)
-    if first.sparse is not None:
-        pairs = [_there(one.sparse) for one in texts]
-        arrays = {
-            "tokens": np.concatenate([tokens for tokens, _ in pairs]).astype(np.int32),
-            "weights": np.concatenate([weights for _, weights in pairs]).astype(np.float32),
-        }
-        found[SPARSE] = Entries(_offsets([len(tokens) for tokens, _ in pairs]), arrays)
-    if first.multi_vector is not None:
-        several = [_there(one.multi_vector) for one in texts]
-        vectors = np.concatenate(several).astype(np.float32)
-        found[MULTI_VECTOR] = Entries(_offsets(list(map(len, several))), {"vectors": vectors})
-    return found
-
-
-def _offsets(counts: Sequence[int]) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-
-
-def _there(one: Part | None) -> Part:
-    if one is None:
-        raise ValueError("expected texts that were encoded as the same kinds")
-    return one

@@ -1,6 +1,7 @@
-"""A model's embed functions as portable programs: files that need JAX to run, and none of our code.
+"""A model's functions as portable programs: files that need JAX to run, and none of our code.
 
-    programs/embed_query.stablehlo     one for each function, by jax.export, for cpu, cuda and tpu
+    programs/embed_query.stablehlo     one for each function, by jax.export, for cpu, cuda and tpu;
+             answer.stablehlo          of a reader, too: `answer` or `fill`
     programs/parameters.safetensors    what they are called with, once for all of them
 
 A program takes token ids and a mask of any batch and length; outputs have the names of a SavedModel
@@ -68,7 +69,11 @@ class Programs:
         files = sorted(folder.glob(f"*{_SUFFIX}"))
         if not files:
             raise ProgramError(f"{folder}: expected programs (*{_SUFFIX}), found none")
-        self._calls = {file.name.removesuffix(_SUFFIX): _call_of(file) for file in files}
+        exported = {file.name.removesuffix(_SUFFIX): _exported(file) for file in files}
+        self._calls = {name: jax.jit(one.call) for name, one in exported.items()}
+        self._outputs = {
+            name: jax.tree.unflatten(one.out_tree, one.out_avals) for name, one in exported.items()
+        }
         self._arrays = _parameters(folder / _PARAMETERS)
         self.names = tuple(self._calls)
         self._compiled: dict[tuple[str, tuple[int, ...]], Any] = {}
@@ -77,6 +82,10 @@ class Programs:
     def compiled(self) -> int:
         """How many programs were compiled: one for each function and shape."""
         return len(self._compiled)
+
+    def output_shape(self, name: str, output: str) -> tuple[Any, ...]:
+        """The shape of an output of a function; sizes of batches are symbols."""
+        return tuple(self._outputs[name][output].shape)
 
     def compile(self, name: str, shape: tuple[int, ...]) -> bool:
         """Compiles a function for batches of a shape; from any thread.
@@ -109,8 +118,8 @@ class Programs:
         return found
 
 
-def _call_of(file: Path) -> Any:
-    """f(arrays, tokens, mask), compiled for each shape; ProgramError."""
+def _exported(file: Path) -> jax.export.Exported:
+    """f(arrays, tokens, mask); ProgramError."""
     try:
         exported = jax.export.deserialize(bytearray(file.read_bytes()))
     except Exception as error:  # flatbuffers and MLIR raise whatever they meet
@@ -122,7 +131,7 @@ def _call_of(file: Path) -> Any:
     known = [_PLATFORMS.get(one, one) for one in exported.platforms]
     if _PLATFORMS.get(platform, platform) not in known:
         raise ProgramError(f"{file}: is for {known}, but this process runs on {platform}")
-    return jax.jit(exported.call)
+    return exported
 
 
 def _parameters(file: Path) -> Mapping[str, jax.Array]:

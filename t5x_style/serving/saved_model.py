@@ -1,13 +1,19 @@
-"""A trained objective's embed functions as a TensorFlow SavedModel, which needs no JAX to run.
+"""A trained objective's functions as a TensorFlow SavedModel, which needs no JAX to run.
 
-Each function becomes a signature from token ids to its representations, one output for each array:
+Each function that embeds becomes a signature from token ids to its representations, one output for
+each array:
 
     embedding                                       dense: float32 [b, D]
     sparse_segments, _tokens, _weights              sparse: int32, int32 and float32 [b, e]
     multi_vector_segments, _vectors                 multi_vector: int32 [b, e], float32 [b, e, d]
 
-Where segments are 1, the entry belongs to the text of the row; where they are 0, it is padding. Ids
-and masks are checked inside the graph, so that a bad request is an error wherever the model is
+Where segments are 1, the entry belongs to the text of the row; where they are 0, it is padding. A
+reader of questions with passages, "[CLS] question [SEP] body [SEP]", adds signatures:
+
+    answer    start, end int32 [b]; score, log_probability float32 [b]
+    fill      log_probability float32 [b, M, V], of each token for each of the first M [MASK]s
+
+Ids and masks are checked inside the graph, so that a bad request is an error wherever the model is
 served: an id outside the vocabulary would give a vector like any other, or NaN.
 """
 
@@ -25,9 +31,10 @@ from flax import nnx
 
 from t5x_style.checkpoints.restored_model import Restored
 from t5x_style.interfaces.contract import Contract
-from t5x_style.interfaces.objective import EMBED
+from t5x_style.interfaces.objective import ANSWER, EMBED, FILL
 from t5x_style.interfaces.representation import (
     DENSE,
+    SIDES,
     Representations,
     function_name,
     named_arrays,
@@ -36,6 +43,7 @@ from t5x_style.step import jitted_functions
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 DEFAULT = "serving_default"  # the signature that clients get who name none
+READING = (ANSWER, FILL)  # kinds of functions of questions with passages, and their signatures
 # What TensorFlow's XLA knows without JAX: checks of symbolic shapes, and sharding marks.
 _PORTABLE_CALLS = frozenset({"shape_assertion", "Sharding"})
 
@@ -49,7 +57,7 @@ class ExportError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Portable:
-    """A model cut down to what its embed functions need.
+    """A model cut down to what the functions need that are exported.
 
     Attributes:
       functions: signature -> f(arrays, tokens [B, L] int32, mask [B, L] int32) -> output name ->
@@ -77,10 +85,10 @@ def cpu_only_tensorflow() -> Any:
 
 
 def signatures(model: Restored) -> dict[str, str]:
-    """Signature -> the name of the embed function that it calls.
+    """Signature -> the name of the function that it calls.
 
     Raises:
-      ExportError: there is none, or several of one side, whose signatures would be equal.
+      ExportError: none embeds, or several embed one side, so that signatures would be equal.
     """
     names = [name for name, function in model.functions.items() if function.kind == EMBED]
     if not names:
@@ -91,20 +99,25 @@ def signatures(model: Restored) -> dict[str, str]:
     found = {function_name(str(model.functions[name].side)): name for name in names}
     if len(found) < len(names):
         raise ExportError(f"expected at most one embed function of a side, found {names}")
-    return found
+    reads = {one.kind: name for name, one in model.functions.items() if one.kind in READING}
+    return found | reads
 
 
 def lengths(model: Restored) -> dict[str, int]:
     """Signature -> the most tokens that the contract allows a text; errors as of `signatures`."""
+    contract = model.contract
+    of_sides = {side: int(getattr(contract, f"{side}_length")) for side in SIDES}
+    both = sum(of_sides.values())
     return {
-        signature: int(getattr(model.contract, f"{model.functions[name].side}_length"))
+        signature: of_sides.get(str(model.functions[name].side), both)
         for signature, name in signatures(model).items()
     }
 
 
 def kinds(model: Restored) -> tuple[str, ...]:
-    """Of representations that all signatures give; errors as of `signatures`."""
-    made = [model.functions[name].representations for name in signatures(model).values()]
+    """Of representations that all signatures that embed give; errors as of `signatures`."""
+    called = [model.functions[name] for name in signatures(model).values()]
+    made = [function.representations for function in called if function.kind == EMBED]
     return tuple(kind for kind in made[0] if all(kind in one for one in made))
 
 
@@ -117,6 +130,11 @@ def outputs(found: Representations) -> Outputs:
         for name, array in named_arrays(kind, one).items()
     }
     return {"embedding": found[DENSE][:, 0], **named} if DENSE in found else named
+
+
+def read_outputs(found: Mapping[str, jax.Array]) -> Outputs:
+    """Output name -> array [B, ...] of a batch of one question with a passage a row."""
+    return {name: one[:, 0] if one.ndim == 2 else one for name, one in found.items()}
 
 
 class _Group(dict[str, jax.Array]):
@@ -191,16 +209,15 @@ def _flat(states: tuple[nnx.State, nnx.State]) -> tuple[list[str], list[Any], An
 
 
 def _from_leaves(model: Restored, name: str, treedef: Any) -> Callable[..., Outputs]:
-    """f(leaves, tokens, mask) -> all representations, by output name."""
+    """f(leaves, tokens, mask) -> all that it gives, by output name."""
     function = jitted_functions.pure_function(model.graphdef, name)
     kinds = model.functions[name].representations
 
-    def embed(leaves: Sequence[Any], tokens: jax.Array, mask: jax.Array) -> Outputs:
-        params, variables = jax.tree_util.tree_unflatten(treedef, leaves)
-        group = token_group(tokens, mask)
-        return outputs(function(params, variables, group, kinds=kinds))
+    def call(leaves: Sequence[Any], tokens: jax.Array, mask: jax.Array) -> Outputs:
+        given = *jax.tree_util.tree_unflatten(treedef, leaves), token_group(tokens, mask)
+        return outputs(function(*given, kinds=kinds)) if kinds else read_outputs(function(*given))
 
-    return embed
+    return call
 
 
 def _traced(name: str, embed: Callable[..., Outputs], shapes: Sequence[Any]) -> set[int]:

@@ -54,7 +54,7 @@ def compare(folder: Path, model: Restored, vocabulary: Vocabulary) -> dict[str, 
                     functions[names[name]],
                     group,
                 )
-                for group in groups(max_lengths[name], vocabulary)
+                for group in _inputs(name, max_lengths[name], vocabulary)
             ),
             # NaN compares as nothing; here it is the worst.
             key=lambda found: np.inf if np.isnan(found.value) else found.value,
@@ -103,11 +103,27 @@ def groups(max_length: int, vocabulary: Vocabulary) -> Iterator[dict[str, np.nda
         }
 
 
+def _inputs(name: str, max_length: int, vocabulary: Vocabulary) -> Iterator[dict[str, np.ndarray]]:
+    """`groups`; of a signature that reads with a [SEP] and a [MASK] inside of texts."""
+    for group in groups(max_length, vocabulary):
+        length = group["tokens"].shape[1]
+        if name in saved_model.READING and length > 4:
+            tokens = group["tokens"]
+            longer = group["segment_ids"].sum(axis=1) > length // 2
+            tokens[tokens == vocabulary.mask] = vocabulary.unk  # more than are filled give NaN
+            tokens[longer, 1] = vocabulary.mask
+            tokens[longer, length // 2 - 1] = vocabulary.sep
+        yield group
+
+
 def _difference(
     name: str, signature: Any, function: ModelFunction, group: Mapping[str, Any]
 ) -> Difference:
     tokens, mask = group["tokens"], group["segment_ids"]
-    given = saved_model.outputs(function(group, kinds=function.representations))
+    if kinds := function.representations:
+        given = saved_model.outputs(function(group, kinds=kinds))
+    else:
+        given = saved_model.read_outputs(function(group))
     tf = saved_model.cpu_only_tensorflow()
     inputs = {"input_ids": tf.constant(tokens), "attention_mask": tf.constant(mask)}
     made = signature(**inputs)
@@ -145,5 +161,7 @@ def _by_row(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
     if expected.dtype.kind in "iu":
         difference = np.where(found == expected, 0.0, np.inf)
     else:
-        difference = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+        same = found == expected  # among them infinities, of texts without a span
+        wide = found.astype(np.float64), expected.astype(np.float64)
+        difference = np.abs(np.subtract(*wide, out=np.zeros(same.shape), where=~same))
     return np.asarray(difference.reshape(len(difference), -1).max(axis=1, initial=0.0))

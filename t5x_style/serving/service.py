@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 HYBRID = "hybrid"  # the mode in which all kinds of a bundle are searched as one
+ANSWERS, FILLS = "answer", "fill"  # what a reader does, named as the kind of its function
+Place = tuple[int, int] | None  # first character, and the one behind the last; None: of no text
 
 
 class RequestError(ValueError):
@@ -48,6 +50,7 @@ class Facts:
       passages: how many are indexed.
       sources: of passages, or how they begin where they are many, in alphabetical order; ()
         where passages name none, or too many to choose from.
+      reads: of the model's reader, 'answer' or 'fill'; None where it has none.
       made: when it was made, ISO 8601 in UTC.
       contract: all fields of contract.json.
     """
@@ -62,6 +65,7 @@ class Facts:
     passage_length: int
     passages: int
     sources: tuple[str, ...]
+    reads: str | None
     made: str
     contract: Mapping[str, Any]
 
@@ -80,7 +84,7 @@ class Tokens:
 
     ids: np.ndarray
     pieces: Sequence[str]
-    places: Sequence[tuple[int, int] | None]
+    places: Sequence[Place]
     cut_off: int
 
 
@@ -177,12 +181,73 @@ class CorpusMap:
     groups: np.ndarray
 
 
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """What a reader points at in a passage.
+
+    Attributes:
+      place: characters of the passage's text; None where there is nothing to point at.
+      score: without the passage's relevance.
+      probability: p(y|z,x), of the span among all spans of the passage.
+    """
+
+    place: Place
+    score: float
+    probability: float
+
+
+class Reader(Protocol):
+    """What a model makes of a question with a passage. Methods may be called from any thread."""
+
+    @property
+    def reads(self) -> str:
+        """'answer': it points at spans that answer a question; 'fill': it fills in [MASK]s."""
+        ...
+
+    def masked(self, sentence: str) -> Tokens:
+        """A sentence as a query, in which each "[MASK]" is to be filled in.
+
+        Raises:
+          RequestError: the model would read none, or more than it fills in.
+        """
+        ...
+
+    def masks(self, tokens: Tokens) -> list[Place]:
+        """The places of the "[MASK]"s of a text."""
+        ...
+
+    def joint(self, question: Tokens, text: str) -> Tokens:
+        """A question and a passage's text as the model reads them; places are of the passage."""
+        ...
+
+    def nothing(self) -> Tokens:
+        """The passage without a text, which such a model weighs against those that it finds."""
+        ...
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """What the tokenizer calls token ids."""
+        ...
+
+    def span(self, joint: Tokens) -> "Future[Span]":
+        """The best span; Overloaded as of `Service.submit`. Of a model that answers."""
+        ...
+
+    def words(self, joint: Tokens) -> "Future[np.ndarray]":
+        """[m, V] float32: log p(y|z,x) of all tokens for each of m [MASK]s; errors as of `span`."""
+        ...
+
+
 class Service(Protocol):
     """One open version of a bundle. All methods may be called from any thread."""
 
     @property
     def facts(self) -> Facts:
         """See `Facts`."""
+        ...
+
+    @property
+    def reader(self) -> Reader | None:
+        """Of the model; None where it reads no passages."""
         ...
 
     def tokenize(self, side: str, text: str) -> Tokens:

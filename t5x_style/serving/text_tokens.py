@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 
-from t5x_style.interfaces.contract import TEXT, Contract, ContractError, Vocabulary
+from t5x_style.interfaces.contract import TITLE_AND_BODY, Contract, Vocabulary
 from t5x_style.interfaces.representation import PASSAGE, QUERY
-from t5x_style.serving.service import RequestError, Tokens
+from t5x_style.serving.pair_tokens import PairTokenizer
+from t5x_style.serving.service import Place, RequestError, Tokens
 
 FOLDER = "tokenizer"
 
@@ -18,6 +19,10 @@ class TextTokenizer:
     """Of a bundle; may be called from any thread.
 
     Special tokens that a text contains, such as "[SEP]", are ordinary characters of it.
+
+    Attributes:
+      vocabulary: of the tokenizer.
+      pairs: makes texts in two parts.
     """
 
     def __init__(self, folder: Path, contract: Contract) -> None:
@@ -26,41 +31,54 @@ class TextTokenizer:
         contract: of the model.
 
         Raises:
-          ContractError: the folder has another tokenizer, or the contract wants passages that are
-            not a text in one piece.
+          ContractError: the folder has another tokenizer.
         """
         self.vocabulary = Vocabulary.load(str(folder))
         found = self.vocabulary.fingerprint
         contract.require(
             dataclasses.replace(contract, tokenizer_fingerprint=found), f"the tokenizer in {folder}"
         )
-        if contract.passage_layout != TEXT:
-            raise ContractError(
-                f"{folder}: expected passages of layout {TEXT!r}, title and text in one piece, "
-                f"found {contract.passage_layout!r}, which is not served yet"
-            )
         text = (folder / "tokenizer.json").read_text(encoding="utf-8")
         self._lengths = {QUERY: contract.query_length, PASSAGE: contract.passage_length}
         self._prefixes = {QUERY: contract.query_prefix, PASSAGE: contract.passage_prefix}
         # One for each side: cutting is a setting of the tokenizer, and not of a call.
         self._backends = {side: _backend(text, length) for side, length in self._lengths.items()}
+        self.pairs = PairTokenizer(text, self.vocabulary, contract)
+        self._titles_apart = contract.passage_layout == TITLE_AND_BODY
 
     def __call__(self, side: str, texts: Sequence[str]) -> list[Tokens]:
         """The tokens of texts, cut at the contract's length.
 
         Args:
           side: 'query' or 'passage'.
-          texts: without prefix; of passages what `content` gives.
+          texts: without prefix; of passages without a title.
 
         Raises:
           RequestError: a text that is no Unicode (half of a surrogate pair).
         """
         backend, prefix = self._backends[side], self._prefixes[side]
         for number, text in enumerate(texts):
-            _require_unicode(text, number)
+            _require_unicode(text, f"text {number}")
+        if side == PASSAGE and self._titles_apart:
+            return [self.pairs.titled("", text) for text in texts]
         found = backend.encode_batch([prefix + text for text in texts])
         special = backend.num_special_tokens_to_add(False)
         return [_tokens(one, len(prefix), special) for one in found]
+
+    def passages(self, titled: Sequence[tuple[str, str]]) -> list[Tokens]:
+        """The tokens of passages; places are characters of `content`.
+
+        Args:
+          titled: title and text of each.
+
+        Raises:
+          RequestError: see `__call__`.
+        """
+        if not self._titles_apart:
+            return self(PASSAGE, [content(*one) for one in titled])
+        for number, one in enumerate(titled):
+            _require_unicode("".join(one), f"passage {number}")
+        return [self.pairs.titled(*one) for one in titled]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """What the tokenizer calls ids."""
@@ -69,7 +87,7 @@ class TextTokenizer:
 
 
 def content(title: str, text: str) -> str:
-    """What is tokenized of a passage: title, a space, text.
+    """What is shown of a passage, and tokenized of one in one piece: title, a space, text.
 
     As in training (`tokenization.join_title`), of which a bundle has no code.
     """
@@ -86,7 +104,7 @@ def _backend(text: str, length: int) -> tokenizers.Tokenizer:
 
 def _tokens(encoding: tokenizers.Encoding, prefix: int, special: int) -> Tokens:
     rest = encoding.overflowing  # the rest in pieces, each with special tokens
-    places: list[tuple[int, int] | None] = []
+    places: list[Place] = []
     for (start, end), is_special in zip(
         encoding.offsets, encoding.special_tokens_mask, strict=True
     ):
@@ -100,11 +118,10 @@ def _tokens(encoding: tokenizers.Encoding, prefix: int, special: int) -> Tokens:
     )
 
 
-def _require_unicode(text: str, number: int) -> None:
+def _require_unicode(text: str, where: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise RequestError(
-            f"text {number}: expected Unicode, found half of a surrogate pair at character "
-            f"{error.start}"
+            f"{where}: expected Unicode, found half of a surrogate pair at character {error.start}"
         ) from None

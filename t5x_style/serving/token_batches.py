@@ -1,4 +1,4 @@
-"""Texts of many requests, encoded together: one thread owns the device, and shapes are few.
+"""Texts of many requests, computed together: one thread owns the device, and shapes are few.
 
 A text waits for no other: whatever waits when the device is free becomes the next batch, up to a
 budget of tokens, padding included. Batches have one of a few shapes (`batch_shapes`), all of which
@@ -10,30 +10,31 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import jax
 import numpy as np
 
-from t5x_style.interfaces.representation import DENSE, MULTI_VECTOR, SPARSE, function_name
 from t5x_style.serving import batch_shapes
 from t5x_style.serving.batch_shapes import BatchShapes
 from t5x_style.serving.programs import Programs
-from t5x_style.serving.service import Encoded, Overloaded, RequestError, Tokens
+from t5x_style.serving.service import Overloaded, RequestError, Tokens
 
+T = TypeVar("T")
 WAITING = 1 << 18  # tokens that may wait
+Arrays = Mapping[str, np.ndarray]  # output of a program -> [b, ...], of a batch
 
 
 class Observer(Protocol):
     """Counts what batches cost; called in the thread that computes."""
 
-    def batch(self, side: str, texts: int, tokens: int, seconds: float) -> None:
+    def batch(self, program: str, texts: int, tokens: int, seconds: float) -> None:
         """A batch.
 
         Args:
-          side: 'query' or 'passage'.
+          program: its name.
           texts: how many it had.
           tokens: that it has room for, padding included.
           seconds: of the device.
@@ -53,10 +54,10 @@ class Observer(Protocol):
 class _Text:
     """A text that waits: `ids` [n] int32, `begin` in seconds of `time.perf_counter`."""
 
-    side: str
+    program: str
     ids: np.ndarray
-    kinds: Sequence[str]
-    future: "Future[Encoded]"
+    take: Callable[[Arrays, int], Any]
+    future: "Future[Any]"
     begin: float
 
 
@@ -80,7 +81,7 @@ class TokenBatches:
 
         Args:
           programs: of the model.
-          lengths: side -> tokens of its longest text.
+          lengths: name of a program -> tokens of its longest text.
           pad: id of [PAD].
           budget: tokens of a batch, padding included; a longer text is a batch. None: what suits
             the device.
@@ -91,7 +92,7 @@ class TokenBatches:
         if budget is None:
             budget = batch_shapes.BUDGETS.get(backend, batch_shapes.OTHER_BUDGET)
         full = batch_shapes.FULL.get(backend, 0.0)
-        self._shapes = {side: BatchShapes(length, budget, full) for side, length in lengths.items()}
+        self._shapes = {name: BatchShapes(length, budget, full) for name, length in lengths.items()}
         self._programs, self._pad = programs, pad
         self._most_waiting, self._observer = most_waiting, observer
         self._texts: collections.deque[_Text] = collections.deque()
@@ -102,32 +103,39 @@ class TokenBatches:
         self._thread = threading.Thread(target=self._run, name="encode", daemon=True)
         self._thread.start()
 
-    def submit(self, side: str, tokens: Tokens, kinds: Sequence[str]) -> "Future[Encoded]":
-        """See `Service.submit`.
+    def submit(self, program: str, tokens: Tokens, take: Callable[[Arrays, int], T]) -> "Future[T]":
+        """Computes one text in a batch with others; a future that is cancelled is left out.
+
+        Args:
+          program: its name.
+          tokens: of the text.
+          take: what is wanted of a batch's outputs and the text's row in it. An error of it ends
+            the future.
 
         Raises:
           Overloaded: too many tokens wait.
-          RequestError: the model does not embed this side.
+          RequestError: the model has no such program.
           RuntimeError: it is closed.
         """
-        if side not in self._shapes:
+        if program not in self._shapes:
             raise RequestError(
-                f"side: expected one that the model embeds, {sorted(self._shapes)}, found {side!r}"
+                f"expected something that the model offers, {sorted(self._shapes)}, found "
+                f"{program!r}"
             )
-        future: Future[Encoded] = Future()
+        future: Future[T] = Future()
         with self._changed:
             if self._closed:
                 raise RuntimeError("this version of the bundle is closed")
             if self.waiting and self.waiting + len(tokens.ids) > self._most_waiting:
                 raise Overloaded(self.waiting / self._rate if self._rate else 1.0)
             self.waiting += len(tokens.ids)
-            self._texts.append(_Text(side, tokens.ids, tuple(kinds), future, time.perf_counter()))
+            self._texts.append(_Text(program, tokens.ids, take, future, time.perf_counter()))
             self._changed.notify()
         return future
 
     def warm_up(self) -> int:
-        """Compiles every shape of every side; returns how many there are. Before any request."""
-        every = [(side, shape) for side, shapes in self._shapes.items() for shape in shapes]
+        """Compiles all shapes of all programs; returns how many there are. Before any request."""
+        every = [(name, shape) for name, shapes in self._shapes.items() for shape in shapes]
         with ThreadPoolExecutor(os.cpu_count()) as threads:  # XLA compiles outside the GIL
             list(threads.map(lambda one: self._compile(*one), every))
         return len(every)
@@ -149,24 +157,24 @@ class TokenBatches:
                 batch = self._next()
             running = [one for one in batch if one.future.set_running_or_notify_cancel()]
             if running:
-                self._encode(running)
+                self._compute(running)
 
     def _next(self) -> list[_Text]:
-        """Takes the text that waited longest, and others of its side."""
+        """Takes the text that waited longest, and others for its program."""
         first = [self._texts.popleft() for _ in range(min(len(self._texts), batch_shapes.WINDOW))]
-        side = first[0].side
-        waiting = [one for one in first if one.side == side]
-        chosen = self._shapes[side].chosen([len(one.ids) for one in waiting])
+        program = first[0].program
+        waiting = [one for one in first if one.program == program]
+        chosen = self._shapes[program].chosen([len(one.ids) for one in waiting])
         taken = [waiting[number] for number in chosen]
         gone = set(map(id, taken))
         self._texts.extendleft(one for one in reversed(first) if id(one) not in gone)
         self.waiting -= sum(len(one.ids) for one in taken)
         return taken
 
-    def _encode(self, texts: Sequence[_Text]) -> None:
-        """Encodes texts of one side as one batch, and ends their futures."""
-        side, begin = texts[0].side, time.perf_counter()
-        rows, columns = self._shapes[side].room(len(texts), max(len(one.ids) for one in texts))
+    def _compute(self, texts: Sequence[_Text]) -> None:
+        """Computes texts for one program as one batch, and ends their futures."""
+        program, begin = texts[0].program, time.perf_counter()
+        rows, columns = self._shapes[program].room(len(texts), max(len(one.ids) for one in texts))
         ids = np.full((rows, columns), self._pad, np.int32)
         mask = np.zeros((rows, columns), np.int32)
         mask[:, 0] = 1  # of rows without a text: a row of padding alone may give NaN
@@ -174,47 +182,34 @@ class TokenBatches:
             ids[row, : len(one.ids)] = one.ids
             mask[row, : len(one.ids)] = 1
         try:
-            found, seconds = self._computed(side, ids, mask)
+            found, seconds = self._computed(program, ids, mask)
         except Exception as error:  # of whatever the device raises: the requests get it
             for one in texts:
                 one.future.set_exception(error)
             return
         self._rate = sum(len(one.ids) for one in texts) / max(seconds, 1e-6)
         if self._observer is not None:
-            self._observer.batch(side, len(texts), rows * columns, seconds)
+            self._observer.batch(program, len(texts), rows * columns, seconds)
             for one in texts:
                 self._observer.queue(begin - one.begin)
         for row, one in enumerate(texts):
             try:
-                one.future.set_result(encoded(found, row, one.kinds))
-            except KeyError as error:  # a kind that the programs do not give
+                one.future.set_result(one.take(found, row))
+            except Exception as error:  # for instance of a kind that the program does not give
                 one.future.set_exception(error)
 
     def _computed(
-        self, side: str, ids: np.ndarray, mask: np.ndarray
+        self, program: str, ids: np.ndarray, mask: np.ndarray
     ) -> tuple[dict[str, np.ndarray], float]:
         """What a batch became, on the host, and the seconds it took."""
-        self._compile(side, ids.shape)
+        self._compile(program, ids.shape)
         begin = time.perf_counter()
-        outputs = self._programs(function_name(side), ids, mask)
+        outputs = self._programs(program, ids, mask)
         found = {name: np.asarray(array) for name, array in outputs.items()}
         return found, time.perf_counter() - begin
 
-    def _compile(self, side: str, shape: tuple[int, ...]) -> None:
+    def _compile(self, program: str, shape: tuple[int, ...]) -> None:
         """Compiles a program, unless it was; the observer is given what that took."""
         begin = time.perf_counter()
-        if self._programs.compile(function_name(side), shape) and self._observer is not None:
+        if self._programs.compile(program, shape) and self._observer is not None:
             self._observer.compilation(time.perf_counter() - begin)
-
-
-def encoded(found: Mapping[str, np.ndarray], row: int, kinds: Sequence[str]) -> Encoded:
-    """What a row of a batch became, of some kinds; see `saved_model` for the names."""
-    dense = sparse = several = None
-    if DENSE in kinds:
-        dense = found["embedding"][row]
-    if SPARSE in kinds:
-        there = found["sparse_segments"][row] > 0
-        sparse = (found["sparse_tokens"][row][there], found["sparse_weights"][row][there])
-    if MULTI_VECTOR in kinds:
-        several = found["multi_vector_vectors"][row][found["multi_vector_segments"][row] > 0]
-    return Encoded(dense, sparse, several)

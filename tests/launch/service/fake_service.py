@@ -16,13 +16,16 @@ from t5x_style.serving.service import (
     Facts,
     Hit,
     Overloaded,
+    Place,
     RequestError,
     SharedWord,
+    Span,
     Tokens,
 )
 
 KINDS = ("dense", "sparse", "multi_vector")
 DIMENSION, LENGTH = 4, 8
+VOCABULARY = ["cat", "dog", "flour"]  # of a reader's words
 PASSAGES = {
     "p1": ("Cats", "a cat sleeps all day", "pets"),
     "p2": ("Dogs", "the dog barks at a cat", "pets"),
@@ -61,10 +64,12 @@ class FakeService:
             "passage_length": LENGTH,
             "passages": len(PASSAGES),
             "sources": ("food", "pets"),
+            "reads": None,
             "made": "2026-11-27T00:00:00Z",
             "contract": {"pooling": "cls"},
         }
         self.facts = Facts(**{**values, **facts})
+        self.reader = None if self.facts.reads is None else FakeReader(self.facts.reads)
         self.submitted: list[tuple[str, int, tuple[str, ...]]] = []
         self.room: int | None = None
         self.hanging, self.is_open = False, True
@@ -197,6 +202,56 @@ def encoded(tokens: Tokens, kinds: Sequence[str]) -> Encoded:
         "multi_vector": vectors[1:] / np.linalg.norm(vectors[1:], axis=1, keepdims=True),
     }
     return Encoded(**{kind: every[kind] for kind in kinds})
+
+
+class FakeReader:
+    """Points at the second word of a passage, and fills in words of it; see `service.Reader`.
+
+    Attributes:
+      read: texts that it was given.
+    """
+
+    def __init__(self, reads: str) -> None:
+        self.reads = reads
+        self.read: list[str] = []
+
+    def masked(self, sentence: str) -> Tokens:
+        if "[MASK]" not in sentence:
+            raise RequestError("text: expected [MASK], found none")
+        pieces = ["[CLS]", *sentence.split(), "[SEP]"]
+        at = sentence.index("[MASK]")
+        places = [(at, at + 6) if piece == "[MASK]" else None for piece in pieces]
+        return Tokens(np.arange(len(pieces), dtype=np.int32), pieces, places, 0)
+
+    def masks(self, tokens: Tokens) -> list[Place]:
+        return [place for place in tokens.places if place is not None]
+
+    def joint(self, question: Tokens, text: str) -> Tokens:
+        self.read.append(text)
+        return Tokens(question.ids, text.split(), question.places, 0)
+
+    def nothing(self) -> Tokens:
+        return Tokens(np.asarray([0, 1, 1], np.int32), ["[CLS]", "[SEP]", "[SEP]"], [None] * 3, 0)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        return [VOCABULARY[one] for one in ids]
+
+    def span(self, joint: Tokens) -> "Future[Span]":
+        words = list(joint.pieces)
+        start = len(words[0]) + 1
+        return done(Span((start, start + len(words[1])), -0.1 * len(words), 0.5))
+
+    def words(self, joint: Tokens) -> "Future[np.ndarray]":
+        """Of one [MASK]: words of the passage are nine times as likely as others."""
+        chances = np.asarray([9.0 if one in joint.pieces else 1.0 for one in VOCABULARY])
+        return done(np.log(chances / chances.sum())[None].astype(np.float32))
+
+
+def done(value: object) -> "Future":
+    """A future that has ended."""
+    future: Future = Future()
+    future.set_result(value)
+    return future
 
 
 class FakeCurrent:

@@ -44,7 +44,7 @@ def test_metrics_count_requests_and_stages(client):
     client.get("/made/up/by/a/client")
     client.request("BREW", "/search")
     metrics = client.app.state.metrics
-    metrics.batch("query", 3, 48, 0.02)
+    metrics.batch("embed_query", 3, 48, 0.02)
     metrics.queue(0.01)
     metrics.compilation(1.5)
     reply = client.get("/metrics")
@@ -57,8 +57,8 @@ def test_metrics_count_requests_and_stages(client):
         'kennel_stage_seconds_count{stage="encoding"} 1.0',
         'kennel_stage_seconds_sum{stage="inference"} 0.02',
         'kennel_stage_seconds_sum{stage="queue"} 0.01',
-        'kennel_batch_texts_sum{side="query"} 3.0',
-        'kennel_batch_tokens_sum{side="query"} 48.0',
+        'kennel_batch_texts_sum{program="embed_query"} 3.0',
+        'kennel_batch_tokens_sum{program="embed_query"} 48.0',
         "kennel_compilations_total 1.0",
         "kennel_texts_total 1.0",
         "kennel_texts_cut_off_total 1.0",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from input_pipelines.tokenizers import tokenization
 from t5x_style.interfaces.representation import KINDS, Entries
 from t5x_style.retrieval import hybrid, similarity
-from t5x_style.serving import bundle_service, passage_search
+from t5x_style.serving import bundle_service, encoded_texts
 from t5x_style.serving.bundle_service import BundleService
 from t5x_style.serving.service import HYBRID, Encoded, RequestError
 from t5x_style.serving.text_tokens import TextTokenizer
@@ -57,7 +57,7 @@ def numbers(one: Encoded, kind: str) -> np.ndarray:
 def test_texts_become_what_the_model_makes_of_them(service, parts, side) -> None:
     tokenizer, trained, _ = parts
     expected = bundle_kit.represented(trained, tokenizer, TEXTS, side)
-    found = passage_search.as_representations(encode(service, side, TEXTS))
+    found = encoded_texts.as_representations(encode(service, side, TEXTS))
     assert set(found) == set(KINDS)
     for kind, one in expected.items():
         if not isinstance(one, Entries):

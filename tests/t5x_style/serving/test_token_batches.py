@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t5x_style.serving.batch_shapes import BatchShapes
-from t5x_style.serving.service import Encoded, Overloaded, RequestError, Tokens
-from t5x_style.serving.token_batches import TokenBatches
+from t5x_style.serving.service import Overloaded, RequestError, Tokens
+from t5x_style.serving.token_batches import Arrays, TokenBatches
 
-LENGTHS = {"query": 48, "passage": 192}
+QUERY, PASSAGE = "embed_query", "embed_passage"
+LENGTHS = {QUERY: 48, PASSAGE: 192}
 
 
 class FakePrograms:
@@ -46,10 +47,13 @@ def text(first: int, length: int) -> Tokens:
     return Tokens(ids, [], [], 0)
 
 
-def vector(future: "Future[Encoded]") -> list[int]:
-    found = future.result(10).dense
-    assert found is not None
-    return found.astype(int).tolist()
+def take(found: Arrays, row: int) -> list[int]:
+    """What is wanted of a batch: the vector, as whole numbers."""
+    return found["embedding"][row].astype(int).tolist()
+
+
+def vector(future: "Future[list[int]]") -> list[int]:
+    return future.result(10)
 
 
 @pytest.fixture
@@ -61,11 +65,11 @@ def batches(programs: FakePrograms, **settings) -> TokenBatches:
     return TokenBatches(programs, LENGTHS, 0, **settings)
 
 
-def held(made: TokenBatches, programs: FakePrograms) -> "Future[Encoded]":
+def held(made: TokenBatches, programs: FakePrograms) -> "Future[list[int]]":
     """A text that the device works on until `programs.free` is set."""
     programs.free.clear()
     programs.entered.clear()
-    first = made.submit("query", text(1, 5), ["dense"])
+    first = made.submit(QUERY, text(1, 5), take)
     assert programs.entered.wait(10)
     programs.calls.clear()
     return first
@@ -73,39 +77,35 @@ def held(made: TokenBatches, programs: FakePrograms) -> "Future[Encoded]":
 
 def test_each_text_gets_what_it_became(programs) -> None:
     made = batches(programs)
-    futures = [made.submit("passage", text(n, 1 + n % 192), ["dense"]) for n in range(500)]
+    futures = [made.submit(PASSAGE, text(n, 1 + n % 192), take) for n in range(500)]
     assert [vector(one) for one in futures] == [[n, 1 + n % 192] for n in range(500)]
     made.close()
 
 
-def test_what_waits_becomes_one_batch_of_a_side(programs) -> None:
+def test_what_waits_becomes_one_batch_of_a_program(programs) -> None:
     made = batches(programs, budget=1024)
     held(made, programs)
-    futures = [
-        made.submit(side, text(n, 9), ["dense"]) for n, side in enumerate(["query", "passage"] * 4)
-    ]
+    futures = [made.submit(side, text(n, 9), take) for n, side in enumerate([QUERY, PASSAGE] * 4)]
     programs.free.set()
     assert [vector(one)[0] for one in futures] == list(range(8))
-    assert programs.calls == [("embed_query", (4, 16)), ("embed_passage", (4, 16))]
+    assert programs.calls == [(QUERY, (4, 16)), (PASSAGE, (4, 16))]
     made.close()
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["query", "passage"]), st.integers(1, 48)), max_size=60),
+    st.lists(st.tuples(st.sampled_from([QUERY, PASSAGE]), st.integers(1, 48)), max_size=60),
     st.sampled_from([16, 100, 512, 4096]),
 )
 def test_no_batch_exceeds_the_budget_but_of_one_text(texts, budget) -> None:
     programs = FakePrograms()
     made = batches(programs, budget=budget)
     held(made, programs)
-    futures = [
-        made.submit(side, text(n, length), ["dense"]) for n, (side, length) in enumerate(texts)
-    ]
+    futures = [made.submit(side, text(n, length), take) for n, (side, length) in enumerate(texts)]
     programs.free.set()
     assert [vector(one) for one in futures] == [[n, one[1]] for n, one in enumerate(texts)]
     known = {side: set(BatchShapes(length, budget)) for side, length in LENGTHS.items()}
     for name, (rows, columns) in programs.calls:
-        assert (rows, columns) in known[name.removeprefix("embed_")]
+        assert (rows, columns) in known[name]
         assert rows == 1 or rows * columns <= budget
     made.close()
 
@@ -113,26 +113,26 @@ def test_no_batch_exceeds_the_budget_but_of_one_text(texts, budget) -> None:
 def test_a_cancelled_text_is_left_out(programs) -> None:
     made = batches(programs)
     held(made, programs)
-    gone = made.submit("query", text(2, 5), ["dense"])
-    kept = made.submit("query", text(3, 5), ["dense"])
+    gone = made.submit(QUERY, text(2, 5), take)
+    kept = made.submit(QUERY, text(3, 5), take)
     assert gone.cancel()
     programs.free.set()
     assert vector(kept) == [3, 5]
-    assert programs.calls == [("embed_query", (1, 16))]
+    assert programs.calls == [(QUERY, (1, 16))]
     made.close()
 
 
 def test_too_many_waiting_tokens_are_refused_and_there_is_room_again(programs) -> None:
     made = batches(programs, most_waiting=20)
     first = held(made, programs)
-    waiting = [made.submit("query", text(n, 10), ["dense"]) for n in range(2)]
+    waiting = [made.submit(QUERY, text(n, 10), take) for n in range(2)]
     assert made.waiting == 20
     with pytest.raises(Overloaded) as refused:
-        made.submit("query", text(9, 1), ["dense"])
+        made.submit(QUERY, text(9, 1), take)
     assert refused.value.retry_after > 0
     programs.free.set()
     assert [vector(one)[0] for one in (first, *waiting)] == [1, 0, 1]
-    assert vector(made.submit("query", text(9, 40), ["dense"])) == [9, 40]  # alone: any length
+    assert vector(made.submit(QUERY, text(9, 40), take)) == [9, 40]  # alone: any length
     assert made.waiting == 0
     made.close()
 
@@ -141,39 +141,39 @@ def test_an_error_reaches_the_texts_of_its_batch_and_no_other(programs) -> None:
     made = batches(programs)
     programs.error = RuntimeError("out of memory")
     with pytest.raises(RuntimeError, match="out of memory"):
-        made.submit("query", text(1, 5), ["dense"]).result(10)
+        made.submit(QUERY, text(1, 5), take).result(10)
     programs.error = None
-    assert vector(made.submit("query", text(2, 5), ["dense"])) == [2, 5]
+    assert vector(made.submit(QUERY, text(2, 5), take)) == [2, 5]
     made.close()
 
 
-def test_a_kind_that_the_programs_lack_is_an_error_of_its_texts_alone(programs) -> None:
+def test_what_a_batch_does_not_have_is_an_error_of_its_texts_alone(programs) -> None:
     made = batches(programs)
-    with pytest.raises(KeyError, match="sparse_segments"):
-        made.submit("query", text(1, 5), ["sparse"]).result(10)
-    assert vector(made.submit("query", text(2, 5), ["dense"])) == [2, 5]
+    with pytest.raises(KeyError, match="sparse"):
+        made.submit(QUERY, text(1, 5), lambda found, row: found["sparse"][row]).result(10)
+    assert vector(made.submit(QUERY, text(2, 5), take)) == [2, 5]
     made.close()
 
 
-def test_a_side_that_the_model_does_not_embed_is_refused_and_others_are_encoded(programs) -> None:
-    made = TokenBatches(programs, {"query": 48}, 0)
-    with pytest.raises(RequestError, match=r"the model embeds, \['query'\], found 'passage'"):
-        made.submit("passage", text(1, 5), ["dense"])
-    assert vector(made.submit("query", text(2, 5), ["dense"])) == [2, 5]
+def test_what_the_model_does_not_offer_is_refused_and_the_rest_is_computed(programs) -> None:
+    made = TokenBatches(programs, {QUERY: 48}, 0)
+    with pytest.raises(RequestError, match=r"offers, \['embed_query'\], found 'embed_passage'"):
+        made.submit(PASSAGE, text(1, 5), take)
+    assert vector(made.submit(QUERY, text(2, 5), take)) == [2, 5]
     made.close()
 
 
 def test_closing_ends_what_waits_and_then_refuses(programs) -> None:
     made = batches(programs)
     held(made, programs)
-    waiting = made.submit("query", text(4, 5), ["dense"])
+    waiting = made.submit(QUERY, text(4, 5), take)
     ending = threading.Thread(target=made.close)
     ending.start()
     programs.free.set()
     ending.join(10)
     assert vector(waiting) == [4, 5]
     with pytest.raises(RuntimeError, match="closed"):
-        made.submit("query", text(5, 5), ["dense"])
+        made.submit(QUERY, text(5, 5), take)
 
 
 def test_batches_are_observed(programs) -> None:
@@ -185,12 +185,12 @@ def test_batches_are_observed(programs) -> None:
 
     made = batches(programs, observer=Observer())
     held(made, programs)
-    waiting = [made.submit("query", text(n, 5), ["dense"]) for n in range(3)]
+    waiting = [made.submit(QUERY, text(n, 5), take) for n in range(3)]
     programs.free.set()
     for one in waiting:
         vector(one)
     made.close()
-    assert [one[:3] for one in seen["batch"]] == [("query", 1, 16), ("query", 3, 64)]
+    assert [one[:3] for one in seen["batch"]] == [(QUERY, 1, 16), (QUERY, 3, 64)]
     assert all(one[3] >= 0 for one in seen["batch"])
     assert len(seen["queue"]) == 4
     assert len(seen["compilation"]) == 2

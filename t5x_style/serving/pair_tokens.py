@@ -1,0 +1,112 @@
+"""Texts in two parts, "[CLS] first [SEP] second [SEP]", from the files of a bundle alone.
+
+Passages of layout 'title_and_body' are such, and what a reader reads: a question with a passage's
+body. Cut as in training: a title at a quarter of the passage's length, a body where its text ends.
+"""
+
+import dataclasses
+import re
+
+import numpy as np
+import tokenizers
+
+from t5x_style.interfaces.contract import Contract, Vocabulary
+from t5x_style.serving.service import Place, RequestError, Tokens
+
+MASK = "[MASK]"  # in a sentence, of a token that is to be filled in
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """Some tokens: their ids, what the tokenizer calls them, and their places."""
+
+    ids: list[int]
+    pieces: list[str]
+    places: list[Place]
+
+    def __add__(self, other: "_Part") -> "_Part":
+        return _Part(self.ids + other.ids, self.pieces + other.pieces, self.places + other.places)
+
+    def first(self, count: int) -> "_Part":
+        return _Part(self.ids[:count], self.pieces[:count], self.places[:count])
+
+    def tokens(self, whole: int) -> Tokens:
+        """As a text of which `whole` tokens were there before it was cut."""
+        ids = np.array(self.ids, np.int32)
+        return Tokens(ids, self.pieces, self.places, whole - len(self.ids))
+
+
+class PairTokenizer:
+    """May be called from any thread."""
+
+    def __init__(self, tokenizer_json: str, vocabulary: Vocabulary, contract: Contract) -> None:
+        """Args:
+        tokenizer_json: content of tokenizer.json.
+        vocabulary: of it.
+        contract: lengths and prefixes.
+        """
+        self._backend = tokenizers.Tokenizer.from_str(tokenizer_json)
+        self._backend.encode_special_tokens = True  # "[SEP]" in a text is ordinary characters
+        self._backend.no_padding()
+        self._backend.no_truncation()
+        self._cls, self._sep = (self._special(one) for one in (vocabulary.cls, vocabulary.sep))
+        self._mask = vocabulary.mask
+        self._contract = contract
+
+    def titled(self, title: str, text: str) -> Tokens:
+        """A passage of layout 'title_and_body'; places are characters of `text_tokens.content`."""
+        length, prefix = self._contract.passage_length, self._contract.passage_prefix
+        head = self._part(prefix + title, -len(prefix))
+        body = self._part(text, len(title) + 1 if title and text else 0)
+        kept = self._cls + head.first(length // 4) + self._sep
+        kept += body.first(length - len(kept.ids) - 1) + self._sep
+        return kept.tokens(len(head.ids) + len(body.ids) + 3)
+
+    def masked(self, sentence: str) -> Tokens:
+        """A query in which each MASK is to be filled in.
+
+        Raises:
+          RequestError: the model would read none.
+        """
+        room, prefix = self._contract.query_length - 2, self._contract.query_prefix
+        found, at = self._part(prefix, -len(prefix)), 0
+        for part in re.split(f"({re.escape(MASK)})", sentence):
+            is_mask = part == MASK
+            place = (at, at + len(part))
+            found += _Part([self._mask], [MASK], [place]) if is_mask else self._part(part, at)
+            at = place[1]
+        kept = self._cls + found.first(room) + self._sep
+        if self._mask not in kept.ids:
+            raise RequestError(
+                f"text: expected {MASK} for what is to be filled in, among the first {room} tokens "
+                "of a sentence, found none; a word of two tokens needs two of them"
+            )
+        return kept.tokens(len(found.ids) + 2)
+
+    def joint(self, question: Tokens, text: str) -> Tokens:
+        """A question with a passage's body; places are characters of the body.
+
+        Args:
+          question: "[CLS] ... [SEP]".
+          text: of the passage, without its title.
+        """
+        asked = _Part(question.ids.tolist(), list(question.pieces), [None] * len(question.ids))
+        body = self._part(text, 0)
+        kept = asked + body.first(self._contract.passage_length - 3) + self._sep
+        return kept.tokens(len(asked.ids) + len(body.ids) + 1)
+
+    def masks(self, tokens: Tokens) -> list[Place]:
+        """The places of what is to be filled in."""
+        return [tokens.places[at] for at in np.flatnonzero(tokens.ids == self._mask).tolist()]
+
+    def _special(self, token: int) -> _Part:
+        return _Part([token], [self._backend.id_to_token(token) or ""], [None])
+
+    def _part(self, text: str, at: int) -> _Part:
+        """The tokens of a text whose first character is character `at`; none before 0 has one."""
+        found = self._backend.encode(text, add_special_tokens=False)
+        places: list[Place] = [
+            (start + at, end + at) if end > start and start + at >= 0 else None
+            for start, end in found.offsets
+        ]
+        return _Part(found.ids, found.tokens, places)
