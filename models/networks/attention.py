@@ -167,17 +167,43 @@ def plain(
     """
     if visible.ndim == 3:
         visible = visible[:, None]
-    # Heads first, by a transposition: on CPUs XLA's product of weights and values in the layout of
-    # the arguments takes five times as long (docs/attention.md).
-    query, key, value = (array.swapaxes(1, 2) for array in (query, key, value))
-    scores = jnp.einsum("bhqd,bhkd->bhqk", query, key, preferred_element_type=jnp.float32)
-    scores = scores / math.sqrt(query.shape[-1])
+    scores = _by_layout(_products, _products_heads_first, query, key) / math.sqrt(query.shape[-1])
     if bias is not None:
         scores = scores + bias[:, None]
     # The most negative finite number: minus infinity would make an empty row NaN.
     scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
     weights = drop(jax.nn.softmax(scores, axis=-1).astype(value.dtype))  # [B, H, Q, K]
-    return jnp.einsum("bhqk,bhkd->bhqd", weights, value).swapaxes(1, 2)
+    return _by_layout(_mixed, _mixed_heads_first, weights, value)
+
+
+def _by_layout(
+    direct: Callable[..., jax.Array], heads_first: Callable[..., jax.Array], *arrays: jax.Array
+) -> jax.Array:
+    """A product of `plain`, with transpositions on CPUs alone.
+
+    There, XLA's product of weights and values takes five times as long without (docs/attention.md).
+    With them, XLA's compiler for TPUs did not end in half an hour where the scores exceed the HBM.
+    """
+    return jax.lax.platform_dependent(*arrays, cpu=heads_first, default=direct)
+
+
+def _products(query: jax.Array, key: jax.Array) -> jax.Array:
+    """[B, H, Q, K] float32 of [B, Q, H, d] and [B, K, H, d]."""
+    return jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
+
+
+def _products_heads_first(query: jax.Array, key: jax.Array) -> jax.Array:
+    query, key = query.swapaxes(1, 2), key.swapaxes(1, 2)
+    return jnp.einsum("bhqd,bhkd->bhqk", query, key, preferred_element_type=jnp.float32)
+
+
+def _mixed(weights: jax.Array, value: jax.Array) -> jax.Array:
+    """[B, Q, H, d] of [B, H, Q, K] and [B, K, H, d]."""
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+
+
+def _mixed_heads_first(weights: jax.Array, value: jax.Array) -> jax.Array:
+    return jnp.einsum("bhqk,bhkd->bhqd", weights, value.swapaxes(1, 2)).swapaxes(1, 2)
 
 
 def in_blocks(query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array) -> jax.Array:
