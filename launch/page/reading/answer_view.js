@@ -85,8 +85,9 @@ function item(one) {
     element("div.hit-body", {},
       place ? element("p.answer-text", { dir: "auto" }, one.answer)
         : element("p.answer-text.none", {}, "Nothing to point at in this passage"),
-      element("h3", {}, titleButton(hit.id, hit.title || hit.id)),
-      metaOf(hit, ...(place ? [`score ${number(one.score)}`] : [])),
+      element("div.of-passage", {},
+        element("h3", {}, titleButton(hit.id, hit.title || hit.id)),
+        metaOf(hit, ...(place ? [`score ${number(one.score)}`] : []))),
       ...excerpt(hit.text, place)),
     element("div.scores", {}, chances(one)));
 }

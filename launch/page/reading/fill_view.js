@@ -11,6 +11,8 @@ import { createReadingView, cutWarning, markOpen, metaOf, summary,
   titleButton } from "./reading_view.js";
 import { MASK, NOTHING } from "./requests.js";
 
+const NEAR = 4; // words on each side of a [MASK] in the heading of its table
+
 /**
  * @typedef {Object} Document a passage that was read; the first has no text and no hit
  * @property {import("../api.js").Hit|null} hit
@@ -101,9 +103,10 @@ function headingOf(query, masks, n) {
   if (!masks[n].place) return [number, ""];
   const characters = Array.from(query);
   const [start, end] = masks[n].place;
-  const [from, to] = [Math.max(0, start - 24), Math.min(characters.length, end + 24)];
-  return [number, (from > 0 ? "…" : "") + characters.slice(from, start).join("") + "____"
-    + characters.slice(end, to).join("") + (to < characters.length ? "…" : "")];
+  const words = (from, to) => characters.slice(from, to).join("").split(/(?<=\s)/);
+  const [before, after] = [words(0, start), words(end)];
+  return [number, (before.length > NEAR ? "… " : "") + before.slice(-NEAR).join("") + "____"
+    + after.slice(0, NEAR).join("").trimEnd() + (after.length > NEAR ? " …" : "")];
 }
 
 /** The sentence with the likeliest tokens, each a button that goes to its table. */

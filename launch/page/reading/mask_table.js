@@ -25,8 +25,8 @@ export function maskTable(mask, columns, heading, choose) {
     heading ? element("h2", {}, heading[0], " ",
       element("span.around-mask", { dir: "auto" }, heading[1])) : null,
     effect(mask.words, columns.length - 1),
-    element("div.table-box", {}, table),
-    element("div.under-table", {}, element("p.document-readout"), legend(most)));
+    element("div.table-wrap", {}, element("div.table-box", {}, table),
+      element("div.under-table", {}, element("p.document-readout"), legend(most))));
 }
 
 /** One sentence: what reading changes for the likeliest token. */
@@ -67,7 +67,7 @@ function row(word, likeliest, most) {
   const length = setProperty(bar(word.probability / likeliest), "--alone", alone / likeliest);
   length.append(element("span.tick"));
   return element("tr", {},
-    element("th", { scope: "row", dir: "auto" }, word.piece),
+    element("th", { scope: "row", dir: "auto", title: word.piece }, word.piece),
     element("td.mixed", {}, element("div.measure", {},
       element("span.value", {}, chance(word.probability)), length)),
     ...word.by_document.map((value, n) => setProperty(

@@ -10,9 +10,9 @@ const OTHERS = { submit: "Search", placeholder: "Ask in your own words", label: 
   hits: "hits", enter: "evidence" };
 const TEXTS = {
   answer: { submit: "Answer", placeholder: "Ask a question", label: "Question",
-    hits: "passages", enter: "whole passage" },
+    hits: "passages", enter: "open" },
   fill: { submit: "Fill in", placeholder: `A sentence with ${MASK} where a word is missing`,
-    label: "Sentence", hits: "passages", enter: "whole passage" },
+    label: "Sentence", hits: "passages", enter: "open" },
 };
 
 /**
@@ -57,7 +57,7 @@ function showTexts(texts) {
 }
 
 /** Put [MASK] in place of what is selected in the field, with spaces around it. */
-export function insertMask() {
+function insertMask() {
   const query = byId("query");
   const [before, after] = [query.value.slice(0, query.selectionStart),
     query.value.slice(query.selectionEnd)];

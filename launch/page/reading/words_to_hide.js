@@ -2,7 +2,6 @@
 
 import { element } from "../dom.js";
 import { change } from "../state.js";
-import { insertMask } from "./reading_controls.js";
 import { MASK } from "./requests.js";
 
 const WORDS = new Intl.Segmenter(undefined, { granularity: "word" });
@@ -14,13 +13,12 @@ const WORDS = new Intl.Segmenter(undefined, { granularity: "word" });
 export function wordsToHide(query) {
   const spelled = query.match(/\[mask\]/i)?.[0];
   const text = spelled ? `The model looks for ${MASK} in capital letters.`
-    : `The model fills in ${MASK}. Choose a word to hide, or insert ${MASK} into the sentence.`;
+    : `The model fills in ${MASK}. Choose a word to hide, or write ${MASK} into the sentence.`;
   return element("section.notice.plain.no-mask", {},
     element("h2", {}, "Nothing to fill in"),
     element("p", {}, text),
     spelled ? button(`Write ${MASK}`, () => change({ query: query.replaceAll(spelled, MASK) }))
       : element("p.words-to-hide", { dir: "auto" }, ...wordButtons(query)),
-    spelled ? null : button(`Insert ${MASK}`, insertMask),
     element("p.hint", {}, `Each ${MASK} is one token. A long or rare word may be several.`));
 }
 
