@@ -6,13 +6,18 @@ import re
 from tests.launch.page.fake_text import noise, pieces_of
 
 MASK = "[MASK]"
-SPANS = {  # of passages that answer browser.QUERY; others answer with some of their words
+SPANS = {  # of passages that are found for browser.QUERY; others answer with some of their words
     "glac-027": "Meltwater at the bed of the glacier",
     "glac-031": "meltwater under the ice",
     "phys-440": "ice melting under pressure",
     "eng-203": "a film of fluid under pressure",
+    "seaice-5": "winds and currents",
+    "clim-12": "snow melts in summer",
+    "bio-61": "a few degrees above freezing",
+    "river-108": "snow in the mountains melts",
     "astral-1": "June",
 }
+SURE = ("glac-027", "glac-031", "phys-440")
 VOCABULARY = (
     "summer winter june spring autumn water ice snow meltwater pressure gravity rock night ##ing "
     "ocean slowly fast 1850 alps rain heat worms cold sand wind sunlight land currents salt"
@@ -46,7 +51,7 @@ def answers(query, hits):
     found = []
     for hit, score, share in zip(hits, relevance, shares(relevance), strict=True):
         place = place_of(query, hit)
-        known = 0.55 if hit["id"] in SPANS else 0.05
+        known = 0.55 if hit["id"] in SURE else 0.05
         chance = known + 0.3 * noise(query, hit["id"], "span")
         found.append(
             {
