@@ -3,10 +3,12 @@
 import { element } from "./dom.js";
 import { count, nameOf } from "./text.js";
 
+const READS = { answer: "to answer questions", fill: "to fill in [MASK]" };
 const LABELS = {
   name: "Name", version: "Version", made: "Made", passages: "Passages", kinds: "Representations",
   modes: "Modes", dimension: "Dimension", similarity: "Similarity",
   query_length: "Tokens of a query", passage_length: "Tokens of a passage", sources: "Sources",
+  reads: "Reads passages",
 };
 
 /**
@@ -50,6 +52,7 @@ function facts(names, info) {
 
 function shown(name, value) {
   if (name === "made") return date(value);
+  if (name === "reads") return READS[value] ?? "no";
   if (name === "kinds" || name === "modes") return value.map(nameOf).join(", ");
   if (name === "passages" || name.endsWith("_length")) return count(value);
   if (Array.isArray(value)) return value.length ? value.join(", ") : "none";

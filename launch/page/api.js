@@ -13,6 +13,8 @@
  * @property {number} passages
  * @property {string[]} sources
  * @property {string} made
+ * @property {null|"answer"|"fill"} reads what the model does with passages that it reads
+ * @property {number} max_read passages for one request
  *
  * @typedef {Object} Hit
  * @property {number} rank from 1

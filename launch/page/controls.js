@@ -5,6 +5,8 @@ import { change } from "./state.js";
 import { nameOf } from "./text.js";
 
 const SIZES = [5, 10, 20, 50, 100];
+const BY_ONE_MODE = ["search", "map"];
+const FROM_ONE_SOURCE = [...BY_ONE_MODE, "answer", "fill"];
 const MOST_OPTIONS = 15; // of sources in a plain menu; more are typed, with suggestions
 
 /**
@@ -34,9 +36,9 @@ export function createControls(context) {
       for (const radio of form.querySelectorAll("input[name=mode]")) {
         radio.checked = radio.value === context.modeOf(state);
       }
-      const isSearched = state.view === "search" || state.view === "map"; // by one mode
-      byId("modes").hidden = !isSearched;
-      byId("source-field").hidden = !isSearched || !context.info.sources.length;
+      byId("modes").hidden = !BY_ONE_MODE.includes(state.view);
+      byId("source-field").hidden = !FROM_ONE_SOURCE.includes(state.view)
+        || !context.info.sources.length;
       form.hidden = state.view === "about";
     },
   };

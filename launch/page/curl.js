@@ -2,6 +2,7 @@
 
 import { byId, element } from "./dom.js";
 import { readKey } from "./key_dialog.js";
+import { readingBody } from "./reading/requests.js";
 import { searchBody } from "./search_view.js";
 
 /**
@@ -19,6 +20,10 @@ export function createCurl(context) {
 
 /** [path, body] of each request of a state. */
 function requests(context, state) {
+  if (state.view === "answer" || state.view === "fill") {
+    const body = readingBody(context, state);
+    return [body ? [state.view, body] : ["info", null]];
+  }
   const isMap = state.view === "map" && context.info.kinds.includes("dense");
   const first = isMap ? [["map", null]] : [];
   if (state.view === "about" || !state.query) return isMap ? first : [["info", null]];

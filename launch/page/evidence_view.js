@@ -10,6 +10,8 @@ import { sharedWords } from "./shared_words.js";
 import { change, current } from "./state.js";
 import { counted, nameOf, number } from "./text.js";
 
+const WITH_EVIDENCE = ["search", "compare", "map"];
+
 /**
  * @param {import("./main.js").Context} context
  * @returns {{show: (state: import("./state.js").State) => void}}
@@ -47,7 +49,7 @@ export function createEvidenceView(context) {
 
   return {
     show(state) {
-      const isOpen = state.open !== "" && state.query !== "" && state.view !== "about";
+      const isOpen = state.open !== "" && state.query !== "" && WITH_EVIDENCE.includes(state.view);
       root.hidden = !isOpen;
       byId("work").classList.toggle("with-evidence", isOpen);
       byId("work").dataset.view = state.view;

@@ -10,10 +10,16 @@ import { createEvidenceView } from "./evidence_view.js";
 import { listenToKeys } from "./keyboard.js";
 import { createMapView } from "./map/map_view.js";
 import { errorNotice } from "./notices.js";
+import { createAnswerView } from "./reading/answer_view.js";
+import { createFillView } from "./reading/fill_view.js";
+import { createReadingControls } from "./reading/reading_controls.js";
 import { createSearchView } from "./search_view.js";
 import { address, change, current, notify, subscribe } from "./state.js";
 import { counted } from "./text.js";
 import { showTheme } from "./theme.js";
+
+const TITLES = { search: "Search", answer: "Answer", fill: "Fill in", compare: "Side by side",
+  map: "Map", about: "About" };
 
 /**
  * What the parts of the page share.
@@ -82,7 +88,7 @@ function showLinks(state) {
     if (view === state.view) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  const title = { search: "Search", compare: "Side by side", map: "Map", about: "About" }[state.view];
+  const title = TITLES[state.view];
   document.title = state.query ? `${state.query} · ${title} · Kennel` : `${title} · Kennel`;
 }
 
@@ -117,12 +123,15 @@ async function start() {
   const context = createContext(info);
   const views = {
     search: createSearchView(context),
+    answer: createAnswerView(context),
+    fill: createFillView(context),
     compare: createCompareView(context),
     map: createMapView(context),
     about: createAboutView(context),
   };
   byId("views").replaceChildren(...Object.values(views).map((view) => view.element));
   subscribe(createControls(context).show);
+  subscribe(createReadingControls(context).show);
   subscribe((state) => {
     for (const [name, view] of Object.entries(views)) view.element.hidden = name !== state.view;
     views[state.view].show(state);

@@ -2,25 +2,26 @@
  * What is shown, kept in the URL alone: a link restores it, and Back and Forward work.
  *
  * @typedef {Object} State
- * @property {"search"|"compare"|"map"|"about"} view
+ * @property {"search"|"answer"|"fill"|"compare"|"map"|"about"} view
  * @property {string} query as it was submitted
  * @property {string} mode "" until one is chosen
  * @property {number} k how many hits
+ * @property {number} read how many passages a model reads; 0: as many as the view reads by default
  * @property {string} source "" for all
- * @property {string} open id of the passage whose evidence is shown, or ""
+ * @property {string} open id of the passage whose evidence, or whole text, is shown, or ""
  * @property {string} point id of the passage that is selected on the map, or ""
  * @property {""|"light"|"dark"} theme "" follows the system
  */
 
-const VIEWS = ["search", "compare", "map", "about"];
+const VIEWS = ["search", "answer", "fill", "compare", "map", "about"];
 const THEMES = ["", "light", "dark"];
-const NAMES = { view: "view", query: "q", mode: "mode", k: "k", source: "source", open: "open",
-  point: "point", theme: "theme" };
+const NAMES = { view: "view", query: "q", mode: "mode", k: "k", read: "read", source: "source",
+  open: "open", point: "point", theme: "theme" };
 const listeners = new Set();
 
 /** @type {Readonly<State>} */
 export const DEFAULTS = Object.freeze({
-  view: "search", query: "", mode: "", k: 10, source: "", open: "", point: "", theme: "",
+  view: "search", query: "", mode: "", k: 10, read: 0, source: "", open: "", point: "", theme: "",
 });
 
 /**
@@ -35,7 +36,9 @@ export function parse(search) {
   for (const [name, short] of Object.entries(NAMES)) {
     if (given.has(short)) state[name] = given.get(short);
   }
-  state.k = /^[1-9]\d{0,3}$/.test(String(state.k)) ? Number(state.k) : DEFAULTS.k;
+  for (const name of ["k", "read"]) {
+    state[name] = /^[1-9]\d{0,3}$/.test(String(state[name])) ? Number(state[name]) : DEFAULTS[name];
+  }
   if (!VIEWS.includes(state.view)) state.view = DEFAULTS.view;
   if (!THEMES.includes(state.theme)) state.theme = DEFAULTS.theme;
   return state;

@@ -1,20 +1,22 @@
 """A server with the routes of `kennel serve` and made-up answers, to look at the page and test it.
 
-`python tests/launch/page/fake_server.py 8123` serves it. Queries that ask for a state: '!empty',
-'!slow', '!429', '!500', '!422', '!401' (its key is 'letmein'). Longer queries than 32 tokens are
-cut off.
+`python -m tests.launch.page.fake_server 8123 --reads=answer` serves it. Queries that ask for a
+state, also where a sentence is filled in: '!empty', '!slow', '!429', '!500', '!422', '!401' (its
+key is 'letmein'); of answers: '!astral', '!long', '!partly' and '!nothing', where some passages and
+all have nothing to point at. Longer queries than 32 tokens are cut off.
 """
 
 import argparse
 import contextlib
-import hashlib
 import json
 import math
-import re
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+from tests.launch.page import fake_reading
+from tests.launch.page.fake_text import noise, pieces_of
 
 PAGE = Path(__file__).resolve().parents[3] / "launch/page"
 
@@ -46,24 +48,6 @@ ERRORS = {
     "!500": (500, "the model failed; see the server's log", "internal"),
     "!422": (422, "query: expected text without control characters, found U+0007", "validation"),
 }
-
-
-def noise(*parts):
-    """A number from 0 to 1 that is always the same for the same parts."""
-    digest = hashlib.sha256(repr(parts).encode()).digest()
-    return int.from_bytes(digest[:4], "big") / 2**32
-
-
-def pieces_of(text):
-    """[(piece, place)]: words, of which long ones are two pieces."""
-    found = []
-    for match in re.finditer(r"\w+|[^\w\s]", text):
-        start, end = match.span()
-        cut = start + 6 if end - start > 8 else end
-        found.append((text[start:cut].lower(), [start, cut]))
-        if cut < end:
-            found.append(("##" + text[cut:end].lower(), [cut, end]))
-    return found
 
 
 def weight(piece, side):
@@ -190,6 +174,7 @@ class FakeServer(ThreadingHTTPServer):
       kinds: of the bundle.
       more_sources: how many sources to list besides those of the passages.
       points: on the map; 0: one for each passage.
+      reads: what the model does with passages that it reads; None, "answer" or "fill".
       version: of the bundle.
       is_failing: whether /info is an error.
       requests: (path, body) of each request to a route.
@@ -197,11 +182,11 @@ class FakeServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, port=0, kinds=KINDS, more_sources=0, points=0):
+    def __init__(self, port=0, kinds=KINDS, more_sources=0, points=0, reads=None):
         super().__init__(("127.0.0.1", port), Handler)
         self.version, self.is_failing = 3, False
         self.kinds, self.more_sources, self.requests = tuple(kinds), more_sources, []
-        self.points = points
+        self.points, self.reads = points, reads
         self.url = f"http://127.0.0.1:{self.server_address[1]}/"
 
     def start(self):
@@ -222,6 +207,8 @@ class FakeServer(ThreadingHTTPServer):
             "passage_length": PASSAGE_LENGTH,
             "passages": max(len(PASSAGES), self.points),
             "sources": sorted(sources),
+            "reads": self.reads,
+            "max_read": 50,
             "made": "2026-11-27T18:20:00+00:00",
             "contract": {"pooling": "first token", "prefixes": {"query": "", "passage": ""}},
         }
@@ -257,7 +244,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.requests.append((self.path, body))
-        query = body["query"]
+        query = body.get("text", body.get("query")).replace(fake_reading.MASK, "").strip()
         if query == "!401" and self.headers.get("Authorization") != f"Bearer {KEY}":
             self.reply(401, {"error": "expected an API key", "error_type": "unauthorized"})
         elif body.get("id") and passage_of(body["id"]) is None:
@@ -272,14 +259,9 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(200, getattr(self, self.path.strip("/"))(**body))
 
     def search(self, query, mode="hybrid", k=10, source=None):
-        tokens = len(pieces_of(query)) + 2
         return {
+            **self.read(query),
             "mode": mode,
-            "version": self.server.version,
-            "query": {
-                "tokens": min(tokens, QUERY_LENGTH),
-                "cut_off": max(0, tokens - QUERY_LENGTH),
-            },
             "hits": search(query, mode, k, source),
             "seconds": {"tokenization": 0.00021, "encoding": 0.0117, "search": 0.0034},
         }
@@ -293,6 +275,39 @@ class Handler(BaseHTTPRequestHandler):
 
     def evidence(self, query, id):
         return evidence(query, passage_of(id), self.server.kinds)
+
+    def answer(self, query, k=5, source=None):
+        hits = search(query, self.server.modes()[-1], k, source)
+        if query == "!astral":
+            hits = [{**hits[0], **ASTRAL}, *hits[1:]]
+        if query == "!long":
+            hits = [{**hit, "text": " ".join([hit["text"]] * 12)} for hit in hits]
+        return {
+            **self.read(query),
+            "answers": fake_reading.answers(query, hits),
+            "seconds": {"tokenization": 0.00021, "encoding": 0.0417, "search": 0.0034},
+        }
+
+    def fill(self, text, k=7, words=10, source=None):
+        query = text.replace(fake_reading.MASK, "").strip()
+        hits = search(query, self.server.modes()[-1], k, source)
+        documents, masks = fake_reading.filled(text, hits, words)
+        read = self.read(text.replace(fake_reading.MASK, "mask"))
+        cut = read["query"]["cut_off"] > 0
+        return {
+            **read,
+            "documents": documents,
+            "masks": masks[:-1] if cut and len(masks) > 1 else masks,
+            "seconds": {"tokenization": 0.00021, "encoding": 0.0523, "search": 0.0034},
+        }
+
+    def read(self, text):
+        tokens = len(pieces_of(text)) + 2
+        cut_off = max(0, tokens - QUERY_LENGTH)
+        return {
+            "version": self.server.version,
+            "query": {"tokens": tokens - cut_off, "cut_off": cut_off},
+        }
 
     def reply(self, status, answer, headers=None):
         self.send(status, json.dumps(answer).encode(), "application/json", headers or {})
@@ -316,6 +331,8 @@ class Handler(BaseHTTPRequestHandler):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("port", type=int)
-    server = FakeServer(parser.parse_args().port)
+    parser.add_argument("--reads", choices=["answer", "fill"])
+    options = parser.parse_args()
+    server = FakeServer(options.port, reads=options.reads)
     print(server.url)
     server.serve_forever()

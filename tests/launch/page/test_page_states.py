@@ -15,6 +15,22 @@ STATES = {
     "busy": "?q=!429",
     "empty": "?q=!empty&source=Climate",
 }
+READING = {
+    "answers": ("answer", f"?view=answer&{ASKED}&open=glac-027"),
+    "partly-answered": ("answer", "?view=answer&q=!partly"),
+    "filled": ("fill", "?view=fill&q=faster+in+%5BMASK%5D+than+in+%5BMASK%5D"),
+    "filled-open": ("fill", "?view=fill&q=faster+in+%5BMASK%5D&open=∅&read=20"),
+    "no-mask": ("fill", f"?view=fill&{ASKED}"),
+}
+THEMES = pytest.mark.parametrize(
+    "viewport, theme",
+    [
+        pytest.param(browser.WIDE, "light", id="wide-light"),
+        pytest.param(browser.NARROW, "dark", id="narrow-dark"),
+        pytest.param(browser.WIDE, "dark", id="wide-dark", marks=pytest.mark.slow),
+        pytest.param(browser.NARROW, "light", id="narrow-light", marks=pytest.mark.slow),
+    ],
+)
 
 
 @pytest.mark.parametrize(
@@ -127,17 +143,22 @@ def test_a_key_is_asked_for_and_kept_out_of_the_link(visit):
     assert titles(page)
 
 
-@pytest.mark.parametrize(
-    "viewport, theme",
-    [
-        pytest.param(browser.WIDE, "light", id="wide-light"),
-        pytest.param(browser.NARROW, "dark", id="narrow-dark"),
-        pytest.param(browser.WIDE, "dark", id="wide-dark", marks=pytest.mark.slow),
-        pytest.param(browser.NARROW, "light", id="narrow-light", marks=pytest.mark.slow),
-    ],
-)
+@THEMES
 @pytest.mark.parametrize("state", STATES)
 def test_axe_has_no_serious_findings(visit, state, viewport, theme):
     page = visit(viewport, color_scheme=theme, reduced_motion="reduce").open(STATES[state])
     page.wait_for_load_state("networkidle")
     assert browser.axe_findings(page) == []
+
+
+@THEMES
+@pytest.mark.parametrize("state", READING)
+def test_axe_has_no_serious_findings_where_a_model_reads(visit, state, viewport, theme):
+    reads, address = READING[state]
+    server = fake_server.FakeServer(reads=reads).start()
+    options = {"color_scheme": theme, "reduced_motion": "reduce"}
+    page = visit(viewport, server=server, **options).open(address)
+    page.wait_for_load_state("networkidle")
+    page.wait_for_selector(f".{reads} .hit, .{reads} .notice")
+    assert browser.axe_findings(page) == []
+    server.shutdown()
