@@ -136,6 +136,7 @@ def settings_of(options: argparse.Namespace) -> "Settings":
         max_texts=options.max_texts,
         max_characters=options.max_characters,
         max_k=options.max_k,
+        max_read=options.max_read,
         max_requests=options.max_requests,
         timeout=options.timeout,
         api_key=read_key(options.api_key_file),

@@ -193,6 +193,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         ("max_texts", 1024, "texts of a request"),
         ("max_characters", 200_000, "characters of a text"),
         ("max_k", 1000, "passages that a search returns"),
+        ("max_read", 50, "passages that a reader reads for a request"),
         ("max_requests", 512, "requests at the same time"),
     )
     for name, default, text in limits:

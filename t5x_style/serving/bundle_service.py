@@ -56,12 +56,20 @@ class BundleService:
       batches: what encodes texts.
     """
 
-    def __init__(self, version: Path, observer: token_batches.Observer | None = None) -> None:
+    def __init__(
+        self,
+        version: Path,
+        observer: token_batches.Observer | None = None,
+        before: "BundleService | None" = None,
+    ) -> None:
         """Opens a version: compares its files with their hashes, and reads programs and indexes.
 
         Args:
           version: folder of a version.
           observer: see `TokenBatches`.
+          before: an open version, whose programs, compiled and with their parameters, are taken
+            over where the files are the same: a change of passages then costs no compilation and
+            no second copy.
 
         Raises:
           BundleError, IndexDamaged: see `bundle.read_manifest`.
@@ -76,7 +84,11 @@ class BundleService:
         # No method of this object: such a cycle would keep a closed version in memory.
         parts = self._search.passages, self._passages, self._search.sources
         self._map = corpus_map.LazyMap(functools.partial(_drawn_map, *parts))
-        self.programs = programs.Programs(version / programs.FOLDER)
+        self._program_files = _program_files(manifest)
+        same = before is not None and before._program_files == self._program_files
+        self.programs: programs.Programs = (
+            before.programs if before and same else programs.Programs(version / programs.FOLDER)
+        )
         lengths = _lengths(self.programs, self._contract)
         pad = self._tokenizer.vocabulary.pad
         self.batches = token_batches.TokenBatches(self.programs, lengths, pad, observer=observer)
@@ -94,9 +106,13 @@ class BundleService:
         """See `Service`."""
         return self._reader
 
-    def warm_up(self) -> int:
-        """Compiles all that requests need; returns how many programs. Before the first request."""
-        count = self.batches.warm_up()
+    def warm_up(self, threads: int | None = None) -> int:
+        """Compiles all that requests need; returns how many programs. Before the first request.
+
+        Args:
+          threads: that compile; None: one for each processor.
+        """
+        count = self.batches.warm_up(threads)
         query = self.submit(QUERY, self.tokenize(QUERY, "warm up"), self._facts.kinds).result()
         for mode in self._facts.modes:
             for k in passage_search.SIZES:
@@ -187,6 +203,12 @@ class BundleService:
             SharedWord(piece, mine, theirs)
             for piece, (_, mine, theirs) in zip(pieces, both, strict=True)
         ]
+
+
+def _program_files(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Name -> size and hash, of the model's files."""
+    files = manifest["files"]
+    return {name: files[name] for name in files if name.startswith(f"{programs.FOLDER}/")}
 
 
 def _lengths(model: programs.Programs, contract: Contract) -> dict[str, int]:

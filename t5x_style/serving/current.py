@@ -77,7 +77,7 @@ class Current:
         if number == self._held.version or number in self.failed:
             return False
         try:
-            opened = _Held(self._open(number))
+            opened = _Held(self._open(number, self._held.service))
         except Exception as error:  # whatever is wrong with it, what is served stays
             self.failed[number] = str(error)
             print(f"serve: version {number} is not served: {error}", file=sys.stderr, flush=True)
@@ -112,11 +112,12 @@ class Current:
             self._watcher.join()
         self._held.close()
 
-    def _open(self, number: int) -> BundleService:
+    def _open(self, number: int, before: BundleService | None = None) -> BundleService:
         version = versioned_folder.version_folder(self._folder, number)
-        service = BundleService(version, self._observer)
+        service = BundleService(version, self._observer, before)
         try:
-            service.warm_up()
+            # One thread, where a version serves meanwhile: others would take its processors.
+            service.warm_up(threads=None if before is None else 1)
         except BaseException:
             service.close()
             raise

@@ -133,11 +133,15 @@ class TokenBatches:
             self._changed.notify()
         return future
 
-    def warm_up(self) -> int:
-        """Compiles all shapes of all programs; returns how many there are. Before any request."""
+    def warm_up(self, threads: int | None = None) -> int:
+        """Compiles all shapes of all programs; returns how many there are. Before any request.
+
+        Args:
+          threads: that compile; None: one for each processor.
+        """
         every = [(name, shape) for name, shapes in self._shapes.items() for shape in shapes]
-        with ThreadPoolExecutor(os.cpu_count()) as threads:  # XLA compiles outside the GIL
-            list(threads.map(lambda one: self._compile(*one), every))
+        with ThreadPoolExecutor(threads or os.cpu_count()) as pool:  # XLA compiles outside the GIL
+            list(pool.map(lambda one: self._compile(*one), every))
         return len(every)
 
     def close(self) -> None:

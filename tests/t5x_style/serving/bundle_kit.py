@@ -40,7 +40,7 @@ ORIGIN = "of the search of a run"
 QUESTION = "where does the river go"
 
 
-def model(tokenizer: str) -> Trained:
+def model(tokenizer: str, seed: int = 0) -> Trained:
     """A tiny M3 of random parameters, as a training leaves it."""
     vocabulary = Vocabulary.load(tokenizer)
     config = bert.BertConfig(
@@ -54,7 +54,7 @@ def model(tokenizer: str) -> Trained:
     weights = dict.fromkeys(KINDS, 1.0)
     made = m3.M3(
         config, embedding, vocabulary, *shapes, JointLossConfig(weights, weights),
-        group_size=1, vector_size=6, rngs=nnx.Rngs(0),
+        group_size=1, vector_size=6, rngs=nnx.Rngs(seed),
     )  # fmt: skip
     kernel = np.random.default_rng(0).normal(size=(16, 1))  # it begins with zeros
     made.sparse.dense.kernel[...] = jnp.asarray(kernel, jnp.float32)
@@ -64,7 +64,7 @@ def model(tokenizer: str) -> Trained:
     return Trained(made.functions(), made.contract(), where, "checkpoint", restored)
 
 
-def folders(root: Path) -> tuple[Path, Trained, Contract]:
+def folders(root: Path, seed: int = 0) -> tuple[Path, Trained, Contract]:
     """Tokenizer folder, model, and its contract with weights of the kinds."""
     root.mkdir(parents=True)
     rows = [{"_id": one.id, "title": one.title, "text": one.text} for one in PASSAGES]
@@ -72,7 +72,7 @@ def folders(root: Path) -> tuple[Path, Trained, Contract]:
     source = beir.BeirCorpus(str(root), 1000)
     tokenization.train_tokenizer(str(root), source, 120, 64, 1, True, True, 0, 0, 0)
     tokenizer = root / "tokenizer"
-    trained = model(str(tokenizer))
+    trained = model(str(tokenizer), seed)
     combination = Combination(tuple(WEIGHTS), WEIGHTS, 3)
     return tokenizer, trained, dataclasses.replace(trained.contract, combination=combination)
 
@@ -105,10 +105,11 @@ def publish(
     root: Path,
     passages: Sequence[Passage] = PASSAGES,
     listed: Sequence[Passage] | None = None,
+    seed: int = 0,
     **settings: Any,
 ) -> Path:
     """A bundle in root/bundle; its folder. `listed` are in the file in place of `passages`."""
-    tokenizer, trained, contract = folders(root / "parts")
+    tokenizer, trained, contract = folders(root / "parts", seed)
     made = root / "programs"
     made.mkdir()
     assert trained.restored is not None

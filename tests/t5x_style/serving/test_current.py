@@ -1,5 +1,7 @@
 """The version that is served: replaced while requests run, kept where a new one is damaged."""
 
+import contextlib
+import shutil
 import threading
 import weakref
 from pathlib import Path
@@ -19,7 +21,7 @@ def made(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def served(made: Path, monkeypatch):
-    monkeypatch.setattr(current.BundleService, "warm_up", lambda self: 0)  # takes seconds
+    monkeypatch.setattr(current.BundleService, "warm_up", lambda self, threads: 0)  # takes seconds
     found = current.open_current(made)
     yield found
     found.close()
@@ -65,6 +67,31 @@ def test_a_version_is_gone_when_the_last_request_that_uses_it_has_ended(made, se
         assert old() is service
     del service
     assert old() is None
+
+
+def test_a_change_of_passages_compiles_nothing(made) -> None:
+    with contextlib.closing(current.open_current(made)) as served:
+        with served.use() as service:
+            before = service.programs
+            count = before.compiled
+        bundle_update.update(made, changes(2))
+        assert served.refresh()
+        with served.use() as service:
+            assert service.programs is before and before.compiled == count
+            assert ask(service) == ["salt 2"]
+
+
+def test_another_model_has_its_programs(made, served, tmp_path) -> None:
+    with served.use() as service:
+        before = service.programs
+    other = bundle_kit.publish(tmp_path / "other", seed=1)
+    shutil.copytree(other / "versions" / "1", made / "versions" / "2")
+    manifest = made / "versions" / "2" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 2'))
+    (made / "CURRENT").write_text("2\n")
+    assert served.refresh()
+    with served.use() as service:
+        assert service.facts.version == 2 and service.programs is not before
 
 
 def test_no_request_fails_and_none_mixes_versions_while_they_change(made, served) -> None:
