@@ -12,6 +12,7 @@
  * @property {number} passage_length
  * @property {number} passages
  * @property {string[]} sources
+ * @property {boolean} curves whether /curves has any
  * @property {string} made
  *
  * @typedef {Object} Hit

@@ -7,7 +7,7 @@ import { focusHit } from "./keyboard.js";
 import { errorNotice, placeholder, warning } from "./notices.js";
 import { createPassageText } from "./passage_text.js";
 import { sharedWords } from "./shared_words.js";
-import { change, current } from "./state.js";
+import { change, current, hasQuery } from "./state.js";
 import { counted, nameOf, number } from "./text.js";
 
 /**
@@ -47,7 +47,7 @@ export function createEvidenceView(context) {
 
   return {
     show(state) {
-      const isOpen = state.open !== "" && state.query !== "" && state.view !== "about";
+      const isOpen = state.open !== "" && state.query !== "" && hasQuery(state);
       root.hidden = !isOpen;
       byId("work").classList.toggle("with-evidence", isOpen);
       byId("work").dataset.view = state.view;

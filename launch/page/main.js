@@ -5,13 +5,14 @@ import { ApiError, call } from "./api.js";
 import { createCompareView } from "./compare_view.js";
 import { createControls } from "./controls.js";
 import { createCurl } from "./curl.js";
+import { createCurvesView } from "./curves/curves_view.js";
 import { byId } from "./dom.js";
 import { createEvidenceView } from "./evidence_view.js";
 import { listenToKeys } from "./keyboard.js";
 import { createMapView } from "./map/map_view.js";
 import { errorNotice } from "./notices.js";
 import { createSearchView } from "./search_view.js";
-import { address, change, current, notify, subscribe } from "./state.js";
+import { address, change, current, hasQuery, notify, subscribe } from "./state.js";
 import { counted } from "./text.js";
 import { showTheme } from "./theme.js";
 
@@ -73,6 +74,7 @@ function createContext(info) {
 function showBundle(info) {
   byId("bundle").textContent = `${info.name} · version ${info.version} · `
     + counted(info.passages, "passage");
+  document.querySelector("nav a[data-view=training]").hidden = !info.curves;
 }
 
 function showLinks(state) {
@@ -82,8 +84,8 @@ function showLinks(state) {
     if (view === state.view) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  const title = { search: "Search", compare: "Side by side", map: "Map", about: "About" }[state.view];
-  document.title = state.query ? `${state.query} · ${title} · Kennel` : `${title} · Kennel`;
+  const title = document.querySelector(`nav a[data-view=${state.view}]`).textContent;
+  document.title = state.query && hasQuery(state) ? `${state.query} · ${title} · Kennel` : `${title} · Kennel`;
 }
 
 function followLinks() {
@@ -119,6 +121,7 @@ async function start() {
     search: createSearchView(context),
     compare: createCompareView(context),
     map: createMapView(context),
+    training: createCurvesView(context),
     about: createAboutView(context),
   };
   byId("views").replaceChildren(...Object.values(views).map((view) => view.element));
@@ -131,7 +134,7 @@ async function start() {
   subscribe(createCurl(context).show);
   listenToKeys();
   notify();
-  if (!current().query && current().view !== "about") byId("query").focus();
+  if (!current().query && hasQuery(current())) byId("query").focus();
 }
 
 start();

@@ -2,25 +2,29 @@
  * What is shown, kept in the URL alone: a link restores it, and Back and Forward work.
  *
  * @typedef {Object} State
- * @property {"search"|"compare"|"map"|"about"} view
+ * @property {"search"|"compare"|"map"|"training"|"about"} view
  * @property {string} query as it was submitted
  * @property {string} mode "" until one is chosen
  * @property {number} k how many hits
  * @property {string} source "" for all
  * @property {string} open id of the passage whose evidence is shown, or ""
  * @property {string} point id of the passage that is selected on the map, or ""
+ * @property {string} stage the one training that is shown, or "" for all
+ * @property {""|"log"} scale of losses
  * @property {""|"light"|"dark"} theme "" follows the system
  */
 
-const VIEWS = ["search", "compare", "map", "about"];
+const VIEWS = ["search", "compare", "map", "training", "about"];
+const WITHOUT_QUERY = ["training", "about"];
 const THEMES = ["", "light", "dark"];
 const NAMES = { view: "view", query: "q", mode: "mode", k: "k", source: "source", open: "open",
-  point: "point", theme: "theme" };
+  point: "point", stage: "stage", scale: "scale", theme: "theme" };
 const listeners = new Set();
 
 /** @type {Readonly<State>} */
 export const DEFAULTS = Object.freeze({
-  view: "search", query: "", mode: "", k: 10, source: "", open: "", point: "", theme: "",
+  view: "search", query: "", mode: "", k: 10, source: "", open: "", point: "", stage: "",
+  scale: "", theme: "",
 });
 
 /**
@@ -37,6 +41,7 @@ export function parse(search) {
   }
   state.k = /^[1-9]\d{0,3}$/.test(String(state.k)) ? Number(state.k) : DEFAULTS.k;
   if (!VIEWS.includes(state.view)) state.view = DEFAULTS.view;
+  if (state.scale !== "log") state.scale = DEFAULTS.scale;
   if (!THEMES.includes(state.theme)) state.theme = DEFAULTS.theme;
   return state;
 }
@@ -53,6 +58,15 @@ export function address(state) {
     if (state[name] !== DEFAULTS[name]) given.set(short, String(state[name]));
   }
   return `?${given}`;
+}
+
+/**
+ * Whether a view shows what a query finds.
+ *
+ * @param {State} state
+ */
+export function hasQuery({ view }) {
+  return !WITHOUT_QUERY.includes(view);
 }
 
 /** @returns {State} */
