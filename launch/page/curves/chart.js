@@ -1,8 +1,8 @@
 /** A small line chart whose cursor is moved by the pointer or by keys. */
 
 import { element, setProperty, svg } from "../dom.js";
-import { count, counted } from "../text.js";
-import { fromZero, linear, logarithmic, tickText, valueText } from "./scales.js";
+import { count } from "../text.js";
+import { fromZero, linear, logarithmic, tickTexts, valueText } from "./scales.js";
 
 const SIZE = 1000; // of the drawing, which is stretched to the size of the plot
 const DOTTED_BELOW = 60; // points of a curve, each of which gets a dot
@@ -25,8 +25,7 @@ export function createChart(panel, { name, lastStep, isLog }, move) {
   const frame = element("div.plot", { role: "slider", tabindex: "0",
     "aria-label": `${title} of ${name} by step`, "aria-valuemin": stops[0],
     "aria-valuemax": stops.at(-1) },
-  ...y.ticks.map((tick) => tickLabel("y", y.place(tick), tickText(tick))),
-  ...x.ticks.map((tick) => tickLabel("x", x.place(tick), tickText(tick))), area);
+  ...tickLabels("y", y), ...tickLabels("x", x), area);
   const cursor = createCursor(area, series, { x, y, colour });
   const readout = createReadout(series, colour);
   listenToPointer(frame, area, (share) => move(nearest(stops, share * (lastStep || 1))), move);
@@ -45,9 +44,9 @@ export function createChart(panel, { name, lastStep, isLog }, move) {
   return {
     element: element("section.chart", { "aria-label": title },
       element("div.chart-head", {}, element("h3", {}, title),
-        isLogarithmic ? element("span.hint", {}, "log") : null, readout.step),
-      readout.element, frame,
-      gaps ? element("p.chart-gaps", {}, `${counted(gaps, "value")} not finite`) : null),
+        isLogarithmic ? element("span.hint", {}, "log") : null,
+        gaps ? element("span.chart-gaps", {}, `${count(gaps)} not finite`) : null, readout.step),
+      readout.element, frame),
     show,
   };
 }
@@ -92,10 +91,14 @@ function round(share) {
   return Math.round(share * SIZE * 10) / 10;
 }
 
-function tickLabel(axis, share, text) {
-  const end = share < 0.04 ? "first" : share > 0.96 ? "last" : "middle";
-  return setProperty(element(`span.tick.tick-${axis}`, { "aria-hidden": "true", "data-end": end },
-    text), "--share", share);
+function tickLabels(axis, { place, ticks }) {
+  const texts = tickTexts(ticks);
+  return ticks.map((tick, number) => {
+    const share = place(tick);
+    const end = share < 0.04 ? "first" : share > 0.96 ? "last" : "middle";
+    return setProperty(element(`span.tick.tick-${axis}`, { "aria-hidden": "true", "data-end": end },
+      texts[number]), "--share", share);
+  });
 }
 
 /** A vertical line, and a dot on each curve at its point nearest to it. */

@@ -78,9 +78,9 @@ function content({ trainings, unread, left_out: leftOut }, stage, isLog) {
     element("div.summary.curves-summary", {},
       element("span", {}, `${counted(trainings.length, "training")} · ${duration(total)} in all`),
       hasLoss ? logButton(isLog) : null),
-    unread.length ? warning(`No log could be read of ${names}.`) : null,
-    leftOut ? warning(`${counted(leftOut, "curve")} not in the bundle, which has room for some.`)
-      : null,
+    unread.length ? warning(`The logs of these trainings could not be read: ${names}.`) : null,
+    leftOut ? warning(`${counted(leftOut, "curve")} left out: a bundle has room for 40 of each `
+      + "training, and for 1 MB of them.") : null,
     ordered.length > 1 ? chain(ordered, chosen[0]?.name ?? "") : null,
     ...shown.map((one) => trainingSection(one, isLog)),
     shown.length ? caption() : null,

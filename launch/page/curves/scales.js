@@ -3,6 +3,7 @@
 const ROUND = [1, 2, 2.5, 5, 10]; // a step between ticks is one of these times a power of ten
 const GAPS = 3; // between ticks, or about so many
 const MOST_TICKS = 5; // of a logarithmic axis
+const UNITS = [[1e9, "G"], [1e6, "M"], [1e3, "k"]];
 
 /**
  * An axis.
@@ -23,7 +24,7 @@ const MOST_TICKS = 5; // of a logarithmic axis
 export function linear(low, high) {
   if (low === high) {
     const margin = Math.abs(low) / 2 || 1;
-    return { ...straight(low - margin, high + margin), ticks: [low] };
+    return linear(low - margin, high + margin);
   }
   const from = low > 0 && low < high / 2 ? 0 : low;
   const step = roundStep(from, high);
@@ -95,17 +96,20 @@ function tidy(value) {
 }
 
 /**
- * A tick in few characters: "1,500", "20k", "0.05", "5e-4".
+ * Ticks in few characters, all in one unit: "0", "1,500"; "5k", "10k"; "0.05"; "5e-4".
  *
- * @param {number} value
+ * @param {number[]} ticks
+ * @returns {string[]}
  */
-export function tickText(value) {
-  const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e12)) return value.toExponential().replace("e+", "e");
-  for (const [unit, letter] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
-    if (size >= Math.max(unit, 1e4)) return `${tidy(value / unit)}${letter}`;
-  }
-  return tidy(value).toLocaleString("en", { maximumFractionDigits: 10 });
+export function tickTexts(ticks) {
+  const largest = Math.max(...ticks.map(Math.abs));
+  const [unit, letter] = UNITS.find(([size]) => largest >= Math.max(size, 1e4)) ?? [1, ""];
+  return ticks.map((tick) => {
+    const size = Math.abs(tick);
+    if (size !== 0 && (size < 1e-3 || size >= 1e12)) return tick.toExponential().replace("e+", "e");
+    const text = tidy(tick / unit).toLocaleString("en", { maximumFractionDigits: 10 });
+    return tick === 0 ? "0" : text + letter;
+  });
 }
 
 /**

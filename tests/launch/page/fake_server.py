@@ -1,6 +1,6 @@
 """A server with the routes of `kennel serve` and made-up answers, to look at the page and test it.
 
-`python tests/launch/page/fake_server.py 8123` serves it. Queries that ask for a state: '!empty',
+`python -m tests.launch.page.fake_server 8123` serves it. Queries that ask for a state: '!empty',
 '!slow', '!429', '!500', '!422', '!401' (its key is 'letmein'). Longer queries than 32 tokens are
 cut off.
 """
@@ -15,6 +15,8 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+from tests.launch.page import fake_trainings
 
 PAGE = Path(__file__).resolve().parents[3] / "launch/page"
 
@@ -183,48 +185,6 @@ def made_up(number):
     return {**like, "id": f"more-{number}", "source": source}
 
 
-def curve(name, steps, value, logged=None):
-    """A curve of /curves; `value` is a function of the step."""
-    values = [value(step) for step in steps]
-    logged = len(values) if logged is None else logged
-    return {"name": name, "logged": logged, "steps": [*steps], "values": values}
-
-
-def training(name, last, served=True, seconds=600.0, splits=("dev",), gap=()):
-    """A training of /curves: `gap` are steps whose loss is not finite."""
-
-    def noisy(value, step):
-        return round(value * (1 + 0.14 * (noise(name, step, value > 1) - 0.5)), 4)
-
-    def loss(step):
-        return None if step in gap else noisy(0.35 + 7 * math.exp(-6 * step / last), step)
-
-    steps, measured = range(last // 300 or 1, last + 1, last // 300 or 1), range(0, last + 1, last)
-    measured = range(last // 12, last + 1, last // 12) if last > 12 else measured
-    curves = [
-        curve("train/loss", steps, loss, 4 * len(steps)),
-        curve("train/learning_rate", steps, lambda at: 5e-4 * min(at / 50, 1.04 - at / last)),
-        curve("timing/tokens_per_second", steps, lambda at: noisy(94_000, at)),
-    ]
-    for split in splits:
-        curves.append(
-            curve(
-                f"eval/{split}/loss", measured, lambda at: noisy(0.6 + math.exp(-6 * at / last), at)
-            )
-        )
-        for metric, best in {"MRR@10": 0.58, "nDCG@10": 0.64, "Recall@100": 0.97}.items():
-            high = best * (0.9 + 0.1 * noise(split))
-            curves.append(
-                curve(
-                    f"eval/{split}/{metric}", measured,
-                    lambda at, high=high: noisy(high * (1 - math.exp(-5 * at / last)), at),
-                )
-            )  # fmt: skip
-    finished = "2026-11-27 18:12:45"
-    return {"name": name, "served": served, "finished": finished, "seconds": seconds,
-            "curves": curves}  # fmt: skip
-
-
 def curves_of(server):
     """Status and answer of /curves."""
     if server.trainings is None:
@@ -232,13 +192,6 @@ def curves_of(server):
         return 422, {"error": error, "error_type": "validation"}
     more = {"unread": server.unread, "left_out": server.left_out}
     return 200, {"version": server.version, "trainings": server.trainings, **more}
-
-
-TRAININGS = (
-    training("bag_of_embeddings", 1500, served=False, seconds=562.1),
-    training("pretrained", 12_000, seconds=5025, splits=()),
-    training("retriever", 3000, seconds=2875.6, splits=("dev", "test"), gap=range(900, 990)),
-)
 
 
 class FakeServer(ThreadingHTTPServer):
@@ -262,7 +215,7 @@ class FakeServer(ThreadingHTTPServer):
         self.version, self.is_failing = 3, False
         self.kinds, self.more_sources, self.requests = tuple(kinds), more_sources, []
         self.points = points
-        self.trainings, self.unread, self.left_out = list(TRAININGS), [], 0
+        self.trainings, self.unread, self.left_out = list(fake_trainings.TRAININGS), [], 0
         self.url = f"http://127.0.0.1:{self.server_address[1]}/"
 
     def start(self):
