@@ -132,9 +132,9 @@ def update(folder: Path, changes: Changes, keep: int = 2) -> Updated:
     }
     merged = _merged(held, _encoded(version, contract, passages, held, new), order)
     parts = version / programs.FOLDER, version / text_tokens.FOLDER
+    facts = manifest["checkpoint"], manifest.get("origin", "")
     curves = training_curves.read(version)
-    facts = manifest["checkpoint"], manifest.get("origin", ""), curves
-    content = Content(manifest["name"], contract, *parts, kept, merged, *facts)
+    content = Content(manifest["name"], contract, *parts, kept, merged, *facts, curves=curves)
     made = bundle.publish(folder, content, keep)
     return Updated(made, len(new), len(changes.deleted), len(kept) - len(new))
 
