@@ -30,6 +30,7 @@ from t5x_style.distributed import startup
 from t5x_style.distributed.partitioning import MeshShape, Partitioner
 from t5x_style.interfaces.contract import FILE_NAME, Contract, Vocabulary
 from t5x_style.interfaces.verdict_record import NOTICE, Verdict, withheld
+from t5x_style.reporting import run_curves
 from t5x_style.retrieval import versioned_folder
 from t5x_style.serving import (
     bundle_update,
@@ -236,13 +237,15 @@ def bundle(options: argparse.Namespace, flags: gin_checks.Flags) -> int:
         )
         return 0
     run = links.run_here(options.bundle)
-    flags = dataclasses.replace(flags, files=(str(searcher.find_config(str(run))), *flags.files))
+    config = searcher.find_config(str(run))
+    flags = dataclasses.replace(flags, files=(str(config), *flags.files))
     target = Path(options.to) if options.to else run / "bundle"
     with remote_store.named_here(flags) as here:
         found = searcher.open_searcher(here)
         parts = found.model, found.index, found.questions.folder, found.passages
         origin = searcher.origin(str(run))
-        made = bundling.publish(target, run.name, *parts, origin=origin)
+        curves = run_curves.of_run(run, config)
+        made = bundling.publish(target, run.name, *parts, origin=origin, curves=curves)
     print(f"{made}: {len(found.passages):,} passages; next: kennel serve {target}")
     return 0
 

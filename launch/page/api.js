@@ -12,6 +12,7 @@
  * @property {number} passage_length
  * @property {number} passages
  * @property {string[]} sources
+ * @property {boolean} curves whether /curves has any
  * @property {string} made
  * @property {null|"answer"|"fill"} reads what the model does with passages that it reads
  * @property {number} max_read passages for one request

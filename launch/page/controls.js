@@ -1,7 +1,7 @@
 /** The form: query, mode, number of hits, source. A change of a choice searches at once. */
 
 import { byId, element } from "./dom.js";
-import { change } from "./state.js";
+import { change, current, hasQuery } from "./state.js";
 import { nameOf } from "./text.js";
 
 const SIZES = [5, 10, 20, 50, 100];
@@ -20,8 +20,7 @@ export function createControls(context) {
   const source = createSource(context.info.sources, (value) => submit({ source: value }));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    const isAbout = new URLSearchParams(window.location.search).get("view") === "about";
-    submit(isAbout ? { view: "search" } : {});
+    submit(hasQuery(current()) ? {} : { view: "search" });
   });
   byId("k").addEventListener("change", (event) => submit({ k: Number(event.target.value) }));
   createModes(context.info.modes, (mode) => submit({ mode }));
@@ -39,7 +38,7 @@ export function createControls(context) {
       byId("modes").hidden = !BY_ONE_MODE.includes(state.view);
       byId("source-field").hidden = !FROM_ONE_SOURCE.includes(state.view)
         || !context.info.sources.length;
-      form.hidden = state.view === "about";
+      form.hidden = !hasQuery(state);
     },
   };
 }

@@ -4,6 +4,7 @@ import { byId, element } from "./dom.js";
 import { readKey } from "./key_dialog.js";
 import { readingBody } from "./reading/requests.js";
 import { searchBody } from "./search_view.js";
+import { hasQuery } from "./state.js";
 
 /**
  * @param {import("./main.js").Context} context
@@ -26,7 +27,8 @@ function requests(context, state) {
   }
   const isMap = state.view === "map" && context.info.kinds.includes("dense");
   const first = isMap ? [["map", null]] : [];
-  if (state.view === "about" || !state.query) return isMap ? first : [["info", null]];
+  if (state.view === "training" && context.info.curves) return [["curves", null]];
+  if (!hasQuery(state) || !state.query) return isMap ? first : [["info", null]];
   const { query, k, open } = state;
   const main = state.view === "compare" ? ["compare", { query, k }]
     : ["search", searchBody(context, state)];

@@ -5,6 +5,7 @@ import { ApiError, call } from "./api.js";
 import { createCompareView } from "./compare_view.js";
 import { createControls } from "./controls.js";
 import { createCurl } from "./curl.js";
+import { createCurvesView } from "./curves/curves_view.js";
 import { byId } from "./dom.js";
 import { createEvidenceView } from "./evidence_view.js";
 import { listenToKeys } from "./keyboard.js";
@@ -14,12 +15,9 @@ import { createAnswerView } from "./reading/answer_view.js";
 import { createFillView } from "./reading/fill_view.js";
 import { createReadingControls } from "./reading/reading_controls.js";
 import { createSearchView } from "./search_view.js";
-import { address, change, current, notify, subscribe } from "./state.js";
+import { address, change, current, hasQuery, notify, subscribe } from "./state.js";
 import { counted } from "./text.js";
 import { showTheme } from "./theme.js";
-
-const TITLES = { search: "Search", answer: "Answer", fill: "Fill in", compare: "Side by side",
-  map: "Map", about: "About" };
 
 /**
  * What the parts of the page share.
@@ -79,6 +77,7 @@ function createContext(info) {
 function showBundle(info) {
   byId("bundle").textContent = `${info.name} · version ${info.version} · `
     + counted(info.passages, "passage");
+  document.querySelector("nav a[data-view=training]").hidden = !info.curves;
 }
 
 function showLinks(state) {
@@ -88,8 +87,9 @@ function showLinks(state) {
     if (view === state.view) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  const title = TITLES[state.view];
-  document.title = state.query ? `${state.query} · ${title} · Kennel` : `${title} · Kennel`;
+  const title = document.querySelector(`nav a[data-view=${state.view}]`).textContent;
+  const asked = hasQuery(state) && state.query ? `${state.query} · ` : "";
+  document.title = `${asked}${title} · Kennel`;
 }
 
 function followLinks() {
@@ -127,6 +127,7 @@ async function start() {
     fill: createFillView(context),
     compare: createCompareView(context),
     map: createMapView(context),
+    training: createCurvesView(context),
     about: createAboutView(context),
   };
   byId("views").replaceChildren(...Object.values(views).map((view) => view.element));
@@ -140,7 +141,7 @@ async function start() {
   subscribe(createCurl(context).show);
   listenToKeys();
   notify();
-  if (!current().query && current().view !== "about") byId("query").focus();
+  if (!current().query && hasQuery(current())) byId("query").focus();
 }
 
 start();

@@ -2,7 +2,7 @@
  * What is shown, kept in the URL alone: a link restores it, and Back and Forward work.
  *
  * @typedef {Object} State
- * @property {"search"|"answer"|"fill"|"compare"|"map"|"about"} view
+ * @property {"search"|"answer"|"fill"|"compare"|"map"|"training"|"about"} view
  * @property {string} query as it was submitted
  * @property {string} mode "" until one is chosen
  * @property {number} k how many hits
@@ -10,18 +10,22 @@
  * @property {string} source "" for all
  * @property {string} open id of the passage whose evidence, or whole text, is shown, or ""
  * @property {string} point id of the passage that is selected on the map, or ""
+ * @property {string} stage the one training that is shown, or "" for all
+ * @property {""|"log"} scale of losses
  * @property {""|"light"|"dark"} theme "" follows the system
  */
 
-const VIEWS = ["search", "answer", "fill", "compare", "map", "about"];
+const VIEWS = ["search", "answer", "fill", "compare", "map", "training", "about"];
+const WITHOUT_QUERY = ["training", "about"];
 const THEMES = ["", "light", "dark"];
 const NAMES = { view: "view", query: "q", mode: "mode", k: "k", read: "read", source: "source",
-  open: "open", point: "point", theme: "theme" };
+  open: "open", point: "point", stage: "stage", scale: "scale", theme: "theme" };
 const listeners = new Set();
 
 /** @type {Readonly<State>} */
 export const DEFAULTS = Object.freeze({
-  view: "search", query: "", mode: "", k: 10, read: 0, source: "", open: "", point: "", theme: "",
+  view: "search", query: "", mode: "", k: 10, read: 0, source: "", open: "", point: "", stage: "",
+  scale: "", theme: "",
 });
 
 /**
@@ -40,6 +44,7 @@ export function parse(search) {
     state[name] = /^[1-9]\d{0,3}$/.test(String(state[name])) ? Number(state[name]) : DEFAULTS[name];
   }
   if (!VIEWS.includes(state.view)) state.view = DEFAULTS.view;
+  if (state.scale !== "log") state.scale = DEFAULTS.scale;
   if (!THEMES.includes(state.theme)) state.theme = DEFAULTS.theme;
   return state;
 }
@@ -56,6 +61,15 @@ export function address(state) {
     if (state[name] !== DEFAULTS[name]) given.set(short, String(state[name]));
   }
   return `?${given}`;
+}
+
+/**
+ * Whether a view shows what a query finds.
+ *
+ * @param {State} state
+ */
+export function hasQuery({ view }) {
+  return !WITHOUT_QUERY.includes(view);
 }
 
 /** @returns {State} */

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from launch.service import (
     cohere_routes,
+    curves_routes,
     error_replies,
     map_routes,
     native,
@@ -24,7 +25,7 @@ from launch.service.request_limits import Limits
 from launch.service.server_metrics import Metrics
 from launch.service.settings import Current, Settings
 
-_KENNEL = (native, reading_routes, map_routes, status_routes)
+_KENNEL = (native, reading_routes, map_routes, curves_routes, status_routes)
 _ROUTERS = (*_KENNEL, tei_routes, openai_routes, cohere_routes, page)
 
 

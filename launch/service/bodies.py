@@ -241,3 +241,31 @@ class MapReply(BaseModel):
     texts: list[str]
     sources: list[str] = Field(description="'' of passages without one")
     groups: list[int] = Field(description="of each passage, the number of its source, from 0")
+
+
+class CurveReply(BaseModel):
+    """A metric over the steps of a training."""
+
+    name: str = Field(description="as it was logged: 'train/loss', 'eval/dev/MRR@10'")
+    logged: int = Field(description="points of the log; those of the curve are some of them")
+    steps: list[int]
+    values: list[float | None] = Field(description="null where it was NaN or infinite")
+
+
+class TrainingReply(BaseModel):
+    """A training, with its curves."""
+
+    name: str
+    served: bool = Field(description="whether the model that is served was made from it")
+    finished: str
+    seconds: float = Field(description="of training, evaluation included")
+    curves: list[CurveReply]
+
+
+class CurvesReply(BaseModel):
+    """Of GET /curves: trainings, each after those that it was made from."""
+
+    version: int
+    trainings: list[TrainingReply]
+    unread: list[str] = Field(description="trainings whose log is missing or damaged")
+    left_out: int = Field(description="curves beyond the limits of curves.json")

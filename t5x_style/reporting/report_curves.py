@@ -66,17 +66,17 @@ def _seconds_before(version: Version) -> float:
 
     The log of a training that continues another holds the seconds of that one already.
     """
-    total, continued = 0.0, _continued(version)
+    total, held = 0.0, continued(version)
     for one in lineage([version.folder]):
         if one.folder.resolve() == version.folder.resolve():
             continue
-        if one.record["job"]["name"] == "train" and one.id not in continued:
+        if one.record["job"]["name"] == "train" and one.id not in held:
             total += float(one.record["seconds"])
     return total
 
 
-def _continued(version: Version) -> set[str]:
-    """Ids of the trainings whose steps are in the log of this one."""
+def continued(version: Version) -> set[str]:
+    """Ids of the trainings whose steps are in the log of this one, which continues them."""
     found: set[str] = set()
     by_id = {one.id: one for one in lineage([version.folder])}
     parent = version.record.get("parent")

@@ -4,6 +4,7 @@
     bundle/versions/7/manifest.json      facts, and sizes and sha256 of the files below
                       contract.json      with the weights of the kinds, where they were chosen
                       card.md
+                      curves.json        `serving.training_curves`, where trainings are known
                       programs/          `serving.programs`
                       tokenizer/         tokenizer.json, vocabulary.json
                       corpus.jsonl       the passages, in the order of their rows
@@ -31,7 +32,8 @@ from t5x_style.retrieval import published_index, representation_files, versioned
 from t5x_style.retrieval.beir_collection import Passage
 from t5x_style.retrieval.encoding import Embeddings
 from t5x_style.retrieval.scann_index import Scann
-from t5x_style.serving import programs, saved_model, text_tokens
+from t5x_style.serving import programs, saved_model, text_tokens, training_curves
+from t5x_style.serving.training_curves import Curves
 
 FORMAT = 1
 CORPUS, CARD, REPRESENTATIONS, INDEXES = "corpus.jsonl", "card.md", "representations", "indexes"
@@ -58,6 +60,7 @@ class Content:
       representations: kind -> of the N passages.
       checkpoint: fingerprint of the one that the programs were made of.
       origin: says what the bundle was made of; versions that follow keep it. '' where unknown.
+      curves: of the trainings; versions that follow keep them. None where unknown.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Content:
     representations: Mapping[str, Representation]
     checkpoint: str
     origin: str = ""
+    curves: Curves | None = None
 
 
 def publish(folder: Path, content: Content, keep: int = 2, exact_below: int = EXACT_BELOW) -> Path:
@@ -112,6 +116,7 @@ def publish(folder: Path, content: Content, keep: int = 2, exact_below: int = EX
             embeddings = Embeddings(vectors, ids, content.contract, content.checkpoint)
             index = Scann(brute_force_below=exact_below, leaves=0, searched_share=0.3, reorder=200)
             published_index.publish(made / INDEXES / DENSE, embeddings, index, keep=1)
+        training_curves.write(made, content.curves)
         (made / CARD).write_text(_card(facts, content.contract), encoding="utf-8")
     return versioned_folder.current(folder)
 

@@ -32,6 +32,7 @@ from t5x_style.serving import (
     saved_model,
     text_tokens,
     token_batches,
+    training_curves,
 )
 from t5x_style.serving.passage_search import PassageSearch
 from t5x_style.serving.passage_sources import Sources
@@ -46,6 +47,7 @@ from t5x_style.serving.service import (
     SharedWord,
     Tokens,
 )
+from t5x_style.serving.training_curves import Curves
 
 
 class BundleService:
@@ -75,6 +77,7 @@ class BundleService:
           BundleError, IndexDamaged: see `bundle.read_manifest`.
           ProgramError: its programs do not run here.
           ContractError: its parts do not belong together.
+          CurvesError: its curves are of another format.
         """
         manifest = bundle.read_manifest(version)
         self._contract = Contract.load(version)
@@ -94,7 +97,9 @@ class BundleService:
         self.batches = token_batches.TokenBatches(self.programs, lengths, pad, observer=observer)
         self._reader = bundle_reader.of(self.programs, self._tokenizer, self.batches)
         reads = None if self._reader is None else self._reader.reads
-        self._facts = _facts(manifest, self._contract, self._search, reads)
+        self._curves = training_curves.read(version)
+        known = reads, self._curves is not None
+        self._facts = _facts(manifest, self._contract, self._search, *known)
 
     @property
     def facts(self) -> Facts:
@@ -176,6 +181,15 @@ class BundleService:
                 f"with {', '.join(self._search.passages)} representations"
             )
         return self._map()
+
+    def curves(self) -> Curves:
+        """See `Service`."""
+        if self._curves is None:
+            raise RequestError(
+                "the curves of trainings: expected a bundle that has them, found one without. "
+                "Make it again of a finished run: kennel export --bundle=RUN"
+            )
+        return self._curves
 
     def waiting(self) -> int:
         """See `Service`."""
@@ -270,7 +284,11 @@ def _combined(searched: hybrid.Hybrid, contract: Contract) -> hybrid.Combined:
 
 
 def _facts(
-    manifest: dict[str, Any], contract: Contract, search: PassageSearch, reads: str | None
+    manifest: dict[str, Any],
+    contract: Contract,
+    search: PassageSearch,
+    reads: str | None,
+    curves: bool,
 ) -> Facts:
     return Facts(
         name=str(manifest["name"]),
@@ -284,6 +302,7 @@ def _facts(
         passages=int(manifest["passages"]),
         sources=search.sources.listed,
         reads=reads,
+        curves=curves,
         made=str(manifest["made"]),
         contract=contract.facts(),
     )

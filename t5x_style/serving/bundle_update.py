@@ -25,7 +25,7 @@ from t5x_style.interfaces.representation import (
 from t5x_style.retrieval import representation_files, versioned_folder
 from t5x_style.retrieval.beir_collection import Passage, Passages
 from t5x_style.retrieval.token_vectors import int8
-from t5x_style.serving import bundle, bundling, programs, text_tokens
+from t5x_style.serving import bundle, bundling, programs, text_tokens, training_curves
 from t5x_style.serving.bundle import BundleError, Content
 
 _FIELDS = {"_id", "title", "text", "source", "delete"}
@@ -133,7 +133,8 @@ def update(folder: Path, changes: Changes, keep: int = 2) -> Updated:
     merged = _merged(held, _encoded(version, contract, passages, held, new), order)
     parts = version / programs.FOLDER, version / text_tokens.FOLDER
     facts = manifest["checkpoint"], manifest.get("origin", "")
-    content = Content(manifest["name"], contract, *parts, kept, merged, *facts)
+    curves = training_curves.read(version)
+    content = Content(manifest["name"], contract, *parts, kept, merged, *facts, curves=curves)
     made = bundle.publish(folder, content, keep)
     return Updated(made, len(new), len(changes.deleted), len(kept) - len(new))
 

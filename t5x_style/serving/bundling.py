@@ -24,6 +24,7 @@ from t5x_style.serving import (
 )
 from t5x_style.serving.bundle import BundleError, Content
 from t5x_style.serving.programs import Programs
+from t5x_style.serving.training_curves import Curves
 
 
 def publish(
@@ -35,6 +36,7 @@ def publish(
     passages: Passages,
     keep: int = 2,
     origin: str = "",
+    curves: Curves | None = None,
 ) -> Path:
     """Writes the next version of a bundle; what passages became is taken over where it is at hand.
 
@@ -46,7 +48,7 @@ def publish(
       tokenizer: folder.
       passages: of the index.
       keep: see `bundle.publish`.
-      origin: see `bundle.Content`.
+      origin, curves: see `bundle.Content`.
 
     Returns:
       the version's folder.
@@ -69,7 +71,7 @@ def publish(
         if missing := [kind for kind in kinds if kind not in held]:
             encoded = encode(made, Path(tokenizer), contract, found, missing)
             held = {kind: (held | encoded)[kind] for kind in kinds}
-        facts = model.fingerprint, origin
+        facts = model.fingerprint, origin, curves
         content = Content(name, contract, made, Path(tokenizer), found, held, *facts)
         return bundle.publish(folder, content, keep)
 

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from t5x_style.serving.training_curves import Curves
+
 HYBRID = "hybrid"  # the mode in which all kinds of a bundle are searched as one
 ANSWERS, FILLS = "answer", "fill"  # what a reader does, named as the kind of its function
 Place = tuple[int, int] | None  # first character, and the one behind the last; None: of no text
@@ -51,6 +53,7 @@ class Facts:
       sources: of passages, or how they begin where they are many, in alphabetical order; ()
         where passages name none, or too many to choose from.
       reads: of the model's reader, 'answer' or 'fill'; None where it has none.
+      curves: whether it has the curves of its trainings.
       made: when it was made, ISO 8601 in UTC.
       contract: all fields of contract.json.
     """
@@ -66,6 +69,7 @@ class Facts:
     passages: int
     sources: tuple[str, ...]
     reads: str | None
+    curves: bool
     made: str
     contract: Mapping[str, Any]
 
@@ -304,6 +308,14 @@ class Service(Protocol):
 
         Raises:
           RequestError: the bundle stores no dense vectors.
+        """
+        ...
+
+    def curves(self) -> Curves:
+        """How the model was trained.
+
+        Raises:
+          RequestError: the bundle has no curves.
         """
         ...
 

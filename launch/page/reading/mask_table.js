@@ -65,7 +65,7 @@ function headings(columns, choose) {
 function row(word, likeliest, most) {
   const [alone] = word.by_document;
   const length = setProperty(bar(word.probability / likeliest), "--alone", alone / likeliest);
-  length.append(element("span.tick"));
+  length.append(element("span.without-mark"));
   return element("tr", {},
     element("th", { scope: "row", dir: "auto", title: word.piece }, word.piece),
     element("td.mixed", {}, element("div.measure", {},

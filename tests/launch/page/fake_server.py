@@ -15,7 +15,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from tests.launch.page import fake_reading
+from tests.launch.page import fake_reading, fake_trainings
 from tests.launch.page.fake_text import noise, pieces_of
 
 PAGE = Path(__file__).resolve().parents[3] / "launch/page"
@@ -167,6 +167,15 @@ def made_up(number):
     return {**like, "id": f"more-{number}", "source": source}
 
 
+def curves_of(server):
+    """Status and answer of /curves."""
+    if server.trainings is None:
+        error = "the curves of trainings: expected a bundle that has them, found one without"
+        return 422, {"error": error, "error_type": "validation"}
+    more = {"unread": server.unread, "left_out": server.left_out}
+    return 200, {"version": server.version, "trainings": server.trainings, **more}
+
+
 class FakeServer(ThreadingHTTPServer):
     """Serves the page and its routes.
 
@@ -176,6 +185,8 @@ class FakeServer(ThreadingHTTPServer):
       points: on the map; 0: one for each passage.
       reads: what the model does with passages that it reads; None, "answer" or "fill".
       version: of the bundle.
+      trainings: of /curves; None: the bundle has none.
+      unread, left_out: of /curves.
       is_failing: whether /info is an error.
       requests: (path, body) of each request to a route.
     """
@@ -187,6 +198,7 @@ class FakeServer(ThreadingHTTPServer):
         self.version, self.is_failing = 3, False
         self.kinds, self.more_sources, self.requests = tuple(kinds), more_sources, []
         self.points, self.reads = points, reads
+        self.trainings, self.unread, self.left_out = list(fake_trainings.TRAININGS), [], 0
         self.url = f"http://127.0.0.1:{self.server_address[1]}/"
 
     def start(self):
@@ -209,6 +221,7 @@ class FakeServer(ThreadingHTTPServer):
             "sources": sorted(sources),
             "reads": self.reads,
             "max_read": 50,
+            "curves": self.trainings is not None,
             "made": "2026-11-27T18:20:00+00:00",
             "contract": {"pooling": "first token", "prefixes": {"query": "", "passage": ""}},
         }
@@ -231,9 +244,9 @@ class Handler(BaseHTTPRequestHandler):
             else:
                 self.reply(200, self.server.info())
             return
-        if path == "map":
+        if path in ("map", "curves"):
             self.server.requests.append((self.path, None))
-            self.reply(*map_of(self.server))
+            self.reply(*{"map": map_of, "curves": curves_of}[path](self.server))
             return
         file = PAGE / path
         if ".." in path or file.suffix not in TYPES or not file.is_file():

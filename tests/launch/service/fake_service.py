@@ -22,6 +22,7 @@ from t5x_style.serving.service import (
     Span,
     Tokens,
 )
+from t5x_style.serving.training_curves import Curve, Curves, Training
 
 KINDS = ("dense", "sparse", "multi_vector")
 DIMENSION, LENGTH = 4, 8
@@ -36,6 +37,19 @@ PASSAGES = {
 def number(word: str) -> int:
     """The same for a word in every process."""
     return int.from_bytes(hashlib.sha256(word.encode()).digest()[:2], "little") + 1
+
+
+CURVES = Curves(
+    [
+        Training("first", False, "2026-11-27 10:00:00", 60.0, []),
+        Training(
+            "second", True, "2026-11-27 11:00:00", 90.5,
+            [Curve("train/loss", 3, [5, 10, 15], [2.5, None, 1.25])],
+        ),
+    ],
+    ["third"],
+    2,
+)  # fmt: skip
 
 
 class FakeService:
@@ -65,6 +79,7 @@ class FakeService:
             "passages": len(PASSAGES),
             "sources": ("food", "pets"),
             "reads": None,
+            "curves": True,
             "made": "2026-11-27T00:00:00Z",
             "contract": {"pooling": "cls"},
         }
@@ -186,6 +201,12 @@ class FakeService:
             future.set_result(made)
         self.maps.append(future)
         return future
+
+    def curves(self) -> Curves:
+        assert self.is_open
+        if not self.facts.curves:
+            raise RequestError("the curves of trainings: expected a bundle that has them")
+        return CURVES
 
     def waiting(self) -> int:
         return sum(len(tokens.ids) for future, tokens, _ in self._waiting if not future.done())

@@ -26,6 +26,7 @@ from t5x_style.retrieval.beir_collection import Passage
 from t5x_style.retrieval.exact_index import ExactIndex
 from t5x_style.retrieval.text_collector import TextCollector
 from t5x_style.serving import bundle, programs, saved_model
+from t5x_style.serving.training_curves import Curves
 
 QUERY_LENGTH, PASSAGE_LENGTH = 12, 24
 WEIGHTS = {"dense": 0.5, "sparse": 0.25, "multi_vector": 0.25}
@@ -106,6 +107,7 @@ def publish(
     passages: Sequence[Passage] = PASSAGES,
     listed: Sequence[Passage] | None = None,
     seed: int = 0,
+    curves: Curves | None = None,
     **settings: Any,
 ) -> Path:
     """A bundle in root/bundle; its folder. `listed` are in the file in place of `passages`."""
@@ -116,7 +118,8 @@ def publish(
     programs.write(made, saved_model.portable(trained.restored))
     held = combined(trained, tokenizer, passages).searched.passages
     content = bundle.Content(
-        "run", contract, made, tokenizer, listed or passages, held, "checkpoint", ORIGIN
-    )
+        "run", contract, made, tokenizer, listed or passages, held, "checkpoint", ORIGIN,
+        curves,
+    )  # fmt: skip
     bundle.publish(root / "bundle", content, **settings)
     return root / "bundle"
