@@ -8,6 +8,7 @@ length, H heads, d head dimension.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -167,43 +168,29 @@ def plain(
     """
     if visible.ndim == 3:
         visible = visible[:, None]
-    scores = _by_layout(_products, _products_heads_first, query, key) / math.sqrt(query.shape[-1])
+    # Transposed on CPUs alone: the second product is five times as fast there (docs/attention.md),
+    # but XLA for TPUs did not end in half an hour where scores exceed the HBM.
+    product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+    scores = jax.lax.platform_dependent(
+        *(query, key),
+        cpu=lambda q, k: product("bhqd,bhkd->bhqk", _heads_first(q), _heads_first(k)),
+        default=functools.partial(product, "bqhd,bkhd->bhqk"),
+    ) / math.sqrt(query.shape[-1])
     if bias is not None:
         scores = scores + bias[:, None]
     # The most negative finite number: minus infinity would make an empty row NaN.
     scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
     weights = drop(jax.nn.softmax(scores, axis=-1).astype(value.dtype))  # [B, H, Q, K]
-    return _by_layout(_mixed, _mixed_heads_first, weights, value)
+    return jax.lax.platform_dependent(
+        *(weights, value),
+        cpu=lambda w, v: _heads_first(jnp.einsum("bhqk,bhkd->bhqd", w, _heads_first(v))),
+        default=functools.partial(jnp.einsum, "bhqk,bkhd->bqhd"),
+    )
 
 
-def _by_layout(
-    direct: Callable[..., jax.Array], heads_first: Callable[..., jax.Array], *arrays: jax.Array
-) -> jax.Array:
-    """A product of `plain`, with transpositions on CPUs alone.
-
-    There, XLA's product of weights and values takes five times as long without (docs/attention.md).
-    With them, XLA's compiler for TPUs did not end in half an hour where the scores exceed the HBM.
-    """
-    return jax.lax.platform_dependent(*arrays, cpu=heads_first, default=direct)
-
-
-def _products(query: jax.Array, key: jax.Array) -> jax.Array:
-    """[B, H, Q, K] float32 of [B, Q, H, d] and [B, K, H, d]."""
-    return jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
-
-
-def _products_heads_first(query: jax.Array, key: jax.Array) -> jax.Array:
-    query, key = query.swapaxes(1, 2), key.swapaxes(1, 2)
-    return jnp.einsum("bhqd,bhkd->bhqk", query, key, preferred_element_type=jnp.float32)
-
-
-def _mixed(weights: jax.Array, value: jax.Array) -> jax.Array:
-    """[B, Q, H, d] of [B, H, Q, K] and [B, K, H, d]."""
-    return jnp.einsum("bhqk,bkhd->bqhd", weights, value)
-
-
-def _mixed_heads_first(weights: jax.Array, value: jax.Array) -> jax.Array:
-    return jnp.einsum("bhqk,bhkd->bhqd", weights, value.swapaxes(1, 2)).swapaxes(1, 2)
+def _heads_first(x: jax.Array) -> jax.Array:
+    """[B, H, L, d] of [B, L, H, d], and back."""
+    return x.swapaxes(1, 2)
 
 
 def in_blocks(query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array) -> jax.Array:
@@ -253,9 +240,8 @@ def local(
     Returns:
         [B, L, H, d] in the dtype of `value`.
     """
-    nearest = jnp.arange(min(visible.span, query.shape[1]))
-    seen = visible.positions[:, :, None] > nearest  # the first is seen by the way, not twice
-    seen = jnp.pad(seen, ((0, 0), (0, 0), (1, 0)), constant_values=True)[:, :, None]
+    seen = visible.positions[:, :, None] > jnp.arange(min(visible.span, query.shape[1]))
+    seen = jnp.pad(seen, ((0, 0), (0, 0), (1, 0)), constant_values=True)[:, :, None]  # the first
 
     @jax.checkpoint
     def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
@@ -375,9 +361,8 @@ def on_tpu(
     def one_row(q: jax.Array, k: jax.Array, v: jax.Array, ids: jax.Array) -> jax.Array:
         return kernel(q, k, v, segment_ids=splash.SegmentIds(ids, ids))  # [H, L, d]
 
-    scaled = query / math.sqrt(dimension)  # the kernel does not scale
-    by_head = (x.swapaxes(1, 2) for x in (scaled, key, value))
-    return jax.vmap(one_row)(*by_head, ids).swapaxes(1, 2)
+    by_head = (_heads_first(x) for x in (query / math.sqrt(dimension), key, value))  # scaled here
+    return _heads_first(jax.vmap(one_row)(*by_head, ids))
 
 
 def on_gpu(query: jax.Array, key: jax.Array, value: jax.Array, ids: jax.Array) -> jax.Array:
