@@ -74,6 +74,7 @@ EXTRAS = {
         "gcsfs==2026.10.1",
         "gcp-storage-emulator==2026.7.19",
         "pytest==9.2.0",
+        "pytest-timeout==2.4.0",
         "pytest-xdist==3.8.0",
         "hypothesis==6.170.15",
         "jsonschema==4.26.0",  # against the definition of JobSets, where there is one
