@@ -22,6 +22,14 @@ def test_the_reply_has_one_entry_of_each_list_for_a_passage(client):
     assert b"-0.1234," in reply.content  # as short as it was rounded
 
 
+def test_it_is_compressed_for_clients_that_take_it(client):
+    plain = client.get("/map", headers={"Accept-Encoding": "identity"})
+    packed = client.get("/map", headers={"Accept-Encoding": "deflate, gzip"})
+    assert "Content-Encoding" not in plain.headers and packed.headers["Content-Encoding"] == "gzip"
+    assert plain.json() == packed.json()  # the client unpacks it
+    assert int(packed.headers["Content-Length"]) < int(plain.headers["Content-Length"])
+
+
 def test_a_bundle_without_dense_vectors_has_no_map(serve):
     client = serve(FakeService(kinds=("sparse",)))
     reply = client.get("/map")
