@@ -45,7 +45,9 @@ class OneAnswer(BaseModel):
     rank: int
     answer: str = Field(description="'' where the passage has nothing to point at")
     place: tuple[int, int] | None = Field(description="characters of the passage's text")
-    score: float = Field(description="the span's score and the passage's relevance")
+    score: float | None = Field(
+        description="the span's score and the passage's relevance; null where there is no span"
+    )
     passage_probability: float = Field(description="p(z|x), among the passages that were read")
     span_probability: float = Field(description="p(y|z,x), among all spans of the passage")
     hit: HitReply

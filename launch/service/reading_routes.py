@@ -45,7 +45,8 @@ async def _answer(
     kinds = session.service.needs(mode)
     tokens, encoded = await queries.encoded_query(session, field, query, kinds)
     hits = await session.search(session.service.search, encoded, mode, k, source)
-    joints = await _joints(session, reader, tokens, [hit.text for hit in hits])
+    joint = functools.partial(reader.joint, tokens)
+    joints = await session.tokenize_by(joint, [hit.text for hit in hits])
     spans = await session.compute([functools.partial(reader.span, one) for one in joints])
     return JsonReply(
         {
@@ -67,16 +68,17 @@ async def fill(body: reading_bodies.FillRequest, session: Opened) -> JsonReply:
         raise RequestError(f"words: expected 1 to {most}, found {shown(body.words)}")
     session.check_texts("text", [body.text])
     mode = queries.mode_of(session, None)
-    sentence = await session.in_thread(reader.masked, body.text)
+    (sentence,) = await session.tokenize_by(reader.masked, [body.text])
     texts = [(QUERY, sentence), (PASSAGE, reader.nothing())]
     encoded, nothing = await session.encode_mixed(texts, session.service.needs(mode))
     hits = await session.search(session.service.search, encoded, mode, body.k, body.source)
-    joints = await _joints(session, reader, sentence, ["", *(hit.text for hit in hits)])
+    joint = functools.partial(reader.joint, sentence)
+    joints = await session.tokenize_by(joint, ["", *(hit.text for hit in hits)])
     words = await session.compute([functools.partial(reader.words, one) for one in joints])
     (relevance,) = await session.search(session.service.similarity, encoded, [nothing])
     scores = [relevance, *(hit.score for hit in hits)]
     chances = answers.probabilities(scores)
-    filled = await session.in_thread(answers.filled, chances, words, body.words)
+    filled = await session.search(answers.filled, chances, words, body.words)
     return JsonReply(
         {
             "version": session.facts.version,
@@ -90,21 +92,13 @@ async def fill(body: reading_bodies.FillRequest, session: Opened) -> JsonReply:
 
 def _reader(session: Session, reads: str, k: int) -> Reader:
     """The reader of the model, for so many passages; MissingKind, RequestError."""
-    reader, most = session.service.reader, session.settings.max_read
+    reader = session.service.reader
+    most = min(session.settings.max_read, session.settings.max_k)
     if reader is None or reader.reads != reads:
         raise MissingKind(f"this route needs a model that {_MADE[reads]}; {session.name} does not")
     if not 1 <= k <= most:
         raise RequestError(f"k: expected 1 to {most}, found {shown(k)}")
     return reader
-
-
-async def _joints(
-    session: Session, reader: Reader, question: Tokens, texts: Sequence[str]
-) -> list[Tokens]:
-    def made() -> list[Tokens]:
-        return [reader.joint(question, text) for text in texts]
-
-    return await session.in_thread(made)
 
 
 def _answers(found: Sequence[Answer]) -> list[dict[str, Any]]:

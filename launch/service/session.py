@@ -89,16 +89,19 @@ class Session:
           RequestError: see `check_texts`.
         """
         self.check_texts(field, texts)
+        return await self.tokenize_by(functools.partial(self.service.tokenize, side), texts)
+
+    async def tokenize_by(
+        self, tokenizer: Callable[[str], Tokens], texts: Sequence[str]
+    ) -> list[Tokens]:
+        """What a function of the service makes of texts, whose limits were checked."""
         found: list[Tokens] = []
         part = self.settings.texts_in_queue  # after each of which a cancelled request ends
         with self._stage(TOKENIZATION):
             for start in range(0, len(texts), part):
-                found += await self.in_thread(self._tokenized, side, texts[start : start + part])
+                found += await self.in_thread(list, map(tokenizer, texts[start : start + part]))
         self._metrics.texts(len(found), sum(one.cut_off > 0 for one in found))
         return found
-
-    def _tokenized(self, side: str, texts: Sequence[str]) -> list[Tokens]:
-        return [self.service.tokenize(side, text) for text in texts]
 
     async def encode(
         self, side: str, tokens: Sequence[Tokens], kinds: Sequence[str]

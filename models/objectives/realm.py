@@ -326,7 +326,7 @@ class REALM(Objective):
 
         Returns:
             `log_probability` [R, M, V] float32, log p(y|z,x) of each entry of the vocabulary, of
-            the first [MASK] and the others in order; behind the last one values without meaning.
+            the first [MASK] and the others in order; values after the last one have no meaning.
         """
         count = self._most_masked
         hidden = jnp.pad(self._states(joint, None), ((0, 0), (0, count), (0, 0)))

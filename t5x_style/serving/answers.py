@@ -81,7 +81,8 @@ def filled(chances: np.ndarray, words: Sequence[np.ndarray], count: int) -> list
       count: of tokens that are listed for a [MASK].
     """
     found = []
-    for by_passage in np.exp(np.stack(words, axis=1, dtype=np.float64)):  # [passages, V]
+    for number in range(len(words[0])):  # one at a time: each is a probability of every token
+        by_passage = np.exp(np.stack([one[number] for one in words], dtype=np.float64))
         mixed = chances @ by_passage
         best = np.argpartition(-mixed, min(count, len(mixed) - 1))[:count]
         best = best[np.argsort(-mixed[best], kind="stable")]

@@ -6,9 +6,9 @@ from concurrent.futures import Future
 import numpy as np
 
 from t5x_style.interfaces.objective import ANSWER, FILL
-from t5x_style.serving.pair_tokens import MASK
 from t5x_style.serving.programs import Programs
-from t5x_style.serving.service import Place, RequestError, Span, Tokens
+from t5x_style.serving.saved_model import READING
+from t5x_style.serving.service import Place, Span, Tokens
 from t5x_style.serving.text_tokens import TextTokenizer
 from t5x_style.serving.token_batches import TokenBatches
 
@@ -34,13 +34,7 @@ class BundleReader:
 
     def masked(self, sentence: str) -> Tokens:
         """See `Reader`."""
-        found = self._tokenizer.pairs.masked(sentence)
-        if (count := len(self.masks(found))) > self._most_masks:
-            raise RequestError(
-                f"text: expected at most {self._most_masks} {MASK}, as many as the model was "
-                f"trained with, found {count}"
-            )
-        return found
+        return self._tokenizer.pairs.masked(sentence, self._most_masks)
 
     def masks(self, tokens: Tokens) -> list[Place]:
         """See `Reader`."""
@@ -52,7 +46,7 @@ class BundleReader:
 
     def nothing(self) -> Tokens:
         """See `Reader`."""
-        return self._tokenizer.pairs.titled("", "")
+        return self._tokenizer.pairs.nothing()
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """See `Reader`."""
@@ -81,11 +75,15 @@ class BundleReader:
         )
 
 
+def reads(programs: Programs) -> str | None:
+    """What the reader of a model does, see `Reader.reads`; None where it has none."""
+    return next((name for name in READING if name in programs.names), None)
+
+
 def of(programs: Programs, tokenizer: TextTokenizer, batches: TokenBatches) -> BundleReader | None:
     """The reader of a model; None where it reads no passages."""
-    if ANSWER in programs.names:
-        return BundleReader(ANSWER, tokenizer, batches, 0)
-    if FILL in programs.names:
-        most = programs.output_shape(FILL, "log_probability")[1]
-        return BundleReader(FILL, tokenizer, batches, int(most))
-    return None
+    name = reads(programs)
+    if name is None:
+        return None
+    most = int(programs.output_shape(FILL, "log_probability")[1]) if name == FILL else 0
+    return BundleReader(name, tokenizer, batches, most)

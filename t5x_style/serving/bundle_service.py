@@ -69,9 +69,9 @@ class BundleService:
         Args:
           version: folder of a version.
           observer: see `TokenBatches`.
-          before: an open version, whose programs, compiled and with their parameters, are taken
-            over where the files are the same: a change of passages then costs no compilation and
-            no second copy.
+          before: an open version. Its programs, compiled and with their parameters, are used
+            again where the files are the same: other passages then cost no compilation of the
+            model and no second copy of it.
 
         Raises:
           BundleError, IndexDamaged: see `bundle.read_manifest`.
@@ -92,14 +92,14 @@ class BundleService:
         self.programs: programs.Programs = (
             before.programs if before and same else programs.Programs(version / programs.FOLDER)
         )
+        self._curves = training_curves.read(version)
+        known = bundle_reader.reads(self.programs), self._curves is not None
+        self._facts = _facts(manifest, self._contract, self._search, *known)
+        # Last, as it starts a thread: nobody could close a version that raises after it.
         lengths = _lengths(self.programs, self._contract)
         pad = self._tokenizer.vocabulary.pad
         self.batches = token_batches.TokenBatches(self.programs, lengths, pad, observer=observer)
         self._reader = bundle_reader.of(self.programs, self._tokenizer, self.batches)
-        reads = None if self._reader is None else self._reader.reads
-        self._curves = training_curves.read(version)
-        known = reads, self._curves is not None
-        self._facts = _facts(manifest, self._contract, self._search, *known)
 
     @property
     def facts(self) -> Facts:

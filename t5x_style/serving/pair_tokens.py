@@ -5,7 +5,6 @@ body. Cut as in training: a title at a quarter of the passage's length, a body w
 """
 
 import dataclasses
-import re
 
 import numpy as np
 import tokenizers
@@ -62,19 +61,32 @@ class PairTokenizer:
         kept += body.first(length - len(kept.ids) - 1) + self._sep
         return kept.tokens(len(head.ids) + len(body.ids) + 3)
 
-    def masked(self, sentence: str) -> Tokens:
+    def masked(self, sentence: str, most: int) -> Tokens:
         """A query in which each MASK is to be filled in.
 
+        Args:
+          sentence: with MASKs.
+          most: of them.
+
         Raises:
-          RequestError: the model would read none.
+          RequestError: the model would read none, or there are more.
         """
+        if (count := sentence.count(MASK)) > most:
+            raise RequestError(
+                f"text: expected at most {most} {MASK}, as many as the model was trained with, "
+                f"found {count}"
+            )
         room, prefix = self._contract.query_length - 2, self._contract.query_prefix
         found, at = self._part(prefix, -len(prefix)), 0
-        for part in re.split(f"({re.escape(MASK)})", sentence):
-            is_mask = part == MASK
-            place = (at, at + len(part))
-            found += _Part([self._mask], [MASK], [place]) if is_mask else self._part(part, at)
-            at = place[1]
+        parts = sentence.split(MASK)
+        for number, part in enumerate(parts):
+            # As in training, where the token that is hidden has the space before the word.
+            last = number == len(parts) - 1
+            found += self._part(part if last else part.rstrip(), at)
+            at += len(part)
+            if not last:
+                found += _Part([self._mask], [MASK], [(at, at + len(MASK))])
+                at += len(MASK)
         kept = self._cls + found.first(room) + self._sep
         if self._mask not in kept.ids:
             raise RequestError(
@@ -82,6 +94,10 @@ class PairTokenizer:
                 "of a sentence, found none; a word of two tokens needs two of them"
             )
         return kept.tokens(len(found.ids) + 2)
+
+    def nothing(self) -> Tokens:
+        """The passage of no text, also where passages have a prefix: training has it so."""
+        return (self._cls + self._sep + self._sep).tokens(3)
 
     def joint(self, question: Tokens, text: str) -> Tokens:
         """A question with a passage's body; places are characters of the body.
@@ -103,10 +119,13 @@ class PairTokenizer:
         return _Part([token], [self._backend.id_to_token(token) or ""], [None])
 
     def _part(self, text: str, at: int) -> _Part:
-        """The tokens of a text whose first character is character `at`; none before 0 has one."""
+        """The tokens of a text whose first character is character `at`; none before 0 has one.
+
+        Places begin after white space, which some tokenizers count to the token that follows.
+        """
         found = self._backend.encode(text, add_special_tokens=False)
-        places: list[Place] = [
-            (start + at, end + at) if end > start and start + at >= 0 else None
-            for start, end in found.offsets
-        ]
+        places: list[Place] = []
+        for start, end in found.offsets:
+            start += len(text[start:end]) - len(text[start:end].lstrip())
+            places.append((start + at, end + at) if end > start and start + at >= 0 else None)
         return _Part(found.ids, found.tokens, places)

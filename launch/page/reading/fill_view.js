@@ -120,7 +120,7 @@ function sentence(query, masks) {
       type: "button", title: `p(y|x) ${chance(words[0].probability)}`,
       "aria-label": `${words[0].piece}, for ${MASK} ${n + 1}: go to its table`,
       onclick: (event) => goTo(event.target.closest(".fill"), n),
-    }, words[0].piece.replace(/^##(?=.)/, "")));
+    }, words[0].piece.replace(/^(##|▁|Ġ)(?=.)/, "")));
     [, end] = place;
   });
   root.append(characters.slice(end).join(""));

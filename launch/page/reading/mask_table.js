@@ -39,7 +39,7 @@ function effect(words, read) {
   const isLittle = Math.abs(probability - alone) < 0.02 * Math.max(probability, alone);
   const passages = counted(read, "passage");
   const sentence = !read ? ["Without a passage, ", token, " has the probability ", numbers[0], "."]
-    : isLittle ? [`${passages} hardly change the probability of `, token, ": ", ...numbers, "."]
+    : isLittle ? [`${passages} hardly ${read === 1 ? "changes" : "change"} the probability of `, token, ": ", ...numbers, "."]
       : [`${passages} ${probability > alone ? "raise" : "lower"}${read === 1 ? "s" : ""} the `
         + "probability of ", token, " from ", ...numbers, "."];
   return element("p.effect", {}, ...sentence, ...(first === words[0] ? [] : [

@@ -34,7 +34,7 @@ export function createReadingView(context, reading) {
     if (hasFailed) shown = "";
   });
 
-  async function load(body) {
+  async function load(body, state) {
     const request = JSON.stringify(body);
     [shown, hasFailed] = [request, false];
     startWaiting(root, context);
@@ -42,12 +42,12 @@ export function createReadingView(context, reading) {
       const reply = await latest.call(reading.name, body);
       if (!reply) return;
       context.say(reading.spoken(reply));
-      root.replaceChildren(...reading.content(reply, current()));
+      root.replaceChildren(...reading.content(reply, state)); // of this request, whatever is shown now
       reading.mark(root, current());
       context.seen(reply.version);
     } catch (error) {
       hasFailed = true;
-      root.replaceChildren(errorNotice(error, () => load(body)));
+      root.replaceChildren(errorNotice(error, () => load(body, state)));
       context.say(reading.failed);
     } finally {
       context.setBusy(false);
@@ -68,7 +68,7 @@ export function createReadingView(context, reading) {
     show(state) {
       const body = readingBody(context, state);
       if (!body) showIdle(state);
-      else if (JSON.stringify(body) !== shown) load(body);
+      else if (JSON.stringify(body) !== shown) load(body, state);
       else reading.mark(root, state);
     },
   };

@@ -52,21 +52,28 @@ def test_a_passage_with_nothing_to_point_at_has_an_empty_answer(serve, monkeypat
 
 
 def test_words_come_with_and_without_each_passage(filling):
-    found = filling.post("/fill", json={"text": SENTENCE, "k": 3, "words": 2}).json()
+    found = filling.post("/fill", json={"text": SENTENCE, "k": 3, "words": 3}).json()
     documents, (mask,) = found["documents"], found["masks"]
     assert [one["hit"] and one["hit"]["id"] for one in documents] == [None, *PASSAGES]
     assert sum(one["probability"] for one in documents) == pytest.approx(1)
     assert SENTENCE[slice(*mask["place"])] == "[MASK]"
-    assert len(mask["words"]) == 2
+    assert len(mask["words"]) == 3
     for word in mask["words"]:
         mixed = sum(
             one["probability"] * chance
             for one, chance in zip(documents, word["by_document"], strict=True)
         )
         assert word["probability"] == pytest.approx(mixed)
-    flour = [one["by_document"][3] for one in mask["words"] if one["piece"] == "flour"]
-    assert flour == [] or flour[0] == pytest.approx(9 / 11)
-    assert mask["words"][0]["probability"] >= mask["words"][1]["probability"]
+    (flour,) = [one["by_document"][3] for one in mask["words"] if one["piece"] == "flour"]
+    assert flour == pytest.approx(9 / 11)
+    chances = [one["probability"] for one in mask["words"]]
+    assert chances == sorted(chances, reverse=True)
+    assert found["seconds"]["tokenization"] > 0
+
+
+def test_fewer_words_may_be_listed(filling):
+    found = filling.post("/fill", json={"text": SENTENCE, "words": 1}).json()
+    assert [len(one["words"]) for one in found["masks"]] == [1]
 
 
 def test_a_source_bounds_what_is_read(filling):
@@ -115,6 +122,12 @@ def test_a_question_that_cannot_be_asked_is_refused(answering, body, message):
 def test_a_sentence_that_cannot_be_filled_in_is_refused(filling, body, message):
     reply = filling.post("/fill", json=body)
     assert reply.status_code == 422 and message in reply.json()["error"]
+
+
+def test_no_more_is_read_than_a_search_returns(serve):
+    client = serve(FakeService(reads="answer"), max_k=2)
+    reply = client.post("/answer", json={"query": "who", "k": 3})
+    assert reply.status_code == 422 and "k: expected 1 to 2, found 3" in reply.json()["error"]
 
 
 def test_both_need_the_key(serve):

@@ -165,6 +165,7 @@ def test_the_places_of_masks_are_those_of_the_text(filling):
         ("Bread is made of flour.", "expected \\[MASK\\] for what is to be filled in.*found none"),
         ("the river " * 12 + "[MASK]", "among the first 10 tokens"),
         ("[MASK]" * 4, "expected at most 3 \\[MASK\\].*found 4"),
+        ("[MASK]" * 30_000, "expected at most 3 \\[MASK\\].*found 30000"),
     ],
 )
 def test_a_sentence_that_cannot_be_filled_in_is_refused(filling, sentence, message):

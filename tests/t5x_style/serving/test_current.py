@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from t5x_style.retrieval.beir_collection import Passage
-from t5x_style.serving import bundle_update, current
+from t5x_style.serving import bundle_service, bundle_update, current
 from t5x_style.serving.bundle_update import Changes
 from tests.t5x_style.serving import bundle_kit
 
@@ -141,6 +141,17 @@ def test_a_damaged_version_is_not_served_and_not_tried_again(made, served, capsy
     (done.version / "corpus.jsonl").write_text(corpus.removesuffix("\n"))
     bundle_update.update(made, changes(3))
     assert served.refresh()
+
+
+def test_a_version_that_cannot_be_opened_leaves_no_thread(made, monkeypatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("no facts")
+
+    monkeypatch.setattr(bundle_service, "_facts", fail)
+    before = threading.active_count()
+    with pytest.raises(ValueError, match="no facts"):
+        current.open_current(made)
+    assert threading.active_count() == before
 
 
 def test_a_folder_without_versions_is_refused(tmp_path) -> None:
