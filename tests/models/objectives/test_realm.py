@@ -362,7 +362,7 @@ def test_fewer_candidates_than_asked_for_train_all_the_same():
 
 def test_a_model_without_its_corpus_embeds_and_does_not_train():
     model = make(None)(rngs=nnx.Rngs(0))
-    assert set(model.functions()) == {"embed_query", "embed_passage"}
+    assert set(model.functions()) == {"embed_query", "embed_passage", "fill"}
     assert model.contract().dimension == 8
     with pytest.raises(ValueError, match="bind REALM.corpus"):
         model.retrieve({"query": {}}, jax.random.key(0))
