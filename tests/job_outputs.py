@@ -38,6 +38,7 @@ from input_pipelines.gather import (
     mkqa,
     python_docs,
     question_collection,
+    sentence_passages,
     translations,
     write_beir,
 )
@@ -49,7 +50,11 @@ from t5x_style import mine
 from t5x_style.configuration import signatures
 from t5x_style.evaluation import hybrid_weights
 from t5x_style.mining import judged_negatives
-from tests.input_pipelines.gather import test_article_passages, test_mkqa
+from tests.input_pipelines.gather import (
+    test_article_passages,
+    test_mkqa,
+    test_sentence_passages,
+)
 from tests.input_pipelines.labelled import layout_files
 from tests.kits import job_inputs
 from tests.t5x_style.evaluation import test_hybrid_weights
@@ -136,6 +141,7 @@ CASES = {
     "question_collection": Case(
         question_collection.make_collection, job_inputs.question_collection
     ),
+    "sentence_passages": Case(sentence_passages.gather, test_sentence_passages.job_runs),
     "train_tokenizer": Case(tokenization.train_tokenizer, job_inputs.train_tokenizer),
     "judged_negatives": Case(judged_negatives.judged_negatives, test_judged_negatives.runs),
     "triple_negatives": Case(triples.negatives_from_triples, job_inputs.triple_negatives),

@@ -5,8 +5,8 @@ import { change, current, hasQuery } from "./state.js";
 import { nameOf } from "./text.js";
 
 const SIZES = [5, 10, 20, 50, 100];
-const BY_ONE_MODE = ["search", "map"];
-const FROM_ONE_SOURCE = [...BY_ONE_MODE, "answer", "fill"];
+const BY_ONE_MODE = ["search", "sources", "map"];
+const FROM_ONE_SOURCE = ["search", "map", "answer", "fill"];
 const MOST_OPTIONS = 15; // of sources in a plain menu; more are typed, with suggestions
 
 /**

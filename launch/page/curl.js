@@ -4,6 +4,7 @@ import { byId, element } from "./dom.js";
 import { readKey } from "./key_dialog.js";
 import { readingBody } from "./reading/requests.js";
 import { searchBody } from "./search_view.js";
+import { sourcesBody } from "./sources/sources_request.js";
 import { hasQuery } from "./state.js";
 
 /**
@@ -25,13 +26,15 @@ function requests(context, state) {
     const body = readingBody(context, state);
     return [body ? [state.view, body] : ["info", null]];
   }
+  if (state.view === "sources" && !sourcesBody(context, state)) return [["info", null]];
   const isMap = state.view === "map" && context.info.kinds.includes("dense");
   const first = isMap ? [["map", null]] : [];
   if (state.view === "training" && context.info.curves) return [["curves", null]];
   if (!hasQuery(state) || !state.query) return isMap ? first : [["info", null]];
   const { query, k, open } = state;
   const main = state.view === "compare" ? ["compare", { query, k }]
-    : ["search", searchBody(context, state)];
+    : state.view === "sources" ? ["sources", sourcesBody(context, state)]
+      : ["search", searchBody(context, state)];
   return [...first, main, ...(open ? [["evidence", { query, id: open }]] : [])];
 }
 

@@ -10,7 +10,7 @@ import { sharedWords } from "./shared_words.js";
 import { change, current } from "./state.js";
 import { counted, nameOf, number } from "./text.js";
 
-const WITH_EVIDENCE = ["search", "compare", "map"];
+const WITH_EVIDENCE = ["search", "compare", "sources", "map"];
 
 /**
  * @param {import("./main.js").Context} context

@@ -15,6 +15,8 @@ import { createAnswerView } from "./reading/answer_view.js";
 import { createFillView } from "./reading/fill_view.js";
 import { createReadingControls } from "./reading/reading_controls.js";
 import { createSearchView } from "./search_view.js";
+import { createSourcesControls, showSourcesLink } from "./sources/sources_controls.js";
+import { createSourcesView } from "./sources/sources_view.js";
 import { address, change, current, hasQuery, notify, subscribe } from "./state.js";
 import { counted } from "./text.js";
 import { showTheme } from "./theme.js";
@@ -78,6 +80,7 @@ function showBundle(info) {
   byId("bundle").textContent = `${info.name} · version ${info.version} · `
     + counted(info.passages, "passage");
   document.querySelector("nav a[data-view=training]").hidden = !info.curves;
+  showSourcesLink(info);
 }
 
 function showLinks(state) {
@@ -126,6 +129,7 @@ async function start() {
     answer: createAnswerView(context),
     fill: createFillView(context),
     compare: createCompareView(context),
+    sources: createSourcesView(context),
     map: createMapView(context),
     training: createCurvesView(context),
     about: createAboutView(context),
@@ -133,6 +137,7 @@ async function start() {
   byId("views").replaceChildren(...Object.values(views).map((view) => view.element));
   subscribe(createControls(context).show);
   subscribe(createReadingControls(context).show);
+  subscribe(createSourcesControls(context).show);
   subscribe((state) => {
     for (const [name, view] of Object.entries(views)) view.element.hidden = name !== state.view;
     views[state.view].show(state);

@@ -2,11 +2,12 @@
  * What is shown, kept in the URL alone: a link restores it, and Back and Forward work.
  *
  * @typedef {Object} State
- * @property {"search"|"answer"|"fill"|"compare"|"map"|"training"|"about"} view
+ * @property {"search"|"answer"|"fill"|"compare"|"sources"|"map"|"training"|"about"} view
  * @property {string} query as it was submitted
  * @property {string} mode "" until one is chosen
  * @property {number} k how many hits
  * @property {number} read how many passages a model reads; 0: as many as the view reads by default
+ * @property {number} each how many hits of each source; 0: as many as the view shows by default
  * @property {string} source "" for all
  * @property {string} open id of the passage whose evidence, or whole text, is shown, or ""
  * @property {string} point id of the passage that is selected on the map, or ""
@@ -15,17 +16,17 @@
  * @property {""|"light"|"dark"} theme "" follows the system
  */
 
-const VIEWS = ["search", "answer", "fill", "compare", "map", "training", "about"];
+const VIEWS = ["search", "answer", "fill", "compare", "sources", "map", "training", "about"];
 const WITHOUT_QUERY = ["training", "about"];
 const THEMES = ["", "light", "dark"];
-const NAMES = { view: "view", query: "q", mode: "mode", k: "k", read: "read", source: "source",
-  open: "open", point: "point", stage: "stage", scale: "scale", theme: "theme" };
+const NAMES = { view: "view", query: "q", mode: "mode", k: "k", read: "read", each: "each",
+  source: "source", open: "open", point: "point", stage: "stage", scale: "scale", theme: "theme" };
 const listeners = new Set();
 
 /** @type {Readonly<State>} */
 export const DEFAULTS = Object.freeze({
-  view: "search", query: "", mode: "", k: 10, read: 0, source: "", open: "", point: "", stage: "",
-  scale: "", theme: "",
+  view: "search", query: "", mode: "", k: 10, read: 0, each: 0, source: "", open: "", point: "",
+  stage: "", scale: "", theme: "",
 });
 
 /**
@@ -40,7 +41,7 @@ export function parse(search) {
   for (const [name, short] of Object.entries(NAMES)) {
     if (given.has(short)) state[name] = given.get(short);
   }
-  for (const name of ["k", "read"]) {
+  for (const name of ["k", "read", "each"]) {
     state[name] = /^[1-9]\d{0,3}$/.test(String(state[name])) ? Number(state[name]) : DEFAULTS[name];
   }
   if (!VIEWS.includes(state.view)) state.view = DEFAULTS.view;

@@ -18,6 +18,7 @@ from launch.service import (
     openai_routes,
     page,
     reading_routes,
+    source_routes,
     status_routes,
     tei_routes,
 )
@@ -25,7 +26,7 @@ from launch.service.request_limits import Limits
 from launch.service.server_metrics import Metrics
 from launch.service.settings import Current, Settings
 
-_KENNEL = (native, reading_routes, map_routes, curves_routes, status_routes)
+_KENNEL = (native, source_routes, reading_routes, map_routes, curves_routes, status_routes)
 _ROUTERS = (*_KENNEL, tei_routes, openai_routes, cohere_routes, page)
 
 

@@ -15,7 +15,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from tests.launch.page import fake_reading, fake_trainings
+from tests.launch.page import fake_languages, fake_reading, fake_trainings
 from tests.launch.page.fake_text import noise, pieces_of
 
 PAGE = Path(__file__).resolve().parents[3] / "launch/page"
@@ -60,7 +60,8 @@ def content_of(passage):
 
 def passage_of(name):
     """The passage with this id, or None."""
-    return next((one for one in (*PASSAGES, ASTRAL) if one["id"] == name), None)
+    more = fake_languages.passages(len(fake_languages.SENTENCES))
+    return next((one for one in (*PASSAGES, ASTRAL, *more) if one["id"] == name), None)
 
 
 def similarity(one, other):
@@ -181,6 +182,7 @@ class FakeServer(ThreadingHTTPServer):
 
     Attributes:
       kinds: of the bundle.
+      languages: how many languages the passages are of; 0: they are those of passages.txt.
       more_sources: how many sources to list besides those of the passages.
       points: on the map; 0: one for each passage.
       reads: what the model does with passages that it reads; None, "answer" or "fill".
@@ -193,11 +195,11 @@ class FakeServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, port=0, kinds=KINDS, more_sources=0, points=0, reads=None):
+    def __init__(self, port=0, kinds=KINDS, more_sources=0, points=0, reads=None, languages=0):
         super().__init__(("127.0.0.1", port), Handler)
         self.version, self.is_failing = 3, False
         self.kinds, self.more_sources, self.requests = tuple(kinds), more_sources, []
-        self.points, self.reads = points, reads
+        self.points, self.reads, self.languages = points, reads, languages
         self.trainings, self.unread, self.left_out = list(fake_trainings.TRAININGS), [], 0
         self.url = f"http://127.0.0.1:{self.server_address[1]}/"
 
@@ -205,9 +207,12 @@ class FakeServer(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, daemon=True).start()
         return self
 
+    def sources(self):
+        passages = fake_languages.passages(self.languages) if self.languages else PASSAGES
+        archives = (f"Archive {number:02d}" for number in range(self.more_sources))
+        return sorted({*(passage["source"] for passage in passages), *archives})
+
     def info(self):
-        sources = {passage["source"] for passage in PASSAGES}
-        sources |= {f"Archive {number:02d}" for number in range(self.more_sources)}
         return {
             "name": "m3-small",
             "version": self.version,
@@ -218,7 +223,7 @@ class FakeServer(ThreadingHTTPServer):
             "query_length": QUERY_LENGTH,
             "passage_length": PASSAGE_LENGTH,
             "passages": max(len(PASSAGES), self.points),
-            "sources": sorted(sources),
+            "sources": self.sources(),
             "reads": self.reads,
             "max_read": 50,
             "curves": self.trainings is not None,
@@ -286,6 +291,21 @@ class Handler(BaseHTTPRequestHandler):
             "seconds": {"tokenization": 0.0002, "encoding": 0.0121, "search": 0.0098},
         }
 
+    def sources(self, query, k=3, mode="hybrid"):
+        count = self.server.languages
+        found = [
+            {
+                "source": one,
+                "hits": fake_languages.search(query, one, k, count)
+                if count
+                else search(query, mode, k, one),
+            }
+            for one in self.server.sources()
+        ]
+        found.sort(key=lambda one: -one["hits"][0]["score"] if one["hits"] else math.inf)
+        seconds = {"tokenization": 0.0002, "encoding": 0.0121, "search": 0.0098}
+        return {**self.read(query), "mode": mode, "sources": found, "seconds": seconds}
+
     def evidence(self, query, id):
         return evidence(query, passage_of(id), self.server.kinds)
 
@@ -345,7 +365,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("port", type=int)
     parser.add_argument("--reads", choices=["answer", "fill"])
+    parser.add_argument("--languages", type=int, default=0)
     options = parser.parse_args()
-    server = FakeServer(options.port, reads=options.reads)
+    server = FakeServer(options.port, reads=options.reads, languages=options.languages)
     print(server.url)
     server.serve_forever()

@@ -68,7 +68,7 @@ def focused(page):
 
 
 def test_the_navigation_has_what_the_model_does(visit, server, answering, filling):
-    others = ["Side by side", "Map", "Training", "About"]
+    others = ["Side by side", "By source", "Map", "Training", "About"]
     assert links(visit(server=server).open()) == ["Search", *others]
     assert links(visit(server=answering).open()) == ["Search", "Answer", *others]
     assert links(visit(server=filling).open()) == ["Search", "Fill in", *others]
