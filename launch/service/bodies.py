@@ -233,7 +233,9 @@ class MapReply(BaseModel):
 
     version: int
     passages: int = Field(description="that are indexed; the map may have fewer")
-    explained: tuple[float, float] = Field(description="share of the variance, of each axis")
+    explained: list[float] = Field(
+        description="share of the variance, of each of the 2 axes", min_length=2, max_length=2
+    )
     ids: list[str]
     x: list[float] = Field(description="from -1 to 1: the first principal component")
     y: list[float] = Field(description="the second, in the scale of the first")
