@@ -16,7 +16,7 @@ from t5x_style.serving.training_curves import Curves
 
 HYBRID = "hybrid"  # the mode in which all kinds of a bundle are searched as one
 ANSWERS, FILLS = "answer", "fill"  # what a reader does, named as the kind of its function
-Place = tuple[int, int] | None  # first character, and the one behind the last; None: of no text
+Place = tuple[int, int] | None  # first character, and the one after the last; None: of no text
 
 
 class RequestError(ValueError):

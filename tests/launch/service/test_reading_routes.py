@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from t5x_style.serving.service import Span
 from tests.launch.service.fake_service import PASSAGES, FakeService, done
 
 SENTENCE = "bread is made of [MASK] ."
@@ -44,8 +45,6 @@ def test_a_link_answers_the_same(answering):
 
 def test_a_passage_with_nothing_to_point_at_has_an_empty_answer(serve, monkeypatch):
     service = FakeService(reads="answer")
-    from t5x_style.serving.service import Span
-
     monkeypatch.setattr(service.reader, "span", lambda joint: done(Span(None, float("-inf"), 0.0)))
     (one,) = serve(service).post("/answer", json={"query": "who", "k": 1}).json()["answers"]
     assert one["answer"] == "" and one["place"] is None and one["score"] is None

@@ -1,9 +1,10 @@
 """Bundles of tiny models that read: one that answers questions, and REALM, which fills in."""
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 from flax import nnx
 
 from models.corruption import span_masks
@@ -16,6 +17,7 @@ from t5x_style.interfaces.representation import DENSE
 from t5x_style.retrieval.device_index import DeviceIndexConfig
 from t5x_style.serving import bundle, bundling, programs, saved_model
 from t5x_style.serving.bundle_service import BundleService
+from t5x_style.step import jitted_functions
 from tests.t5x_style.serving import bundle_kit
 
 QUERY_LENGTH, PASSAGE_LENGTH, SIZE = 12, 24, 8
@@ -67,18 +69,16 @@ def publish(root: Path, reads: str) -> tuple[Path, Objective]:
     return root / "bundle", made
 
 
-def service(folder: Path) -> BundleService:
-    """The open current version."""
-    return BundleService(folder / "versions" / "1")
+@contextlib.contextmanager
+def opened(root: Path, reads: str) -> Iterator[tuple[BundleService, Objective, str]]:
+    """A new bundle in root/bundle, open: it, the model, and the tokenizer's folder."""
+    folder, made = publish(root, reads)
+    with contextlib.closing(BundleService(folder / "versions" / "1")) as service:
+        yield service, made, str(root / "parts" / "tokenizer")
 
 
 def functions(made: Objective) -> dict:
     """Of the model as it lies in memory, jitted."""
-    from t5x_style.step import jitted_functions
-
     whole = restored(made)
     jitted = jitted_functions.jitted_functions(whole.graphdef, whole.functions)
     return jitted_functions.bound(jitted, whole.params, whole.variables)
-
-
-KEY = jax.random.key(0)

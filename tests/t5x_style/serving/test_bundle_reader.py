@@ -10,6 +10,7 @@ from input_pipelines.batches import reader_inputs
 from input_pipelines.sources.text_sources import Record
 from input_pipelines.store.block_layout import TitleAndBody
 from input_pipelines.tokenizers import tokenization
+from models.corruption import evidence_layout
 from models.losses import marginal
 from t5x_style.interfaces.representation import PASSAGE, QUERY
 from t5x_style.retrieval import answer_reader
@@ -24,18 +25,14 @@ SENTENCE = "Bread is made of [MASK] and [MASK]."
 
 @pytest.fixture(scope="module")
 def answering(tmp_path_factory):
-    folder, model = reading_kit.publish(tmp_path_factory.mktemp("answer"), "answer")
-    opened = reading_kit.service(folder)
-    yield opened, model, str(folder.parent / "parts" / "tokenizer")
-    opened.close()
+    with reading_kit.opened(tmp_path_factory.mktemp("answer"), "answer") as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
 def filling(tmp_path_factory):
-    folder, model = reading_kit.publish(tmp_path_factory.mktemp("fill"), "fill")
-    opened = reading_kit.service(folder)
-    yield opened, model, str(folder.parent / "parts" / "tokenizer")
-    opened.close()
+    with reading_kit.opened(tmp_path_factory.mktemp("fill"), "fill") as found:
+        yield found
 
 
 WORDS = st.lists(st.sampled_from(["river", "sea", "Bread", ",", "[SEP]", "é", "\t"]), max_size=40)
@@ -130,8 +127,6 @@ def _hits(service, sentence, k):
 
 def _batch(model, service, sentence, hits):
     """What `REALM.retrieve` makes of a sentence and blocks that were found for it."""
-    from models.corruption import evidence_layout
-
     length, blocks = 24, [service._tokenizer.passages([(h.title, h.text)])[0].ids for h in hits]
     tokens = np.stack([np.pad(one, (0, length - len(one))) for one in blocks])[None]
     lengths = np.array([[len(one) for one in blocks]])
