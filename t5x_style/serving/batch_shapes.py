@@ -1,4 +1,4 @@
-"""Which shapes batches for one program have: few, so that all are compiled before the first request.
+"""Which shapes batches for one program have: few, and all compiled before the first request.
 
     widths   16, 32, 64, 96, 128, then four to each doubling: 160, 192, 224, 256, 320, ...
     rows     1, 4, 16, ... and as many as the budget of tokens allows
