@@ -7,7 +7,8 @@ a request, requests and tokens a second, and how many requests were lost. `offli
 programs in this process, without a server: all texts at once, and one text a call. `--peer` is a
 folder of sentence-transformers, which a small FastAPI app serves on the same cores afterwards
 (extra `interop`). The load generator runs on the same cores; `net` are tokens a second after its
-processor time is subtracted. Ends with the compilations that the server counted after its start.
+processor time is subtracted. The load begins when the server has all of its programs; ends with the
+compilations that it counted from then on.
 """
 
 import asyncio
@@ -36,6 +37,7 @@ _BUNDLE = flags.DEFINE_string("bundle", None, "Folder of a bundle.", required=Tr
 _PEER = flags.DEFINE_string("peer", None, "Folder of sentence-transformers, served by FastAPI.")
 _TEXTS = flags.DEFINE_integer("texts", 512, "Passages that are encoded at each concurrency.")
 _CONCURRENCY = flags.DEFINE_list("concurrency", ["1", "4", "16", "32", "64"], "Requests at a time.")
+_COMPILATIONS = "kennel_compilations_total"
 _ALONE = 64  # texts that are encoded one after the other
 
 
@@ -127,11 +129,19 @@ def show(name: str, url: str, texts: Sequence[str], tokens: int) -> None:
         )
 
 
-def compilations(url: str) -> float:
-    """That the server counted."""
+def counted(url: str, name: str) -> float:
+    """A number that the server counts."""
     text = httpx.get(f"{url}/metrics", timeout=30).text
-    found = re.search(r"^kennel_compilations_total ([\d.e+]+)$", text, re.M)
-    return float(found[1]) if found else 0.0
+    found = re.search(rf"^{name} ([\d.e+]+)$", text, re.M)
+    if found is None:
+        raise RuntimeError(f"{url}/metrics: expected a line of {name}, found none")
+    return float(found[1])
+
+
+def wait_until_compiled(url: str) -> None:
+    """Until the server has all of its programs, which it also compiles while it answers."""
+    while counted(url, "kennel_programs_to_compile"):
+        time.sleep(0.2)
 
 
 def main(_: list[str]) -> None:
@@ -145,10 +155,14 @@ def main(_: list[str]) -> None:
     print(f"offline: {rate:,.0f} tokens/s; one text a call: {1000 * alone:.1f} ms")
     head = f"{'':<24} {'at':>3} {'p50 ms':>8} {'p95':>8} {'p99':>8} {'req/s':>8} {'tokens/s':>9}"
     print(f"{head} {'net':>9} {'lost':>5}")
+    begin = time.perf_counter()
     with served("launch.serve", _BUNDLE.value, "--port=0") as url:
-        before = compilations(url)
+        ready = time.perf_counter() - begin
+        wait_until_compiled(url)
+        print(f"ready after {ready:.1f} s, all programs {time.perf_counter() - begin:.1f} s")
+        before = counted(url, _COMPILATIONS)
         show("kennel serve", url, texts, tokens)
-        print(f"compilations after the start: {compilations(url) - before:.0f}")
+        print(f"compilations after that: {counted(url, _COMPILATIONS) - before:.0f}")
     if _PEER.value:
         with served("benchmarks.serve_peer", f"--model={_PEER.value}") as url:
             show("sentence-transformers", url, texts, tokens)

@@ -60,6 +60,11 @@ class Metrics:
         self._waiting = Gauge(
             "kennel_waiting_tokens", "Tokens that wait to be encoded", registry=registry
         )
+        self._to_compile = Gauge(
+            "kennel_programs_to_compile",
+            "Programs that are still compiled, while texts have batches by themselves",
+            registry=registry,
+        )
         self._version = Gauge("kennel_version", "Version of the bundle", registry=registry)
 
     @contextlib.contextmanager
@@ -97,14 +102,16 @@ class Metrics:
         self._compilations.inc()
         self._compilation_seconds.inc(seconds)
 
-    def text(self, waiting: int, version: int) -> bytes:
+    def text(self, waiting: int, to_compile: int, version: int) -> bytes:
         """All of them in the format of Prometheus.
 
         Args:
           waiting: tokens that wait to be encoded.
+          to_compile: programs that are still compiled.
           version: of the bundle.
         """
         self._waiting.set(waiting)
+        self._to_compile.set(to_compile)
         self._version.set(version)
         return generate_latest(self.registry)
 

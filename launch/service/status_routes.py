@@ -54,5 +54,8 @@ async def info(session: Opened) -> JsonReply:
 @router.get("/metrics", response_class=Response, responses={200: {"content": {CONTENT_TYPE: {}}}})
 async def metrics(request: Request, session: Opened) -> Response:
     """Counters in the format of Prometheus."""
-    text = request.app.state.metrics.text(session.service.waiting(), session.facts.version)
+    service = session.service
+    text = request.app.state.metrics.text(
+        service.waiting(), service.to_compile(), session.facts.version
+    )
     return Response(text, media_type=CONTENT_TYPE)

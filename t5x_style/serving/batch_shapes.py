@@ -1,4 +1,4 @@
-"""Which shapes batches for one program have: few, and all compiled before the first request.
+"""Which shapes batches for one program have: few, so that all are compiled before they are used.
 
     widths   16, 32, 64, 96, 128, then four to each doubling: 160, 192, 224, 256, 320, ...
     rows     1, 4, 16, ... and as many as the budget of tokens allows
@@ -31,7 +31,8 @@ class BatchShapes:
 
         Args:
           longest: tokens of the longest text, which is a width.
-          budget: tokens of a batch, padding included; one text may have more.
+          budget: tokens of a batch, padding included; one text may have more, so that 0 is for
+            batches of one text.
           full: see `FULL`.
         """
         self._full = full

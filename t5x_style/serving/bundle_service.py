@@ -111,13 +111,13 @@ class BundleService:
         """See `Service`."""
         return self._reader
 
-    def warm_up(self, threads: int | None = None) -> int:
+    def warm_up(self, threads: int | None = None, meanwhile: bool = False) -> int:
         """Compiles all that requests need; returns how many programs. Before the first request.
 
         Args:
-          threads: that compile; None: one for each processor.
+          threads, meanwhile: see `TokenBatches.warm_up`.
         """
-        count = self.batches.warm_up(threads)
+        count = self.batches.warm_up(threads, meanwhile)
         query = self.submit(QUERY, self.tokenize(QUERY, "warm up"), self._facts.kinds).result()
         for mode in self._facts.modes:
             for k in passage_search.SIZES:
@@ -195,8 +195,12 @@ class BundleService:
         """See `Service`."""
         return self.batches.waiting
 
+    def to_compile(self) -> int:
+        """See `Service`."""
+        return self.batches.to_compile
+
     def close(self) -> None:
-        """Ends its thread, after what waits was encoded."""
+        """Ends its threads, after what waits was encoded."""
         self.batches.close()
 
     def _shared(

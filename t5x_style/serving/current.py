@@ -116,8 +116,10 @@ class Current:
         version = versioned_folder.version_folder(self._folder, number)
         service = BundleService(version, self._observer, before)
         try:
-            # One thread, where a version serves meanwhile: others would take its processors.
-            service.warm_up(threads=None if before is None else 1)
+            if before is None:
+                service.warm_up(meanwhile=True)
+            else:  # by one thread: others would take the processors of the version that serves
+                service.warm_up(threads=1)
         except BaseException:
             service.close()
             raise

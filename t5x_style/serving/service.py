@@ -322,3 +322,7 @@ class Service(Protocol):
     def waiting(self) -> int:
         """Tokens that wait to be encoded."""
         ...
+
+    def to_compile(self) -> int:
+        """Programs that are still compiled, while texts have batches by themselves."""
+        ...

@@ -1,13 +1,15 @@
 """Texts of many requests, computed together: one thread owns the device, and shapes are few.
 
 A text waits for no other: whatever waits when the device is free becomes the next batch, up to a
-budget of tokens, padding included. Batches have one of a few shapes (`batch_shapes`), all of which
-are compiled before the first request, so that no request waits for a compilation.
+budget of tokens, padding included. Batches have one of a few shapes (`batch_shapes`), which are
+compiled before they are used, so that no request waits for a compilation: those of one text before
+the first request, the others then or meanwhile.
 """
 
 import collections
 import dataclasses
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -66,6 +68,7 @@ class TokenBatches:
 
     Attributes:
       waiting: tokens that wait.
+      to_compile: shapes of `warm_up` that are not compiled yet.
     """
 
     def __init__(
@@ -93,6 +96,10 @@ class TokenBatches:
             budget = batch_shapes.BUDGETS.get(backend, batch_shapes.OTHER_BUDGET)
         full = batch_shapes.FULL.get(backend, 0.0)
         self._shapes = {name: BatchShapes(length, budget, full) for name, length in lengths.items()}
+        self._single = {name: BatchShapes(length, 0) for name, length in lengths.items()}
+        self._used = dict(self._shapes)  # of which batches have one now
+        self.to_compile = 0
+        self._compiling: threading.Thread | None = None
         self._programs, self._pad = programs, pad
         self._most_waiting, self._observer = most_waiting, observer
         self._texts: collections.deque[_Text] = collections.deque()
@@ -133,23 +140,36 @@ class TokenBatches:
             self._changed.notify()
         return future
 
-    def warm_up(self, threads: int | None = None) -> int:
+    def warm_up(self, threads: int | None = None, meanwhile: bool = False) -> int:
         """Compiles all shapes of all programs; returns how many there are. Before any request.
 
         Args:
           threads: that compile; None: one for each processor.
+          meanwhile: whether it returns as soon as any text can be encoded, alone in its batch. One
+            thread then compiles the other shapes, and texts share batches of a program from when
+            it has all of its shapes. An error there is named on stderr, and texts stay alone.
         """
         every = [(name, shape) for name, shapes in self._shapes.items() for shape in shapes]
+        single = [(name, shape) for name, shapes in self._single.items() for shape in shapes]
+        first = single if meanwhile else every
+        self.to_compile = len(every)
         with ThreadPoolExecutor(threads or os.cpu_count()) as pool:  # XLA compiles outside the GIL
-            list(pool.map(lambda one: self._compile(*one), every))
+            list(pool.map(lambda one: self._compile(*one), first))
+        self.to_compile -= len(first)
+        if self.to_compile:
+            self._used = dict(self._single)
+            self._compiling = threading.Thread(target=self._compile_others, daemon=True)
+            self._compiling.start()
         return len(every)
 
     def close(self) -> None:
-        """Ends the thread after what waits was encoded."""
+        """Ends the threads after what waits was encoded."""
         with self._changed:
             self._closed = True
             self._changed.notify()
         self._thread.join()
+        if self._compiling is not None:
+            self._compiling.join()
 
     def _run(self) -> None:
         while True:
@@ -168,7 +188,7 @@ class TokenBatches:
         first = [self._texts.popleft() for _ in range(min(len(self._texts), batch_shapes.WINDOW))]
         program = first[0].program
         waiting = [one for one in first if one.program == program]
-        chosen = self._shapes[program].chosen([len(one.ids) for one in waiting])
+        chosen = self._used[program].chosen([len(one.ids) for one in waiting])
         taken = [waiting[number] for number in chosen]
         gone = set(map(id, taken))
         self._texts.extendleft(one for one in reversed(first) if id(one) not in gone)
@@ -178,7 +198,8 @@ class TokenBatches:
     def _compute(self, texts: Sequence[_Text]) -> None:
         """Computes texts for one program as one batch, and ends their futures."""
         program, begin = texts[0].program, time.perf_counter()
-        rows, columns = self._shapes[program].room(len(texts), max(len(one.ids) for one in texts))
+        # More shapes may be in use by now; any batch fits into all that come later.
+        rows, columns = self._used[program].room(len(texts), max(len(one.ids) for one in texts))
         ids = np.full((rows, columns), self._pad, np.int32)
         mask = np.zeros((rows, columns), np.int32)
         mask[:, 0] = 1  # of rows without a text: a row of padding alone may give NaN
@@ -211,6 +232,19 @@ class TokenBatches:
         outputs = self._programs(program, ids, mask)
         found = {name: np.asarray(array) for name, array in outputs.items()}
         return found, time.perf_counter() - begin
+
+    def _compile_others(self) -> None:
+        """Compiles the shapes of more than one text, and lets batches have them."""
+        try:
+            for name, shapes in self._shapes.items():
+                for shape in set(shapes) - set(self._single[name]):
+                    if self._closed:
+                        return
+                    self._compile(name, shape)
+                    self.to_compile -= 1
+                self._used[name] = shapes
+        except Exception as error:  # XLA raises whatever it meets
+            print(f"serve: texts share no batch: {error}", file=sys.stderr, flush=True)
 
     def _compile(self, program: str, shape: tuple[int, ...]) -> None:
         """Compiles a program, unless it was; the observer is given what that took."""

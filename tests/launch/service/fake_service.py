@@ -208,6 +208,9 @@ class FakeService:
             raise RequestError("the curves of trainings: expected a bundle that has them")
         return CURVES
 
+    def to_compile(self) -> int:
+        return 0
+
     def waiting(self) -> int:
         return sum(len(tokens.ids) for future, tokens, _ in self._waiting if not future.done())
 

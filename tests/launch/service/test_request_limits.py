@@ -35,7 +35,7 @@ async def until(condition):
 
 def counted(app, status):
     """Requests that the metrics have with a status."""
-    lines = app.state.metrics.text(0, 1).decode().splitlines()
+    lines = app.state.metrics.text(0, 0, 1).decode().splitlines()
     found = (line for line in lines if line.startswith("kennel_requests_total"))
     return sum(float(line.split()[-1]) for line in found if f'status="{status}"' in line)
 

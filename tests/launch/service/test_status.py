@@ -74,7 +74,7 @@ def test_two_apps_of_a_process_count_alone():
     for one in (metrics, None):
         create_app(FakeCurrent(FakeService()), Settings(), one)
     metrics.compilation(1)
-    assert b"kennel_compilations_total 0.0" in Metrics().text(0, 1)
+    assert b"kennel_compilations_total 0.0" in Metrics().text(0, 0, 1)
 
 
 @pytest.mark.parametrize(

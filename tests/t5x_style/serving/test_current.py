@@ -21,7 +21,9 @@ def made(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def served(made: Path, monkeypatch):
-    monkeypatch.setattr(current.BundleService, "warm_up", lambda self, threads: 0)  # takes seconds
+    monkeypatch.setattr(
+        current.BundleService, "warm_up", lambda self, **settings: 0
+    )  # takes seconds
     found = current.open_current(made)
     yield found
     found.close()
@@ -73,6 +75,7 @@ def test_a_change_of_passages_compiles_nothing(made) -> None:
     with contextlib.closing(current.open_current(made)) as served:
         with served.use() as service:
             before = service.programs
+            service.warm_up()  # all of them, which a thread may still be about
             count = before.compiled
         bundle_update.update(made, changes(2))
         assert served.refresh()

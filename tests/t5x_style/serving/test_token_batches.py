@@ -137,6 +137,80 @@ def test_too_many_waiting_tokens_are_refused_and_there_is_room_again(programs) -
     made.close()
 
 
+def test_texts_are_alone_until_all_programs_are_compiled(programs) -> None:
+    """The others come from a thread, held here; no batch waits for a compilation."""
+    held_up, compiled = threading.Event(), programs.compile
+
+    def compile_slowly(name: str, shape: tuple[int, ...]) -> bool:
+        if shape[0] > 1:
+            held_up.wait()
+        return compiled(name, shape)
+
+    programs.compile = compile_slowly
+    made = batches(programs, budget=1024)
+    every = {(name, shape) for name in LENGTHS for shape in BatchShapes(LENGTHS[name], 1024)}
+    assert made.warm_up(meanwhile=True) == len(every)
+    alone = {one for one in every if one[1][0] == 1}
+    assert programs.shapes == alone
+    assert made.to_compile == len(every) - len(alone)
+
+    def rows_of_a_batch() -> list[int]:
+        held(made, programs)
+        waiting = [made.submit(QUERY, text(n, 9), take) for n in range(4)]
+        programs.free.set()
+        assert [vector(one) for one in waiting] == [[n, 9] for n in range(4)]
+        return [shape[0] for _, shape in programs.calls]
+
+    assert rows_of_a_batch() == [1, 1, 1, 1]
+    assert programs.shapes == alone
+    held_up.set()
+    made._compiling.join(10)
+    assert (programs.shapes, made.to_compile) == (every, 0)
+    assert rows_of_a_batch() == [4]
+    made.close()
+
+
+def test_closing_ends_the_compilations(programs) -> None:
+    begun, go_on, compiled = threading.Event(), threading.Event(), programs.compile
+
+    def compile_one(name: str, shape: tuple[int, ...]) -> bool:
+        if shape[0] > 1:
+            begun.set()
+            go_on.wait()
+        return compiled(name, shape)
+
+    programs.compile = compile_one
+    made = batches(programs)
+    made.warm_up(meanwhile=True)
+    assert begun.wait(10)
+    closing = threading.Thread(target=made.close)
+    closing.start()
+    with pytest.raises(RuntimeError, match="closed"):
+        while True:  # until the thread has come so far
+            made.submit(QUERY, text(1, 5), take).cancel()
+    go_on.set()
+    closing.join(10)
+    assert made.to_compile
+    assert sum(shape[0] > 1 for _, shape in programs.shapes) == 1
+
+
+def test_texts_stay_alone_where_a_shape_cannot_be_compiled(programs, capsys) -> None:
+    compiled = programs.compile
+
+    def compile_few(name: str, shape: tuple[int, ...]) -> bool:
+        if shape[0] > 1:
+            raise RuntimeError("RESOURCE_EXHAUSTED")
+        return compiled(name, shape)
+
+    programs.compile = compile_few
+    made = batches(programs)
+    made.warm_up(meanwhile=True)
+    made._compiling.join(10)
+    assert "texts share no batch: RESOURCE_EXHAUSTED" in capsys.readouterr().err
+    assert vector(made.submit(QUERY, text(3, 5), take)) == [3, 5]
+    made.close()
+
+
 def test_an_error_reaches_the_texts_of_its_batch_and_no_other(programs) -> None:
     made = batches(programs)
     programs.error = RuntimeError("out of memory")
