@@ -91,7 +91,7 @@ class LineAligned:
             found = " and ".join(f"{n} in {path}" for n, path in zip(counts, files, strict=True))
             raise SourceError(
                 f"{self.name}: expected as many lines in each file, found {found}. From the first "
-                "line on that one of them lacks, nothing is a translation: mend or leave out all."
+                "line on that one of them lacks, nothing is a translation: correct or omit all."
             )
         read = [text_sources.lines(path, self.max_line_bytes, bad) for path in files]
         for number, (source, target, *document) in _same_lines(*read):

@@ -1,4 +1,4 @@
-"""LaBSE: sentences of all languages in one space, by telling translations from all others.
+"""LaBSE: sentences of all languages in one space, by distinguishing translations from all others.
 
 Feng et al. 2020, arXiv:2007.01852, with the facts of the official code (`official/projects/labse`).
 One encoder embeds both sides at unit length. The paper pools [CLS]; other poolings and a bag of
@@ -110,6 +110,15 @@ class LaBSE(Objective):
         return text_embedding.functions(
             self.network, self.embedding_config, self.source, self.target
         )
+
+
+def encoder_paths(pooling: str) -> dict[str, str]:
+    """Where LaBSE has the encoder of a masked language model, as `warm_start.Initialise.paths`.
+
+    Args:
+        pooling: that of LaBSE. `pooler` is a layer of its embedder; no other has parameters.
+    """
+    return {"encoder": "embedder/encoder" if pooling == "pooler" else "encoder"}
 
 
 def _require_labse(config: text_embedding.EmbeddingConfig, encode_chunks: int) -> None:

@@ -1,4 +1,4 @@
-"""SimLM: pre-training by telling and mending what a generator has replaced, through one vector.
+"""SimLM: pre-training by predicting what a generator has replaced, through one vector.
 
 Wang et al. 2022, arXiv:2207.02578, with the facts of the official code. A generator fills masked
 tokens with samples, in two copies of a passage: lightly for the encoder, more heavily (a superset

@@ -137,7 +137,7 @@ def taken_over(
         raise InitialiseError(
             "weights do not fit:\n  "
             + "\n  ".join(problems)
-            + "\nMend Initialise.paths or Initialise.layers, or list what may be left over in "
+            + "\nCorrect Initialise.paths or Initialise.layers, or list what may be left over in "
             "Initialise.unused, what may keep its fresh values in Initialise.missing."
         )
     if absent and jax.process_index() == 0:
