@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 BUDGETS = {"cpu": 1_024}  # backend -> tokens; docs/results/serving.md has figures of this one
 OTHER_BUDGET = 4_096
+OUTPUT_BYTES = 1 << 26  # of a batch: what a model that fills in gives is a megabyte a text and more
 WINDOW = 1_024  # texts that waited longest, of which a batch is chosen
 _TO_A_DOUBLING = 4
 _ROWS = 4  # one more shape for each factor of rows
@@ -26,7 +27,9 @@ class BatchShapes:
       rows: width -> numbers of rows, ascending, the first of them 1.
     """
 
-    def __init__(self, longest: int, budget: int, full: float = 0.0) -> None:
+    def __init__(
+        self, longest: int, budget: int, full: float = 0.0, most_rows: int | None = None
+    ) -> None:
         """Lists them.
 
         Args:
@@ -34,9 +37,13 @@ class BatchShapes:
           budget: tokens of a batch, padding included; one text may have more, so that 0 is for
             batches of one text.
           full: see `FULL`.
+          most_rows: that a batch may have whatever its budget, at least 1; None: any.
         """
         self._full = full
-        self.rows = {width: list(_rows(max(1, budget // width))) for width in _widths(longest)}
+        self.rows = {
+            width: list(_rows(max(1, min(budget // width, most_rows or budget))))
+            for width in _widths(longest)
+        }
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """(rows, columns) of all."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from t5x_style.interfaces.contract import Contract
 from t5x_style.interfaces.index import Index
+from t5x_style.interfaces.objective import FILL
 from t5x_style.interfaces.representation import (
     DENSE,
     MULTI_VECTOR,
@@ -23,6 +24,7 @@ from t5x_style.retrieval import hybrid, published_index, representation_files, s
 from t5x_style.retrieval.beir_collection import Passages
 from t5x_style.retrieval.exact_index import ExactIndex
 from t5x_style.serving import (
+    batch_shapes,
     bundle,
     bundle_reader,
     corpus_map,
@@ -98,7 +100,9 @@ class BundleService:
         # Last, as it starts a thread: nobody could close a version that raises after it.
         lengths = _lengths(self.programs, self._contract)
         pad = self._tokenizer.vocabulary.pad
-        self.batches = token_batches.TokenBatches(self.programs, lengths, pad, observer=observer)
+        self.batches = token_batches.TokenBatches(
+            self.programs, lengths, pad, observer=observer, most_rows=_most_rows(self.programs)
+        )
         self._reader = bundle_reader.of(self.programs, self._tokenizer, self.batches)
 
     @property
@@ -235,6 +239,14 @@ def _lengths(model: programs.Programs, contract: Contract) -> dict[str, int]:
     longest = {function_name(side): length for side, length in sides.items()}
     longest |= dict.fromkeys(saved_model.READING, sum(sides.values()))
     return {name: length for name, length in longest.items() if name in model.names}
+
+
+def _most_rows(model: programs.Programs) -> dict[str, int]:
+    """Program -> texts of a batch whose outputs are as large as they may be, at least 1."""
+    if FILL not in model.names:
+        return {}
+    _, masks, words = model.output_shape(FILL, "log_probability")
+    return {FILL: max(1, batch_shapes.OUTPUT_BYTES // (4 * masks * words))}
 
 
 def _drawn_map(

@@ -79,6 +79,7 @@ class TokenBatches:
         budget: int | None = None,
         most_waiting: int = WAITING,
         observer: Observer | None = None,
+        most_rows: Mapping[str, int] | None = None,
     ) -> None:
         """Starts the thread.
 
@@ -90,12 +91,17 @@ class TokenBatches:
             the device.
           most_waiting: tokens that may wait before a text is refused.
           observer: is given what batches cost.
+          most_rows: name of a program -> texts of a batch, at most; others are limited by the
+            budget alone.
         """
         backend = jax.default_backend()
         if budget is None:
             budget = batch_shapes.BUDGETS.get(backend, batch_shapes.OTHER_BUDGET)
         full = batch_shapes.FULL.get(backend, 0.0)
-        self._shapes = {name: BatchShapes(length, budget, full) for name, length in lengths.items()}
+        self._shapes = {
+            name: BatchShapes(length, budget, full, (most_rows or {}).get(name))
+            for name, length in lengths.items()
+        }
         self._single = {name: BatchShapes(length, 0) for name, length in lengths.items()}
         self._used = dict(self._shapes)  # of which batches have one now
         self.to_compile = 0

@@ -21,6 +21,14 @@ def test_shapes_are_within_the_budget_and_different(longest, budget) -> None:
         assert rows[-1] == max(1, budget // width)
 
 
+@given(LONGEST, BUDGETS, st.integers(1, 300))
+def test_a_batch_has_no_more_rows_than_it_may(longest, budget, most) -> None:
+    every, fewer = BatchShapes(longest, budget), BatchShapes(longest, budget, most_rows=most)
+    for width, rows in fewer.rows.items():
+        assert rows[0] == 1
+        assert rows[-1] == min(most, every.rows[width][-1])
+
+
 @given(LONGEST, st.integers(1, 8192))
 def test_a_text_alone_has_a_row_with_at_most_31_places_or_a_quarter_more(longest, length) -> None:
     length = min(length, longest)

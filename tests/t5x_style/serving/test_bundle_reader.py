@@ -14,7 +14,7 @@ from models.corruption import evidence_layout
 from models.losses import marginal
 from t5x_style.interfaces.representation import PASSAGE, QUERY
 from t5x_style.retrieval import answer_reader
-from t5x_style.serving import answers
+from t5x_style.serving import answers, batch_shapes, bundle_service
 from t5x_style.serving.service import Encoded, Hit, RequestError
 from tests.t5x_style.serving import bundle_kit, reading_kit
 
@@ -182,3 +182,11 @@ def test_all_that_requests_need_is_compiled_before_the_first(filling):
     service.reader.words(service.reader.joint(sentence, TEXTS[0])).result(60)
     service.submit(PASSAGE, service.reader.nothing(), ("dense",)).result(60)
     assert service.programs.compiled == count
+
+
+def test_a_batch_that_fills_in_is_as_large_as_its_outputs_may_be(answering, filling, monkeypatch):
+    programs = filling[0].programs
+    _, masks, words = programs.output_shape("fill", "log_probability")
+    monkeypatch.setattr(batch_shapes, "OUTPUT_BYTES", 3 * 4 * masks * words)
+    assert bundle_service._most_rows(programs) == {"fill": 3}
+    assert not bundle_service._most_rows(answering[0].programs)
