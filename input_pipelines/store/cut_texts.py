@@ -14,8 +14,32 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from input_pipelines.store.token_store import TokenStore
+
 FILE = "cut_texts.json"
 MANY = 0.2  # share of cut passages from which on a warning says what that means
+
+
+@dataclasses.dataclass(frozen=True)
+class LongTexts:
+    """Texts of which a model may not have read all.
+
+    Attributes:
+      length: tokens of a text that it reads at most, specials included.
+      ids: of the texts with so many tokens or more.
+    """
+
+    length: int
+    ids: frozenset[str]
+
+
+def long_texts(store: str) -> LongTexts:
+    """Those of a token store; StoreError if it is damaged."""
+    opened = TokenStore.open(store)
+    length = int(opened.manifest["max_length"])
+    return LongTexts(
+        length, frozenset(opened.ids[row] for row in np.flatnonzero(opened.lengths >= length))
+    )
 
 
 @dataclasses.dataclass(frozen=True)

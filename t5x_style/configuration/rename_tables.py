@@ -261,6 +261,8 @@ ADDED: Mapping[str, str] = {
     "mine.mine.given": "None",
     "report.report.opening": "None",
     "export.export.verdict": "None",
+    "verdict.verdict.long_passages": "None",
+    "verdict.verdict.corpus": "None",
     "export.export.force": "False",
     "export.export.hybrid": "None",
     "export_hf.export.hybrid": "None",

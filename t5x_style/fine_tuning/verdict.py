@@ -12,25 +12,38 @@ It follows from the paired difference of one metric on held-out queries (bootstr
 
 import json
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from t5x_style.evaluation import ranking, score_files, significance
 from t5x_style.fine_tuning import verdict_page
 from t5x_style.interfaces import verdict_record
+from t5x_style.retrieval import beir_collection
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
-    "verdict": {"name": "verdict", "version": 2, "outputs": ["page", "verdict"], "check": "check"}
+    "verdict": {"name": "verdict", "version": 3, "outputs": ["page", "verdict"], "check": "check"}
 }
 LEAST_QUERIES = 200  # with fewer, a difference of two systems is hardly ever significant
 LEAST_GROUPS = 50  # resampling fewer gives intervals that are too narrow
 ROUNDING = 1e-9  # of sums in another order: less is no difference
 
 Report = Mapping[str, Any]  # metrics.json, or another JSON object
+
+
+class LongTexts(Protocol):
+    """Attributes:
+    length: tokens of a text that a model reads at most.
+    ids: of the texts with so many tokens or more.
+    """
+
+    @property
+    def length(self) -> int: ...
+    @property
+    def ids(self) -> Collection[str]: ...
 
 
 def verdict(
@@ -47,6 +60,8 @@ def verdict(
     short: Mapping[str, str] = types.MappingProxyType({}),
     samples: int = 10_000,
     seed: int = 0,
+    long_passages: LongTexts | None = None,
+    corpus: str | None = None,
 ) -> dict[str, str]:
     """Writes verdict.json and verdict.md, and prints the verdict.
 
@@ -55,7 +70,9 @@ def verdict(
     "parts": {"shared" | "apart": {"n", "systems": {system: value}, "difference", "low", "high"}},
     "others": {collection: {"queries", "passages", "systems", "difference", "low", "high"}},
     "interpolation": share or null, "suspects": report.json of `suspects` or null, "data": {"name",
-    "sha256"}}; and, where short vectors were measured, "short": as "others", by their length.
+    "sha256"}}; where short vectors were measured, "short": as "others", by their length; and,
+    where test queries ask for passages of which the model may not read all, "long": {"tokens",
+    "passages", "parts": {"long" | "whole": as in "parts"}}.
 
     Args:
       evaluation, per_query: metrics.json and per_query.json of an evaluation that has `original`
@@ -71,6 +88,8 @@ def verdict(
       short: scores.json of `evaluate_short_vectors` of both systems, in the same way.
       samples: of the bootstrap.
       seed: of the bootstrap.
+      long_passages: those that the model may not have read to their end; None: nobody asked.
+      corpus: folder of the labelled collection, for the judgements; needed with `long_passages`.
 
     Returns:
       {"verdict": verdict.json, "page": verdict.md}.
@@ -93,6 +112,10 @@ def verdict(
     }
     if short:
         found["short"] = compared(short, "verdict.short")
+    if long_passages is not None:
+        if corpus is None:
+            raise ValueError("verdict.corpus: expected a folder, which long_passages needs")
+        found |= _long(_read(per_query), long_passages, corpus, found, samples, seed)
     write(Path(model_dir), found, data)
     return {"verdict": "verdict.json", "page": "verdict.md"}
 
@@ -121,6 +144,7 @@ def record(
       ValueError: as `verdict`.
     """
     test = _test(results, tuned, original, metric, path)
+    overlap = {part: data["overlap"]["test"][part] for part in ("shared", "apart")}
     counts = {**data["splits"], "test": results["n"]}
     word, why = decide(test, counts, results["groups"], enough)
     return {
@@ -133,7 +157,7 @@ def record(
         "queries": counts,
         "passages": results["passages"],
         "systems": results["systems"],
-        "parts": _parts(per_query, data, (tuned, original), metric, samples, seed),
+        "parts": _parts(per_query, overlap, (tuned, original), metric, samples, seed),
         "others": {},
         "interpolation": None,
         "suspects": None,
@@ -213,19 +237,36 @@ def _test(results: Report, tuned: str, original: str, metric: str, path: str) ->
     return tests[metric]
 
 
+def _long(
+    per_query: Report, long: LongTexts, corpus: str, verdict: Report, samples: int, seed: int
+) -> dict[str, Any]:
+    """The metric on queries for long passages, and on the others; {} if one is empty."""
+    passages = beir_collection.Passages(corpus)
+    queries = beir_collection.read_queries(corpus)
+    relevant = beir_collection.read_qrels(corpus, "test", queries, passages)
+    parts: dict[str, list[str]] = {"long": [], "whole": []}
+    for query, judged in relevant.items():
+        asked = [name for name, grade in judged.items() if grade > 0]
+        parts["whole" if long.ids.isdisjoint(asked) else "long"].append(query)
+    systems = verdict["system"], verdict["baseline"]
+    found = _parts(per_query, parts, systems, verdict["metric"], samples, seed)
+    facts = {"tokens": long.length, "passages": len(long.ids), "parts": found}
+    return {"long": facts} if found else {}
+
+
 def _parts(
     per_query: Report,
-    data: Report,
+    queries: Mapping[str, Sequence[str]],
     systems: Sequence[str],
     metric: str,
     samples: int,
     seed: int,
 ) -> dict[str, Any]:
-    """The metric on queries whose passages training has, and on the others; {} if one is empty."""
+    """The metric on each part of the test queries, given their ids; {} if one is empty."""
     place = {query: number for number, query in enumerate(per_query["queries"])}
-    overlap, found, groups = data["overlap"]["test"], {}, per_query["groups"]
-    for part in ("shared", "apart"):
-        rows = [place[query] for query in overlap[part] if query in place]
+    found, groups = {}, per_query["groups"]
+    for part, members in queries.items():
+        rows = [place[query] for query in members if query in place]
         if not rows:
             return {}
         values = {name: np.array(per_query["systems"][name][metric])[rows] for name in systems}

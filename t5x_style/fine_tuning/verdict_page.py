@@ -8,6 +8,7 @@ Report = Mapping[str, Any]
 MANY_SUSPECTS = 0.1  # of all pairs
 SHOWN, LETTERS = 3, 100  # suspect pairs, and letters of each text
 
+_TRAINED = {"shared": "is also that of a training query", "apart": "is in no training query"}
 _MEANING = {  # of {system}, the tuned one, and {baseline}
     "better": "`{system}` finds more on held-out queries than `{baseline}`.",
     "no difference": "These queries do not show that `{system}` is better or worse than "
@@ -33,7 +34,8 @@ def page(verdict: Report, collection: Report) -> str:
         "",
         *_systems(verdict),
         *_folds(verdict),
-        *_parts(verdict),
+        *_parts(verdict, verdict["parts"], _TRAINED),
+        *_long(verdict),
         *_measured(verdict, "others", "{metric} on collections that nothing was trained on"),
         *_measured(verdict, "short", "{metric} by number of dimensions kept"),
         *_mixture(verdict),
@@ -86,15 +88,30 @@ def _folds(verdict: Report) -> list[str]:
     ]
 
 
-def _parts(verdict: Report) -> list[str]:
-    """Test queries whose relevant passages training has seen, and the others."""
-    names = {"shared": "is also that of a training query", "apart": "is in no training query"}
+def _parts(verdict: Report, parts: Report, names: Mapping[str, str]) -> list[str]:
+    """Two parts of the test queries, by their relevant passages."""
     rows = []
-    for part, found in verdict["parts"].items():
+    for part, found in parts.items():
         values = [f"{found['systems'][name]:.4f}" for name in _pair(verdict)]
         rows.append([f"{names[part]} ({found['n']})", *values, _difference(found)])
     head = ["test queries whose relevant passage", *_pair(verdict), "difference"]
     return _table(head, rows) if rows else []
+
+
+def _long(verdict: Report) -> list[str]:
+    """Test queries for passages that the model may not have read to their end, and the others."""
+    found = verdict.get("long")
+    if not found:
+        return []
+    tokens, share = found["tokens"], found["passages"] / verdict["passages"]
+    names = {"long": f"has {tokens} tokens or more", "whole": "has fewer"}
+    return [
+        *_parts(verdict, found["parts"], names),
+        f"{found['passages']:,} passages, {share:.1%}, have {tokens} tokens or more, and the "
+        "encoder reads no more than these. What follows is in no vector. If the first row is much "
+        f"worse, try `PASSAGE_LENGTH={2 * tokens}`, at most the encoder's positions.",
+        "",
+    ]
 
 
 def _measured(verdict: Report, key: str, head: str) -> list[str]:

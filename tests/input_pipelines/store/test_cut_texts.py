@@ -29,6 +29,8 @@ def test_a_store_says_what_it_cut(tmp_path, capsys):
     assert said.startswith("docs/train: 2 of 5 texts (kind passage), 40.0%, are longer than 8")
     assert "in the median 4 tokens were cut off, 95 % lost 6 or fewer" in said
     assert "Raise the length (PASSAGE_LENGTH" in said
+    long = cut_texts.long_texts(f"{tmp_path}/store/store")
+    assert (long.length, long.ids) == (8, {"2", "3", "4"})  # "2" fills the length, and is whole
 
 
 def test_queries_and_few_passages_have_no_warning():

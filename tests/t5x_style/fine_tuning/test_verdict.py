@@ -1,5 +1,6 @@
 """The verdict follows from paired intervals, and the page begins with it."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -114,6 +115,52 @@ def test_queries_whose_passage_was_trained_on_are_shown_apart(tmp_path):
     assert parts["apart"]["difference"] == 0 and parts["apart"]["high"] == 0
     assert "| is also that of a training query (100) | 0.3000 | 0.8000 | +0.5000" in page
     assert judged(tmp_path / "none", gained, LOW)[0]["parts"] == {}
+
+
+@dataclasses.dataclass
+class Long:
+    """Passages with so many tokens or more."""
+
+    length: int
+    ids: frozenset
+
+
+def asked(folder, per_passage=2):
+    """A collection whose test query n asks for passage n // per_passage."""
+    (folder / "qrels").mkdir(parents=True)
+    count = QUERIES // per_passage
+    lines = [json.dumps({"_id": f"p{n}", "title": "", "text": "words"}) for n in range(count)]
+    (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    lines = [json.dumps({"_id": f"q{n:03}", "text": "words?"}) for n in range(QUERIES)]
+    (folder / "queries.jsonl").write_text("\n".join(lines) + "\n")
+    judged = [f"q{n:03}\tp{n // per_passage}\t1" for n in range(QUERIES)]
+    head = "query-id\tcorpus-id\tscore"
+    (folder / "qrels/test.tsv").write_text("\n".join([head, *judged]) + "\n")
+    return str(folder)
+
+
+def test_queries_for_passages_that_are_not_read_whole_are_shown_apart(tmp_path):
+    lost = [0.1] * 100 + HIGH[100:]  # of the first 50 passages
+    long = Long(256, frozenset(f"p{n}" for n in range(50)))
+    given = {"long_passages": long, "corpus": asked(tmp_path / "corpus")}
+    found, page = judged(tmp_path / "long", lost, LOW, **given)
+    assert (found["long"]["tokens"], found["long"]["passages"]) == (256, 50)
+    parts = found["long"]["parts"]
+    assert (parts["long"]["n"], parts["whole"]["n"]) == (100, QUERIES - 100)
+    assert parts["long"]["systems"]["finetuned"] == pytest.approx(0.1)
+    assert parts["whole"]["difference"] == pytest.approx(0.15)
+    assert "| has 256 tokens or more (100) | 0.3000 | 0.1000 | -0.2000 (" in page
+    assert "| has fewer (300) | 0.3000 | 0.4500 | +0.1500 (" in page
+    assert "50 passages, 50.5%, have 256 tokens or more" in page  # of the 99 of the evaluation
+    assert "try `PASSAGE_LENGTH=512`" in page
+    given["long_passages"] = Long(256, frozenset())
+    found, page = judged(tmp_path / "short", lost, LOW, **given)
+    assert "long" not in found and "tokens or more" not in page
+
+
+def test_long_passages_need_the_judgements(tmp_path):
+    with pytest.raises(ValueError, match="verdict.corpus: expected a folder"):
+        judged(tmp_path, HIGH, LOW, long_passages=Long(256, frozenset()))
 
 
 def elsewhere(folder, name, values):
