@@ -54,6 +54,7 @@ _NO_KEY = (
 )
 # Parameters whose values name systems
 NAMING = {
+    ("t5x_style.evaluation.hybrid_search.HybridPart", "of"),
     ("t5x_style.evaluate.evaluate", "baseline"),
     ("t5x_style.evaluate.evaluate", "compared"),
     ("t5x_style.evaluate_bitext.evaluate_bitext", "pictured"),

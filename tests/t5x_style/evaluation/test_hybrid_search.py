@@ -90,6 +90,35 @@ def test_weights_are_the_best_ones_of_development_queries(model, searched, corpu
     assert fixed.run("hybrid", "test") == run
 
 
+def test_a_part_is_a_hybrid_of_its_kinds_over_the_same_candidates(model, searched, corpus):
+    """With weights of its own, and without scoring the candidates again."""
+    prior = {DENSE: 1.0, SPARSE: 0.3}
+    part = hybrid_search.HybridPart("part", "hybrid", "weighted", prior)
+    whole = system(model, searched)
+    suite = EvaluationSuite(corpus, [part, whole], 10)
+    run, made = suite.run("part", "test"), dict(whole._candidates)
+    alone = EvaluationSuite(corpus, [system(model, searched, prior=prior)], 10)
+    assert alone.run("hybrid", "test") == run
+    facts = alone.systems["hybrid"].facts()
+    assert part.facts() == {"part_of": "hybrid", **facts}
+    suite.run("hybrid", "test")
+    assert made.keys() == whole._candidates.keys() == {"dev", "test"}
+    assert all(made[split] is whole._candidates[split] for split in made)
+
+
+@pytest.mark.parametrize(
+    ("of", "message"), [("other", "part: expected .*'hybrid', .*'hybrid'.*, found 'other'")]
+)
+def test_a_part_needs_a_hybrid(model, searched, corpus, of, message):
+    part = hybrid_search.HybridPart("part", of, "weighted", {DENSE: 1.0}, {DENSE: 1.0})
+    with pytest.raises(ValueError, match=message):
+        EvaluationSuite(corpus, [part, system(model, searched)], 10).run("part", "test")
+    part = hybrid_search.HybridPart("part", "hybrid", "weighted", PRIOR, PRIOR)
+    whole = system(model, searched, prior={DENSE: 1.0})
+    with pytest.raises(hybrid.HybridError, match=MULTI_VECTOR):
+        EvaluationSuite(corpus, [part, whole], 10).run("part", "test")
+
+
 def test_reciprocal_ranks_need_no_development_queries(model, searched, corpus, tmp_path):
     alone = tmp_path / "alone"
     (alone / "qrels").mkdir(parents=True)
