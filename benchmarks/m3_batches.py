@@ -11,7 +11,7 @@ and --most ends the search.
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from absl import app, flags
@@ -30,6 +30,14 @@ RECIPE = "gin_configs/recipes/m3_paper.gin"
 PUBLISHED = {1024: (262, 855), 4096: (25, 258), 8192: (6, 130)}
 
 
+class Tried(NamedTuple):
+    """What preflight says: whether it fits, GiB that a device needs, and has."""
+
+    fits: bool
+    needed: float
+    limit: float
+
+
 class Found(NamedTuple):
     """The ends of a search: the largest number that fits, the smallest that does not, if any."""
 
@@ -37,19 +45,40 @@ class Found(NamedTuple):
     fails: int | None
 
 
-def search(fits: Callable[[int], bool], start: int, most: int) -> Found:
-    """The largest number up to `most` that fits, to within a sixteenth of it; 0 if none does."""
+def search(try_: Callable[[int], Tried], start: int, most: int) -> Found:
+    """The largest number up to `most` that fits, to within a sixteenth of it; 0 if none does.
+
+    Memory is nearly linear in the number, so that two tries say where to look.
+    """
     low, high, number = 0, None, min(start, most)
-    while number > low:
-        if fits(number):
-            low = number
-        else:
-            high = number
-        if high is None:
-            number = min(2 * low, most)
-        else:
-            number = (low + high) // 2 if high - low > max(1, low // 16) else low
+    sizes: dict[int, float] = {}  # number -> share of the memory that it needs
+    while low < number <= most and number not in sizes:
+        one = try_(number)
+        sizes[number] = one.needed / one.limit
+        low, high = (number, high) if one.fits else (low, number)
+        step = max(1, low // 16)
+        if high is not None and high - low <= step:
+            break
+        number = _expected(sizes, step)
+        number = max(number, low + step)
+        number = min(number, most) if high is None else min(number, high - 1)
     return Found(low, high)
+
+
+def _expected(sizes: Mapping[int, float], step: int) -> int:
+    """The number that fits just so, by a line through the two sizes that are nearest to that.
+
+    Where that was tried, the next one on the other side of it.
+    """
+    nearest = sorted(sizes, key=lambda number: abs(sizes[number] - 1))[:2]
+    if len(nearest) == 1 or sizes[nearest[0]] == sizes[nearest[1]]:
+        return int(nearest[0] / sizes[nearest[0]])
+    one, other = nearest
+    slope = (sizes[one] - sizes[other]) / (one - other)
+    number = int(one + (1 - sizes[one]) / slope) if slope > 0 else one
+    while number in sizes:
+        number += step if sizes[number] <= 1 else -step
+    return number
 
 
 def command(slice_: str, devices: int, length: int, pairs: int, split: bool) -> list[str]:
@@ -72,8 +101,8 @@ def command(slice_: str, devices: int, length: int, pairs: int, split: bool) -> 
     ]
 
 
-def tried(words: list[str]) -> tuple[bool, float]:
-    """Runs preflight: (whether it fits, GiB on a device).
+def tried(words: list[str]) -> Tried:
+    """Runs preflight.
 
     Raises:
         SystemExit: it failed.
@@ -83,7 +112,8 @@ def tried(words: list[str]) -> tuple[bool, float]:
     if not line.startswith("{"):
         raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr[-4000:]}")
     stage = json.loads(line)["stages"]["pairs"]
-    return stage["fits"], stage["hbm_bytes"]["total"] / 2**30
+    memory = stage["hbm_bytes"]
+    return Tried(stage["fits"], memory["total"] / 2**30, memory["limit"] / 2**30)
 
 
 def main(_: list[str]) -> None:
@@ -94,13 +124,15 @@ def main(_: list[str]) -> None:
     for split, starts in ((False, _STARTS.value), (True, _SPLIT_STARTS.value)):
         for length, start in zip(lengths, map(int, starts), strict=True):
 
-            def fits(pairs: int, length: int = length, split: bool = split) -> bool:
-                good, size = tried(command(slice_, devices, length, pairs, split))
-                said = "fits" if good else "does not fit"
-                print(f"{slice_} {length} {split=} {pairs}: {size:.2f} GiB, {said}", flush=True)
-                return good
+            def try_(pairs: int, length: int = length, split: bool = split) -> Tried:
+                one = tried(command(slice_, devices, length, pairs, split))
+                said = "fits" if one.fits else "does not fit"
+                print(
+                    f"{slice_} {length} {split=} {pairs}: {one.needed:.2f} GiB, {said}", flush=True
+                )
+                return one
 
-            found[length, split] = search(fits, start, _MOST.value)
+            found[length, split] = search(try_, start, _MOST.value)
     print(f"\n{'length':>7}  {'encoded':<14}{'fits':>6}{'does not':>10}{'A100-80G':>10}")
     for (length, split), one in found.items():
         how = "a row at a time" if split else "at once"
