@@ -209,7 +209,7 @@ class FakeService:
         return CURVES
 
     def to_compile(self) -> int:
-        return 0
+        return 7
 
     def waiting(self) -> int:
         return sum(len(tokens.ids) for future, tokens, _ in self._waiting if not future.done())

@@ -63,6 +63,7 @@ def test_metrics_count_requests_and_stages(client):
         "kennel_texts_total 1.0",
         "kennel_texts_cut_off_total 1.0",
         "kennel_version 1.0",
+        "kennel_programs_to_compile 7.0",
         "kennel_waiting_tokens 0.0",
     ):
         assert line in reply.text.splitlines(), line
