@@ -138,7 +138,7 @@ def _require_names(names: Sequence[str], what: str) -> None:
 
 
 def table(name: str, report: Mapping[str, Any]) -> Table:
-    """The systems beside each other, by groups of languages.
+    """Table of all systems, with a column for each group of languages.
 
     Args:
       name: of the task.
@@ -170,7 +170,7 @@ def by_language(
 
     Args:
       sets: what metrics.json says of them.
-      trained: see `evaluate_bitext`; a star stands behind a language that was not trained on.
+      trained: see `evaluate_bitext`; a star follows a language that was not trained on.
     """
     parts = []
     for name, report in sets.items():

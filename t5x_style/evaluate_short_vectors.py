@@ -143,7 +143,7 @@ def check(
 
 
 def cut(vectors: Representation, length: int, contract: Contract) -> Representation:
-    """The first `length` dimensions of vectors [N, D], or of `Entries`, as they are compared."""
+    """The first `length` dimensions of vectors [N, D]or of `Entries`, ready for comparison."""
     if isinstance(vectors, Entries):
         return cutting.cut(vectors, length)
     short = np.ascontiguousarray(vectors[:, :length], np.float32)

@@ -83,7 +83,7 @@ class Slices:
 
     @property
     def is_usual(self) -> bool:
-        """Whether the accelerator type stands for this topology."""
+        """Whether this is the default topology of its accelerator type."""
         return self.topology == _usual(self.generation, self.chips)
 
 
@@ -106,7 +106,7 @@ def accelerator_type(generation: Generation, topology: str) -> str:
 
 
 def _usual(generation: Generation, chips: int) -> str | None:
-    """The most cubic topology of so many chips: what an accelerator type stands for."""
+    """The most cubic topology of `chips` chips: the default of an accelerator type."""
     found = [one for one in generation.topologies if math.prod(sides(one)) == chips]
     return min(found, key=lambda one: max(sides(one)), default=None)
 

@@ -17,7 +17,7 @@ from t5x_style.storage import errors, mirror, objects, places
 from t5x_style.workflow import links, remote_store
 from t5x_style.workflow.store import STAGE_FILE
 
-NOT_READ = (checkpoint_directory.OPTIMIZER, "progress")  # of a checkpoint: training goes on by them
+NOT_READ = (checkpoint_directory.OPTIMIZER, "progress")  # only a resumed training does
 
 
 class Watched(Protocol):
@@ -28,7 +28,7 @@ class Watched(Protocol):
         ...
 
     def run(self) -> str | None:
-        """What tells this training from others, None before it has begun."""
+        """The identifier of this training; None before it has begun."""
         ...
 
     def newest(self) -> int | None:

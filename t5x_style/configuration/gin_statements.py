@@ -1,4 +1,4 @@
-"""The statements of one gin file or command line, with names resolved as they are now.
+"""The statements of one gin file or command line, with old names resolved to the current ones.
 
 Nothing is executed: gin's own parser yields statements, and what they refer to is a dotted path.
 """
@@ -147,7 +147,7 @@ def items(
 
     Args:
       text: of the file.
-      label: what stands before the line number in messages.
+      label: what is put before the line number in messages.
       allowed: top-level modules that it may import.
 
     Returns:

@@ -111,7 +111,7 @@ def imported_from(node: ast.ImportFrom, package: str) -> str:
 
 
 def resolve(name: str, inside: str) -> str | None:
-    """What a dotted name used in module `inside` stands for, as an absolute dotted path.
+    """Resolve a dotted name used in module `inside` to an absolute dotted path.
 
     Follows imports and `name = other`; None for what is neither imported nor defined there.
     """

@@ -4,7 +4,7 @@ After a rename, add the old name to `rename_tables` with the present one. Then
 
 - gin files and recipes that use the old name are understood, and a note says the present one;
 - finished versions stay valid: a fingerprint holds the name that a thing had first. Modules are in
-  it without their package (`module.name`), so a move to another package leaves it as it is.
+  it without their package (`module.name`), so a move to another package does not change it.
 
 After a parameter has become a wrapper of another one, add it to `WRAPPERS`: fingerprints hold what
 the wrapper gets under the first names, and gin files that bind the old name are refused with what

@@ -37,7 +37,7 @@ AGAIN = 143  # exit code where nobody is wrong, and the same command may succeed
 
 
 class ProcessesError(ValueError):
-    """Processes that cannot start or go on together; the message says which, and why."""
+    """Processes that cannot start or continue together; the message says which, and why."""
 
 
 class AbsentError(ProcessesError):

@@ -164,7 +164,7 @@ class Peers:
         self.put(f"stop/{self.number}", "")
 
     def close(self, outcome: str = "") -> None:
-        """The good end: process 0 has written everything; now all may go, in any order.
+        """Shut down normally: process 0 has written everything; all may exit, in any order.
 
         Args:
           outcome: from process 0, for the others.
@@ -246,7 +246,7 @@ class Peers:
         try:
             self.put(key, value)
         except jax.errors.JaxRuntimeError as error:
-            print(f"the other processes could not be told: {error}", file=sys.stderr)
+            print(f"the other processes could not be notified: {error}", file=sys.stderr)
 
 
 def agree_on_steps() -> None:

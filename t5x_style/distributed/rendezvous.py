@@ -3,7 +3,7 @@
 `jax.distributed.initialize` waits too, but when time is up it aborts the process from C++, with a
 stack trace and no word on whom it waited for. Process 0 listens at the meeting port; the others
 say their number and the name of their host there, and hear `go` or why not. Where no meeting port
-is set, it is that of the coordinator, which JAX's service then takes over. With automatic addresses
+is set, it is that of the coordinator, which JAX's service uses afterwards. With automatic addresses
 it is another port than JAX's, since that is the same one in every job of these hosts.
 """
 

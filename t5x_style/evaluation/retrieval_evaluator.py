@@ -24,7 +24,7 @@ from t5x_style.retrieval.max_passage import Documents
 
 
 class RetrievalEvaluator:
-    """Embeds queries and passages with the parameters of the moment, and searches exactly.
+    """Embeds queries and passages with the current parameters, and searches exactly.
 
     The corpus should be a sample that contains every relevant passage: numbers are then higher than
     on the whole corpus, and good for comparing moments of one run, not runs on other corpora.
@@ -44,7 +44,7 @@ class RetrievalEvaluator:
         kind: str = "dense",
     ):
         """Args:
-        name: stands before the metrics' names.
+        name: prefix of the metrics' names.
         queries: holds at least the split's queries; others are left out.
         passages: the sampled corpus.
         corpus: folder in BEIR's layout, for its judgements.

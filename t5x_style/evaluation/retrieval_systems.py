@@ -182,7 +182,7 @@ class Scorer(Protocol):
 
 
 class Reranker:
-    """Another system's best hits in the order of a re-ranker's scores; the others stay behind."""
+    """Another system's best hits in the order of a re-ranker's scores; the other hits follow."""
 
     def __init__(self, name: str, model: Scorer, texts: JointTexts, base: str, reranked: int):
         """Args:

@@ -139,7 +139,7 @@ def _suspects(verdict: Report) -> list[str]:
 
 
 def _short(text: str) -> str:
-    """The first characters of a text, as Markdown that shows them as they are."""
+    """The first characters of a text, escaped for Markdown."""
     words = " ".join(text.split())
     cut = words if len(words) <= LETTERS else words[: LETTERS - 1] + "…"
     return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", cut)

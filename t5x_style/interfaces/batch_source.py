@@ -4,7 +4,7 @@ A plain source (`BatchSource`) gives batches that are a pure function of its set
 It needs no base class and imports nothing of ours. A source whose batches depend on the model
 derives from `ModelDependentSource`, and mostly wraps a plain one; `bind` makes it a plain source of
 one training. `as_model_dependent` holds the rule that joins both, so that the engine has one case:
-a source that does not derive from `ModelDependentSource` is bound to any training as it is.
+a source that does not derive from `ModelDependentSource` is bound to any training unchanged.
 """
 
 import abc

@@ -1,6 +1,6 @@
 """What must agree between the model that was trained and every program that uses its vectors.
 
-A contract is saved beside the weights. Encoding, indexing, searching, exporting and serving compare
+A contract is saved with the weights. Encoding, indexing, searching, exporting and serving compare
 it with what they are about to use, so that 'the loss is fine and the evaluation is garbage'
 (another tokenizer, another pooling, a forgotten prefix) is an error instead of a bad table.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 FILE_NAME = "contract.json"
 MCLS = "mcls"  # pooling: the mean of the [CLS] of a text that has several
-# How titles stand in passages; stores say the same (`input_pipelines.store.layouts`).
+# How titles are put into passages; stores say the same (`input_pipelines.store.layouts`).
 TEXT = "text"
 TITLE_AND_BODY = "title_and_body"
 
@@ -46,7 +46,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, tokenizer_folder: str) -> "Vocabulary":
-        """Reads `vocabulary.json`, which lies beside `tokenizer.json`."""
+        """Reads `vocabulary.json`, next to `tokenizer.json`."""
         path = Path(tokenizer_folder) / "vocabulary.json"
         if not path.is_file():
             raise FileNotFoundError(

@@ -1,4 +1,4 @@
-"""The seam between the engine and everything that can be trained: a network and its loss.
+"""The interface between the engine and everything that can be trained: a network and its loss.
 
 The engine calls, once a step and in this order: `corrupt` -> `retrieve` -> gradient of `loss` ->
 optimizer -> `after_update`. It knows nothing else of a model.
@@ -184,7 +184,7 @@ def embedder(
 
 
 class Table(nnx.Variable):
-    """A Variable that is read from a source when a run starts or goes on, and saved nowhere."""
+    """A Variable that is read from a source when a run starts or resumes, and never saved."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +192,7 @@ class TableSource:
     """Where a `Table` comes from.
 
     Attributes:
-      fingerprint: of the content: a run does not go on with another.
+      fingerprint: of the content: a run does not resume with another.
       read: rows start to end - 1, [end - start, ...] in the table's dtype.
     """
 
@@ -228,7 +228,7 @@ class Objective(nnx.Module):
         return {}
 
     def on_train_start(self, key: jax.Array) -> None:
-        """Before step 0: sees the first parameters, fresh or taken over from elsewhere.
+        """Before step 0: sees the first parameters, random or imported.
 
         May change what `after_update` may. Does not run where a checkpoint is resumed.
         """

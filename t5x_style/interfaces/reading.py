@@ -10,7 +10,7 @@ class JointPairs(Batched, Protocol):
     """Questions with passages as token groups, one a row, each once."""
 
     def characters(self, number: int, start: int, end: int) -> tuple[int, int] | None:
-        """The characters of a passage that tokens start to end of its row stand for."""
+        """The range of characters of a passage that tokens start to end of its row cover."""
         ...
 
 

@@ -1,7 +1,7 @@
 """Who may write what several processes want: a lease with a heartbeat and a fencing token.
 
 Two processes that want the same version must not both make it. The first acquires the version's
-lease and renews it; the others wait. If the holder dies, the next takes over with a higher token.
+lease and renews it; the others wait. If the holder dies, the next acquires it with a higher token.
 A process that lost its lease while it was stopped (a suspended machine, SIGSTOP, a frozen disk)
 still believes that it holds it: what it has made is refused, because its token is not the last.
 """

@@ -125,7 +125,7 @@ class SwapLeases(abc.ABC):
         return self._age(name) > 10 * self.expiry
 
     def renew(self, name: str, token: int) -> bool:
-        """One heartbeat; False if another process has taken over."""
+        """One heartbeat; False if another process has acquired the lease."""
         return self._update(name, token, lambda state: state | {"beat": int(state["beat"]) + 1})
 
     def release(self, name: str, token: int) -> None:
@@ -148,8 +148,8 @@ class SwapLeases(abc.ABC):
         state, _ = self._read(name)
         other = Holder(**state["holder"]) if state.get("holder") else "another process"
         return LeaseLost(
-            f"{name}: {other} took over while this process was stopped (token {token}, now "
-            f"{state.get('token')}). What this process made is not recorded."
+            f"{name}: {other} acquired the lease while this process was stopped (token {token}, "
+            f"now {state.get('token')}). What this process made is not recorded."
         )
 
 

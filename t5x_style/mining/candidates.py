@@ -160,7 +160,7 @@ class IndexSearch:
         """As `Candidates.search`."""
         asked = self._asked[np.array([self._place[query] for query in queries], np.int64)]
         scores, hits = self._index.search(asked, depth)  # [Q, depth]
-        rows = self._row_of_hit[hits]  # NO_ROW, -1, stands last
+        rows = self._row_of_hit[hits]  # NO_ROW, -1, is last
         for number, answers in enumerate(positives):
             embedded = self._embeddings.passages[self._embedding_of_row[answers]]
             query = asked[number : number + 1]

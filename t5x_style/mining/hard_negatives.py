@@ -35,7 +35,7 @@ class MiningSettings:
         Where the best positive scores 0 or less, a ratio of it says nothing (0.95 times -2 is above
         -2): a hit is then passed over if it scores more than the best positive.
       only_answers: whether a hit that answers no query of the split is passed over. Where the
-        passages of the split that is evaluated stand in the corpus and answer no training query,
+        passages of the split that is evaluated are in the corpus and answer no training query,
         they would be negatives and never positives, and learned as such.
     """
 

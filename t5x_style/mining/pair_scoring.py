@@ -48,9 +48,9 @@ def read_lines(texts: JointTexts, negatives: str, depth: int) -> list[Line]:
     alone = sum(len(line.passages) == 1 for line in found)
     if alone == len(found):
         raise ScoreError(
-            f"{negatives}: each of {alone} queries has a single passage, and what a re-ranker says "
-            "of it tells nothing (the loss would be 0): expected negatives. Mine with looser "
-            "settings."
+            f"{negatives}: each of {alone} queries has a single passage, and a re-ranker's "
+            "score of it teaches nothing (the loss would be 0): expected negatives. Mine with "
+            "looser settings."
         )
     if alone:
         print(

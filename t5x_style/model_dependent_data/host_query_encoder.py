@@ -53,7 +53,7 @@ class HostQueryEncoder:
         except SourceError as error:
             raise VersionError(
                 f"step {step}: the version of the index is of another training: {error}. Build it "
-                "from this training's checkpoints, in a folder of its own."
+                "from this training's checkpoints, in a separate folder."
             ) from error
         found = np.asarray(vectors)
         if not np.isfinite(found).all():

@@ -29,7 +29,7 @@ class TextMetadata(NamedTuple):
 
 
 class Neighbours(NamedTuple):
-    """The most similar of each text, those of its own language first.
+    """The most similar of each text, those of the same language first.
 
     Attributes:
       rows: int64 [N, k], NONE where there are fewer.
@@ -117,7 +117,7 @@ def _of_shard(
     while size < len(unit):
         size *= 2
     spare = size - len(unit)
-    # A document of its own language that nobody has: padding is no one's neighbour.
+    # A document of a language that no other has: padding is no one's neighbour.
     padded = (
         np.pad(unit, ((0, spare), (0, 0))),
         np.pad(document, (0, spare), constant_values=NONE),

@@ -39,7 +39,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class PlanMissing(SourceError):
-    """A training goes on in the middle of a plan that is not there."""
+    """A training resumes in the middle of a plan that does not exist."""
 
 
 class TextColumns(Protocol):

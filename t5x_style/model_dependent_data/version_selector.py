@@ -72,7 +72,7 @@ class VersionChoice(Generic[T]):
             self._copies.start()
 
     def start(self) -> None:
-        """From now on newer versions are read beside the steps."""
+        """Read newer versions in the background of the steps from now on."""
         self._closing.clear()
         if self._copies is not None:
             self._copies.start()
@@ -209,7 +209,7 @@ class VersionChoice(Generic[T]):
             self._warned = number
             print(
                 f"step {step}: version {number} of {self._what} is {step - made_at} steps old, the "
-                f"bound is {self._bound}: training goes on with it "
+                f"bound is {self._bound}: training continues with it "
                 f"({self._owner}.when_stale = 'warn'). "
                 "Is its companion, `python -m t5x_style.watch_index`, still running?",
                 file=sys.stderr,

@@ -52,7 +52,7 @@ class MineTranslations:
         }
 
     def measure(self, system: SentenceSystem) -> dict[str, dict[str, float]]:
-        """As `Task.measure`, by the language beside the pivot: f1, precision, recall, threshold.
+        """As `Task.measure`, by the other language of each pair: f1, precision, recall, threshold.
 
         A system none of whose pairs is right on `tuned` has an F1 of 0 and the largest threshold.
         """

@@ -53,7 +53,7 @@ class Embedder:
     def __init__(self, name: str, model: TextEncoder):
         """Args:
         name: in tables.
-        model: embeds what stands left as queries and what stands right as passages.
+        model: embeds the left texts as queries and the right ones as passages.
         """
         self.name = name
         self._model = model

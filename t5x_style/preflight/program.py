@@ -30,7 +30,7 @@ class Memory:
     Attributes:
       arguments: state and batch.
       temporaries: everything between, at the worst moment.
-      outputs: results beside the new state, which takes the place of the old one.
+      outputs: results other than the new state, which replaces the old one.
       program: the code itself.
       limit: what a device has for programs.
     """

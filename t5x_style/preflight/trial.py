@@ -37,7 +37,7 @@ EARLY = "READ_EARLY"
 
 @dataclasses.dataclass(frozen=True)
 class _Factory:
-    """What `@module.Class` stands for: called later, with these arguments."""
+    """The value of `@module.Class`: a factory that is called later with these arguments."""
 
     thing: Any
     arguments: Mapping[str, Any]
@@ -150,7 +150,7 @@ class Trial:
     def _reference(self, reference: Reference, scope: str, where: str) -> Any:
         key = (reference.target, scope, reference.call)
         if key not in self._made:
-            self._made[key] = None  # a circle, which others refuse
+            self._made[key] = None  # a cycle, which other checks refuse
             self._made[key] = self._make(reference, scope, where)
         return self._made[key]
 
@@ -227,7 +227,7 @@ class Trial:
             pass
         except Exception as error:
             said = str(error) if isinstance(error, ValueError | OSError) else repr(error)
-            # a library's error may be about what stands in for the unknown
+            # a library's error may be about the value used for the unknown
             about_guess = any(_names(said, name) for name in guessed) or (
                 guessed and str(unknowns.ASSUMED_NUMBER) in said
             )

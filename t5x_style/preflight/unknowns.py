@@ -127,7 +127,7 @@ def tokenizer(thing: Any, tokenizer_folder: Any) -> Any:
 
 
 def half_known(thing: Any, arguments: Mapping[str, Any]) -> Any:
-    """An object whose constructor could not decide: its fields, as far as they are known."""
+    """An object whose constructor met an unknown, with the fields that are known."""
     made = thing.__new__(thing)
     for field in dataclasses.fields(thing):
         value = arguments.get(field.name, field.default)

@@ -12,7 +12,7 @@ There are the files of the kinds of representation that were asked for. A manife
 unless dense is the only one, and how vectors of tokens are kept, if they are pooled or quantised.
 
 The version is a fingerprint of everything that the vectors depend on. A shard of another version,
-or one that is damaged, is never mixed in: the writer makes it anew and the reader refuses it.
+or one that is damaged, is never mixed in: the writer makes it again and the reader refuses it.
 """
 
 import dataclasses
@@ -81,7 +81,7 @@ class Storage:
         return compact.facts(self.pool_factor, self.token_dtype)
 
     def kept(self, kind: str, found: Representation, what: str) -> dict[str, np.ndarray]:
-        """File -> array, of a representation on the host as it is kept.
+        """File -> array, of a representation on the host, in the stored form.
 
         Raises:
           ValueError: see `narrowed`.
@@ -94,7 +94,7 @@ class Storage:
         return files
 
     def narrowed(self, array: np.ndarray, what: str) -> np.ndarray:
-        """An array as it is kept: float ones in `dtype`, others as they are.
+        """An array in the stored form: floats in `dtype`, others unchanged.
 
         Raises:
           ValueError: a number is not finite, or leaves the dtype's range.
@@ -164,7 +164,7 @@ class ShardWriter:
         for path in sorted(shards.iterdir()):
             problem = self._problem(path)
             if problem:
-                print(f"{path}: made anew: {problem}", file=sys.stderr)
+                print(f"{path}: written again: {problem}", file=sys.stderr)
                 shutil.rmtree(path)
         return [n for n in range(len(self._bounds)) if not self._path(n).exists()]
 
@@ -266,7 +266,7 @@ def read(
       folder: of the writer.
       kinds: of representations that are read.
       expected: `pool_factor` and `token_dtype` that vectors of tokens must have been written with,
-        either or both; None takes them as they are.
+        either or both; None accepts any.
 
     Returns:
       Representations by kind, which stay on disk until they are sliced: a dense one [N, D] float32,

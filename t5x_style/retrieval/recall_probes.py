@@ -13,7 +13,7 @@ Answers = tuple[jax.Array, jax.Array]  # rows [probes, hits] and recall [] float
 
 
 class Probes(nnx.Module):
-    """Asked at the start, and again once every row has been embedded anew.
+    """Queries searched at the start, and again once every row has been embedded again.
 
     Args:
       probes: how many queries are asked.

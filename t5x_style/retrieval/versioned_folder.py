@@ -61,7 +61,7 @@ def require_keep(keep: int) -> None:
 
 
 class PublishError(ValueError):
-    """A version cannot be written: no room, or no permission. What was published before stays."""
+    """A version cannot be written: disk full or no permission. What was published before stays."""
 
 
 @contextlib.contextmanager
@@ -73,7 +73,7 @@ def writing(folder: Path, *errors: type[Exception]) -> Iterator[None]:
         there = next(one for one in (folder, *folder.parents) if os.path.exists(one))
         raise PublishError(
             f"{folder} cannot be written ({error}); {shutil.disk_usage(there).free:,} bytes are "
-            "free there. Make room, or publish elsewhere; what was published before stays."
+            "free there. Free disk space, or publish elsewhere; what was published before stays."
         ) from error
 
 

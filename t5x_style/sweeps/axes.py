@@ -137,7 +137,7 @@ def problems(axes: Sequence[Axis]) -> Iterator[str]:
                 f"({other.where})"
             )
     if circle := _circle(axes):
-        yield f"{known[circle[0]].where}: `when` leads in a circle: {' -> '.join(circle)}"
+        yield f"{known[circle[0]].where}: `when` forms a cycle: {' -> '.join(circle)}"
 
 
 def _range(axis: Axis) -> Iterator[str]:
@@ -185,7 +185,7 @@ def _conditions(axis: Axis, known: Mapping[str, Axis]) -> Iterator[str]:
 
 
 def _circle(axes: Sequence[Axis]) -> list[str]:
-    """A circle of conditions, as names from an axis back to itself; [] where there is none."""
+    """A cycle of conditions, as names from an axis back to itself; [] where there is none."""
     try:
         graphlib.TopologicalSorter({axis.name: list(axis.when) for axis in axes}).prepare()
     except graphlib.CycleError as error:

@@ -244,7 +244,7 @@ class Driver:
             self.changed = True
             self._say(
                 f"{self._sweep.title}: the sweep file or a gin file of its recipe changed since "
-                "this command read it. No further trial starts; those that run go on. The same "
+                "this command read it. No further trial starts; those that run continue. The same "
                 "command then continues with the new file."
             )
 

@@ -2,7 +2,7 @@
 
     optuna-dashboard runs/rates/optuna.journal
 
-It is written anew with each report and never read back: the records of trials are what counts.
+It is rewritten with each report and never read back: the records of trials are what counts.
 """
 
 import importlib.util

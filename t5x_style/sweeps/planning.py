@@ -35,7 +35,7 @@ class Planned:
     """The recipe of a trial, up to the stage that is measured.
 
     Attributes:
-      recipe: with a folder that stands for that of any trial.
+      recipe: with a placeholder for the folder of a trial.
       flags: its command line.
       chain: stage -> plan, see `recipe_planning.chained`.
     """
@@ -56,7 +56,7 @@ class Planner:
     def __init__(self, sweep: Sweep, flags: gin_checks.Flags):
         """Args:
         sweep: what is planned.
-        flags: its command line; search paths and the like go on to the recipes.
+        flags: its command line; search paths and the like are passed to the recipes.
         """
         self.sweep = sweep
         self._flags = flags

@@ -78,7 +78,7 @@ def _judged(
         return record
     if record.status != "pruned":
         return record
-    # another pruner, or another order of trials, had stopped it: it may go on
+    # another pruner, or another order of trials, had stopped it: it may continue
     return replace(record, status="preempted", value=None, step=None, reason="")
 
 

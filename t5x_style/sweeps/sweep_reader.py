@@ -2,7 +2,7 @@
 
 The gin form is described in `launch.sweep`, which runs sweeps. A sweep file is never executed, and
 nothing is imported. All that it sets besides `sweep.run` and `sweep.Axis` goes to the recipe of
-every trial, as if it stood on that one's command line.
+every trial, as if it were on that recipe's command line.
 """
 
 import math

@@ -16,7 +16,7 @@ from t5x_style.configuration.gin_reader import to_gin
 DIGITS = 10  # of the hash, in a name
 DEFAULT = "default"  # the configuration that binds nothing
 
-# queued: no record. preempted: stopped, and goes on when the driver runs again. done, failed and
+# queued: no record. preempted: stopped, and continues when the driver runs again. done, failed and
 # pruned are final; failed ones run again on request.
 Status = Literal["queued", "running", "preempted", "failed", "pruned", "done"]
 Curve = tuple[tuple[int, float], ...]  # (step, value) of the metric, steps rising

@@ -97,7 +97,7 @@ class Decision:
 
 
 def code_hash(code: Mapping[str, str]) -> str:
-    """Twelve digits that stand for all of a stage's code."""
+    """A hash of all of a stage's code: twelve digits."""
     return fingerprints.digest(dict(code))[:12]
 
 

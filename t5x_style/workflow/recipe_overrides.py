@@ -283,7 +283,7 @@ def _of_files(target: Target, *overrides: Override) -> gin_checks.Flags:
 
 
 def _key(name: str, target: Target) -> tuple[str, str, str]:
-    """(scope, dotted path, parameter) that a name stands for after a stage's gin files."""
+    """(scope, dotted path, parameter) that a name resolves to after a stage's gin files."""
     config = _of_files(target, (name, "None")).read()
     where = f"{COMMAND_LINE} --gin.{name}"
     return next(key for key, one in config.bindings.items() if one.where == where)

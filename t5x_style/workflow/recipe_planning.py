@@ -102,7 +102,7 @@ def _values(recipe: Recipe, item: Stage, path: Callable[[Output], str]) -> dict[
 
 
 def output_path(recipe: Recipe, output: Output, known: Known) -> str:
-    """Where an output is; for a stage still to run, a stand-in that `plan` knows."""
+    """The path of an output; for a stage still to run, a placeholder that `plan` knows."""
     if output.stage in known.pending:
         return str(recipe.link(output.stage) / f"<{output.name}>")
     version = known.done[output.stage]

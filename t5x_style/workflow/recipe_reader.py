@@ -70,7 +70,7 @@ def load(flags: gin_checks.Flags) -> Recipe:
 
     Raises:
       GinError: unknown or unused names, wrong types; the message has all that were found.
-      RecipeError: a reference to a stage or output that does not exist, or in a circle.
+      RecipeError: a reference to a stage or output that does not exist, or is part of a cycle.
     """
     own, overrides = recipe_overrides.split(flags)
     config = own.read_all()
@@ -214,11 +214,11 @@ def _setting(config: Config, parameter: str, macro: str) -> Any:
 
 
 def _resolved(config: Config, value: Any, where: str) -> Any:
-    """What a macro stands for, with macros inside of it left as they are."""
+    """Return the value of a macro, with macros inside of it left unchanged."""
     seen: set[str] = set()
     while isinstance(value, Macro):
         if value.name in seen:
-            raise GinError(f"{where}: macros refer to each other in a circle: %{value.name}.")
+            raise GinError(f"{where}: macros refer to each other in a cycle: %{value.name}.")
         seen.add(value.name)
         value = config.macro(value.name, where)
     return value
@@ -367,7 +367,7 @@ def _filled(item: One, given: recipe_values.Given, flags: gin_checks.Flags) -> O
     """A stage or companion with its job, and with what it takes from the recipe."""
     for leaf in recipe_values.outputs_in(dict(item.bindings)):
         raise RecipeError(
-            f"Stage {item.name} ({item.where}): {leaf} stands under bindings; put it under inputs, "
+            f"Stage {item.name} ({item.where}): {leaf} is under bindings; put it under inputs, "
             "so that a change of it is noticed."
         )
     alone = replace(flags, files=item.gin_files, overrides=())

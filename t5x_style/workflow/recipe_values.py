@@ -51,7 +51,7 @@ def mark_outputs(config: Config) -> None:
 
 
 def rename_files(config: Config) -> None:
-    """Turns old names of macros that stand for gin files into the present ones, in place.
+    """Turns old names of macros that name gin files into the present ones, in place.
 
     Such a name may be another macro of a stage, so its value decides, and where it is used.
     """
@@ -76,7 +76,7 @@ def rename_files(config: Config) -> None:
 
 
 def joined(value: Any) -> Any:
-    """One dictionary in place of a list of them, of which later ones win; all else as it is.
+    """One dictionary in place of a list of them, of which later ones win; all else unchanged.
 
     >>> joined([{"a": 1}, {"b": 2}]), joined(["a", "b"])
     ({'a': 1, 'b': 2}, ['a', 'b'])
@@ -137,7 +137,7 @@ class Given:
         Args:
           stage: its name.
           own: what the stage sets itself.
-          files: its gin files as they are.
+          files: its gin files, unchanged.
           flags: its command line with `own`.
         """
         given = (self.macros, self.inputs, self.config.macros, self.defaults)

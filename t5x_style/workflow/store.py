@@ -41,7 +41,7 @@ OWN_FILES = (STAGE_FILE, STARTED_FILE, HERE_FILE, USED, PINNED, fetched.LIST, fe
 
 
 class StoreError(ValueError):
-    """A store or a link that cannot be used as it is; the message says what to do."""
+    """A store or a link that cannot be used; the message says what to do."""
 
 
 @dataclass(frozen=True)

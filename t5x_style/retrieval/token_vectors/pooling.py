@@ -15,7 +15,7 @@ _TINY = np.finfo(np.float32).tiny
 
 
 def pooled(texts: Entries, factor: int) -> Entries:
-    """About 1 / `factor` of the vectors of each text; `texts` as they are for a factor of 1.
+    """About 1 / `factor` of the vectors of each text; `texts` unchanged for a factor of 1.
 
     Of n vectors ceil(n / factor) clusters remain at most, in the order of their first vectors. A
     cluster's vector is the mean of its vectors, at the mean of their lengths: unit vectors give

@@ -165,7 +165,7 @@ def test_an_index_that_is_too_old_is_waited_for_or_told(whole, tmp_path, capsys)
     warning.pipeline.batch(5)
     warning.pipeline.batch(6)
     told = capsys.readouterr().err
-    assert told.count("training goes on with it") == 1 and "5 steps old, the bound is 4" in told
+    assert told.count("training continues with it") == 1 and "5 steps old, the bound is 4" in told
     (tmp_path / "run" / RECORD).unlink()
     pausing = build(tmp_path / "run")
     pausing.start()
@@ -263,7 +263,7 @@ def test_a_version_of_another_training_is_refused_with_the_step_and_what_to_do(t
     shapes = r"embedder/\S+bias: expected shape \(\d+,\), found \(3,\)"
     assert re.fullmatch(
         f"step 5: the version of the index is of another training: {shapes}. Build it from this "
-        "training's checkpoints, in a folder of its own.",
+        "training's checkpoints, in a separate folder.",
         str(error.value),
     )
 

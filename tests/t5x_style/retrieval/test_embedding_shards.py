@@ -161,8 +161,8 @@ def test_a_second_run_makes_only_what_is_missing_or_damaged(tmp_path, capsys):
     capsys.readouterr()
     assert encode(tmp_path) == 2 and bytes_of(tmp_path) == whole
     told = capsys.readouterr().err
-    assert "00003: made anew: " in told and "its bytes changed" in told
-    assert "00001: made anew: " in told and "00004.tmp: made anew: left by a run" in told
+    assert "00003: written again: " in told and "its bytes changed" in told
+    assert "00001: written again: " in told and "00004.tmp: written again: left by a run" in told
     assert "3 of 5 shards are there" in told
 
 
