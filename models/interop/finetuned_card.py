@@ -318,7 +318,7 @@ def _limits_of_vectors(facts: Facts) -> Iterable[str]:
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown shows as it is, on one line."""
+    """Escape text for Markdown, on one line."""
     return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
 
 

@@ -63,7 +63,7 @@ class HuggingFace:
     """Weights in a folder (`model.safetensors`, or shards and their index) or in one file.
 
     Args:
-        path: folder or `.safetensors` file; `config.json` lies beside the weights.
+        path: folder or `.safetensors` file; `config.json` is next to the weights.
         vocab_size: of the tokenizer. Rows of the word table beyond it are cut off; where the file
             has fewer, it gives those that it has. Either is a warning.
         ignore: glob patterns of canonical tensor names that stay in the file (`classifier.*`),
@@ -240,7 +240,7 @@ class HuggingFace:
                 "judge or put in order (kennel finetune --kind=reranker)"
             ]
         return [
-            "classifier: expected that of a re-ranker, BERT's with one label, behind a pooler; "
+            "classifier: expected that of a re-ranker, BERT's with one label, after a pooler; "
             f"found {found}. To take all else, list 'classifier.*' in HuggingFace.ignore (of "
             "ModernBERT 'head.*', too)."
         ]

@@ -188,7 +188,7 @@ def checked(
     """`config`, compared with the folder; prints what is from the folder and what is overridden.
 
     Args:
-        config: as it is bound.
+        config: the bound one.
         folder: of the published encoder.
         bound: functions above that gin binds. They are not called: what is named here is in use,
             and so no error of strict gin, where the field that it is for has another value.

@@ -47,7 +47,7 @@ class Options(NamedTuple):
         return int(fields["vocab_size"]) if self.vocab_size is None else self.vocab_size
 
     def rate(self, published: float) -> float:
-        """Dropout: as it is bound, or as it is published."""
+        """Return the dropout rate: the bound one, else the published one."""
         return published if self.dropout is None else self.dropout
 
 

@@ -2,7 +2,7 @@
 
 Such a file is a zip archive: a pickle that describes tensors, and their bytes. Reading a pickle
 runs what it names; here it may name no more than what a dict of tensors is made of, and these names
-stand for functions of this module. Everything else is refused. BGE-M3's two heads are published in
+map to functions of this module. Everything else is refused. BGE-M3's two heads are published in
 this form.
 """
 

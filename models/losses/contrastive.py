@@ -1,6 +1,6 @@
 """Contrastive learning over the global batch: one loss with a choice of blocks.
 
-A query is to tell its positive from its negatives. Each block compares a left side with a right
+A query must score its positive above its negatives. Each block compares a left side with a right
 side of the whole batch: with q a query and p+ its positive, both cut over devices,
 
     query_passage      q . every passage: in-batch negatives and hard ones; nearly all systems
@@ -8,7 +8,7 @@ side of the whole batch: with q a query and p+ its positive, both cut over devic
     query_query        q . every query
     positive_positive  p+ . every positive; all four: SimLM's (arXiv:2207.02578, official code)
 
-and all blocks share one softmax. Pairs are matched by example id, wherever they stand in the batch.
+and all blocks share one softmax. Pairs are matched by example id, wherever they are in the batch.
 
 Letters: Q queries and P passages of the global batch, D dimension, G passages that come with a
 query, K documents known to answer it.
@@ -125,7 +125,7 @@ class ContrastiveConfig:
 
     Attributes:
         blocks: names of BLOCKS that share the softmax; query_passage has to be among them.
-        both_directions: adds the loss of p+ telling its query from all others (LaBSE).
+        both_directions: adds the loss of p+ against all queries (LaBSE).
         margin: what is taken from the positive's inner product before it is scaled.
         own_negatives: whether the negatives that came with a query are its negatives here; False
             where a teacher's scores speak for them.
@@ -311,7 +311,7 @@ class _Left(NamedTuple):
         return Rows(vectors, self.queries.id, excluded, self.has)
 
     def columns(self, vectors: jax.Array) -> Columns:
-        """Copies of a query, or of its positive, are told by the positive's document."""
+        """Columns; copies of a query or of its positive have the positive's document."""
         return Columns(vectors, self.queries.id, self.document, self.has)
 
 

@@ -1,6 +1,6 @@
 """The losses of M3 (arXiv:2402.03216, section 3.3, and its official code), from sums over a batch.
 
-Every kind of representation tells a query's positive from the other passages of the batch, and so
+Every kind of representation scores a query's positive against the other passages of the batch; so
 does the weighted sum of their scores; from some step on each kind learns the sum's softmax, too.
 
 Letters: Q queries, H kinds, G passages that come with a query, the positive first.

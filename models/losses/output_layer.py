@@ -134,7 +134,7 @@ class Head(NamedTuple):
         small = error.astype(hidden.dtype)
         to_hidden = jnp.einsum("nv,vd->nd", small, self.table, preferred_element_type=jnp.float32)
         to_table = jnp.einsum("nv,nd->vd", small, hidden, preferred_element_type=jnp.float32)
-        # A product, not jnp.sum: XLA's CPU backend is a fifth slower where a sum stands beside the
+        # A product, not jnp.sum: XLA's CPU backend is a fifth slower where a sum is next to the
         # product above, as it runs both at once on two thread pools.
         ones = jnp.ones_like(small[:, 0])
         to_bias = jnp.einsum("n,nv->v", ones, small, preferred_element_type=jnp.float32)

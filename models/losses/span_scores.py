@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from t5x_style.interfaces.metrics import MetricSum
 
-NO_TOKEN = -1  # behind the end of an answer, and in an answer that is none
+NO_TOKEN = -1  # after the end of an answer, and in an absent answer
 
 
 def answer_spans(
@@ -26,8 +26,8 @@ def answer_spans(
 
     Args:
         tokens: [B, ..., L] int32.
-        readable: the same shape, bool: where an answer may stand.
-        answers: [B, A, T] int32, NO_TOKEN behind each end.
+        readable: the same shape, bool: where an answer may be.
+        answers: [B, A, T] int32, NO_TOKEN after each end.
         widths: W; longer answers are no spans.
     """
     width = jnp.arange(1, widths + 1)

@@ -228,7 +228,7 @@ def local(
     visible: Local,
     drop: Drop = keep_all,
 ) -> jax.Array:
-    """`plain` with the mask that `visible` stands for, in time and memory of L x span.
+    """`plain` with the mask of `visible`, in time and memory of L x span.
 
     Keys and values are shifted, not multiplied as matrices, and shifted again in the backward pass:
     kept, span + 1 copies of both would take more memory than the scores that are avoided.

@@ -240,7 +240,7 @@ class Decoder(nnx.Module):
             evidence: `states` are not looked at: the cache has them.
 
         Returns:
-            ([B, N, D], from which the next token is told; the cache with this one in it)
+            ([B, N, D], from which the next token is predicted; the cache with this one in it)
         """
         hidden = self._embed(words, jnp.broadcast_to(at, words.shape[:2]))
 

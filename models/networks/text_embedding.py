@@ -72,7 +72,7 @@ class EmbeddingConfig:
             )
 
     def contract(self, dimension: int, vocabulary: Vocabulary) -> Contract:
-        """The contract that is saved beside the weights."""
+        """The contract that is saved with the weights."""
         return Contract(
             **dataclasses.asdict(self),
             dimension=dimension,
@@ -235,7 +235,7 @@ def in_chunks(
 
     Only its results are kept. A loss may then compare all of them; going back, each chunk is
     encoded again, with the same dropout, and gets the gradient of its results. Without dropout the
-    numbers are those of one chunk; with it, each chunk draws from a key of its own.
+    numbers are those of one chunk; with it, each chunk draws from a separate key.
 
     Args:
         represent: (module, rows of the group, key) -> pytree of arrays [rows, ...].

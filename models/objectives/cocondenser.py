@@ -162,7 +162,7 @@ class CoCondenser(CondensedText):
         return Spans(jnp.where(text["segment_valid"][:, :, None], vectors, 0.0), sums)
 
     def functions(self) -> dict[str, ModelFunction]:
-        """See `Objective`: of texts as they are."""
+        """See `Objective`: of unmasked texts."""
         return text_embedding.functions(
             self.encoder, self.embedding_config, self.query, self.passage
         )
