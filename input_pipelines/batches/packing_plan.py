@@ -69,7 +69,7 @@ def pack_counts(counts: np.ndarray, row_length: int, segments: int) -> list[RowG
     alike are handled together, so the work depends on the number of lengths, not of passages.
     """
     groups: list[RowGroup] = []  # every row there is
-    open_groups: list[RowGroup] = []  # those with room and a free segment, the fullest first
+    open_groups: list[RowGroup] = []  # those with free tokens and a free segment, the fullest first
     for length in np.flatnonzero(counts)[::-1].tolist():
         left = int(counts[length])
         while left:
@@ -82,7 +82,7 @@ def pack_counts(counts: np.ndarray, row_length: int, segments: int) -> list[RowG
                 group = open_groups.pop(at)
                 times = min(group.room // length, group.free, left)
                 rest = group.rows - left // times
-                if rest > 0:  # only some of these rows are needed: the others stay as they are
+                if rest > 0:  # only some of these rows are needed: the others stay unchanged
                     other = RowGroup(group.room, group.free, rest, group.filled)
                     groups.append(other)
                     bisect.insort(open_groups, other, key=_room)
@@ -242,7 +242,7 @@ class Plan:
         self.blocks = max(1, round(total / block))
         self._bounds = np.arange(self.blocks + 1) * total // self.blocks
         self.fingerprint = self._hash(fingerprints)
-        # Rows before each epoch, and rows before each block of it; grown as they are asked for.
+        # Rows before each epoch, and rows before each block of it; extended on demand.
         self._epoch_starts = [0]
         self._tables: list[np.ndarray] = []
         self._lock = threading.RLock()

@@ -1,4 +1,4 @@
-"""Turns "batch of step s" into an iterator that tf.data prefetches. Holds no state of its own."""
+"""Turns "batch of step s" into an iterator that tf.data prefetches. Holds no state."""
 
 import atexit
 import functools

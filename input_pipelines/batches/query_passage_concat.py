@@ -51,7 +51,7 @@ def build_group(
 
 
 def join(queries: Passages, passages: Passages) -> Passages:
-    """Each query with its passage behind it, whose [CLS] goes; as many of one as of the other."""
+    """Each query followed by its passage without [CLS]; as many of one as of the other."""
     both = Passages(
         np.concatenate([queries.tokens, passages.tokens]),
         np.concatenate([queries.word_starts, passages.word_starts]),
@@ -70,7 +70,7 @@ class JointTexts:
     Attributes:
       query_length, passage_length: tokens at which texts are cut, here or when a store was made.
       query_prefix, passage_prefix: text that was put before each.
-      passage_layout: how titles stand in passages, see `layouts.Layout.name`.
+      passage_layout: how titles are put into passages, see `layouts.Layout.name`.
       tokenizer_fingerprint: of the tokenizer that made both.
     """
 

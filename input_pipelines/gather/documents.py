@@ -75,7 +75,7 @@ class DocumentSource(TextSource, Protocol):
         ...
 
     def documents(self, bad: BadRecords) -> Iterator[tuple[str, Document]]:
-        """(file:line, document) of each, in a fixed order, telling `bad` of malformed ones."""
+        """(file:line, document) of each, in a fixed order, reporting malformed ones to `bad`."""
         ...
 
 
@@ -109,7 +109,7 @@ class DocumentFiles(DocumentTexts):
     Attributes:
       paths: files, read in this order.
       shard: what the documents are called that are compared with each other; with `shard_field`,
-        that stands before the field's value.
+        that is put before the field's value.
       shard_field: a field such as a date or the title of a linked article; "": all are of one
         shard.
       codes: the file's own code of a language -> its code; '' leaves its documents out.
@@ -130,7 +130,7 @@ class DocumentFiles(DocumentTexts):
     max_line_bytes: int = 10_000_000
 
     def documents(self, bad: BadRecords) -> Iterator[tuple[str, Document]]:
-        """(file:line, document) of each line, telling `bad` of malformed ones."""
+        """(file:line, document) of each line, reporting malformed ones to `bad`."""
         for path, file in zip(self.paths, places.file_names(self.paths), strict=True):
             for number, line, row in text_sources.json_lines(path, self.max_line_bytes, bad):
                 where = f"{path}:{number}"

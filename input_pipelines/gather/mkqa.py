@@ -1,6 +1,6 @@
 """MKQA: questions in 26 languages, to be answered from passages in English.
 
-Reads `mkqa.jsonl.gz` as it is published (apple/ml-mkqa; Longpre et al. 2021, arXiv:2007.15207): a
+Reads `mkqa.jsonl.gz` as published (apple/ml-mkqa; Longpre et al. 2021, arXiv:2007.15207): a
 line has `example_id`, `queries` {language: text} and `answers` {language: [{"type", "text",
 "aliases"}]}. As in Contriever's and M3's evaluation of cross-lingual retrieval (arXiv:2112.09118,
 arXiv:2402.03216), the answers are the English ones, with their aliases, whatever language asks.

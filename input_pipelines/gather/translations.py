@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 FILES = ("translations.jsonl", "development.jsonl")
 EXAMPLES = 3  # of each reason and pair that are quoted in the report
 QUOTE = 60  # characters of a side that are quoted
-WRONG_SHARE = 0.1  # of a pair that is in another script: more is told
+WRONG_SHARE = 0.1  # of a pair that is in another script: more is reported
 
 # The jobs of this module. Raise `version` when the same settings and inputs give other outputs.
 JOBS = {
@@ -86,7 +86,7 @@ class TranslationRules:
 
 
 class _Seen:
-    """Texts that were seen, at 8 bytes of hash each and what a set takes beside."""
+    """Texts that were seen, at 8 bytes of hash each, plus the overhead of a set."""
 
     def __init__(self) -> None:
         self._hashes: set[bytes] = set()
@@ -165,7 +165,7 @@ def gather(
     """Writes translations.jsonl, development.jsonl and report.json.
 
     White space is made single spaces. Of pairs of languages that are each other's reverse one is
-    made. A pair of sentences counts once, however often it stands there.
+    made. A pair of sentences counts once, however often it occurs.
 
     Args:
       model_dir: stage folder.
@@ -332,7 +332,7 @@ def _checked(
 def _translations(
     pair: Languages, bitexts: Sequence[Bitext], bad: BadRecords
 ) -> Iterator[Translation]:
-    """Those of a pair of languages, whichever way round they stand."""
+    """Those of a pair of languages, in either direction."""
     for bitext in bitexts:
         for found in bitext.pairs():
             if found == pair:

@@ -39,7 +39,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Judged:
-    """A passage that stands in a row.
+    """A passage that is written in a row.
 
     Attributes:
       passage: its text or id.

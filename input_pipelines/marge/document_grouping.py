@@ -85,7 +85,7 @@ class SubBatches(NamedTuple):
     """Which chunks are read and written together.
 
     Attributes:
-      targets, evidence: int64 [G, documents - 1], numbers of chunks, NONE behind the last.
+      targets, evidence: int64 [G, documents - 1], numbers of chunks, NONE after the last.
       counts: what became of the chunks, by name.
     """
 
@@ -183,7 +183,7 @@ def divide(
     is like it, and is left out. Each group has one chunk that may be a target.
 
     Returns:
-      targets, evidence: int64 [G, documents - 1] each, NONE behind the last.
+      targets, evidence: int64 [G, documents - 1] each, NONE after the last.
       how many chunks were left out.
     """
     weight = {

@@ -27,7 +27,7 @@ Plan = Mapping[str, np.ndarray]
 def pack(
     found: SubBatches, lengths: np.ndarray, shape: token_groups.Rows, seed: int, version: int
 ) -> dict[str, np.ndarray]:
-    """A plan: sub-batches laid into rows, each into the first that has room on both sides.
+    """A plan: sub-batches laid into rows, each into the first that has space on both sides.
 
     Args:
       found: sub-batches, of which each fits a row.

@@ -44,7 +44,7 @@ class PairCorpus:
           query_prompt: tokens of the prompt that a query gets that is cut out.
 
         Raises:
-          ValueError: lengths without room for a token between prompt and [SEP].
+          ValueError: lengths too short for a token between prompt and [SEP].
           StoreError: rows of a layout whose texts are no passages.
         """
         found = store.manifest["layout"]

@@ -76,7 +76,7 @@ class Words:
         Args:
           start, end: int64 [n], of the texts; each has two words or more.
           min_tokens, max_tokens: tokens of a crop, before its end moves back to a word start.
-          limit: tokens that there is room for, see `ending`.
+          limit: tokens that fit, see `ending`.
           uniforms: two of float64 [n] in [0, 1), for length and start.
 
         Returns:

@@ -51,8 +51,8 @@ class RowPlan(PairChoice):
         """Where a step's texts are, as places in what `choose` gives; -1 where free.
 
         A query that does not fit, or whose passages do not, is left out with all of them, and it is
-        reported. Those with the longest passages go first, and may go again in another epoch: give
-        the rows room until none is left out.
+        reported. Those with the longest passages go first, and may go again in another epoch: make
+        the rows larger until none is left out.
 
         Returns:
           int64 [rows, segments] of each group: of one with a text for each query 0 to B - 1, of one
@@ -78,7 +78,7 @@ class RowPlan(PairChoice):
 
 
 class PairPlan(RowPlan):
-    """Queries in rows of their own, passages in theirs: for a bi-encoder.
+    """Queries and passages in separate rows: for a bi-encoder.
 
     Attributes:
       query_rows, passage_rows: the rows that a batch has to fit.
@@ -167,7 +167,7 @@ def fitted(
     """Where the texts of a step are, in the rows of each group; -1 where free.
 
     What comes last is left out, in all groups, where not all fit, and that is reported: the rows
-    should have room for all.
+    should be large enough for all.
 
     Args:
       sizes: of each group, tokens of its texts, [B] or [B, G].

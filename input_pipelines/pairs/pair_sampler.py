@@ -4,7 +4,7 @@ An epoch orders the queries by a hash of (seed, epoch); that order is cut into b
 of queries, and a block is dealt out to its steps by length: the queries whose passages are about
 as long, one for each step, are neighbours once sorted, and chance says which step gets which. Every
 query is thus equally likely in every step of its block, while all steps hold nearly the same number
-of tokens: a fixed number of queries then fits a fixed number of rows with little room to spare.
+of tokens: a fixed number of queries then fits a fixed number of rows with little padding.
 Where similar queries belong together (`similar_queries`), their groups are ordered and dealt out.
 """
 
@@ -54,8 +54,8 @@ class PairChoice:
     ):
         """
         Args:
-          pairs: which passages a query may stand with.
-          query_lengths, passage_lengths: int [rows of the store], tokens as they are cut.
+          pairs: which passages a query may be paired with.
+          query_lengths, passage_lengths: int [rows of the store], tokens after truncation.
           batch: B.
           group_size: G, 1 positive and G - 1 negatives.
           seed: decides order and random fill.

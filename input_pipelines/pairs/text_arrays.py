@@ -21,7 +21,7 @@ class TextArrays:
 
     Attributes:
       store: the store.
-      lengths: int64 [N], tokens of each row as it is cut.
+      lengths: int64 [N], tokens of each row after truncation.
       in_memory: whether `take` reads nothing from disk.
     """
 

@@ -27,7 +27,7 @@ class Question:
     Attributes:
       id: unique in its set.
       text: what is asked.
-      answer: what a row of queries.jsonl says of it beside: `answers`, `answer_type`, or nothing.
+      answer: its further fields in queries.jsonl: `answers`, `answer_type`, or nothing.
     """
 
     id: str
@@ -40,7 +40,7 @@ class Paragraph:
     """A paragraph and the questions that it answers.
 
     Attributes:
-      passage: with an id of its own; several may share one, and are one passage then.
+      passage: with a separate id; several may share one, and are one passage then.
       article: the name of what it is from.
       questions: that it answers.
     """
@@ -89,7 +89,7 @@ class GoldSet:
     disjoint: bool = True
 
     def read(self, bad: BadRecords) -> list[tuple[str, Paragraph]]:
-        """Each paragraph with its split, in file order, telling `bad` of malformed ones.
+        """Each paragraph with its split, in file order, reporting malformed ones to `bad`.
 
         Raises:
           SourceError: a file cannot be read, an article is in both, or too many malformed records.
@@ -160,7 +160,7 @@ class AskedSet:
     seed: int = 0
 
     def read(self, bad: BadRecords) -> list[tuple[str, Question]]:
-        """Each question with its split, in file order, telling `bad` of malformed ones.
+        """Each question with its split, in file order, reporting malformed ones to `bad`.
 
         Raises:
           SourceError: a file cannot be read, has no questions, or too many malformed records.

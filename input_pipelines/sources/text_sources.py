@@ -296,7 +296,7 @@ class Jsonl:
     max_line_bytes: int
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """Yields the records in file order, telling `bad` of malformed ones."""
+        """Yields the records in file order, reporting malformed ones to `bad`."""
         unique = UniqueIds()
         for path in self.paths:
             for number, line, row in json_lines(path, self.max_line_bytes, bad):
@@ -333,7 +333,7 @@ class Lines:
     max_line_bytes: int
 
     def records(self, bad: BadRecords) -> Iterator[Record]:
-        """Yields the records in file order, telling `bad` of malformed ones."""
+        """Yields the records in file order, reporting malformed ones to `bad`."""
         for path, name in zip(self.paths, places.file_names(self.paths), strict=True):
             for number, line in lines(path, self.max_line_bytes, bad):
                 if line.strip():

@@ -37,7 +37,7 @@ class Layout(Protocol):
 
     @property
     def name(self) -> str:
-        """How titles stand in rows, which a model's contract names: TEXT or TITLE_AND_BODY."""
+        """How titles are put into rows, which a model's contract names: TEXT or TITLE_AND_BODY."""
         ...
 
     @property

@@ -58,7 +58,7 @@ def _start_worker() -> None:
 def _end_with_parent() -> None:
     """Ends this process when the one that started it is gone.
 
-    A worker whose parent was killed would wait for work for ever, or go on writing a shard that a
+    A worker whose parent was killed would wait for work forever, or keep writing a shard that a
     new run is writing too.
     """
     parent = multiprocessing.parent_process()

@@ -1,4 +1,4 @@
-"""Takes over a tokenizer that exists: a Hugging Face folder on disk becomes a tokenizer folder."""
+"""Import an existing tokenizer: a Hugging Face folder on disk becomes a tokenizer folder."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Texts that are not in a store, as token groups: questions of the moment."""
+"""Tokenize texts that are not in a store, such as new questions, into token groups."""
 
 from collections.abc import Sequence
 

@@ -78,7 +78,7 @@ def word_starts(
       text: what was tokenized.
       words: for each piece, the number of the stretch of text that the tokenizer cut first; None
         for a special token, which is a word by itself.
-      offsets: for each piece, the characters of `text` it stands for.
+      offsets: for each piece, the characters of `text` that it covers.
       wordpiece: whether pieces inside a stretch are marked as such ("##").
 
     Example, pieces of XLM-R: "Oh, 東京 it"  ->  ▁O h , ▁ 東京 ▁it

@@ -28,7 +28,7 @@ ASKED = {"id": "1", "question": "What?", "answers": [{"text": "b c", "answer_sta
 @pytest.mark.parametrize(
     ("change", "reason", "message"),
     [
-        ({"answers": [{"text": "b", "answer_start": 3}]}, "answer_not_there", "there stands ' '"),
+        ({"answers": [{"text": "b", "answer_start": 3}]}, "answer_not_there", "is ' '"),
         ({"answers": [{"text": "a", "answer_start": -5}]}, "answer_not_there", "but at -5"),
         ({"answers": [{"text": "b"}]}, "bad_answer", "'answer_start', a whole number"),
         ({"answers": []}, "no_answers", "a list of objects, one or more"),
