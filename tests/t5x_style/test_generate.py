@@ -172,7 +172,7 @@ def writes(write):
 
 
 class Copies:
-    """Writes the evidence as it is, with a worse hypothesis behind it; counts what it is given."""
+    """Writes the evidence unchanged, with a worse hypothesis after it; counts what it is given."""
 
     def __init__(self, fails_after=99):
         self.compiled, self.calls, self.fails_after = 0, 0, fails_after

@@ -145,7 +145,7 @@ def test_batches_hold_the_windows_with_their_answers(folder):
 
 
 def test_an_answer_in_two_windows_is_right_in_both():
-    """Windows of 4 words, every 2: words 2 and 3 stand in two of them."""
+    """Windows of 4 words, every 2: words 2 and 3 are in two of them."""
     text = "a b c d e f"
     record = text_sources.Record("r", "q", text, f"{text.index('c')}:{text.index('d') + 1}")
     made = QuestionWindows(3, 2).rows([record], Letters(), 8, "")

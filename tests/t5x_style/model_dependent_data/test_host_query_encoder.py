@@ -38,7 +38,7 @@ from tests.models.objectives import test_realm
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A training of nine steps beside a builder: its folder, its end, what it logged."""
+    """A training of nine steps with a builder: its folder, its end, what it logged."""
     folder = tmp_path_factory.mktemp("whole")
     with Builder(folder):
         run, lines = train(folder)
@@ -113,7 +113,7 @@ def test_any_mesh_gives_the_same(whole, tmp_path):
 
 @pytest.mark.slow
 def test_processes_that_share_a_training_see_the_same_versions(whole, tmp_path, monkeypatch):
-    """The first is told by the record what its steps saw, the second by the first."""
+    """The first reads from the record what its steps saw; the second gets it from the first."""
     monkeypatch.setattr(process_group, "LIMIT_SECONDS", 900)
     folder, _, lines = whole
     copy(folder, tmp_path)
@@ -296,14 +296,14 @@ def test_a_query_never_gets_what_is_barred(whole, tmp_path, exclude):
 
 @pytest.mark.slow
 def test_a_builder_and_a_training_that_are_killed_leave_nothing_torn(tmp_path):
-    """Real processes: SIGKILL while the third version is published, and while it is taken over."""
+    """Real processes: SIGKILL while the third version is published, and while it is imported."""
     folder = tmp_path / "killed"
 
     def start(what, version):
         return process_group.start(["tests.multi_process.host", what, str(folder), str(version)])
 
     training, builder = start("train", 3), start("build", 3)
-    assert builder.wait() == -signal.SIGKILL  # the training waits, or goes on with what there is
+    assert builder.wait() == -signal.SIGKILL  # the training waits, or continues with what there is
     assert training.poll() is None and versioned_folder.published(folder / "versions") == [1, 2]
     assert (folder / "versions/versions/3.tmp").is_dir()
     builder = start("build", 0)

@@ -247,7 +247,7 @@ def test_two_processes_write_what_one_does(tmp_path):
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     shared = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
-    # only process 0 sees the folder, in which every shard has to be made anew
+    # only process 0 sees the folder, in which every shard has to be written again
     folders = [tmp_path / "two", tmp_path / "elsewhere"]
     both = [
         run(folder, devices=4, JAX_PROCESS_ID=str(number), **shared)

@@ -37,7 +37,7 @@ LINEAR = functools.partial(optimizers.AdamW, 0.05, 2, no_decay=("scale",))
 
 
 class Killed(BaseException):
-    """Stands for a process that is gone."""
+    """Simulates a process that is gone."""
 
 
 @dataclasses.dataclass

@@ -29,7 +29,7 @@ FILL = (
 
 @pytest.fixture
 def shell(tmp_path, monkeypatch):
-    """Runs lines of shell with a disk of its own mounted on `runs`; returns what they print."""
+    """Runs lines of shell with a separate disk mounted on `runs`; returns what they print."""
     if not shutil.which("unshare") or subprocess.run([*NAMESPACE, "true"]).returncode:
         pytest.skip("needs mount namespaces (unshare --user --mount)")
     monkeypatch.chdir(tmp_path)
