@@ -1,4 +1,4 @@
-"""Stage: the vectors of each text of a source, under the contract of the model that made them.
+"""Stage: embed each text of a source, under the contract of the model.
 
 Other representations that the model offers are written next to them, all of one forward pass. They
 are written in shards (`retrieval.embedding_shards`). Stopped and started again, the stage makes the

@@ -1,4 +1,4 @@
-"""Stage: systems against judgements, as TREC runs, metrics with intervals, and a table."""
+"""Stage: evaluate systems against judgements: TREC runs, metrics with intervals, and a table."""
 
 import sys
 from collections.abc import Mapping, Sequence

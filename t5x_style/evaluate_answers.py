@@ -1,4 +1,4 @@
-"""Stage: readers over retrievers, as answers, metrics with intervals, and a table."""
+"""Stage: evaluate readers over retrievers: answers, metrics with intervals, and a table."""
 
 import json
 import sys

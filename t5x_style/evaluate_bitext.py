@@ -1,4 +1,4 @@
-"""Stage: how well models compare sentences of many languages: metrics, tables, and pictures."""
+"""Stage: evaluate models on sentences of many languages: metrics, tables, and pictures."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ JOBS = {
 
 
 class Task(Protocol):
-    """Something that is asked of systems."""
+    """A task that systems are evaluated on."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Stage: retrieval with truncated vectors, of which only the first dimensions are kept.
+"""Stage: evaluate retrieval with truncated vectors, which keep only the first dimensions.
 
 A model that was trained for it (Matryoshka learning, arXiv:2205.13147) loses little; any other is
 measured in the same way, to compare. Passages are not embedded again: their vectors are cut. Of

@@ -1,4 +1,4 @@
-"""Stage: keeps the translations that a model of an earlier round takes for translations.
+"""Stage: filter translations by the score of a model from an earlier round.
 
 A pair of sentences is scored by margin (arXiv:1811.01136), among the other sentences of its pair of
 languages: a good translation is nearer than what else is near.
@@ -41,7 +41,7 @@ JOBS = {
 
 @dataclasses.dataclass(frozen=True)
 class QualityRule:
-    """Which translations are kept.
+    """Rule for keeping translations.
 
     Attributes:
       min_score: score that is kept at least, in units of the margin; of 'ratio' 1 is as near as

@@ -1,4 +1,4 @@
-"""Stage: a model on collections that its tuning has not seen.
+"""Stage: evaluate a model on collections that were not part of its tuning.
 
 One model a stage: the untouched encoder is measured once, however often it is tuned. The verdict
 compares what two of these stages found.

@@ -1,4 +1,4 @@
-"""Stage: labelled pairs that are probably wrong, for somebody to look at.
+"""Stage: find labelled pairs that are probably wrong, for a person to check.
 
 A pair is suspect if not one of several searches finds its passage among the best for its query. A
 shifted column or a wrong join makes such pairs in numbers; a few are merely hard. Nothing is left

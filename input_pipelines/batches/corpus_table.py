@@ -1,4 +1,4 @@
-"""A store of blocks as what is retrieved from: rows of one length, and what they belong to."""
+"""Retrieval corpus of a store of blocks: rows of one length, and their pages and duplicates."""
 
 import dataclasses
 import functools

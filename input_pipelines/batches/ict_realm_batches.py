@@ -17,7 +17,7 @@ from input_pipelines.store.token_store import StoreError, TokenStore
 
 
 class _Sentences(abc.ABC):
-    """What both pipelines are made of: a store of blocks, its sentences, a plan over some of them.
+    """Shared base of both pipelines: a store of blocks, its sentences, a plan over some of them.
 
     Attributes:
       store: of blocks.

@@ -1,4 +1,4 @@
-"""The file that says which passages answer a query and which only look as if they did.
+"""Reads a negatives file: passages that answer a query, and passages that only look like it.
 
 docs/mining.md describes its lines, and the `.origin.json` next to a mined file.
 """
@@ -26,7 +26,7 @@ class PairsError(ValueError):
 
 @dataclass(frozen=True)
 class Pairs:
-    """What a negatives file says, as rows of the stores.
+    """Content of a negatives file, as rows of the stores.
 
     Attributes:
       queries: int64 [Q], rows in the query store.

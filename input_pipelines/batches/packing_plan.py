@@ -1,4 +1,4 @@
-"""The plan: which passages fill which rows of which step, as a pure function of (seed, step).
+"""Packing plan: assigns passages to the rows of each step, as a pure function of (seed, step).
 
 A plan is an endless list of rows. Epoch `e` orders its passages by a hash of (seed, e); that order
 is cut into blocks of thousands of passages; each block is packed by itself, and its rows are
@@ -146,7 +146,7 @@ def temperature_of(exponent: float) -> float:
 
 
 class MixtureOrder:
-    """In which order passages of several stores are shown, epoch after epoch.
+    """Order of the passages of several stores, epoch after epoch.
 
     A passage has a global number: its row in its store plus the sizes of the stores before it. An
     epoch is as many passages as all stores hold together; store k gives its share of them, walking
@@ -196,7 +196,7 @@ class MixtureOrder:
 
 
 class Plan:
-    """Which passages fill which rows of which step.
+    """Assignment of passages to the rows of each step.
 
     Epochs, and the global numbers of passages, are those of `MixtureOrder`.
 

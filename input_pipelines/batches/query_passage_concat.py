@@ -1,4 +1,4 @@
-"""A query and a passage in one text, as a re-ranker reads them.
+"""Concatenate a query and a passage into one text, the input of a re-ranker.
 
     tokens        CLS  q  ##q SEP  p  ##p  p  SEP
     token_types    0   0   0   0   1   1   1   1

@@ -21,7 +21,7 @@ _AT_ONCE = 1024  # texts that are tokenized together
 
 
 class Reading:
-    """How a reader's texts are made.
+    """Settings of a reader's input texts.
 
     Attributes:
       query_length, passage_length: tokens at which question and passage are cut, as in training:

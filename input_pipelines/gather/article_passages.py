@@ -1,4 +1,4 @@
-"""Articles with headings and links as passages, and what sections and links these have.
+"""Passages of articles, with the sections and links that they have.
 
 Reads what WikiExtractor writes, its version 2 with `--links --sections` and its version 3 with
 `--html`, in text form or in JSON form, escaped or not:

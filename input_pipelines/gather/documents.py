@@ -37,7 +37,7 @@ JOBS = {
 
 
 class Document(NamedTuple):
-    """One, whose language is a code as `languages.canonical` writes it."""
+    """A document; its language is a code as `languages.canonical` writes it."""
 
     language: str
     shard: str
@@ -67,7 +67,7 @@ def parts_of(document: str) -> tuple[str, str, str]:
 
 
 class DocumentSource(TextSource, Protocol):
-    """Where documents come from: a source whose texts have a language, a shard and a name."""
+    """Source of documents: texts with a language, a shard and a name."""
 
     @property
     def shard(self) -> str:
@@ -80,7 +80,7 @@ class DocumentSource(TextSource, Protocol):
 
 
 class DocumentTexts:
-    """What makes a `DocumentSource` a `TextSource`: the ids of its records are LANGUAGE/SHARD/NAME.
+    """Adapter of a `DocumentSource` to a `TextSource`: record ids are LANGUAGE/SHARD/NAME.
 
     `gather` reads documents instead, which it checks itself.
     """
@@ -176,7 +176,7 @@ def _as_id(row: Mapping[str, object], field: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class DocumentRules:
-    """What a document has to be like.
+    """Rules that a document must fulfil.
 
     Attributes:
       min_characters: of its text.

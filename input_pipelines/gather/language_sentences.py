@@ -1,4 +1,4 @@
-"""Sentences of many languages, a file each: what vocabularies and language models are made of.
+"""Sentences of many languages, a file each, to train vocabularies and language models on.
 
 `gather_sentences` writes `sentences/CODE.jsonl`, lines {"_id", "text"}, each sentence once, from
 both sides of translations and from text of one language; `mixture` reads the folder with languages
@@ -40,7 +40,7 @@ JOBS = {
 
 @dataclasses.dataclass(frozen=True)
 class SentenceRules:
-    """What text of one language has to be like; both sides of translations were looked at before.
+    """Rules for text of one language; sides of translations were checked before.
 
     Attributes:
       min_characters, max_characters: LaBSE drops lines of fewer than 10 and more than 5,000.

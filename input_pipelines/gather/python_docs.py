@@ -38,7 +38,7 @@ class Passage:
 
 @dataclasses.dataclass(frozen=True)
 class QueryRules:
-    """What makes a summary a query, and how queries are split.
+    """Rules by which a summary becomes a query, and queries are split.
 
     dev, test: target sizes of the held-out splits. min_words, max_words, min_content: of a summary,
     in words (min_content: without function words, distinct). near_duplicate: Jaccard similarity

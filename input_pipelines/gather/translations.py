@@ -38,7 +38,7 @@ JOBS = {
 
 @dataclasses.dataclass(frozen=True)
 class TranslationRules:
-    """What a pair of sentences has to be like.
+    """Rules that a pair of sentences must fulfil.
 
     Attributes:
       min_characters, max_characters: of each side. LaBSE (arXiv:2007.01852) drops lines of fewer
@@ -118,7 +118,7 @@ class _Kept(NamedTuple):
 
 
 class _Tally:
-    """What was read, kept and dropped of a pair of languages."""
+    """Counts of sentences read, kept and dropped for a pair of languages."""
 
     def __init__(self) -> None:
         self.read = 0

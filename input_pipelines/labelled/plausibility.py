@@ -1,4 +1,4 @@
-"""Data that can be read and cannot be meant: swapped columns, one pair, one query for all."""
+"""Detect implausible data: swapped columns, a single pair, one query for all."""
 
 import statistics
 from collections.abc import Sequence

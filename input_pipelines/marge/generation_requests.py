@@ -1,4 +1,4 @@
-"""What a model is asked to write: documents in other languages, or shorter, read from their chunks.
+"""Generation requests: documents to write in another language, or shorter, from their chunks.
 
 chunk      each chunk of a document is evidence by itself, and what is written of them is joined:
            the translation of a document, however long it is (MARGE, arXiv:2006.15020, section 4.2)
@@ -59,7 +59,7 @@ class Batch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Which documents are asked for.
+    """Selection of documents for requests.
 
     Attributes:
       pairs: (language of the document, language to write); the same twice for summaries. A number:

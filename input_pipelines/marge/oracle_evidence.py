@@ -1,4 +1,4 @@
-"""Targets with evidence that is given, not found: to see how much evidence helps to write a text.
+"""Targets with given evidence instead of retrieved: to measure how much evidence helps.
 
 true     the same part of the same document in another language
 random   a chunk of a document of another name, in the language of the true one

@@ -1,4 +1,4 @@
-"""Batches of sub-batches as a plan puts them together: a row of the plan is a row of a batch.
+"""Batches of a plan of sub-batches: a row of the plan is a row of a batch.
 
 What is in a step follows from the plan and the number of the step alone. Rows of `target` and
 `evidence` belong together, and hold several sub-batches where they fit.

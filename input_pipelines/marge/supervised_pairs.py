@@ -1,4 +1,4 @@
-"""Texts to be written from texts that are given: a MARGE fine-tuned to translate or to summarise.
+"""Texts to write from given texts: fine-tunes MARGE to translate or to summarise.
 
 Names define what belongs together: the document of one collection is the evidence, that of
 another collection the target. Nothing is retrieved, and the plan is the same from first to last.
@@ -23,7 +23,7 @@ Collections = tuple[str, str]  # from, to: languages "de", or "LANGUAGE/SHARD" e
 
 
 class WrittenPairs(PlannedBatches):
-    """Batches whose sub-batches are a target each, with what it is written from.
+    """Batches whose sub-batches have one target each, with its source texts.
 
     Attributes:
       counts: sub-batches of each pair of collections, "de -> en".

@@ -1,4 +1,4 @@
-"""The passages that pairs are cut from, and what is known of them."""
+"""The passages that pairs are cut from, with their metadata."""
 
 import collections
 import functools
@@ -19,7 +19,7 @@ _SAMPLE = 1000  # passages that are looked at for copies
 
 
 class PairCorpus:
-    """Passages with what the kinds of pairs need to know of them; tables are read on first use.
+    """Passages with the metadata that kinds of pairs need; tables are read on first use.
 
     Attributes:
       store: of the passages, layout 'text' or 'title_and_body'.

@@ -10,7 +10,7 @@ from input_pipelines.store.token_store import Passages
 
 
 class Words:
-    """Where words start in passages.
+    """Word starts of passages.
 
     Attributes:
       first, last: int64 [N], positions of each passage's [CLS] and of its last token, the [SEP].

@@ -31,7 +31,7 @@ Answered = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """What pairs of a kind can be made of.
+    """Examples from which a kind makes pairs.
 
     Attributes:
       pairs: for each example, rows of the passages that answer it, shown in turn, and hard

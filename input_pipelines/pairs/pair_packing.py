@@ -1,4 +1,4 @@
-"""In which rows the queries and passages of a step are: a pure function of (seed, step)."""
+"""Pack the queries and passages of a step into rows: a pure function of (seed, step)."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence

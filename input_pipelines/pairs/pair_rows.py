@@ -1,4 +1,4 @@
-"""Rows for the texts of a step: which text is where, and how many rows a batch needs.
+"""Place the texts of a step in rows, and count the rows that a batch needs.
 
 `fitting_rows` and `known_positives` are for gin: the pipeline and the objective bind the same
 number, which follows from the data.

@@ -1,4 +1,4 @@
-"""Which queries are in which step, and with which passages: a pure function of (seed, step).
+"""Choose the queries of a step and their passages: a pure function of (seed, step).
 
 An epoch orders the queries by a hash of (seed, epoch); that order is cut into blocks of thousands
 of queries, and a block is dealt out to its steps by length: the queries whose passages are about

@@ -1,4 +1,4 @@
-"""How many steps suit a collection, by its size: for recipes that run on any collection."""
+"""Number of steps for a collection, by its size: for recipes that run on any collection."""
 
 import math
 

@@ -71,7 +71,7 @@ def _words_of(token: str) -> tuple[Word, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """What counts as right for a question.
+    """Accepted answers of a question.
 
     Attributes:
       texts: answers, any of which will do.

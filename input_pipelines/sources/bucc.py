@@ -70,7 +70,7 @@ def _sentences(
 
 @dataclasses.dataclass(frozen=True)
 class BuccGold:
-    """Which sentences are translations.
+    """Gold pairs of translations.
 
     Attributes:
       folder: see `BuccSentences`.

@@ -73,7 +73,7 @@ def without_variant(code: str) -> str:
 
 
 class Among:
-    """Whether a language is one of these, in whatever script or country."""
+    """Membership of a language in a list, in any script or country."""
 
     def __init__(self, codes: Iterable[str]):
         self._known = {without_variant(code) for code in codes}

@@ -140,7 +140,7 @@ def _choose(articles: Sequence[str], share: float, seed: int) -> set[str]:
 
 @dataclasses.dataclass(frozen=True)
 class AskedSet:
-    """Questions with answers and no more: whether a corpus answers them is for it to show.
+    """Questions with answers only; it is unknown whether the corpus answers them.
 
     Rows of the files have `id` or `_id`, `question` or `text`, `answers`, and 'regex' as
     `answer_type` where these are regular expressions.

@@ -1,4 +1,4 @@
-"""The interface of text sources, what they are written with, and two of them: jsonl, plain lines.
+"""The interface of text sources, helpers to write one, and two sources: jsonl, plain lines.
 
 Whatever reads text takes a `TextSource`: `prepare.prepare` with any layout,
 `tokenization.train_tokenizer`, `write_beir.write_collection`, `mixtures`. A new source is a new
@@ -112,7 +112,7 @@ class BadRecords:
 
 
 class TextSource(Protocol):
-    """Texts in a fixed order: THE interface of what text is read from.
+    """Texts in a fixed order: the interface of all sources of text.
 
     It is made by gin of paths and names. It has no fingerprint: what it reads is in
     `stage.run.inputs`, whose content identifies a stage's result together with these parameters.
@@ -132,7 +132,7 @@ class TextSource(Protocol):
 
 
 class Judgements(Protocol):
-    """Which passages answer which queries, in a fixed order."""
+    """Judgements: the passages that answer each query, in a fixed order."""
 
     def judgements(self, bad: BadRecords) -> Iterator[tuple[str, str, int, str]]:
         """Yields (query, passage, relevance, "file:line"), reporting malformed ones to `bad`."""

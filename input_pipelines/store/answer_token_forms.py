@@ -123,7 +123,7 @@ def _given(path: str, store: TokenStore, bad: BadRecords) -> dict[int, Answers]:
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """What every worker receives: arguments of `find_forms`."""
+    """Job of a worker: arguments of `find_forms`."""
 
     corpus: str
     questions: str

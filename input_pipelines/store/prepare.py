@@ -1,4 +1,4 @@
-"""Tokenizes a source on all cores into a token store that can be read by row number.
+"""Tokenize a source on all cores into a token store that can be read by row number.
 
 The source is read once, in order, and cut into chunks of `shard_size` records. A worker tokenizes a
 chunk and writes one shard, so the store does not depend on how many workers there are. Next to each
@@ -41,7 +41,7 @@ JOBS = {
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """What a shard's bytes depend on in addition to its records."""
+    """Settings that a shard's bytes depend on, in addition to its records."""
 
     tokenizer: str
     fingerprint: str
@@ -58,7 +58,7 @@ class _Job:
 
 @dataclasses.dataclass(frozen=True)
 class _Receipt:
-    """A finished shard: what it was made from, what it is, and what the manifest needs of it."""
+    """Receipt of a finished shard: its inputs, its hash, and its part of the manifest."""
 
     job: str
     records: str

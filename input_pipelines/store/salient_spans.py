@@ -1,4 +1,4 @@
-"""Which spans of a sentence are worth hiding: names, dates, numbers (REALM, section 3.4).
+"""Find salient spans of a sentence to mask: names, dates, numbers (REALM, section 3.4).
 
 What it takes to fill such a span in is knowledge of the world, which a retrieved text may hold.
 `Rules` needs nothing but the text: names by their capitals, dates and numbers by patterns, titles
@@ -26,7 +26,7 @@ class SpanError(ValueError):
 
 
 class Finder(Protocol):
-    """Frozen, and small: it is handed to every worker, and its repr names what it finds."""
+    """A frozen, small object that is sent to every worker; its repr identifies what it finds."""
 
     @property
     def wants_titles(self) -> bool:

@@ -73,7 +73,7 @@ class StoreRecord:
 
 @dataclasses.dataclass(frozen=True)
 class ShardInfo:
-    """What the manifest says of one shard: file name, records, size in bytes, sha256 hex."""
+    """Manifest entry of one shard: file name, records, size in bytes, sha256 hex."""
 
     file: str
     count: int

@@ -46,7 +46,7 @@ class Passages(NamedTuple):
 
 @dataclass(frozen=True)
 class Text:
-    """What a passage says, for showing it."""
+    """Texts of a passage, for display."""
 
     id: str
     title: str

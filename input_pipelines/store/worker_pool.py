@@ -1,4 +1,4 @@
-"""Worker processes for texts: spawned, one core each, gone with the one that started them."""
+"""Worker processes for texts: spawned, one core each, ended with their parent process."""
 
 import concurrent.futures
 import multiprocessing.connection

@@ -1,4 +1,4 @@
-"""How well a vocabulary holds many languages: what is unknown, and into how much words fall.
+"""Coverage of languages by a vocabulary: unknown words, and tokens per word.
 
 A word that has an unknown character, or is too long, is [UNK] as a whole in WordPiece: a model can
 neither read nor predict it, and no loss shows it. So bytes are counted: one token may cover a
@@ -29,7 +29,7 @@ class VocabularyError(ValueError):
 
 @dataclasses.dataclass
 class _Count:
-    """What was seen of a language."""
+    """Counts of a language."""
 
     sentences: int = 0
     words: int = 0

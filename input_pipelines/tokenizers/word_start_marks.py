@@ -1,4 +1,4 @@
-"""Where words start among the pieces of any tokenizer, so that whole words can be masked.
+"""Mark word starts among the pieces of any tokenizer, for whole-word masking.
 
 A word is what BERT's own tokenizer calls one: a run of characters between white space, punctuation
 and Chinese characters, and each punctuation mark and Chinese character by itself. Tokenizers that

@@ -17,7 +17,7 @@ _MARKDOWN = re.compile(r"([\\`*_\[\]<>|#])")
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What a card says.
+    """Facts of a model card.
 
     Attributes:
         base: name of the encoder that the training started from; no path.

@@ -1,4 +1,4 @@
-"""How to use a fine-tuned model, for its model card: code that gives the vectors of training."""
+"""Usage section of a model card: code that gives the vectors of training."""
 
 from models.interop import export_checks, model_cards
 from t5x_style.interfaces.contract import Contract

@@ -35,7 +35,7 @@ _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """Where a tensor lies, and what the file's header says of it; `dtype` in safetensors' words."""
+    """Place of a tensor in a file, and its header entry; `dtype` in safetensors' words."""
 
     file: Path
     name: str

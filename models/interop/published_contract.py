@@ -1,4 +1,4 @@
-"""How a published encoder makes vectors: what its sentence-transformers folder says.
+"""Read a published encoder's contract from its sentence-transformers folder.
 
 Pooling and normalisation are modules of `modules.json`, the maximum length is in
 `sentence_bert_config.json`, prompts and similarity are in `config_sentence_transformers.json`. None
@@ -58,7 +58,7 @@ class PublishedContractError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class PublishedContract:
-    """What a sentence-transformers folder says.
+    """Contract of a sentence-transformers folder.
 
     Attributes:
         pooling: `cls`, `mean`, or `pooler` where a Dense module is BERT's pooler.

@@ -1,4 +1,4 @@
-"""The folder of a published encoder, by the names of its files: whether it is one, its weights.
+"""Recognise the folder of a published encoder by its file names, and find its weights.
 
 The messages say what else was found in its place: nothing, a file, data to train on, or weights
 that are pickles, which are never opened.

@@ -1,4 +1,4 @@
-"""How a family of encoders is published: fields of config.json, names and shapes of tensors.
+"""Layout of a published family of encoders: fields of config.json, names and shapes.
 
 Each file `layout_*.py` of this folder holds one, `LAYOUT`; import and export find it by the
 `model_type` of config.json or by the class of our configuration. A new family is a new file.
@@ -32,7 +32,7 @@ _OUTER = re.compile(r"^((lm|0\.auto_model|auto_model|model|module)\.)+")
 
 
 class Options(NamedTuple):
-    """What config.json does not decide; see the encoder's configuration."""
+    """Options that config.json does not set; see the encoder's configuration."""
 
     dtype: str
     remat: str

@@ -121,7 +121,7 @@ def batch_spec(
 
 @dataclasses.dataclass(frozen=True)
 class ContrastiveConfig:
-    """How the loss is made.
+    """Settings of the loss.
 
     Attributes:
         blocks: names of BLOCKS that share the softmax; query_passage has to be among them.

@@ -1,4 +1,4 @@
-"""Which passages of a batch came with which query: rows may be packed, and in any order."""
+"""Group the passages of a batch by query: rows may be packed, and in any order."""
 
 import jax
 import jax.numpy as jnp

@@ -21,7 +21,7 @@ TEACHERS = ("kl", "m3_kd")
 
 @dataclasses.dataclass(frozen=True)
 class JointLossConfig:
-    """What is learned from the batch, from all kinds together, and from a teacher.
+    """Settings: losses over the batch, over all kinds together, and from a teacher.
 
     Attributes:
         weights: kind -> weight of its losses; 0.1 of sparse in the official code, 1 of others.

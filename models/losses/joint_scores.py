@@ -77,7 +77,7 @@ class Sums(NamedTuple):
 
 
 class Tiles(NamedTuple):
-    """How scores are computed; hashable, so that it may be static.
+    """Settings of the score computation; hashable, so that it may be static.
 
     Attributes:
         kinds: of representations, with the weight of each in the sum.

@@ -92,7 +92,7 @@ def split_of(table: tuple[int, ...]) -> Split:
 
 
 class Head(NamedTuple):
-    """What one device has of the output layer."""
+    """One device's part of the output layer."""
 
     split: Split
     table: jax.Array  # [V, D] computation dtype

@@ -41,7 +41,7 @@ class AttentionError(ValueError):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Segments:
-    """What self-attention may see, as a kernel takes it.
+    """Segments that self-attention may see, in the form that a kernel takes.
 
     Attributes:
         ids: [B, L] int32, 0 = padding.
@@ -74,7 +74,7 @@ Visible = jax.Array | Segments | Local  # an array: bool [B, Q, K] or [B, 1 or H
 
 
 class Choice(NamedTuple):
-    """Whether a fused kernel is taken where the platform has one, and why, in words."""
+    """Decision whether to use a fused kernel, with its reason in words."""
 
     fused: bool
     why: str

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 
 class Cache(Protocol):
-    """What a network remembers of what was written."""
+    """Decoding state of a network: what it remembers of the written tokens."""
 
     def reordered(self, of_parent: Callable[[jax.Array], jax.Array]) -> Self:
         """`of_parent` of every array [B, N, ...] that belongs to hypotheses."""
@@ -26,7 +26,7 @@ _NEVER = -1e30  # a logarithm of a probability; finite, so that sums of it are
 
 @dataclasses.dataclass(frozen=True)
 class GenerationConfig:
-    """How a text is written.
+    """Settings of decoding.
 
     Attributes:
         length: tokens at most, the first (given) and the last included; at least 2.

@@ -71,7 +71,7 @@ Visible = attention.Visible
 
 @dataclasses.dataclass(frozen=True)
 class BlockConfig:
-    """What one transformer layer needs to know.
+    """Settings of one transformer layer.
 
     Attributes:
         hidden: width D of the residual stream.

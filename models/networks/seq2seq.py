@@ -51,7 +51,7 @@ class DecoderConfig:
 
 
 class Evidence(NamedTuple):
-    """What a decoder reads, and how.
+    """Evidence that a decoder reads, with its bias.
 
     Attributes:
         states: [B, K, D], of an encoder.

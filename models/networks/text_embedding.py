@@ -1,4 +1,4 @@
-"""From hidden states to the vectors that are searched, under one contract for all objectives.
+"""Turn hidden states into vectors for search, under one contract for all objectives.
 
 Letters: B rows, L row length, S segments per row, D hidden width.
 """
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingConfig:
-    """How a text becomes a vector; the fields of `Contract` that a user chooses.
+    """Settings of text embedding: the fields of `Contract` that a user chooses.
 
     Attributes:
         pooling: `cls`; `mean` over all tokens of the segment, specials included; `pooler`, [CLS]

@@ -1,4 +1,4 @@
-"""What encoders with a state for each token share: an embedding block, then layers.
+"""Common part of encoders with a state for each token: an embedding block, then layers.
 
 A family says what its block and its layers are; whole texts, a few tokens, and the states of an
 early layer follow from them here.

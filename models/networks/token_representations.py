@@ -1,4 +1,4 @@
-"""From the states of tokens to weights of words and to several vectors: heads of M3 and ColBERT.
+"""Heads of M3 and ColBERT: weights of words, and a vector of each token.
 
 Chen et al. 2024, arXiv:2402.03216, section 3.2; Khattab and Zaharia 2020, arXiv:2004.12832,
 sections 3.2 and 3.3. Letters: B rows, L row length, D hidden width, E

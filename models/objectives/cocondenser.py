@@ -34,7 +34,7 @@ _OWN_SIDE = ("query_passage", "query_query")  # each span is compared with all s
 
 
 class Spans(NamedTuple):
-    """What is known of the spans of some rows.
+    """Metadata of the spans of some rows.
 
     Attributes:
         vectors: [B, S, D] float32, last [CLS] states.

@@ -1,4 +1,4 @@
-"""What Condenser's objectives share: a head that reads early states, and the last [CLS] state.
+"""Common part of Condenser's objectives: a head over early states and the last [CLS] state.
 
 See `condenser`. Letters: B rows, L row length, D hidden width.
 """

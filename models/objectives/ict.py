@@ -1,4 +1,4 @@
-"""The inverse cloze task: which block of text was this sentence taken from?
+"""The inverse cloze task: find the block of text that a sentence was taken from.
 
 Lee et al. 2019, arXiv:1906.00300, with the facts of the official code (`language/orqa`): one
 encoder for sentences and blocks, vectors of 128, inner products, a softmax over all blocks of the

@@ -40,7 +40,7 @@ ALL = "all"  # the weighted sum of the scores of all kinds
 
 
 class Updates(nnx.Variable):
-    """How often the parameters were updated."""
+    """Count of parameter updates."""
 
 
 class M3(Objective):

@@ -78,5 +78,5 @@ def restarted(text: Mapping[str, jax.Array], sep: int) -> jax.Array:
     column = jnp.arange(text["tokens"].shape[1], dtype=jnp.int32)[None]
     ends = jnp.where(text["tokens"] == sep, column, -1)
     before = jax.lax.cummax(jnp.pad(ends, ((0, 0), (1, 0)), constant_values=-1)[:, :-1], axis=1)
-    behind = column - before  # from the last [SEP] on; which is where [CLS] would be
+    behind = column - before  # from the last [SEP] on; it is where [CLS] would be
     return jnp.where(behind < text["positions"], behind, text["positions"])

@@ -1,4 +1,4 @@
-"""Which class a pair of texts is of: paraphrase or not (PAWS-X), entailed or contradicted (XNLI).
+"""Classify a pair of texts: paraphrase or not (PAWS-X), entailed or contradicted (XNLI).
 
 Both texts are read in one, as BERT's fine-tuning does (Devlin et al. 2019, arXiv:1810.04805,
 section 4.1), and what is said of them is

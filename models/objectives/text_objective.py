@@ -1,4 +1,4 @@
-"""What objectives over packed text share: an encoder, its tied MLM head, and what both offer."""
+"""Common part of objectives over packed text: an encoder and its tied MLM head."""
 
 from collections.abc import Mapping
 

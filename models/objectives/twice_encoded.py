@@ -1,4 +1,4 @@
-"""What objectives share that encode each text twice, under other dropout.
+"""Common part of objectives that encode each text twice, under different dropout.
 
 See `simcse`. Letters: B rows, S segments a row, D hidden width.
 """

@@ -1,4 +1,4 @@
-"""Slices by the names that people give them, and what Google Cloud calls the same.
+"""Slices by the names that people use, and the names that Google Cloud uses.
 
 v5e:4x4            a topology
 v5litepod-16       an accelerator type of TPU VMs; v5e-16 as well

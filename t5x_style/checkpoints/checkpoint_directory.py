@@ -1,4 +1,4 @@
-"""The folder of a run's checkpoints: what counts, what is damaged, what may be deleted.
+"""The folder of a run's checkpoints: complete and damaged ones, and which may be deleted.
 
     checkpoints/500/                    complete: has integrity.json
     checkpoints/1000/                   half-written if it has not: deleted by the next save
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Shared:
-    """What a training has in common with the same training of more steps.
+    """Steps that a training shares with the same training of more steps.
 
     Attributes:
       step: the last step whose state does not depend on the length.

@@ -1,4 +1,4 @@
-"""What a checkpoint holds: a TrainState as named items of plain nested dicts, and back."""
+"""Layout of a checkpoint: a TrainState as named items of plain nested dicts, and back."""
 
 import logging
 from collections.abc import Iterable, Mapping

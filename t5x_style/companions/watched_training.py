@@ -1,4 +1,4 @@
-"""A training as its companion reads it: on a disk that both see, or on object storage.
+"""Read a training from its companion: on a disk that both see, or on object storage.
 
 A training that is started with other settings points its link to another version, perhaps between
 two readings of ours: so the link is followed once in each look, and all that the look reads is of

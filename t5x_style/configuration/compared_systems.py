@@ -112,7 +112,7 @@ def _leaves(bindings: Iterable[Binding]) -> list[Any]:
 
 @dataclass(frozen=True)
 class _System:
-    """What the dictionary says of one system.
+    """Entry of the dictionary for one system.
 
     Attributes:
       key: its name as the dictionary has it, which may be a macro.

@@ -35,7 +35,7 @@ RUN = "t5x_style.stage.run"  # the configurable that calls a stage's job
 
 @dataclass
 class Config:
-    """What the files and the command line say together; later statements have won.
+    """Statements of the files and the command line; later statements have overridden earlier ones.
 
     `overridden` holds the bindings and macros that lost, `problems` what `gin_checks.check_names`
     refuses before it looks further.

@@ -14,7 +14,7 @@ OURS = ("t5x_style", "models", "input_pipelines", "gin_configs", "launch")
 
 @dataclass(frozen=True)
 class Module:
-    """What one source file defines at its top level.
+    """Top-level definitions of one source file.
 
     Attributes:
       definitions: functions and classes by name.

@@ -1,4 +1,4 @@
-"""What a call leads to through `@` references."""
+"""Find the bindings that a call reaches through `@` references."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any

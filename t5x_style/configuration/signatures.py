@@ -55,7 +55,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a call may pass.
+    """Parameters of a call.
 
     Attributes:
       parameters: by name, in order; none where the source was not found.

@@ -1,4 +1,4 @@
-"""What differs between two configurations below one reference, as bindings in a scope."""
+"""Write the differences between two configurations below one reference as bindings in a scope."""
 
 from collections.abc import Collection
 from typing import Any
@@ -17,7 +17,7 @@ def seen_by(config: Config, target: str, scope: str) -> dict[str, Binding]:
 
 
 class Differences:
-    """Follows references of `own` and writes down where it is not as `base`.
+    """Follows references of `own` and records where it differs from `base`.
 
     A binding that differs, or leads to one, is written with the scope added to its call's; macros
     that are not the same in both are replaced by their values. All else stays shared.

@@ -1,4 +1,4 @@
-"""Several processes share one stage: how many, which one this is, and how long to wait for others.
+"""Flags of several processes that share one stage: number, index, and time limits.
 
 Flags, on every entry point, or JAX's own variables in their place; a flag wins:
 

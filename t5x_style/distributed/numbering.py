@@ -1,4 +1,4 @@
-"""The number of this host among those of a TPU slice, or of several slices, as JAX finds it out.
+"""Number this host among those of a TPU slice, or of several slices, as JAX does.
 
 On a TPU VM JAX asks the metadata server, on GKE it reads the variables that GKE sets; with several
 slices `MEGASCALE_*` say which one this is. Hosts are numbered slice by slice, and by worker within

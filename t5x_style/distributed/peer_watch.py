@@ -46,7 +46,7 @@ def let_finish(thread: threading.Thread) -> None:
 
 
 class Peers:
-    """What this process hears of the others, and reports to them.
+    """Messages between this process and the others.
 
     Attributes:
       number, count: of this process, and of all.

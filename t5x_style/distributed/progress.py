@@ -1,4 +1,4 @@
-"""How far a long loop is: a bar in a terminal, a line a minute in a log."""
+"""Progress of a long loop: a bar in a terminal, a line a minute in a log."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Processes meet before JAX joins them: who did not come is known by number, in bounded time.
+"""Let processes meet before JAX joins them: names those that are absent, in bounded time.
 
 `jax.distributed.initialize` waits too, but when time is up it aborts the process from C++, with a
 stack trace and no word on whom it waited for. Process 0 listens at the meeting port; the others

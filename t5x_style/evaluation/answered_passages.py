@@ -1,4 +1,4 @@
-"""Stage: retrievers by whether a passage that they find holds an answer, as metrics and a table."""
+"""Stage: evaluate retrievers by whether a retrieved passage holds an answer."""
 
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Systems next to each other: differences, intervals and tests, as files and as tables."""
+"""Compare systems: differences, intervals and tests, as files and as tables."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""What the vectors of a sample of texts say of a model: figures, problems, causes, remedies.
+"""Report on a model's vectors of sample texts: figures, problems, causes, remedies.
 
 Letters: D vector size, N different texts, Q different queries.
 """
@@ -33,7 +33,7 @@ class Vectors(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What was found at one step.
+    """Findings at one step.
 
     Attributes:
       figures: by name; docs/contrastive.md says what they mean.

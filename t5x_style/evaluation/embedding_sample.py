@@ -26,7 +26,7 @@ _NEEDED = ("tokens", "segment_ids", "segment_valid", "example_id")
 
 
 class _Plan(NamedTuple):
-    """Which rows of a batch are embedded.
+    """Choice of the rows of a batch to embed.
 
     Attributes:
       rows: [pieces, R] int64, of the smallest group.

@@ -14,7 +14,7 @@ from t5x_style.retrieval import answer_reader, encoding
 
 
 class Windows(Batched, AnswerKey, Protocol):
-    """Questions with their passages in windows, and what is right.
+    """Questions with their passages in windows, and the right answers.
 
     Attributes:
       question_of: int [windows], the place of each window's question among `questions()`.

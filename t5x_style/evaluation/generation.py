@@ -1,4 +1,4 @@
-"""How well texts were written: BLEU and chrF by sacrebleu, ROUGE-L by rouge-score.
+"""Metrics of generated texts: BLEU and chrF by sacrebleu, ROUGE-L by rouge-score.
 
     BLEU      of all texts of a pair of languages together, a document being one segment
     chrF      alike
@@ -42,7 +42,7 @@ class GenerationError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """What was written.
+    """A generated text.
 
     Attributes:
       id, name: of the document that was read, "LANGUAGE/SHARD/NAME" and "SHARD/NAME".

@@ -1,4 +1,4 @@
-"""What an evaluation chose for a hybrid: kept in a contract, for those who search or export it."""
+"""Weights that an evaluation chose for a hybrid: kept in a contract, for search and export."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""An objective's own loss and metrics in the middle of training, on the same batches each time.
+"""An objective's own loss and metrics during training, on the same batches each time.
 
 A training logs the loss of the current batch, with random masks; this is the loss of fixed
 batches with the same masks each time, without dropout, so that moments and runs can be compared.

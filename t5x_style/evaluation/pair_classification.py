@@ -15,7 +15,7 @@ from t5x_style.retrieval import encoding
 
 
 class LabelledPairs(Batched, Protocol):
-    """Pairs whose classes are known.
+    """Pairs with known classes.
 
     Attributes:
       classes: names of the classes.

@@ -37,7 +37,7 @@ class RunError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """What a system scored on each query, and over all.
+    """Scores of a system on each query, and over all.
 
     Attributes:
       queries: their ids, sorted.

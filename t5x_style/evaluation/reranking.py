@@ -1,4 +1,4 @@
-"""A re-ranker's metrics in the middle of training, on candidates of development queries."""
+"""Metrics of a re-ranker during training, on candidates of development queries."""
 
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Retrieval metrics in the middle of training, on development queries and a sampled corpus."""
+"""Retrieval metrics during training, on development queries and a sampled corpus."""
 
 import functools
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What is evaluated: BM25, a model with an index, re-rankers of their hits, fusions of two."""
+"""Systems to evaluate: BM25, a model with an index, re-rankers of their hits, fusions of two."""
 
 import functools
 import sys

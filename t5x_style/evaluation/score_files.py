@@ -1,4 +1,4 @@
-"""scores.json: what one model scored on each query of some collections, to be compared later.
+"""scores.json: a model's scores on each query of some collections, for later comparison.
 
 By the name of what was measured: {"passages": n, "queries": [id, ...], "groups": [a number for each
 query, the same where they ask for one passage] or null, "metrics": {metric: [a number for each

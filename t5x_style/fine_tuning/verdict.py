@@ -1,4 +1,4 @@
-"""Stage: is the fine-tuned encoder better than the one that it started from?
+"""Stage: test whether a fine-tuned encoder is better than its initial model.
 
 It follows from the paired difference of one metric on held-out queries (bootstrap, see
 `evaluation.significance`):

@@ -1,4 +1,4 @@
-"""What verdict.json says, in Markdown: the first lines of a fine-tuning's page."""
+"""Write verdict.json as Markdown: the first lines of a fine-tuning's page."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -63,7 +63,7 @@ def restarts(spent: Spent) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class StageTime:
-    """What a stage took in one command.
+    """Time of a stage in one command.
 
     Attributes:
       now: seconds of its process; 0 where its result was there already.

@@ -1,11 +1,11 @@
-"""Which answers of questions are right."""
+"""Interface of the right answers of questions."""
 
 from collections.abc import Mapping
 from typing import Protocol
 
 
 class AnswerKey(Protocol):
-    """Questions, and what is right."""
+    """Questions, and their right answers."""
 
     def questions(self) -> Mapping[str, str]:
         """Id -> text."""

@@ -1,4 +1,4 @@
-"""Where the batches of a training come from, and what a source that depends on the model sees.
+"""Interfaces of a training's batches, and of the model as a model-dependent source sees it.
 
 A plain source (`BatchSource`) gives batches that are a pure function of its settings and the step.
 It needs no base class and imports nothing of ours. A source whose batches depend on the model

@@ -1,4 +1,4 @@
-"""What must agree between the model that was trained and every program that uses its vectors.
+"""Settings on which a trained model and every program that uses its vectors must agree.
 
 A contract is saved with the weights. Encoding, indexing, searching, exporting and serving compare
 it with what they are about to use, so that 'the loss is fine and the evaluation is garbage'
@@ -62,7 +62,7 @@ class Vocabulary:
 
 @dataclasses.dataclass(frozen=True)
 class Combination:
-    """How the scores of several kinds of representations become one score.
+    """Rule that combines the scores of several kinds of representations into one score.
 
     Attributes:
       kinds: of representations that take part.
@@ -91,7 +91,7 @@ class Combination:
 
 @dataclasses.dataclass(frozen=True)
 class Contract:
-    """How text becomes a vector.
+    """Rule that turns text into a vector.
 
     Attributes:
       pooling: 'cls', 'mean', 'pooler', 'weighted_mean' or 'mcls'; 'splade' of weights of words,

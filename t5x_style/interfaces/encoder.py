@@ -1,4 +1,4 @@
-"""What an encoder is to those who use one: `ENCODER` in gin chooses the network, nobody names it.
+"""Interfaces of encoders: `ENCODER` in gin chooses the network, and no code names it.
 
 Every encoder turns texts into vectors (`Encoder`). One that has a state for each token and layers
 to look into (`TokenEncoder`) can also be pre-trained, read by heads, and lend its layers to

@@ -1,4 +1,4 @@
-"""What every index answers, how one is built, written and read, and the checks they share.
+"""Interface of indexes: search, build, write, read, and the checks that they share.
 
 An index answers `search(queries, k) -> (scores, rows)` over one kind of representation, row by row
 of the passages it was built from; `ids[row]` is the passage. `retrieval.similarity` defines
@@ -95,7 +95,7 @@ class SavableIndex(Index, Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class IndexRecord:
-    """What an index says of itself; kept next to its files.
+    """Record of an index; kept next to its files.
 
     Attributes:
       ids: N distinct passage ids, by row.

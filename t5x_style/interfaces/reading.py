@@ -1,4 +1,4 @@
-"""What a reader reads: questions with passages, each pair in one text."""
+"""Interface of a reader's input: questions with passages, each pair in one text."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -15,7 +15,7 @@ class JointPairs(Batched, Protocol):
 
 
 class Reading(Protocol):
-    """How questions and passages become a reader's texts.
+    """Rule that turns questions and passages into a reader's texts.
 
     Attributes:
       query_length, passage_length: tokens at which they are cut.

@@ -1,4 +1,4 @@
-"""What a text becomes, by kind: a vector, token ids with weights, or several vectors.
+"""Representations of a text, by kind: a vector, token ids with weights, or several vectors.
 
 A function that embeds texts returns a dict of representations by kind, all of one forward pass.
 Letters: B rows, S segments a row, E entries a row, D and d vector sizes; N texts, T entries of all.
@@ -65,7 +65,7 @@ class RepresentationError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Entries:
-    """Of each of N texts some entries, in order: of text n those from offsets[n] to offsets[n + 1].
+    """Entries of each of N texts, in order: those of text n are offsets[n] to offsets[n + 1].
 
     Attributes:
       offsets: [N + 1] int64, from 0 to T.

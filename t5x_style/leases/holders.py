@@ -1,4 +1,4 @@
-"""Processes that hold leases, and whether they are dead for certain."""
+"""Processes that hold leases, and a check whether they are certainly dead."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lease.
+    """Holder of a lease.
 
     Attributes:
       host: name and machine id.

@@ -1,4 +1,4 @@
-"""Who may write what several processes want: a lease with a heartbeat and a fencing token.
+"""A lease with a heartbeat and a fencing token: decides which process may write.
 
 Two processes that want the same version must not both make it. The first acquires the version's
 lease and renews it; the others wait. If the holder dies, the next acquires it with a higher token.
@@ -17,7 +17,7 @@ Before = Literal["none", "released", "dead", "silent"]
 
 
 class LeaseLost(ValueError):
-    """Another process has taken the lease over; what this one made does not count."""
+    """Another process has acquired the lease; what this one made does not count."""
 
 
 class Lease(Protocol):

@@ -1,4 +1,4 @@
-"""Leases as records that are replaced by compare-and-swap; where they are kept is for subclasses.
+"""Leases as records that are replaced by compare-and-swap; subclasses store them.
 
 {"token": 3, "holder": {...}, "beat": 17}      the beat rises with each renewal
 """

@@ -1,4 +1,4 @@
-"""What a query's negatives are chosen from: the best hits of BM25, or of a trained bi-encoder."""
+"""Candidates for a query's negatives: the best hits of BM25, or of a trained bi-encoder."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ class CandidatesError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Hits:
-    """What was found for one query.
+    """Hits of one query.
 
     Attributes:
       scores: [depth] float32, best first; -inf past the last hit.

@@ -22,7 +22,7 @@ class MiningError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class MiningSettings:
-    """Which hits become negatives; a query's positives never do.
+    """Rules that turn hits into negatives; a query's positives never become one.
 
     Attributes:
       depth: how many hits are looked at.

@@ -1,4 +1,4 @@
-"""What a re-ranker scores: pairs of a query and a passage, each in one text."""
+"""Score pairs of a query and a passage, each in one text, with a re-ranker."""
 
 import dataclasses
 import sys
@@ -23,7 +23,7 @@ class ScoreError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """What is scored of a query: its positives, then its best negatives."""
+    """Passages of a query to score: its positives, then its best negatives."""
 
     query_id: str
     positive_ids: list[str]

@@ -1,4 +1,4 @@
-"""Where a file of negatives came from: the file next to it that training compares with its stores.
+"""Origin of a file of negatives: a file next to it that training compares with its stores.
 
     negatives.jsonl
     negatives.origin.json   {"made_by": 'bm25' or a checkpoint's fingerprint,
@@ -27,7 +27,7 @@ SAMPLE = 64
 
 @dataclasses.dataclass(frozen=True)
 class Provenance:
-    """What the module's docstring shows."""
+    """Content of the origin file, see the module's docstring."""
 
     made_by: str
     settings: dict[str, Any]

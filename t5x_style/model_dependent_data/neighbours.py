@@ -1,4 +1,4 @@
-"""Which texts of a shard resemble each other most, by all pairs, a tile at a time on the device."""
+"""Find the most similar texts of each text in a shard, by all pairs, tile by tile on the device."""
 
 import functools
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _LEAST = 256  # texts that a shard is padded to, or a power of two times as many
 
 
 class TextMetadata(NamedTuple):
-    """What is known of N texts: int [N] each.
+    """Metadata of N texts: int [N] each.
 
     Attributes:
       shard: only texts of one shard are compared.

@@ -43,7 +43,7 @@ class PlanMissing(SourceError):
 
 
 class TextColumns(Protocol):
-    """What is known of the texts: see `neighbours.TextMetadata`."""
+    """Metadata of the texts: see `neighbours.TextMetadata`."""
 
     shard: np.ndarray
     document: np.ndarray
@@ -63,7 +63,7 @@ class Planned(Protocol):
 
 
 class Replanned(Protocol):
-    """A pipeline whose plans are made of similarities.
+    """A pipeline whose plans are made from similarities.
 
     Attributes:
       fingerprint: of all that decides what is in a batch but the plans.
@@ -100,7 +100,7 @@ class Replanned(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Replanning(ModelDependentSource):
-    """Batches by plans: when these are made, and from how many neighbours.
+    """Batches by plans: when plans are made, and from how many neighbours.
 
     Attributes:
       source: of which plans are made.

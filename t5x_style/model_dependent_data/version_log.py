@@ -1,4 +1,4 @@
-"""Which run a training is, and which version of an index, or of negatives, each step saw.
+"""Log of the version of an index, or of negatives, that each step of a run saw.
 
 Of several processes the first decides and writes it down; the others hear of it in
 `distributed.shared_values`.
@@ -41,7 +41,7 @@ def _write(path: Path, text: str) -> None:
 
 
 class Record:
-    """Which version each step saw: a file of a line a step, read again when a run resumes."""
+    """Version that each step saw: a file with a line a step, read again when a run resumes."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -107,7 +107,7 @@ class Leader(Record):
 
 
 class Follower:
-    """What another process than the first hears of its decisions."""
+    """Reads the decisions of the first process, on any other process."""
 
     def __init__(self, number: int):
         """Args:

@@ -1,4 +1,4 @@
-"""Versions for a training: one is in use, a newer one is read next to the steps."""
+"""Versions for a training: one is in use, a newer one is read in the background."""
 
 import concurrent.futures
 import threading
@@ -25,7 +25,7 @@ class Numbered(Protocol):
 
 
 class Opened(Protocol):
-    """What `VersionReader.read` makes of a version."""
+    """Result of `VersionReader.read` for a version."""
 
     @property
     def version(self) -> Numbered:

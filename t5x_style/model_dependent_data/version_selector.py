@@ -1,4 +1,4 @@
-"""Which version of an index, or of negatives, a step of a training sees.
+"""Select the version of an index, or of negatives, that a step of a training sees.
 
 It is the newest, and that is written down.
 """

@@ -13,7 +13,7 @@ from t5x_style.multilingual.sentence_embedders import RowSubset, SentenceSystem
 
 
 class Gold(Protocol):
-    """Which sentences are translations."""
+    """Gold pairs of translations."""
 
     def translations(self, pair: str, split: str) -> Sequence[tuple[str, str]]:
         """Ids of sources and targets."""

@@ -1,4 +1,4 @@
-"""Whether what resembles a text most is the same text in other words: another translation of it.
+"""Accuracy of nearest-neighbour translation retrieval.
 
 Texts are chunks of documents; those of equal names belong together. A chunk is compared with those
 of all other documents, as a pre-training that looks for evidence compares them.
@@ -25,7 +25,7 @@ METRICS = ("accuracy_other_language", "accuracy")
 
 
 class Table(Protocol):
-    """What is known of N chunks.
+    """Metadata of N chunks.
 
     Attributes:
       document: int [N].
@@ -44,7 +44,7 @@ class Table(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What was asked, and what was right: bool [N] each.
+    """Chunks with a translation, and those whose nearest neighbour is right: bool [N] each.
 
     Attributes:
       asked: the chunk's name exists in another language.

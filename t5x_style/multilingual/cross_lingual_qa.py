@@ -13,7 +13,7 @@ from t5x_style.multilingual.sentence_embedders import RowSubset, SentenceSystem
 
 @dataclasses.dataclass(frozen=True)
 class AskParagraphs:
-    """Whether a question finds its paragraph among those of a language, for all pairs of languages.
+    """Accuracy of finding a question's paragraph in a language, for all pairs of languages.
 
     A paragraph is as near as the nearest of its sentences.
 

@@ -1,4 +1,4 @@
-"""How well vectors of sentences find translations: retrieval, and mining by margin.
+"""Score translations by vectors of sentences: retrieval, and mining by margin.
 
 Sentences of two languages are compared by the cosine of their vectors. Retrieval asks for each
 sentence's own translation among all (Tatoeba, UN); mining does not know which have one, and
@@ -262,7 +262,7 @@ def _once(mined: Mined) -> Mined:
 
 @dataclasses.dataclass(frozen=True)
 class Quality:
-    """Of the pairs that score a threshold or more.
+    """Precision and recall of the pairs that score a threshold or more.
 
     Attributes:
       threshold: in units of the margin.

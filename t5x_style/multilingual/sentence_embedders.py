@@ -1,4 +1,4 @@
-"""What turns sentences into vectors that are compared: trained models, and character n-grams."""
+"""Systems that embed sentences for comparison: trained models, and character n-grams."""
 
 import dataclasses
 from typing import Any, Protocol

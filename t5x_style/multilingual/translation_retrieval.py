@@ -1,4 +1,4 @@
-"""Sets of translations that are asked for each other, language by language: Tatoeba, NTREX, UN."""
+"""Translation retrieval on sets of translations, language by language: Tatoeba, NTREX, UN."""
 
 import dataclasses
 import itertools
@@ -95,7 +95,7 @@ def means(found: Accuracies) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class FindTranslations:
-    """Whether each sentence's translation is the nearest among those of its languages.
+    """Accuracy of each sentence's translation as the nearest among those of its languages.
 
     Attributes:
       translations: the set.

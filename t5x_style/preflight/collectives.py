@@ -1,4 +1,4 @@
-"""What devices say to each other in a compiled program: kinds, counts, bytes, least time."""
+"""Collectives of a compiled program: kinds, counts, bytes, least time."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""Compiles the trainer's step for a slice and reads off what it costs."""
+"""Compile the trainer's step for a slice and read its cost from the program."""
 
 import dataclasses
 import math
@@ -70,7 +70,7 @@ class Roofline:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What one step of one training costs on one slice.
+    """Cost of one step of one training on one slice.
 
     Attributes:
       parameters: trainable numbers.

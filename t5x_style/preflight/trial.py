@@ -1,4 +1,4 @@
-"""Makes what a stage's job would be given, as far as that is known before anything has run.
+"""Make the arguments of a stage's job, as far as they are known before anything has run.
 
 A value has its range where it is used: in the `__post_init__` of a configuration, in the
 constructor of an objective. So these are made, as gin would make them, and what they refuse is

@@ -1,4 +1,4 @@
-"""The trainings of a run as a health check sees them: logs, settings, state, skipped records."""
+"""Input of a health check: logs, settings, state and skipped records of a run's trainings."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ class HealthError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Skipped:
-    """What a stage skipped of the records that it read.
+    """Records that a stage skipped.
 
     Attributes:
       stage: its name.

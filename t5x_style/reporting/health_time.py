@@ -1,4 +1,4 @@
-"""Where the time of a training went: goodput, waiting for input, padding."""
+"""Account of a training's time: goodput, waiting for input, padding."""
 
 import statistics
 from collections.abc import Iterator, Sequence

@@ -20,7 +20,7 @@ Logs = Mapping[str, Sequence[Mapping[str, Any]]]  # training -> the lines of its
 
 @dataclasses.dataclass(frozen=True)
 class Situation:
-    """What the rules look at.
+    """Facts that the rules use.
 
     Attributes:
       results: metrics.json of the evaluation.

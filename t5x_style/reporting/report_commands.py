@@ -13,7 +13,7 @@ OWN_FOLDER = "gin_configs/recipes/beir.gin"
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a command needs to know of the run that a page is about.
+    """Facts of a run that its commands need.
 
     Attributes:
       recipe: gin file of the recipe; None: not known, and no command repeats it.

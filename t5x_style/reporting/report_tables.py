@@ -1,4 +1,4 @@
-"""What pages about a recipe have in common: times of its stages, curves of its trainings."""
+"""Common parts of pages about a recipe: times of its stages, curves of its trainings."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

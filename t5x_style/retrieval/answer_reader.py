@@ -1,4 +1,4 @@
-"""A trained reader: what it points at in passages that were retrieved for a question.
+"""Answer questions with a trained reader: it points at spans of retrieved passages.
 
     p(z|x)    softmax of the relevance of the passages that are read
     p(y|z,x)  softmax of the reader's scores over the spans of a passage
@@ -42,7 +42,7 @@ def as_vectors(answer: Answer) -> encoding.Embed:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a reader points at in one passage.
+    """A reader's answer in one passage.
 
     Attributes:
       passage: its place among those that were read.

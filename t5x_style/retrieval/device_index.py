@@ -61,7 +61,7 @@ class IndexArray(nnx.Variable):
 
 @dataclasses.dataclass(frozen=True)
 class DeviceIndexConfig:
-    """How the corpus is kept and searched.
+    """Settings of the stored corpus and its search.
 
     Attributes:
       dimension: D.

@@ -1,4 +1,4 @@
-"""The folder of a corpus's vectors: shards that appear whole or not at all, and can be made again.
+"""The folder of a corpus's vectors: shards that are complete or absent, and can be rewritten.
 
     folder/shards/00007/vectors.npy     the n texts from 7 x shard_size on; files of other kinds
                                         have the names of `representation_files`
@@ -51,7 +51,7 @@ IDS = "ids.json"
 
 @dataclasses.dataclass(frozen=True)
 class Storage:
-    """How vectors are kept.
+    """Settings of stored vectors.
 
     Attributes:
       shard_size: texts in a shard: what a kill costs at most, and, twice, what is held in memory.

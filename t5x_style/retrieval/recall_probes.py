@@ -1,4 +1,4 @@
-"""The same queries asked of an index over training: how much of what they get is new, and right."""
+"""Probe queries of an index during training: churn and recall of their results."""
 
 from collections.abc import Callable
 

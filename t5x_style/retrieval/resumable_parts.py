@@ -1,4 +1,4 @@
-"""The lines of a long job in parts that appear whole or not at all, so that it can be continued.
+"""Write the lines of a long job in parts that are complete or absent, so that it can resume.
 
     folder/parts/3f0c.../00007.jsonl    the lines of the items 7 x size to 8 x size - 1
     folder/negatives.jsonl              all of them, once every part is there; the parts are removed

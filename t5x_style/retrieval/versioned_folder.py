@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all, in versions.
+"""Versioned folders that are complete or absent.
 
     folder/versions/7/...      files and, written last, manifest.json with their sizes and sha256
     folder/versions/8.tmp/     what a writer that was killed leaves; removed by the next writer

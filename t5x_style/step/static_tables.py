@@ -1,4 +1,4 @@
-"""Fills the tables of an objective: what a run reads from a source instead of from a checkpoint.
+"""Fill the tables of an objective, which a run reads from a source instead of a checkpoint.
 
 A table such as a corpus' tokens is as large as the corpus and never changes: checkpoints leave it
 out and name its fingerprint. Each process reads the rows of its own devices alone.

@@ -29,7 +29,7 @@ class FetchError(ValueError):
 
 @dataclass(frozen=True)
 class File:
-    """What a file must be.
+    """Size and hash that a file must have.
 
     Attributes:
       size: bytes.

@@ -1,4 +1,4 @@
-"""Where a bucket is, next to where the accelerators are."""
+"""Compare the location of a bucket with that of the accelerators."""
 
 from t5x_style.storage import objects, paths
 from t5x_style.storage.objects import PathLike

@@ -30,7 +30,7 @@ GET_BUCKET = "storage.buckets.get"
 
 @dataclass(frozen=True)
 class Stat:
-    """What is known of an object.
+    """Metadata of an object.
 
     Attributes:
       path: gs://BUCKET/NAME.

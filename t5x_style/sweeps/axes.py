@@ -1,4 +1,4 @@
-"""The axes of a sweep: what varies, between what, and when.
+"""The axes of a sweep: parameters, their values, and their conditions.
 
     LEARNING_RATE/sweep.Axis.log_uniform = (1e-5, 1e-3)
     POOLING/sweep.Axis.values = ['cls', 'mean']
@@ -37,7 +37,7 @@ UNSET = Unset()
 
 @dataclass(frozen=True)
 class Axis:
-    """What varies.
+    """A parameter that varies.
 
     Attributes:
       name: of the axis; `when` of other axes and reports use it.

@@ -32,7 +32,7 @@ Records = dict[str, Record]
 
 
 class Source(Protocol):
-    """Where trials come from."""
+    """Source of trials."""
 
     def trials(self) -> Sequence[Trial]:
         """Those that are known, in order; the order never changes."""

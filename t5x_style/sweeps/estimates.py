@@ -1,4 +1,4 @@
-"""What a sweep will cost, from the seconds that similar stages took before."""
+"""Estimate the cost of a sweep from the seconds that similar stages took before."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

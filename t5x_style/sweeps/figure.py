@@ -28,7 +28,7 @@ TEXT = 8  # points
 
 @dataclass(frozen=True)
 class Scale:
-    """Where the values of an axis are drawn.
+    """Scale on which the values of an axis are drawn.
 
     Attributes:
       values: the different ones in order: numbers, or else any values, sorted by their text.

@@ -1,4 +1,4 @@
-"""Where trials run: an interface, and the machine at hand."""
+"""Launchers of trials: an interface, and one for this machine."""
 
 import contextlib
 import os

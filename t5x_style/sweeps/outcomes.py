@@ -1,4 +1,4 @@
-"""What is known of a trial: its record, and what its stages have left since."""
+"""Outcome of a trial: its record, and what its stages have written since."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the trials of a sweep would make: a plan of every stage, as if nothing had been made yet.
+"""Plan every stage of a sweep's trials, as if nothing had been made yet.
 
 Trials whose plans of a stage have one fingerprint share its version: it is made once. The plan of
 the stage that is measured identifies a trial's result: a record of a trial with another plan, from
@@ -51,7 +51,7 @@ class Planned:
 
 
 class Planner:
-    """Plans trials; what trials have in common is planned once."""
+    """Plans trials; common parts of trials are planned once."""
 
     def __init__(self, sweep: Sweep, flags: gin_checks.Flags):
         """Args:

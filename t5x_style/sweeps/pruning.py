@@ -1,4 +1,4 @@
-"""Whether a trial is stopped early: a pure function of curves, by Optuna's pruners.
+"""Decide whether a trial is stopped early: a pure function of curves, by Optuna's pruners.
 
 Optuna's study is made from our curves for each decision and thrown away: what it would remember of
 the order and time of events must not decide anything.
@@ -28,7 +28,7 @@ OPTIONS: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True)
 class Pruner:
-    """Which pruner, with all of its options, sorted."""
+    """Name of a pruner, with all of its options, sorted."""
 
     name: str
     options: tuple[tuple[str, float], ...] = ()

@@ -1,4 +1,4 @@
-"""Points that a sampler of Optuna names from the results so far.
+"""Points that an Optuna sampler proposes from the results so far.
 
 Its study is made from our records each time, and the sampler is seeded by the number of the point:
 the same records give the same point. `sources` keeps what was named.

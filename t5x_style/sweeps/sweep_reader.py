@@ -1,4 +1,4 @@
-"""Reads a sweep file: a recipe, what varies, and by what the trials are judged.
+"""Read a sweep file: a recipe, its axes, and the metric of its trials.
 
 The gin form is described in `launch.sweep`, which runs sweeps. A sweep file is never executed, and
 nothing is imported. All that it sets besides `sweep.run` and `sweep.Axis` goes to the recipe of
@@ -35,7 +35,7 @@ PLACES = ("RUN_DIR", "STORE", "STORE_LIMIT")  # of results: no axes
 
 @dataclass(frozen=True)
 class Limits:
-    """What may be spent; None: no limit.
+    """Limits on the cost; None: no limit.
 
     Attributes:
       trial_steps: of the training that is measured, in one trial.

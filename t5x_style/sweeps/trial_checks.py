@@ -1,4 +1,4 @@
-"""What makes a trial impossible, found before anything runs: its recipe, its length, its memory."""
+"""Find impossible trials before anything runs: by recipe, length and memory."""
 
 import hashlib
 import json

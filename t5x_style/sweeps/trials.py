@@ -1,4 +1,4 @@
-"""Configurations and trials of a sweep, and what became of them.
+"""Configurations and trials of a sweep, and their records.
 
 A configuration gives each axis a value; a trial is a configuration with one seed. Both are named by
 a hash of what they bind, so that a name says what was run whatever the sweep file looks like later.
@@ -24,7 +24,7 @@ Curve = tuple[tuple[int, float], ...]  # (step, value) of the metric, steps risi
 
 @dataclass(frozen=True)
 class Configuration:
-    """What the axes are set to.
+    """Values of the axes.
 
     Attributes:
       number: its place in the sweep, from 0.
@@ -76,7 +76,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Record:
-    """What became of a trial.
+    """Record of a trial.
 
     Attributes:
       status: see `Status`.
@@ -122,7 +122,7 @@ class Stages:
 
 @dataclass(frozen=True)
 class Results:
-    """All that a report is made from.
+    """Input of a report.
 
     Attributes:
       title: of the sweep file.

@@ -1,4 +1,4 @@
-"""What happens between steps: health check, logging, evaluation, saving, profiling, preemption.
+"""Hooks between steps: health check, logging, evaluation, saving, profiling, preemption.
 
 The trainer calls the hooks in a fixed order after every step; each decides whether it is its turn.
 """
@@ -32,7 +32,7 @@ class NonFiniteError(ValueError):
 
 @dataclasses.dataclass
 class StepContext:
-    """What a hook sees: the state just after a step, or before the first one.
+    """Argument of a hook: the state just after a step, or before the first one.
 
     Attributes:
       step: updates applied so far.

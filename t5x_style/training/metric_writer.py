@@ -1,4 +1,4 @@
-"""Where metrics go: jsonl, TensorBoard, and a picture of the curves."""
+"""Writers of metrics: jsonl, TensorBoard, and a picture of the curves."""
 
 import json
 import math

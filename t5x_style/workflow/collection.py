@@ -1,4 +1,4 @@
-"""Garbage collection: which versions may go, and how they go.
+"""Garbage collection: choose versions to delete, and delete them.
 
 A version stays if a link of a run points to it, if it is pinned, if it was used in the last days,
 if a process is making it, or if one that stays was made from it. All others may be deleted, or only
@@ -31,7 +31,7 @@ DAYS = 7.0
 
 @dataclass(frozen=True)
 class Entry:
-    """One version, and what becomes of it.
+    """One version, and the decision about it.
 
     Attributes:
       bytes: on disk.

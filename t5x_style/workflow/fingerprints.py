@@ -137,7 +137,7 @@ def _is_main_guard(node: ast.stmt) -> bool:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a stage reads.
+    """Inputs of a stage.
 
     Attributes:
       identities: macro -> identity of what is there, a list or a dict of them where the macro is

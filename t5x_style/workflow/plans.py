@@ -1,4 +1,4 @@
-"""What a stage is about to make, and whether it exists already."""
+"""Plan a stage: the version that it would make, and whether it exists already."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -80,7 +80,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether a stage runs, and why.
+    """Decision whether a stage runs, and the reason.
 
     Attributes:
       reason: in words.

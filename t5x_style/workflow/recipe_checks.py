@@ -1,4 +1,4 @@
-"""Checks a whole recipe before its first stage runs, and says all that is wrong at once.
+"""Check a whole recipe before its first stage runs, and report all errors at once.
 
 Names and inputs are checked while stages are planned, and nothing is imported for that. Types and
 ranges are in the code that stages run. It is imported in one more process for all stages that are

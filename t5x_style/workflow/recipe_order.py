@@ -1,4 +1,4 @@
-"""The order in which the stages of a recipe run: that in which they read of each other."""
+"""Order the stages of a recipe so that each runs after those that it reads."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

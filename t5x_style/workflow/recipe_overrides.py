@@ -1,4 +1,4 @@
-"""What a recipe's command line or its file sets for stages, by their names.
+"""Settings of a recipe's command line or file for its stages, by their names.
 
     --gin.prepare.prepare.max_bad_records=1  a parameter: for every stage that leads to it
     --gin.retriever/LOG_EVERY=10             either, for one stage
@@ -38,7 +38,7 @@ RECIPE_PATH = f"launch.{RECIPE}."
 
 @dataclass(frozen=True)
 class Target:
-    """A stage that flags may be for.
+    """A stage that flags may address.
 
     Attributes:
       flags: its command line.
@@ -53,7 +53,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Given:
-    """What the command line gives a stage under a name; `instead_of` names of the recipe."""
+    """Settings of the command line for a stage by a name; `instead_of` names of the recipe."""
 
     name: str
     text: str
@@ -62,7 +62,7 @@ class Given:
 
 @dataclass(frozen=True)
 class InFile:
-    """What a recipe's file sets for stages by their names.
+    """Settings of a recipe's file for stages, by their names.
 
     Attributes:
       overrides: as those of a command line, macros in their values expanded.

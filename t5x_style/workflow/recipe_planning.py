@@ -1,4 +1,4 @@
-"""What the stages of a recipe are called with, and which of them are done."""
+"""Plan the stages of a recipe: their command lines, and which of them are done."""
 
 import functools
 import math
@@ -22,7 +22,7 @@ PlanOf = Callable[..., stages.Plan]
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of stages while a recipe is planned or run.
+    """Known facts of stages while a recipe is planned or run.
 
     Attributes:
       done: stage -> the finished version that those after it read.

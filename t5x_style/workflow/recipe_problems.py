@@ -1,4 +1,4 @@
-"""All that is wrong with a recipe, gathered and said at once, and where its values come from."""
+"""Gather all errors of a recipe into one message, with the places of their values."""
 
 import dataclasses
 import re
@@ -18,7 +18,7 @@ _SHOWN = 3  # places of a problem
 
 @dataclasses.dataclass
 class _Problem:
-    """Where one thing that is wrong was found.
+    """Place of one error.
 
     Attributes:
       lead: what first refused it.
@@ -38,7 +38,7 @@ class _Problem:
 
 
 class Problems:
-    """What is wrong, each with the stages where it was found.
+    """Errors, each with the stages in which it was found.
 
     Attributes:
       without_plan: stages whose problems left them without a plan.

@@ -1,4 +1,4 @@
-"""Reads a recipe: which stages, in which order, and what each reads of the others.
+"""Read a recipe: its stages, their order, and what each reads of the others.
 
 The gin form is described in `launch.recipe`, which runs recipes; `t5x_style.preflight` reads them.
 A recipe is never executed by gin: `%stage.output` has no meaning there, and nothing is imported.
@@ -150,7 +150,7 @@ def _for_companions(recipe: Recipe, flags: gin_checks.Flags) -> Recipe:
 
 
 class _Wrong:
-    """What is wrong, gathered, so that one message has all of it."""
+    """Errors, gathered for one message."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []

@@ -1,4 +1,4 @@
-"""Systems that a stage of a recipe compares: what other stages made of them becomes its inputs.
+"""Systems that a stage of a recipe compares: outputs of other stages become its inputs.
 
     evaluation/recipe.Stage:
       kind = 'comparison'

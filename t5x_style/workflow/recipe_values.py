@@ -1,4 +1,4 @@
-"""What the stages of a recipe take from it: values of macros, and outputs of other stages.
+"""Values that the stages of a recipe take from it: macros, and outputs of other stages.
 
 One rule: what a stage's gin files refer to, and the stage does not set, has the recipe's value. The
 recipe's value of NAME is that of `recipe.run.macros` or `recipe.run.inputs`, or else its macro
@@ -112,7 +112,7 @@ def _is_in(where: str, files: Sequence[str]) -> bool:
 
 @dataclass
 class Given:
-    """What a recipe holds for its stages.
+    """Values that a recipe holds for its stages.
 
     Attributes:
       config: of the recipe, with `Output`s.

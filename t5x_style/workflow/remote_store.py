@@ -1,4 +1,4 @@
-"""A store on object storage: what of it is copied here, and when what is made here counts there.
+"""A store on object storage: what is copied here, and when a local version counts there.
 
 The local copy of a store (`storage.places`) is a store like any other, in which some versions are
 known by their records alone: their files come when a stage reads them. What a stage makes is

@@ -1,4 +1,4 @@
-"""Whether a version will fit on the disk and below the store's limit, asked before it is made."""
+"""Check that a version will fit on the disk and below the store's limit, before it is made."""
 
 import shutil
 from pathlib import Path

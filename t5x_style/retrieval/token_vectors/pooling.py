@@ -1,4 +1,4 @@
-"""Fewer vectors of a passage: those that are alike become one.
+"""Pool similar token vectors of a passage into fewer vectors.
 
 Token pooling (Clavié, Chaffin and Adams 2024, arXiv:2409.14683): the vectors of a passage are
 clustered by Ward's method, and the mean of each cluster is kept. MaxSim then compares queries with

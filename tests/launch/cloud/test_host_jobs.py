@@ -1,4 +1,4 @@
-"""Jobs on a host by the texts for ssh, in real shells and processes; only uv is a stand-in."""
+"""Jobs on a host by the texts for ssh, in real shells and processes; only uv is a fake."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""`kennel tpu up` against a stand-in for gcloud: histories, and the launcher killed in each."""
+"""`kennel tpu up` against a fake gcloud: histories, and the launcher killed in each."""
 
 import contextlib
 
@@ -35,7 +35,7 @@ class Killing:
 
 
 def played(name, runner=None):
-    """(the stand-in, how the launcher ended, what it said) of an undisturbed history."""
+    """(the fake gcloud, how the launcher ended, what it said) of an undisturbed history."""
     world, said = google_of(HISTORIES[name]), []
     return world, launcher(world, runner or world, said).up(), said
 

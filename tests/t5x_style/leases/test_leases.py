@@ -77,7 +77,7 @@ class InFiles:
 
 
 class OnObjects:
-    """Leases on the stand-in for Cloud Storage."""
+    """Leases on the fake Cloud Storage."""
 
     def __init__(self, server, client):
         self.place, self._server, self._client = f"{BUCKET}/leases", server, client
