@@ -86,7 +86,7 @@ def encode_corpus(
 
 
 def check(function: str, kinds: Sequence[str], storage: embedding_shards.Storage) -> None:
-    """What can be known to be wrong before `encode_corpus` runs.
+    """Check arguments before `encode_corpus` runs.
 
     Raises:
       RepresentationError: there is no such function or kind, or the storage is not for them.

@@ -37,7 +37,7 @@ class Task(Protocol):
         ...
 
     def facts(self) -> dict[str, Any]:
-        """How much is asked, by what it is called."""
+        """Counts of the task, by name."""
         ...
 
     def measure(self, system: SentenceSystem) -> dict[str, dict[str, float]]:
@@ -127,7 +127,7 @@ def _pictures(
 
 
 def check(systems: Sequence[SentenceSystem], tasks: Sequence[Task]) -> None:
-    """What can be known to be wrong before `evaluate_bitext` runs; ValueError, see there."""
+    """Check arguments before `evaluate_bitext` runs; ValueError, see there."""
     _require_names([one.name for one in systems], "systems")
     _require_names([one.name for one in tasks], "tasks")
 

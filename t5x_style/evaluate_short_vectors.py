@@ -122,7 +122,7 @@ def check(
     metrics: Sequence[str],
     kind: str = "dense",
 ) -> None:
-    """What can be known to be wrong before the job runs; reads names of files only.
+    """Check arguments before the job runs; reads names of files only.
 
     Raises:
       ValueError: lengths below 1 or twice, or metrics as in `evaluate`.

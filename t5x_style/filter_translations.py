@@ -181,7 +181,7 @@ def _write(
 
 
 def _told(lines: Sequence[str], scores: np.ndarray, kept: np.ndarray) -> dict[str, Any]:
-    """What became of the translations of a pair of languages."""
+    """Report on the translations of a pair of languages."""
     order = np.argsort(scores, kind="stable")
     gone, stayed = order[~kept[order]], order[kept[order]]
     examples = {

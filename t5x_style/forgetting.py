@@ -65,7 +65,7 @@ def forgetting(
 
 
 def check(collections: Sequence[str], split: str, depth: int, metrics: Sequence[str]) -> None:
-    """What can be known to be wrong before `forgetting` runs; reads names of files only.
+    """Check arguments before `forgetting` runs; reads names of files only.
 
     Raises:
       ValueError: two folders of one name, or metrics as in `evaluate`.

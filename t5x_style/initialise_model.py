@@ -89,7 +89,7 @@ def initialise_model(
 
 
 def check(initialise_from: Sequence[warm_start.Initialise]) -> None:
-    """What can be known to be wrong before `initialise_model` runs; ValueError, see there."""
+    """Check arguments before `initialise_model` runs; ValueError, see there."""
     if not initialise_from:
         raise ValueError(
             "initialise_model.initialise_from: expected at least one source of weights, found "

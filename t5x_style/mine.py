@@ -112,7 +112,7 @@ def mine(
 
 
 def check(corpus: str, split: str, part_size: int, most_queries: int) -> None:
-    """What can be known to be wrong before `mine` runs; reads names of files only.
+    """Check arguments before `mine` runs; reads names of files only.
 
     Raises:
       ValueError: a number below its bound.

@@ -92,7 +92,7 @@ def score(
 
 
 def check(depth: int, part_size: int) -> None:
-    """What can be known to be wrong before `score` runs.
+    """Check arguments before `score` runs.
 
     Raises:
       ValueError: a number below 1.
@@ -122,7 +122,7 @@ def _line(line: pair_scoring.Line, scores: dict[str, float]) -> str:
 
 
 def _compared(negatives: str, texts: JointTexts) -> Mapping[str, Mapping[str, float]]:
-    """What the search says of each query's passages; {} where it chose them by these scores.
+    """Search scores of each query's passages; {} where they chose the negatives.
 
     With `max_score_ratio` no negative is above a positive by the search's scores, so that no
     re-ranker could be better.

@@ -86,7 +86,7 @@ def suspects(
 
 
 def check(corpus: str, split: str, depth: int) -> None:
-    """What can be known to be wrong before `suspects` runs; reads names of files only.
+    """Check arguments before `suspects` runs; reads names of files only.
 
     Raises:
       ValueError: depth below 1.

@@ -200,7 +200,7 @@ def check(
     evaluators: Sequence[hooks.Evaluator],
     development_metric: str | None,
 ) -> None:
-    """What can be known to be wrong before `train` runs.
+    """Check arguments before `train` runs.
 
     Raises:
       ValueError: no evaluator gives the development metric, or two have one name; the source would

@@ -49,7 +49,7 @@ class StoreCorpus:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """Number of rows."""
         return self._sizes().rows
 
     @property

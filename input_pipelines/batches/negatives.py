@@ -136,7 +136,7 @@ def hits(path: str) -> list[str]:
 
 
 def searched_scores(path: str) -> dict[str, dict[str, float]]:
-    """What the search that mined a file says: query -> passage -> score.
+    """Scores of the search that mined a file: query -> passage -> score.
 
     Queries whose line has no score of each passage, such as one that was edited, are left out.
 

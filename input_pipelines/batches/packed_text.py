@@ -306,7 +306,7 @@ class EncodeSource:
 
     @property
     def number_of_batches(self) -> int:
-        """How many `batches` gives."""
+        """Number of batches that `batches` gives."""
         return len(self._slots) // self._shape[0]
 
     @property
@@ -322,7 +322,7 @@ class EncodeSource:
         return len(self.ids)
 
     def texts(self) -> list[str]:
-        """What was tokenized, whole and without titles, in the order of `ids`."""
+        """Tokenized texts, whole and without titles, in the order of `ids`."""
         return [self.store.text(row).text for row in self.rows.tolist()]
 
     @property
@@ -337,7 +337,7 @@ class EncodeSource:
 
     @property
     def layout(self) -> str:
-        """How titles are put into the passages, see `layouts.Layout.name`."""
+        """Layout of titles in the passages, see `layouts.Layout.name`."""
         return str(self.store.manifest["layout"])
 
     @property

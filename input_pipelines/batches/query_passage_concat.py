@@ -126,7 +126,7 @@ class JointTexts:
         )
 
     def searched(self, negatives: str) -> dict[str, dict[str, float]]:
-        """What the search that mined a file says of its passages, see `searched_scores`."""
+        """Scores of the search that mined a file, see `searched_scores`."""
         return searched_scores(negatives)
 
     def _passages(self, rows: list[int]) -> list[str]:

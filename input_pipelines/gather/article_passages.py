@@ -95,7 +95,7 @@ def gather(
 
 
 def check(words: int, min_words: int, max_bad_records: int) -> None:
-    """What can be known to be wrong before `gather` runs; ValueError: a number out of range."""
+    """Check arguments before `gather` runs; ValueError: a number out of range."""
     BadRecords(max_bad_records)
     if not 0 <= min_words <= words or words < 1:
         raise ValueError(

@@ -71,7 +71,7 @@ class DocumentSource(TextSource, Protocol):
 
     @property
     def shard(self) -> str:
-        """What is compared with each other, for messages."""
+        """Name of the documents that are compared with each other, for messages."""
         ...
 
     def documents(self, bad: BadRecords) -> Iterator[tuple[str, Document]]:
@@ -196,7 +196,7 @@ class DocumentRules:
             )
 
     def broken(self, document: Document) -> str:
-        """Which rule a document breaks, by name; '' for none."""
+        """Name of the rule that a document breaks; '' for none."""
         if len(document.text.strip()) < self.min_characters:
             return "too_short"
         script = languages.script(document.language)
@@ -270,7 +270,7 @@ def gather(
 
 
 def check(development_share: float, max_bad_records: int) -> None:
-    """What can be known to be wrong before `gather` runs; ValueError: a number out of range."""
+    """Check arguments before `gather` runs; ValueError: a number out of range."""
     BadRecords(max_bad_records)
     if not 0 <= development_share < 1:
         raise ValueError(

@@ -59,7 +59,7 @@ class SentenceRules:
             )
 
     def broken(self, text: str, script: str | None) -> str:
-        """Which rule a sentence breaks, by name; '' for none."""
+        """Name of the rule that a sentence breaks; '' for none."""
         if not self.min_characters <= len(text) <= self.max_characters:
             return "length"
         if languages.share_in_script(text, script) < self.min_script:
@@ -121,7 +121,7 @@ class _Files:
         self.dropped.setdefault(language, collections.Counter())[reason] += 1
 
     def close(self) -> None:
-        """What was written is on disk."""
+        """Close all files; their content is on disk afterwards."""
         self._stack.close()
 
 

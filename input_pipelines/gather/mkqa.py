@@ -71,7 +71,7 @@ def gather(
 
 
 def check(languages: Sequence[str], max_bad_records: int) -> None:
-    """What can be known to be wrong before `gather` runs; ValueError, see there."""
+    """Check arguments before `gather` runs; ValueError, see there."""
     BadRecords(max_bad_records)
     if not languages or len(set(languages)) < len(languages):
         raise ValueError(f"mkqa.gather.languages: expected some, each once, found {languages}")

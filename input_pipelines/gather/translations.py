@@ -69,7 +69,7 @@ class TranslationRules:
             )
 
     def broken(self, source: str, target: str, scripts: Sequence[str | None]) -> str:
-        """Which rule two sides break, by name; '' for none."""
+        """Name of the rule that two sides break; '' for none."""
         lengths = sorted((len(source), len(target)))
         if not lengths[0]:
             return "empty_side"
@@ -238,7 +238,7 @@ def trained_on(report: str) -> languages.Among:
 
 
 def check(bitexts: Sequence[Bitext], development_share: float, max_bad_records: int) -> None:
-    """What can be known to be wrong before `gather` runs; ValueError, see there."""
+    """Check arguments before `gather` runs; ValueError, see there."""
     BadRecords(max_bad_records)
     if not 0 <= development_share < 1:
         raise ValueError(
@@ -261,7 +261,7 @@ def _divided(
     development_share: float,
     tally: _Tally,
 ) -> tuple[list[_Kept], list[_Kept]]:
-    """What trains and what develops; neither where there are too few of a pair of languages.
+    """Split into training and development; both empty for a pair of languages with too few.
 
     One alone cannot develop: it would always be found.
     """

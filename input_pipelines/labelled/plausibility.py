@@ -14,7 +14,7 @@ _MEANT = (
 
 
 def check(found: Labelled, guessed: bool) -> list[str]:
-    """What is doubtful, as warnings.
+    """Return warnings about implausible data.
 
     Args:
       found: the data.

@@ -93,7 +93,7 @@ class PairCorpus:
 
     @property
     def ends(self) -> np.ndarray:
-        """Where the [SEP] at the end of each passage is: int64 [N], tokens of its row."""
+        """Place of the [SEP] at the end of each passage: int64 [N], tokens of its row."""
         return self.texts.lengths - 1
 
     @functools.cached_property

@@ -24,7 +24,7 @@ class Words:
         self._before = np.concatenate([[0], np.cumsum(passages.word_starts)])
 
     def count(self, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """How many words start at start .. end - 1: int64 [n]."""
+        """Number of words that start at start .. end - 1: int64 [n]."""
         counts: np.ndarray = self._before[end] - self._before[start]
         return counts
 
@@ -49,7 +49,7 @@ class Words:
         return np.where(count > 0, found, start)
 
     def ending(self, start: np.ndarray, size: np.ndarray, limit: int) -> np.ndarray:
-        """Where a text of at most `size` tokens ends that begins at `start`: int64 [n].
+        """End of a text of at most `size` tokens that starts at `start`: int64 [n].
 
         That is before a word start. A first word that is longer than `size` is taken whole; one
         that is longer than `limit` is the only word that is ever cut.

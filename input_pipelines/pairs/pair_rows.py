@@ -119,7 +119,7 @@ def check_rows(pairs: OpenPairs, rows: Mapping[str, token_groups.Rows], owner: s
 def placed(
     step: StepPairs, rows: Sequence[token_groups.Rows], known: int, where: str
 ) -> list[np.ndarray]:
-    """Where the texts of a step are.
+    """Places of a step's texts.
 
     Pairs that do not fit are left out, those with the longest passages first, and so are those with
     more known passages than fit; both are reported.

@@ -224,7 +224,7 @@ class PairChoice:
         return self._fill_in_order(chosen, positives)
 
     def _fill_in_order(self, chosen: np.ndarray, positives: np.ndarray) -> np.ndarray:
-        """What luck did not fill (a store with hardly more passages than a row needs)."""
+        """Fill places that random draws left free (in a store with hardly enough passages)."""
         for row, column in np.argwhere(chosen == token_groups.NONE):
             used = np.concatenate([positives[row], chosen[row]])
             chosen[row, column] = np.setdiff1d(np.arange(len(self._passage_lengths)), used)[0]

@@ -92,7 +92,7 @@ class JointPipeline:
         passage_length: int,
         pair_rows: token_groups.Rows,
     ) -> None:
-        """What can be known to be wrong before stores are opened; reads their manifests only.
+        """Check arguments before stores are opened; reads their manifests only.
 
         Raises:
           ValueError, StoreError: a size out of range, a store that is too small for a batch.
@@ -204,7 +204,7 @@ def fitting_rows(
 
 
 def _check_store(kind: str, store: TokenStore, length: int, prefix: str) -> None:
-    """What a re-ranker was trained on is what it will be asked to score: its contract says both."""
+    """Check that a store has the length, prefix and layout of the model's contract."""
     cut, before = int(store.manifest["max_length"]), str(store.manifest["prefix"])
     if cut < length or before != prefix or store.manifest["layout"] != TEXT:
         raise ValueError(

@@ -117,7 +117,7 @@ class PairsPipeline:
         passage_rows: token_groups.Rows,
         teacher: bool,
     ) -> None:
-        """What can be known to be wrong before stores are opened; reads their manifests only.
+        """Check arguments before stores are opened; reads their manifests only.
 
         Raises:
           ValueError, StoreError: a size out of range, a store that is too small for a batch.

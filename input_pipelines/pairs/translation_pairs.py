@@ -184,7 +184,7 @@ class TranslationPairs:
         return [np.minimum(of_side[chosen], self._length) for of_side in self._side_lengths]
 
     def _placed(self, chosen: np.ndarray, where: str) -> list[np.ndarray]:
-        """Which translation is where on both sides: int64 [rows, segments] each."""
+        """Place of each translation on both sides: int64 [rows, segments] each."""
         shapes = list(self._rows.values())
         equal = len({shape.rows for shape in shapes}) == 1 and shapes[0].rows >= len(chosen)
         if equal and all(shape.segments == 1 for shape in shapes):

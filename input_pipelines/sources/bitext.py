@@ -42,7 +42,7 @@ class Bitext(Protocol):
 
     @property
     def name(self) -> str:
-        """What its keys begin with; no two that are gathered together share it."""
+        """Prefix of its keys; no two that are gathered together share it."""
         ...
 
     def pairs(self) -> Sequence[Languages]:

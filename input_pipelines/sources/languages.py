@@ -91,7 +91,7 @@ def _is_language(code: str | None) -> bool:
 
 
 def _likely_script(language: langcodes.Language) -> str | None:
-    """What CLDR says of this very language; langcodes would take Latin for one it does not know."""
+    """Script of this language in CLDR; langcodes would take Latin for one it does not know."""
     known = language.language in data_dicts.LIKELY_SUBTAGS
     return str(language.maximize().script) if known else None
 

@@ -133,7 +133,7 @@ def hold_out(articles: Sequence[str], share: float, seed: int) -> set[str]:
 
 
 def _choose(articles: Sequence[str], share: float, seed: int) -> set[str]:
-    """So many of them, rounded up."""
+    """Draw a share of the articles, rounded up."""
     order = np.random.default_rng(seed).permutation(len(articles))
     return {articles[i] for i in order[: int(np.ceil(share * len(articles)))]}
 
@@ -213,7 +213,7 @@ def new_id(
 
 
 def question_text(row: Mapping[str, object], field: str) -> str:
-    """What a row asks; raises FieldError if that is nothing."""
+    """Question of a row; raises FieldError if it is empty."""
     text = text_field(row, field).strip()
     if not text:
         raise FieldError("empty_question", f"field {field!r}: expected words, found none")

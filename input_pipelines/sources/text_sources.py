@@ -107,7 +107,7 @@ class BadRecords:
             )
 
     def _flag(self) -> str:
-        """How a user raises the limit, where the job is known."""
+        """Flag that raises the limit, where the job is known."""
         return f": --gin.{self._job}.max_bad_records=NUMBER" if self._job else ""
 
 
@@ -150,7 +150,7 @@ class UniqueIds:
         self._files: dict[str, int] = {}
 
     def first(self, id_: str, file: str, line: int) -> str:
-        """Where an id was first ("file:line"), or an empty string for a new one."""
+        """First place of an id ("file:line"), or an empty string for a new one."""
         key = _hash(id_)
         number = self._files.setdefault(file, len(self._files))
         before = self._seen.setdefault(key, (number, line))
@@ -342,7 +342,7 @@ class Lines:
 
 
 def found_in(folder: str) -> str:
-    """What is where a folder with certain files was expected, for messages: its first 20 names."""
+    """List the first 20 names of a folder where certain files were expected, for messages."""
     if os.path.isdir(folder):
         return f"found {sorted(os.listdir(folder))[:20]}"
     return "it is a file" if os.path.exists(folder) else "no such folder"

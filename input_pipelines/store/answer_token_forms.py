@@ -161,7 +161,7 @@ def _collect(waiting: set[concurrent.futures.Future[tuple[Counts, int]]], counts
 
 @functools.lru_cache(maxsize=1)
 def _tools(job: _Job) -> tuple[Finder, list[int], TokenStore, tokenization.Tokenizer]:
-    """What a worker needs, made once for all of its ranges."""
+    """Tools of a worker, made once for all of its ranges."""
     asked = TokenStore.open(job.questions, verify="sizes")
     given = _given(job.answers, asked, BadRecords.counted_before())
     searched = TokenStore.open(job.corpus, verify="sizes")

@@ -37,12 +37,12 @@ class Layout(Protocol):
 
     @property
     def name(self) -> str:
-        """How titles are put into rows, which a model's contract names: TEXT or TITLE_AND_BODY."""
+        """Layout of titles in rows, which a model's contract names: TEXT or TITLE_AND_BODY."""
         ...
 
     @property
     def numbers(self) -> Mapping[str, str]:
-        """What the first column of a table counts: 'rows', or the lines of another table.
+        """Unit of the first column of each table: 'rows', or the lines of another table.
 
         Tables that are not named here are per row.
         """

@@ -183,7 +183,7 @@ def check(
     workers: int,
     max_bad_records: int,
 ) -> None:
-    """What can be known to be wrong before the job runs.
+    """Check arguments before the job runs.
 
     Raises:
       ValueError: a number below its bound, or a name that no store can have.

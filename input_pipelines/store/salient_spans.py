@@ -221,7 +221,7 @@ class _Titles(NamedTuple):
 
 @functools.lru_cache(maxsize=2)
 def _loaded(path: str, digest: str) -> _Titles:
-    """What `Rules.fitted` wrote; `digest` distinguishes versions under the same path."""
+    """Read what `Rules.fitted` wrote; `digest` distinguishes versions under the same path."""
     files = (f"{path}.{name}.npy" for name in ("whole", "first"))
     return _Titles(*(np.load(file, mmap_mode="r", allow_pickle=False) for file in files))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 
 def executor(workers: int) -> concurrent.futures.Executor:
-    """So many worker processes; with one, the work is done here, at once."""
+    """Executor with this many worker processes; with one, the work is done here, at once."""
     if workers == 1:
         return _Here()
     return concurrent.futures.ProcessPoolExecutor(

@@ -336,7 +336,7 @@ def check(
     max_bad_records: int,
     sample: int,
 ) -> None:
-    """What can be known to be wrong before `train_tokenizer` reads a text.
+    """Check arguments before `train_tokenizer` reads a text.
 
     Raises:
       ValueError: a number below its bound.

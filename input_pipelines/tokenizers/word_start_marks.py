@@ -72,7 +72,7 @@ def word_starts(
     offsets: Sequence[tuple[int, int]],
     wordpiece: bool = False,
 ) -> np.ndarray:
-    """Which pieces start a word: bool [n].
+    """Mark the pieces that start a word: bool [n].
 
     Args:
       text: what was tokenized.

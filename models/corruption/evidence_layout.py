@@ -57,7 +57,7 @@ def beginning(tokens: jax.Array, lengths: jax.Array, length: int, sep: int) -> G
 
 
 def in_body(tokens: jax.Array, lengths: jax.Array, sep: int) -> jax.Array:
-    """Which tokens of "[CLS] title or query [SEP] body [SEP]" are the body's, without [SEP].
+    """Mask of the body's tokens in "[CLS] title or query [SEP] body [SEP]", without [SEP].
 
     Args:
         tokens: [..., L] int32.

@@ -124,7 +124,7 @@ def finetuned_folder(
 
 
 def check(published: str, licence: str | None, kind: str) -> None:
-    """What can be known to be wrong before anything runs.
+    """Check arguments before anything runs.
 
     Raises:
         LicenceError: see `licences.chosen`.

@@ -76,7 +76,7 @@ def max_positions(folder: Path) -> int:
 
 
 def config_to_hf(config: Any, pad: int, architecture: str) -> dict[str, Any]:
-    """What `config.json` says of an encoder.
+    """Fields of `config.json` for an encoder.
 
     Args:
         config: ours.

@@ -41,7 +41,7 @@ class Entry:
 
     @property
     def part(self) -> str:
-        """What a file holds whole or not at all: `encoder`, `head`, `decoder`, `pooler`, ..."""
+        """Group that a file holds completely or not at all: `encoder`, `head`, `decoder`, ..."""
         return self.path.split("/")[0]
 
     @property

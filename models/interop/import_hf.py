@@ -108,7 +108,7 @@ class HuggingFace:
         m3_heads: bool = False,
         positions: int | None = None,
     ) -> None:
-        """What can be known to be wrong before weights are read, of files' headers alone.
+        """Check arguments before weights are read, by files' headers alone.
 
         Raises:
             FileNotFoundError, ValueError: see `HuggingFace` and `arrays`.
@@ -199,7 +199,7 @@ class HuggingFace:
     def _differences(
         self, path: str, names: Sequence[str], shape: Shape, variant: str
     ) -> list[str]:
-        """What is wrong with the tensors of one parameter."""
+        """Errors in the tensors of one parameter."""
         entry = self.layout.by_path[path]
         expected = entry.their_shape(_inner(entry, shape), shape[0])
         problems = []
@@ -286,7 +286,7 @@ def _inner(entry: hf_names.Entry, shape: Shape) -> Shape:
 
 
 def _layout(file: Path) -> published_layout.PublishedLayout:
-    """As config.json says; BERT's where it says nothing, which `arrays` then reports."""
+    """Layout named by config.json; BERT's if none, which `arrays` then reports."""
     try:
         return hf_config.layout(json.loads(file.read_text(encoding="utf-8")), file)
     except (OSError, ValueError, AttributeError):
@@ -326,7 +326,7 @@ def _m3_heads(folder: Path) -> dict[str, Stored]:
 
 
 def _header(file: Path) -> list[Stored]:
-    """What the header of one file says; safetensors checks it, offsets included."""
+    """Header of one file; safetensors checks it, offsets included."""
     try:
         with safetensors.safe_open(file, "numpy") as handle:
             slices = {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118

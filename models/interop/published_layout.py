@@ -89,7 +89,7 @@ class PublishedLayout:
         raise NotImplementedError
 
     def fields(self, config: Any, pad: int) -> dict[str, Any]:
-        """What config.json says of an encoder of ours; `pad` is the id of the padding token.
+        """Fields of config.json for an encoder of ours; `pad` is the id of the padding token.
 
         Raises:
             ValueError: transformers has no such layout.

@@ -76,7 +76,7 @@ class _Tensors(pickle.Unpickler):
         super().__init__(io.BytesIO(archive.read(pickles[0])))
 
     def find_class(self, module: str, name: str) -> Any:
-        """What a pickle may name."""
+        """Resolve a name of a pickle; only allowed names."""
         if (module, name) == ("collections", "OrderedDict"):
             return collections.OrderedDict
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):

@@ -101,7 +101,7 @@ class Passages(NamedTuple):
 def batch_spec(
     query: GroupShape, passage: GroupShape, known: int, taught: bool
 ) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
-    """What a batch of queries with their passages holds; `Queries.of` and `Passages.of` read it.
+    """Specs of a batch of queries with passages; `Queries.of` and `Passages.of` read it.
 
     Args:
         query, passage: shapes of the two token groups, [B, L] with S segments each.
@@ -218,7 +218,7 @@ class ByQuery(NamedTuple):
 def by_query(
     queries: Queries, passages: Passages, temperature: float, config: ContrastiveConfig
 ) -> ByQuery:
-    """What `info_nce` averages; arguments as there."""
+    """Losses of each query, which `info_nce` averages; arguments as there."""
     if config.exchange == collectives.LOCAL and collectives.row_mesh().mesh is None:
         warnings.warn(
             "ContrastiveConfig.exchange 'local' on one device: its negatives are those of the "

@@ -74,7 +74,7 @@ class Split(NamedTuple):
 
 
 def split_of(table: tuple[int, ...]) -> Split:
-    """How the mesh in context cuts a problem with a table of this shape."""
+    """Split of a problem with a table of this shape by the mesh in context."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return Split(None)
@@ -141,7 +141,7 @@ class Head(NamedTuple):
         return to_hidden.astype(hidden.dtype), to_table, to_bias
 
     def zeros(self) -> Arrays:
-        """Where gradients of table and bias are added up."""
+        """Zero accumulators for the gradients of table and bias."""
         return jnp.zeros(self.table.shape, jnp.float32), jnp.zeros_like(self.bias)
 
     def reduced(self, to_hidden: jax.Array, to_table: jax.Array, to_bias: jax.Array) -> Arrays:

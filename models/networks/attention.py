@@ -110,7 +110,7 @@ def choose(kind: str, length: int, drops: bool) -> Choice:
 
 
 def visibility(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
-    """Which keys each query may see: those of its own segment, never padding (segment 0).
+    """Mask of the keys that each query may see: same segment, never padding (segment 0).
 
     Args:
         query_segments: [B, Q] int32.

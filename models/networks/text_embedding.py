@@ -193,7 +193,7 @@ def embed(
 def finished(
     pooled: jax.Array, group: Mapping[str, jax.Array], config: EmbeddingConfig
 ) -> jax.Array:
-    """What is searched, from pooled states [B, S, D]; zeros where `segment_valid` is False."""
+    """Vectors for search from pooled states [B, S, D]; zeros where `segment_valid` is False."""
     vectors = jnp.where(group["segment_valid"][:, :, None], pooled, 0.0)
     return unit(vectors) if config.normalise else vectors
 
@@ -231,7 +231,7 @@ def in_chunks(
     chunks: int,
     key: jax.Array | None = None,
 ) -> T:
-    """What `represent` makes of a group, a chunk of rows at a time; GradCache (arXiv:2101.06983).
+    """Apply `represent` to a group, a chunk of rows at a time; GradCache (arXiv:2101.06983).
 
     Only its results are kept. A loss may then compare all of them; going back, each chunk is
     encoded again, with the same dropout, and gets the gradient of its results. Without dropout the

@@ -25,7 +25,7 @@ class TokenEncoder(nnx.Module):
     embeddings: Any
 
     def view(self, positions: jax.Array, segment_ids: jax.Array, key: jax.Array | None) -> Any:
-        """What `run` needs to know of the rows, from [B, L] each; `key` as `run` will get it."""
+        """Inputs of `run` for the rows, from [B, L] each; `key` as `run` will get it."""
         raise NotImplementedError
 
     def run(

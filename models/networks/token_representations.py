@@ -131,7 +131,7 @@ class TokenVectors(nnx.Module):
 
 
 def kept_size(size: int | None, whole: int, where: str) -> int | None:
-    """How many first dimensions of vectors of `whole` are kept, at unit length; None: all.
+    """Number of first dimensions to keep of vectors of `whole`, at unit length; None: all.
 
     Raises:
         ValueError: fewer than 1 or more than there are; `where` is in the message.

@@ -80,7 +80,7 @@ class CondensedText(TextObjective):
         late: jax.Array,
         key: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
-        """What the head reads, and its states, both [B, L, D].
+        """Input of the head, and its states, both [B, L, D].
 
         Args:
             text: corrupted group.

@@ -116,7 +116,7 @@ class ExtractiveQA(Objective):
     def logits(
         self, text: Group, key: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """What the tokens get, and which of them are of a passage.
+        """Logits of the tokens, and a mask of those of a passage.
 
         Args:
             text: a token group.

@@ -300,7 +300,7 @@ class REALM(Objective):
             self.probes.ask_if(self.index.round_ends(step), probe)
 
     def _probe(self, index: DeviceIndex) -> Answers:
-        """What is found for the beginnings of B blocks, from all over: [B, K - 1] rows."""
+        """Rows retrieved for the beginnings of B blocks, from all over: [B, K - 1]."""
         count = self.query.rows
         rows = jnp.arange(count, dtype=jnp.int32) * max(1, index.corpus.rows // count)
         rows %= index.corpus.rows
@@ -318,7 +318,7 @@ class REALM(Objective):
     # --- what it offers ---------------------------------------------------------------------------
 
     def fill(self, joint: Group) -> dict[str, jax.Array]:
-        """What the reader puts in the place of each [MASK] of "[CLS] sentence [SEP] body [SEP]".
+        """Predict each [MASK] of "[CLS] sentence [SEP] body [SEP]" with the reader.
 
         Args:
             joint: a token group of R rows of one segment, with at most M [MASK]s each; rows with

@@ -144,7 +144,7 @@ class SimLM(TextObjective):
     def decode(
         self, text: Group, hidden: jax.Array, key: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """What the decoder reads, and its states, both [B, L, D].
+        """Input of the decoder, and its states, both [B, L, D].
 
         Args:
             text: corrupted group.

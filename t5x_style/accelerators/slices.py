@@ -75,7 +75,7 @@ class Slices:
 
     @property
     def accelerator_type(self) -> str:
-        """As in v5litepod-16; "" where there is none: TPU VMs do not have the generation.
+        """Name such as v5litepod-16; "" if there is none: TPU VMs do not have the generation.
 
         Several topologies may have the same; TPU VMs get the first of the table.
         """
@@ -98,7 +98,7 @@ def name_of(generation: str, topology: str, count: int = 1) -> str:
 
 
 def accelerator_type(generation: Generation, topology: str) -> str:
-    """What the Cloud TPU API calls a slice; "" where it does not serve the generation."""
+    """Name of a slice in the Cloud TPU API; "" where it does not serve the generation."""
     if not generation.accelerator:
         return ""
     number = math.prod(sides(topology)) * (2 if generation.counts_cores else 1)

@@ -73,7 +73,7 @@ def resumable_steps(folder: Path) -> list[int]:
 
 
 def half_written(folder: Path) -> list[Path]:
-    """What a save that was interrupted has left."""
+    """Find the remains of an interrupted save."""
     return [path for path in _folders(folder) if _is_half_written(path)]
 
 

@@ -22,7 +22,7 @@ class CheckpointError(ValueError):
 
 
 def items(state: TrainState) -> dict[str, Any]:
-    """What is saved, item by item: nested dicts of arrays, or of their shapes.
+    """Items of a checkpoint: nested dicts of arrays, or of their shapes.
 
     All parameters are in one item, so that a run that freezes others can start from them. Tables
     are left out: they come from their sources.

@@ -213,7 +213,7 @@ class _Expansion:
         )
 
     def _input(self, name: str, key: str, value: Any) -> Any:
-        """What a system sets a macro to; for a path of an input, a macro that becomes one."""
+        """Value that a system sets a macro to; for a path of an input, a macro that becomes one."""
         if key not in self.inputs or isinstance(value, Macro) or not value:
             return value
         macro = macro_of(name, key)

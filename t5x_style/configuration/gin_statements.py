@@ -143,7 +143,7 @@ def parse_value(text: str, delegate: Delegate | None = None) -> Any:
 def items(
     text: str, label: str, allowed: tuple[str, ...]
 ) -> tuple[Import | Binding | Include, ...]:
-    """What a file says, in order; parsed once, since the stages of a recipe share most files.
+    """Statements of a file in order; parsed once, since the stages of a recipe share most files.
 
     Args:
       text: of the file.
@@ -197,7 +197,7 @@ def _import(
 
 
 def key_of(binding: Binding) -> Key:
-    """What the binding replaces in a configuration, and is replaced by."""
+    """Key of a binding; a later binding of the same key replaces it."""
     return (binding.scope, binding.target or binding.text, binding.parameter)
 
 

@@ -105,7 +105,7 @@ class _Walk:
         depth: int,
         marker: str = "",
     ) -> None:
-        """What a call of `target` in `scope` gets."""
+        """Arguments of a call of `target` in `scope`."""
         if depth > DEEPEST:
             raise GinError(f"{path}: references form a cycle, at @{target}.")
         found = bound(self.config, target, scope)

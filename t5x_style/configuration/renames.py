@@ -97,7 +97,7 @@ def wrappers(kind: str) -> dict[str, rename_tables.Wrapper]:
 
 
 def instead(target: str, name: str) -> str:
-    """What to write instead of binding a parameter that became a wrapper; "" for any other."""
+    """Replacement for binding a parameter that became a wrapper; "" for any other."""
     wrapper = wrappers(kind(target)).get(name)
     if wrapper is None:
         return ""

@@ -69,7 +69,7 @@ def cluster() -> Cluster | None:
 
 
 def place(number: int) -> str:
-    """Where a process should run: 'worker 1 of slice 0, 10.0.0.2'; "" without a TPU slice.
+    """Place of a process: 'worker 1 of slice 0, 10.0.0.2'; "" without a TPU slice.
 
     Addresses are known of the slice of this host alone.
     """

@@ -156,7 +156,7 @@ class Peers:
         return str(self.get("verdict"))
 
     def wait_for_the_end(self) -> str:
-        """What process 0 says of the stage when it has ended. Signals are handled meanwhile."""
+        """Wait for process 0's message at the end of the stage. Signals are handled meanwhile."""
         return str(self.get("over"))
 
     def ask_to_stop(self) -> None:

@@ -136,7 +136,7 @@ def _visit(processes: Processes, address: tuple[str, int]) -> None:
 
 
 def _line(connection: socket.socket, seconds: float) -> str:
-    """What the other end says up to the end of its line; "" if it hangs up."""
+    """Read a line from the other end; "" if it hangs up."""
     connection.settimeout(seconds)
     with connection.makefile("r", encoding="utf-8", errors="replace") as file:
         return file.readline(1000).strip()

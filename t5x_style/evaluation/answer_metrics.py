@@ -55,7 +55,7 @@ class Answering:
             )
 
     def facts(self) -> dict[str, Any]:
-        """What a reader of its numbers should know."""
+        """Facts that explain its numbers."""
         return {"of": self.retriever, "read": self.read, "relevance_weight": self.relevance_weight}
 
     def predictions(self, suite: QuestionSuite, run: Run) -> Iterator[tuple[str, str]]:

@@ -107,7 +107,7 @@ def _figures(sides: Mapping[str, Vectors], contract: Contract) -> dict[str, floa
 
 
 def _distinct(texts: list[bytes]) -> np.ndarray:
-    """Where each text occurs first, at most `MOST_TEXTS` of them: [N] int64."""
+    """First row of each distinct text, at most `MOST_TEXTS` of them: [N] int64."""
     first: dict[bytes, int] = {}
     for row, text in enumerate(texts):
         first.setdefault(text, row)

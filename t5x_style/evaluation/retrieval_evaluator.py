@@ -80,7 +80,7 @@ class RetrievalEvaluator:
     def check_arguments(
         metrics: Sequence[str], depth: int, corpus: str, split: str, kind: str = "dense"
     ) -> None:
-        """What can be known to be wrong before texts are read; reads names of files only.
+        """Check arguments before texts are read; reads names of files only.
 
         Raises:
           MetricError: a metric that looks further than `depth`.
@@ -130,7 +130,7 @@ class RetrievalEvaluator:
     def _represented(
         self, functions: Mapping[str, ModelFunction], side: str, step: int
     ) -> Representation:
-        """What the texts of a side become now."""
+        """Current representations of a side's texts."""
         source = self._queries if side == QUERY else self._passages
         embed = embedding_function(functions, side, (self._kind,))
         (found,) = encoding.represent_parts(

@@ -168,7 +168,7 @@ class Scorer(Protocol):
 
     @property
     def contract(self) -> Contract:
-        """How the model reads texts."""
+        """Contract of the model."""
         ...
 
     def score_parts(

@@ -21,7 +21,7 @@ Record = Mapping[str, Any]
 
 
 def record(passages: Passages, qrels: Qrels, scores: ranking.Scores) -> Record:
-    """What the file says of the scores of judged queries."""
+    """Content of the file: scores of judged queries."""
     groups = query_groups.numbers(
         query_groups.ByPassage(), scores.queries, qrels, passages
     ).tolist()

@@ -109,7 +109,7 @@ def record(
     enough: Sequence[str] = ("dev", "test"),
     path: str = "the evaluation",
 ) -> dict[str, Any]:
-    """What verdict.json says of the test queries.
+    """Entry of verdict.json for the test queries.
 
     Args:
       results, per_query, data: content of the files that `verdict` reads.
@@ -149,7 +149,7 @@ def write(folder: Path, found: Report, data: Report) -> None:
 
 
 def check(metric: str) -> None:
-    """What can be known to be wrong before `verdict` runs; MetricError for an unknown metric."""
+    """Check arguments before `verdict` runs; MetricError for an unknown metric."""
     ranking.measure(metric)
 
 

@@ -51,7 +51,7 @@ def _meaning(verdict: Report) -> str:
 
 
 def _warning(verdict: Report) -> str:
-    """Where the interval of too few queries lies below 0."""
+    """Warning if the interval of too few queries is below 0."""
     below = verdict["verdict"] == "no verdict" and verdict["high"] < 0
     return " **It lies below 0: do not use the tuned model without more queries.**" if below else ""
 
@@ -98,7 +98,7 @@ def _parts(verdict: Report) -> list[str]:
 
 
 def _measured(verdict: Report, key: str, head: str) -> list[str]:
-    """What the tuning changed: on other collections, or of shorter vectors."""
+    """Changes by the tuning: on other collections, or of shorter vectors."""
     metric, rows = verdict["metric"], []
     for name, found in verdict.get(key, {}).items():
         values = [f"{found['systems'][one][metric]['value']:.4f}" for one in _pair(verdict)]

@@ -20,7 +20,7 @@ class AnswerKey(Protocol):
         ...
 
     def f1(self, question: str, prediction: str) -> float:
-        """How many words it shares with the answer that is most alike, 0 to 1."""
+        """F1 of shared words with the most similar answer, 0 to 1."""
         ...
 
     def stands_in(self, question: str, text: str) -> bool:

@@ -191,7 +191,7 @@ class ModelDependentSource(abc.ABC):
 
     @property
     def texts(self) -> Batched | None:
-        """What the batches are made of, where `clean` is None."""
+        """Texts of the batches, where `clean` is None."""
         return None
 
     def resume_files(self, folder: Path, step: int) -> list[Path]:

@@ -254,7 +254,7 @@ class Contract:
 
 
 def _combination(fields: Any, path: Path) -> Combination | None:
-    """As in a file.
+    """Combination read from a file.
 
     Raises:
       ContractError: it has other fields, or weights that do not fit.

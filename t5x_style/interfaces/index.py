@@ -144,7 +144,7 @@ class IndexType(abc.ABC):
         """
 
     def stored_passages(self, folder: Path) -> Representation | None:
-        """What was indexed, None where a folder does not hold it.
+        """Indexed passages; None where a folder does not hold them.
 
         What is searched exactly on a machine that does not run the index.
         """
@@ -236,7 +236,7 @@ def check_entry_queries(kind: str, queries: Entries, passages: Entries, k: int) 
 
 
 def _negative_token(kind: str, texts: Representation) -> str:
-    """What is wrong with the token ids of sparse texts in memory, '' if nothing is."""
+    """Error in the token ids of sparse texts in memory, '' if there is none."""
     if kind == SPARSE and (lowest := texts.arrays["tokens"].min(initial=0)) < 0:
         return f"expected token ids from 0 on, found {lowest}"
     return ""

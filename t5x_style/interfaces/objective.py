@@ -220,11 +220,11 @@ class Objective(nnx.Module):
 
     @property
     def limits(self) -> tuple[MetricLimit, ...]:
-        """What metrics of `loss` may not exceed; looked at whenever they are logged."""
+        """Limits on metrics of `loss`; checked whenever they are logged."""
         return ()
 
     def table_sources(self) -> dict[str, TableSource]:
-        """Where each `Table` that the module holds comes from: by path, parts joined by '/'."""
+        """Source of each `Table` that the module holds: by path, parts joined by '/'."""
         return {}
 
     def on_train_start(self, key: jax.Array) -> None:
@@ -238,11 +238,11 @@ class Objective(nnx.Module):
         raise NotImplementedError
 
     def contract(self) -> Contract:
-        """How text becomes a vector under this objective."""
+        """Contract that turns text into a vector under this objective."""
         raise NotImplementedError
 
     def corrupt(self, batch: Batch, key: jax.Array) -> Batch:
-        """What the objective does to a clean batch; runs under stop_gradient.
+        """Corrupt a clean batch; runs under stop_gradient.
 
         A step skips it where the source of the batch has done it: `ModelDependentSource.corrupts`.
         """
@@ -260,7 +260,7 @@ class Objective(nnx.Module):
         """Sees the updated parameters. May change Variables that are not parameters, in place."""
 
     def functions(self) -> dict[str, ModelFunction]:
-        """What the trained objective offers, by name; at most one embeds a side."""
+        """Functions of the trained objective, by name; at most one embeds a side."""
         return {}
 
 

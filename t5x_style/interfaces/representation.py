@@ -103,7 +103,7 @@ class Entries:
 
 
 def malformed(kind: str, given: Representation) -> str:
-    """What is wrong with the form of a representation on the host; '' if nothing is.
+    """Error in the form of a representation on the host; '' if there is none.
 
     Reads offsets alone of what is on disk.
     """
@@ -192,7 +192,7 @@ def not_finite(representation: Representation) -> np.ndarray:
 
 
 def function_name(side: str) -> str:
-    """How the function that embeds a side is called, in exported programs and in settings."""
+    """Name of the function that embeds a side, in exported programs and in settings."""
     return f"{_NAME}{side}"
 
 

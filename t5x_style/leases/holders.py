@@ -60,7 +60,7 @@ def _here() -> tuple[str, str]:
 
 
 def _started(process: int) -> str | None:
-    """When a process of this host started, "" if that is not known; None if there is none."""
+    """Start time of a process of this host, "" if it is not known; None if there is none."""
     try:
         text = Path(f"/proc/{process}/stat").read_text()
     except FileNotFoundError:

@@ -78,4 +78,4 @@ class Leases(Protocol):
         """The same at once: None where somebody else holds the lease, or may still hold it."""
 
     def holder(self, name: str) -> Holder | None:
-        """Who holds the lease, as far as can be known at once; None for nobody."""
+        """Holder of the lease, as far as it is known at once; None for nobody."""

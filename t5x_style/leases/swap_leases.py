@@ -195,7 +195,7 @@ class HeldLease:
 
 
 def _before(state: dict[str, Any], expired: bool) -> Before | None:
-    """What became of the holder before; None if the lease is still held."""
+    """State of the previous holder; None if the lease is still held."""
     if "token" not in state:
         return "none"
     if state.get("holder") is None:

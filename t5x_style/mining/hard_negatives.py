@@ -207,7 +207,7 @@ def _rounded(scores: Iterable[float]) -> list[float]:
 
 
 def report(lines: Iterable[str], wanted: int) -> str:
-    """How many negatives the lines of a mined file hold, and why not more.
+    """Report of the number of negatives in a mined file, and why not more.
 
     Args:
       lines: of `Mined.line`, at least one.

@@ -15,7 +15,7 @@ from t5x_style.model_dependent_data.versioned_index import Parameters, VersionEr
 
 
 def specs(view: ModelView, clean: Specs) -> Specs:
-    """What `corrupt` makes of clean batches: group -> feature -> (shape, dtype)."""
+    """Specs of `corrupt`'s result for clean batches: group -> feature -> (shape, dtype)."""
     batch = {
         group: {name: jax.ShapeDtypeStruct(*leaf) for name, leaf in features.items()}
         for group, features in clean.items()

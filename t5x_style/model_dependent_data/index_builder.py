@@ -184,7 +184,7 @@ class _Look:
         self._announced = False
 
     def __call__(self) -> Literal["built", "nothing", "ended"]:
-        """What came of it."""
+        """Return the result of one look."""
         training = self._training
         finished = training.finished()  # looked at first: its last checkpoint was saved before
         run, step = training.run(), training.newest()

@@ -216,7 +216,7 @@ class Replanner:
         return self._source.planned(arrays, version, version * self._replanning.every)
 
     def _made(self, version: int) -> Arrays:
-        """By all processes alike; one of them writes it down."""
+        """Make a plan on all processes alike; one of them writes it down."""
         texts, table = self._source.source, self._source.table
         embed, partitioner = embedder(self._view.functions(), PASSAGE), self._view.partitioner
         vectors = encoding.encode(embed, texts, partitioner, f"plan {version}")
@@ -278,5 +278,5 @@ class _Replanned(Iterator[Batch]):
         return next(self._batches)
 
     def close(self) -> None:
-        """Nothing is read any more."""
+        """Stop prefetching."""
         self._batches.close()  # type: ignore[attr-defined]

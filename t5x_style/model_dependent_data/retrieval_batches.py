@@ -47,7 +47,7 @@ class SearchedCorpus(Protocol):
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """Number of rows."""
         ...
 
     @property

@@ -166,7 +166,7 @@ class VersionChoice(Generic[T]):
             waited += _POLL_SECONDS
 
     def _answered(self, call: Callable[[], T]) -> T:
-        """What a call gives, made again for as long as object storage does not answer."""
+        """Result of a call, repeated for as long as object storage does not answer."""
         said = False
         while True:
             try:

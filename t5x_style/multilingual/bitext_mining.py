@@ -82,7 +82,7 @@ class MineTranslations:
     def _mined(
         self, system: SentenceSystem, pair: str, split: str
     ) -> tuple[margin_scoring.Mined, np.ndarray]:
-        """What is mined of a pair of languages, and [G, 2] what should be."""
+        """Pairs mined for a pair of languages, and [G, 2] gold pairs."""
         parts = [self._part(side, f"{pair}/{split}/") for side in (self.sources, self.targets)]
         mined = margin_scoring.mine(*system.vectors(*parts), self.margin, self.k, self.way)
         place = [

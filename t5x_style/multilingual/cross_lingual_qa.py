@@ -84,7 +84,7 @@ class AskParagraphs:
 
 
 def _paragraphs(side: Texts, rows: np.ndarray) -> np.ndarray:
-    """Which paragraph each of these is of: 'de/Berlin/3/56be4db0' -> 'Berlin/3'; [n] str."""
+    """Paragraph of each id: 'de/Berlin/3/56be4db0' -> 'Berlin/3'; [n] str."""
     names = (side.ids[row].partition("/")[2].rpartition("/")[0] for row in rows.tolist())
     return np.array(list(names))
 

@@ -181,7 +181,7 @@ def mine(
 
 
 def own_scores(sources: Vectors, targets: Vectors, margin: str = "ratio", k: int = 4) -> np.ndarray:
-    """How good a translation each target is of the source of its row: [N] float64, as `mine`.
+    """Score of each target as a translation of its row's source: [N] float64, as `mine`.
 
     Args:
       sources, targets: [N, D] each.

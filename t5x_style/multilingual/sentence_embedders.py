@@ -43,7 +43,7 @@ class SentenceSystem(Protocol):
         ...
 
     def facts(self) -> dict[str, Any]:
-        """What a reader of its numbers should know."""
+        """Facts that explain its numbers."""
         ...
 
 

@@ -271,7 +271,7 @@ def _memory(analysis: Any, limit: float) -> Memory:
 
 
 def _refused(message: str, arguments: int, limit: float) -> Memory | None:
-    """What a program needs that the compiler found too large; None if that is not why it refused.
+    """Memory of a program that the compiler refused as too large; None for another refusal.
 
     Its message gives the sum; what is not arguments must be temporaries.
     """

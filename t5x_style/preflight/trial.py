@@ -65,14 +65,14 @@ class Trial:
 
     @property
     def problems(self) -> list[str]:
-        """What was refused, each once, with all places where it is bound."""
+        """Refused values, each once, with all places where it is bound."""
         return [
             f"@{reference}: {said} ({'; '.join(places)})"
             for said, (reference, places) in self._refusals.items()
         ]
 
     def arguments(self, target: str, scope: str = "") -> dict[str, Any]:
-        """What a call of `target` in a scope gets from gin."""
+        """Arguments that gin gives a call of `target` in a scope."""
         bound = parameters.bound(self.config, target, scope)
         return {
             name: Refused() if where in self.refused else self._value(value, scope, where)
@@ -80,7 +80,7 @@ class Trial:
         }
 
     def check_job(self, job: str) -> None:
-        """What the job would refuse of its arguments.
+        """Errors that the job would raise about its arguments.
 
         Args:
           job: the dotted path.
@@ -103,7 +103,7 @@ class Trial:
         scope: str,
         where: str,
     ) -> Any:
-        """What `_try` returns of a check of some of the arguments that a call of `thing` gets."""
+        """Apply `_try` to a check of some of the arguments that a call of `thing` gets."""
         known = {**_defaults(thing), **arguments}
         wanted = code_checks.parameters(check)
         if not wanted.keys() <= known.keys():
@@ -217,7 +217,7 @@ class Trial:
     def _try(
         self, make: Any, reference: Reference, scope: str, where: str, guessed: Sequence[str] = ()
     ) -> Any:
-        """What `make` returns; Unknown where it cannot decide, Refused where it does not accept.
+        """Result of `make`; Unknown where it cannot decide, Refused where it does not accept.
 
         A refusal that names what was `guessed` does not count.
         """
@@ -240,7 +240,7 @@ class Trial:
         return Unknown()
 
     def _places(self, said: str, reference: Reference, scope: str) -> str:
-        """Where the parameters that a message names, or whose paths it names, are bound."""
+        """Places of the bindings that a message names, or whose paths it names."""
         found: dict[str, bool] = {}  # -> whether the message has the value, too
         for name, text, where in self._bound_inside(reference.target, scope, set()):
             if _names(said, name) or ("/" in text and text.strip("'") in said):

@@ -87,7 +87,7 @@ def finite(training: Training) -> Iterator[Finding]:
 
 
 def window(count: int) -> int:
-    """How many logged steps a quarter of the training is, at least three."""
+    """Number of logged steps in a quarter of the training, at least three."""
     return max(3, count // 4)
 
 

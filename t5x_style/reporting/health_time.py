@@ -21,7 +21,7 @@ SKIPPED_WRONG = 0.01  # of the records
 
 
 def seconds(training: Training) -> Spent:
-    """Where the time of a training went: its account, or of older ones an estimate from the log."""
+    """Seconds of a training by part: its account, or for older ones an estimate from the log."""
     return total(training.attempts) if training.attempts else _estimate(training)
 
 

@@ -58,7 +58,7 @@ def _named(recipe: str) -> str:
 
 
 def _kennel() -> str:
-    """How to call the command from the current folder, as '.venv/bin/kennel'."""
+    """Call of the command from the current folder, as '.venv/bin/kennel'."""
     path = Path(os.path.abspath(sys.executable)).with_name("kennel")
     try:
         return shlex.quote(str(path.relative_to(Path.cwd())))

@@ -95,7 +95,7 @@ class Reader:
         self._reading, self._partitioner = reading, partitioner
 
     def read(self, questions: Sequence[str], passages: Sequence[str]) -> list[Found]:
-        """What the reader points at in passages[n] for questions[n]; `passage` counts them."""
+        """Spans that the reader finds in passages[n] for questions[n]; `passage` counts them."""
         if not questions:
             return []
         pairs = self._reading.pairs(questions, passages)
@@ -116,12 +116,12 @@ class Model(Protocol):
 
     @property
     def functions(self) -> Mapping[str, ModelFunction]:
-        """By name."""
+        """Functions by name."""
         ...
 
     @property
     def contract(self) -> Contract:
-        """How it reads texts."""
+        """Contract of the model."""
         ...
 
     @property

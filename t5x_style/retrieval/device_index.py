@@ -138,7 +138,7 @@ class DeviceIndex(nnx.Module):
         self.duplicate = _row_array(Table, zeros) if "duplicate" in config.exclude else None
 
     def table_sources(self) -> dict[str, TableSource]:
-        """Where the tables come from, by attribute; see `Objective.table_sources`."""
+        """Sources of the tables, by attribute; see `Objective.table_sources`."""
         corpus, dtype = self.corpus, token_dtype(self.corpus.vocabulary_size)
 
         def padded(read: Callable[[int, int], np.ndarray], fill: int, dtype: Any) -> TableSource:
@@ -216,7 +216,7 @@ class DeviceIndex(nnx.Module):
         return flat.reshape(*rows.shape, -1)
 
     def judge(self, rows: jax.Array, about: Any, judge: Judge) -> jax.Array:
-        """What `judge` says of the tokens of rows, on the devices that hold them.
+        """Apply `judge` to the tokens of rows, on the devices that hold them.
 
         Args:
           rows: [B, K] int32.
@@ -264,7 +264,7 @@ class DeviceIndex(nnx.Module):
         return self.padded // sharded_top_k.shards()
 
     def rows_per_step(self) -> int:
-        """How many rows each device embeds in a step, at most."""
+        """Number of rows that each device embeds in a step, at most."""
         steps = self.config.max_staleness_steps
         return 0 if steps is None else -(-self._share() // steps)
 

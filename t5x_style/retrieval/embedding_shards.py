@@ -77,7 +77,7 @@ class Storage:
 
     @property
     def token_facts(self) -> dict[str, Any]:
-        """How vectors of tokens are kept; {} as the model gives them."""
+        """Settings of stored token vectors; {} as the model gives them."""
         return compact.facts(self.pool_factor, self.token_dtype)
 
     def kept(self, kind: str, found: Representation, what: str) -> dict[str, np.ndarray]:
@@ -158,7 +158,7 @@ class ShardWriter:
         self._background.shutdown()
 
     def missing(self) -> list[int]:
-        """Which shards are still to be made; removes, and says so, what is no shard of ours."""
+        """Shards still to make; removes, and reports, what is no shard of ours."""
         shards = self._folder / "shards"
         shards.mkdir(parents=True, exist_ok=True)
         for path in sorted(shards.iterdir()):
@@ -208,7 +208,7 @@ class ShardWriter:
         )
 
     def _facts(self) -> dict[str, Any]:
-        """What manifests say of the storage."""
+        """Manifest entry of the storage."""
         kinds = {} if self._kinds == [DENSE] else {"kinds": self._kinds}
         tokens = {"tokens": facts} if (facts := self._storage.token_facts) else {}
         return {"dtype": self._storage.dtype, **kinds, **tokens}
@@ -260,7 +260,7 @@ def read(
     kinds: Sequence[str] = (DENSE,),
     expected: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Representation], list[str], Contract, str]:
-    """What a `ShardWriter` finished; every byte is checked.
+    """Read what a `ShardWriter` finished; every byte is checked.
 
     Args:
       folder: of the writer.

@@ -59,7 +59,7 @@ class ExactIndex:
 
     @property
     def passages(self) -> Representation:
-        """What it was given."""
+        """Passages that it was given."""
         return self._passages
 
     def search(self, queries: Representation, k: int) -> tuple[np.ndarray, np.ndarray]:

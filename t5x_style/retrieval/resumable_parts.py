@@ -104,7 +104,7 @@ def bounds(count: int, size: int) -> list[tuple[int, int]]:
 
 
 def agreed(missing: list[int], count: int) -> list[int]:
-    """What process 0 found missing of `count` parts, in every process: only it need see them."""
+    """Missing parts of `count`, from process 0, in every process: only it need see them."""
     marked = np.isin(np.arange(count), missing)
     if jax.process_count() > 1:
         marked = np.asarray(multihost_utils.broadcast_one_to_all(marked))

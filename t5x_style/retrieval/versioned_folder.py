@@ -78,7 +78,7 @@ def writing(folder: Path, *errors: type[Exception]) -> Iterator[None]:
 
 
 def require_writable(folder: str | Path) -> Path:
-    """Where the versions of a folder go; raises PublishError unless files can be made there."""
+    """Folder of the versions; raises PublishError unless files can be made there."""
     versions = Path(folder) / "versions"
     with writing(versions, OSError):
         versions.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def current(folder: str | Path) -> Path:
 
 
 def version_folder(folder: str | Path, number: int) -> Path:
-    """Where a version is."""
+    """Path of a version."""
     return Path(folder) / "versions" / str(number)
 
 

@@ -68,7 +68,7 @@ def _read(name: str, source: TableSource, leaf: Any, sharding: jax.sharding.Shar
 
 
 def fingerprints(sources: Mapping[str, TableSource]) -> dict[str, str]:
-    """By path: what a checkpoint remembers."""
+    """Fingerprints by path, which a checkpoint stores."""
     return {name: source.fingerprint for name, source in sorted(sources.items())}
 
 

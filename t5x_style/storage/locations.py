@@ -8,7 +8,7 @@ MULTI_REGIONS = {"us": ("us-",), "eu": ("europe-",), "asia": ("asia-",)}
 
 
 def warning(path: PathLike, zone: str, client: objects.Objects | None = None) -> str:
-    """What is wrong with a bucket's place for machines in a zone; "" if nothing is.
+    """Warning about a bucket's location for machines in a zone; "" if it is fine.
 
     Args:
       path: any path in the bucket.

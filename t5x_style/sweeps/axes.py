@@ -123,7 +123,7 @@ def is_among(value: Any, values: Sequence[Any]) -> bool:
 
 
 def problems(axes: Sequence[Axis]) -> Iterator[str]:
-    """What is wrong with axes: each by itself, and together."""
+    """Errors of axes: each by itself, and together."""
     if not axes:
         yield "no axis: bind at least one, such as LEARNING_RATE/sweep.Axis.values = [1e-5, 2e-5]"
     known = {axis.name: axis for axis in axes}
@@ -216,7 +216,7 @@ def ordered(axes: Sequence[Axis]) -> list[Axis]:
 def bindings(
     axes: Sequence[Axis], values: Mapping[str, Any], no_change: Mapping[str, Set[str]]
 ) -> dict[str, Any]:
-    """What a configuration binds: macro -> value.
+    """Bindings of a configuration: macro -> value.
 
     Args:
       axes: of the sweep.

@@ -197,11 +197,11 @@ class Driver:
             one.lease.release()
 
     def _seconds(self, one: Running) -> float:
-        """How long this attempt has run."""
+        """Seconds that this attempt has run."""
         return self._clock() - one.began - one.job.waited() if one.took is None else one.took
 
     def _outcome(self, one: Running, code: int) -> Record:
-        """What became of a trial that ended by itself; stopped again and again, it has failed."""
+        """Outcome of a trial that ended by itself; stopped again and again, it has failed."""
         trial = one.trial
         found = self._outcomes.of(trial, one.kept.record, code)
         if found.status == "preempted" and not self.changed and code != NOT_RUN:

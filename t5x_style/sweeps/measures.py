@@ -40,7 +40,7 @@ def steps(plan: Plan) -> int | None:
 
 
 def problem(plan: Plan, stage: str, metric: str) -> str | None:
-    """What is wrong with a metric, as far as can be known before its stage runs.
+    """Error of a metric, as far as it can be known before its stage runs.
 
     Args:
       plan: of the stage.

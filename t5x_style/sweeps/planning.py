@@ -102,7 +102,7 @@ class Planner:
         return plans, wrong
 
     def bindings(self, trial: Trial) -> dict[str, Any]:
-        """What a trial sets, its seed among them."""
+        """Bindings of a trial, its seed among them."""
         seed = {} if trial.seed is None else {self.sweep.seed_macro: trial.seed}
         return {**trial.configuration.bindings, **seed}
 
@@ -234,7 +234,7 @@ class Planner:
         return same if axis.is_list else []
 
     def _around(self, axis: Axis) -> dict[str, Any]:
-        """What makes an axis apply: the first value of each condition, and of theirs."""
+        """Values that make an axis apply: the first value of each condition, and of theirs."""
         by_name = {one.name: one for one in self.sweep.axes}
         found: dict[str, Any] = {}
         for name, wanted in axis.when.items():

@@ -71,7 +71,7 @@ def _seed(seed: int, number: int) -> int:
 
 
 def _asked(trial: Any, axis: Axis) -> Any:
-    """What a trial of Optuna suggests for an axis; values of lists by their place."""
+    """Value that a trial of Optuna suggests for an axis; values of lists by their place."""
     if axis.is_list:
         return axis.values[trial.suggest_categorical(axis.name, range(len(axis.values)))]
     if axis.scale in ("integer", "log_integer"):

@@ -269,7 +269,7 @@ def _when(value: Any) -> dict[str, tuple[Any, ...]]:
 
 
 def _settings(config: Config) -> list[Binding]:
-    """What goes to the recipe: all but the sweep's bindings, macros in these, and its folder."""
+    """Settings for the recipe: all but the sweep's bindings, macros in these, and its folder."""
     of_sweep = [one for key, one in config.bindings.items() if key[1] in (RUN, AXIS)]
     used = gin_macros.in_bindings(of_sweep)
     others = [one for key, one in config.bindings.items() if key[1] not in (RUN, AXIS)]
@@ -371,7 +371,7 @@ def _samplers(values: Mapping[str, Any], axes: Sequence[Axis]) -> Iterator[str]:
 
 
 def _points(points: Any, axes: Sequence[Axis]) -> Iterator[str]:
-    """What is wrong with points that are named one by one."""
+    """Errors of points that are named one by one."""
     by_name = {axis.name: axis for axis in axes}
     for point in points if _is(points, (list, tuple), _are_points) else ():
         for name, value in point.items():

@@ -45,7 +45,7 @@ class Configuration:
 
 
 def name_of(bindings: Mapping[str, Any]) -> str:
-    """What a configuration with these bindings is called, in whatever order they come.
+    """Name of a configuration with these bindings, in any order.
 
     >>> name_of({"A": 1, "B": 2}) == name_of({"B": 2, "A": 1}), name_of({})
     (True, 'default')
@@ -98,7 +98,7 @@ class Record:
 
     @property
     def in_words(self) -> str:
-        """What became of the trial, in a line."""
+        """Outcome of the trial, in a line."""
         parts: list[str] = [self.status]
         if self.value is not None:
             parts.append(f"{self.value:.4f}" + (f" at step {self.step}" if self.step else ""))
@@ -151,5 +151,5 @@ class Results:
     seconds: Stages = field(default_factory=Stages)
 
     def record(self, trial: Trial) -> Record:
-        """What became of a trial."""
+        """Record of a trial."""
         return self.records.get(trial.name, Record())

@@ -353,7 +353,7 @@ class Preemption:
 
 
 def find_rows(is_healthy: Callable[[np.ndarray], bool], rows: int, max_rows: int = 8) -> list[int]:
-    """Which rows make a batch unhealthy, by halving.
+    """Find the rows that make a batch unhealthy, by halving.
 
     Args:
       is_healthy: whether a batch of the given rows, repeated as needed, is healthy.

@@ -73,7 +73,7 @@ def how(
 
 
 def _from(parent: Path, step: int) -> tuple[int | None, str]:
-    """What `how` returns for this step, which the optimizer may have been deleted of since."""
+    """Result of `how` for this step, whose optimizer may have been deleted since."""
     if OPTIMIZER in checksums.dropped(parent / "checkpoints" / str(step)):
         return None, (
             f"training starts from step 0: {parent} could be continued from step {step:,}, but "

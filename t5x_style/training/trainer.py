@@ -162,7 +162,7 @@ class Trainer:
                 self.checkpointer.wait()
 
     def _meta(self) -> dict[str, Any]:
-        """What a checkpoint has to agree with, to be resumed."""
+        """Metadata of a checkpoint that must match for it to be resumed."""
         tables = static_tables.fingerprints(self._sources())
         return {"plan": self.pipeline.fingerprint, "tables": tables}
 

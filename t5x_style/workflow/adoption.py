@@ -133,7 +133,7 @@ def _check_defaults(planned: plans.Plan, folder: Path, flags: gin_checks.Flags) 
 
 
 def _old_identity(identity: str, path: Any) -> str:
-    """What a record without a store said of an input."""
+    """Identity of an input in a record without a store."""
     version = version_at(Path(path)) if isinstance(path, str) and path else None
     if version is not None:
         return str(version.record.get("adopted_from", version.record.get("fingerprint")))

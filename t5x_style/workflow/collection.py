@@ -114,14 +114,14 @@ def _shown(link: Path) -> str:
 
 
 def _used(version: Version) -> float:
-    """When it was last used; 0 if another process has just deleted it."""
+    """Time of the last use; 0 if another process has just deleted it."""
     with contextlib.suppress(FileNotFoundError):
         return version.last_used()
     return 0.0
 
 
 def _made(version: Version) -> float:
-    """When it was finished; what is unfinished comes after all that is."""
+    """Time of completion; unfinished versions sort after all others."""
     with contextlib.suppress(OSError):
         return (version.folder / STAGE_FILE).stat().st_mtime
     return time.time()
@@ -134,7 +134,7 @@ def lease_name(version: Version) -> str:
 
 
 def _keep_ancestors(versions: dict[str, Version], stays: dict[str, str]) -> None:
-    """What a version that stays was made from stays, too."""
+    """Keep the inputs of every version that stays."""
     todo = list(stays)
     while todo:
         name = todo.pop()

@@ -241,7 +241,7 @@ def of_stage(link: Path) -> Store:
 
 
 def _target(link: Path, folder: Path) -> str:
-    """What the link says: relative where run and store are moved together, else absolute."""
+    """Target of the link: relative where run and store are moved together, else absolute."""
     store = folder.resolve().parent.parent
     base = link.parent.resolve()
     if store.parent == base.parent or store.parent == base:

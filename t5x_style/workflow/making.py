@@ -218,14 +218,14 @@ def continues(model_dir: str, parent: Path) -> None:
 
 
 def process_start(model_dir: str) -> float | None:
-    """When the process started that makes the version in this folder; None where no stage does."""
+    """Start time of the process that makes the version in this folder; None where no stage does."""
     record = records.read_json(Path(model_dir) / STARTED_FILE) or {}
     found = record.get("process_start")
     return None if found is None else float(found)
 
 
 def name_of(model_dir: str) -> str:
-    """What to call the stage that is being made in this folder, for people who watch it."""
+    """Name of the stage that is being made in this folder, for people who watch it."""
     record = records.read_json(Path(model_dir) / STARTED_FILE) or {}
     return str(record.get("name") or Path(model_dir).name)
 

@@ -62,7 +62,7 @@ class Plan:
         return places.shown(self.link)
 
     def record(self) -> dict[str, Any]:
-        """What `stage.started.json` and `stage.json` both hold."""
+        """Common content of `stage.started.json` and `stage.json`."""
         return {
             "format": FORMAT,
             "name": self.link.name,
@@ -190,7 +190,7 @@ def is_of_code(version: Version, code: Mapping[str, str]) -> bool:
 
 
 def changes_between(record: Mapping[str, Any], planned: Plan) -> dict[str, list[str]]:
-    """What differs in words, by kind: parameters and job."""
+    """Differences in words, by kind: parameters and job."""
     found = {"parameters": differing(record.get("parameters", {}), planned.values.semantic)}
     job = {"name": planned.job.name, "version": planned.job.version}
     if record.get("job", job) != job:
@@ -207,7 +207,7 @@ def differing(old: Values, new: Values) -> list[str]:
 
 
 def in_words(changes: Mapping[str, list[str]]) -> str:
-    """What `changes_between` found, for a message."""
+    """Result of `changes_between`, for a message."""
     return "; ".join(
         some(names) if kind == "parameters" else f"{kind} {some(names)}"
         for kind, names in changes.items()

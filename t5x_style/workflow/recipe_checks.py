@@ -27,7 +27,7 @@ CHECKED = "KENNEL_CHECKED"  # set by a sweep, which has asked PROGRAM of all its
 
 
 def survey(recipe: Recipe, flags: gin_checks.Flags) -> dict[str, Decision]:
-    """Which stages are done and what would run, of a recipe without any known problem.
+    """Find stages that are done and that would run, of a recipe without any known problem.
 
     Raises:
       RecipeError: names, inputs, types and ranges of all stages that are wrong.
@@ -53,7 +53,7 @@ def survey(recipe: Recipe, flags: gin_checks.Flags) -> dict[str, Decision]:
 
 
 def budget_note(recipe: Recipe) -> str:
-    """What the budget leaves a single step of, in words; "" where there is nothing."""
+    """Note of the settings that the budget reduces to 1; "" for none."""
     left: dict[str, list[str]] = {}
     for item in recipe.stages:
         for name, number in item.scaled.items():

@@ -87,7 +87,7 @@ def split(flags: gin_checks.Flags) -> tuple[gin_checks.Flags, list[Override]]:
 
 
 def of_file(config: Config) -> InFile:
-    """What a recipe's file sets for stages, which is taken out of `config`, the recipe as read."""
+    """Settings of a recipe's file for stages; removed from `config`, the recipe as read."""
     of_stages = [name for name in config.macros if "/" in name]
     parameters = [key for key in config.bindings if not key[1].startswith(RECIPE_PATH)]
     found = [
@@ -290,7 +290,7 @@ def _key(name: str, target: Target) -> tuple[str, str, str]:
 
 
 def _names(targets: Mapping[str, Target]) -> set[str]:
-    """What stages bind already, as users would write it."""
+    """Names that stages bind already, as users would write them."""
     return {
         binding.name
         for target in targets.values()

@@ -151,7 +151,7 @@ def chained(recipe: Recipe, flags: gin_checks.Flags, plan_of: PlanOf = stages.pl
 def look_up(
     recipe: Recipe, flags: gin_checks.Flags, problems: Problems
 ) -> tuple[Known, dict[str, Decision]]:
-    """Which stages are done and what each of them is waiting for; runs nothing.
+    """Find stages that are done, and what each of the others is waiting for; runs nothing.
 
     Every name, reference and link of the recipe is checked on the way. A stage with `problems`,
     to which they are added, counts as new.

@@ -61,7 +61,7 @@ class Problems:
             problem.places.setdefault(places)
 
     def plan(self, stage: str, make: Callable[[], Plan]) -> Plan | None:
-        """What `make` returns, or None, with the problems of names and of inputs noted."""
+        """Result of `make`, or None, with the problems of names and of inputs noted."""
         try:
             return make()
         except (GinError, InputError) as error:
@@ -90,7 +90,7 @@ class Problems:
 
 
 def _parts(text: str) -> tuple[str, str, str]:
-    """What refused a value, what is wrong with it, and where it is bound; the first and the last
+    """Split a message into what refused a value, the error, and its place; the first and the last
     are "" of other problems.
 
     >>> _parts("@bert.BertConfig: heads must be 1 or more (heads = 0 at a.gin:3)")

@@ -156,7 +156,7 @@ class _Wrong:
         self.texts: list[str] = []
 
     def call(self, make: Callable[[], Any]) -> Any:
-        """What `make` returns; None after an error, which is noted."""
+        """Result of `make`; None after an error, which is noted."""
         try:
             return make()
         except (GinError, RecipeError, space.NoRoom) as error:
@@ -184,7 +184,7 @@ def _run_dir(config: Config) -> Path:
 
 
 def _place(value: Any, name: str) -> Path:
-    """Where a folder is on this machine."""
+    """Path of a folder on this machine."""
     try:
         return places.local(_typed(value, str, name))
     except places.PathError as error:
@@ -270,7 +270,7 @@ def _typed(value: Any, expected: Any, where: str) -> Any:
 
 
 def _stage(config: Config, name: str) -> Stage:
-    """What `NAME/recipe.Stage` describes, with its kind."""
+    """Stage described by `NAME/recipe.Stage`, with its kind."""
     where, values, further = _item(config, name, STAGE)
     recipe_companions.refuse_parameters(name, where, further)
     systems = values.pop("systems")
@@ -280,14 +280,14 @@ def _stage(config: Config, name: str) -> Stage:
 
 
 def _companion(config: Config, name: str) -> Companion:
-    """What `NAME/recipe.Companion` describes, with its kind."""
+    """Companion described by `NAME/recipe.Companion`, with its kind."""
     where, values, further = _item(config, name, COMPANION)
     del values["systems"]
     return recipe_companions.described(name, where, further, values)
 
 
 def _item(config: Config, name: str, target: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Where a stage or companion is described, its values, and what only companions have."""
+    """Place and values of a stage or companion, and what only companions have."""
     where = next(one.where for key, one in config.bindings.items() if key[:2] == (name, target))
     described = _described(config, name, target)
     further = {one: described.pop(one) for one in recipe_companions.PARAMETERS}
@@ -387,7 +387,7 @@ def _filled(item: One, given: recipe_values.Given, flags: gin_checks.Flags) -> O
 
 
 def _published(asked: Mapping[str, Any], ordered: Sequence[Stage]) -> dict[str, Output]:
-    """What is copied into the run's folder: what stages publish, and what the recipe adds."""
+    """Files copied into the run's folder: what stages publish, and what the recipe adds."""
     found = {
         file: Output(item.name, output) for item in ordered for file, output in item.publish.items()
     }

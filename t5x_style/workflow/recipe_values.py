@@ -132,7 +132,7 @@ class Given:
     def to(
         self, stage: str, own: Mapping[str, Any], files: Config, flags: gin_checks.Flags
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What a stage takes: further inputs, and further bindings.
+        """Values that a stage takes: further inputs, and further bindings.
 
         Args:
           stage: its name.
@@ -167,7 +167,7 @@ class Given:
         return self._value(name)
 
     def _hint(self, name: str, used: Set[str]) -> str:
-        """What may have been meant by a macro without a use."""
+        """Suggestion for a macro without a use."""
         if name == FOLDER_MACRO:
             return ": a recipe's stages write under its folder: set --gin.RUN_DIR=PATH"
         if stages_that_set := self._set_by.get(name):
@@ -186,7 +186,7 @@ class Given:
         return self.config.expand(self.defaults[name], f"recipe.run.defaults: {name!r}")
 
     def unused(self, files: Sequence[str]) -> Iterator[str]:
-        """What is wrong with values that reach no stage, once each stage took what it needs.
+        """Errors of values that reach no stage, once each stage took what it needs.
 
         Args:
           files: gin files of the recipe itself. What files that they include set may lose its use,

@@ -204,7 +204,7 @@ def _agreement() -> ModuleType:
 
 
 def _identity(planned: stages.Plan) -> dict[str, dict[str, str]]:
-    """What must be the same on all processes of a stage."""
+    """Identity of a stage, which must be the same on all processes."""
     job = f"{planned.job.name}, version {planned.job.version}"
     return {
         "stage": {"job": job, "folder": places.shown(planned.link.absolute())},

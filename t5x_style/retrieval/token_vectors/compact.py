@@ -16,7 +16,7 @@ _PLAIN: Mapping[str, Any] = {"pool_factor": 1, "token_dtype": None}
 
 
 def facts(pool_factor: int, token_dtype: str | None) -> dict[str, Any]:
-    """How vectors are kept, as manifests say it; {} as the model gives them.
+    """Settings of stored vectors, for manifests; {} as the model gives them.
 
     Raises:
       ValueError: a factor below 1, or no such dtype.
